@@ -1,1 +1,1 @@
-"""The E-GGAT layer, the two-level network built from it, and the baselines that it must beat."""
+"""The E-GGAT layer, the two-level network built from it, the cost model, and the baselines to beat."""

@@ -1,4 +1,4 @@
-"""Level 2: encoded workloads that share a device become slowdowns, memory and utilisation."""
+"""Level 2: predicts slowdowns, memory and utilisation of encoded workloads that share a device."""
 
 from __future__ import annotations
 
@@ -77,13 +77,13 @@ class SetTensors:
 
 @dataclass(frozen=True, slots=True)
 class SetOutput:
-    """Per member.
+    """Output per member.
 
     Attributes:
         log_slowdown: [S, M] log of the latent slowdown, at least 0.
         log_baseline: [S, M] log of the factor by which the campaign's solo baseline was off.
-        utilization: [S, M] the member's part in how far the set's utilisation is from that of members with independent
-            phases; the mean over the members counts.
+        utilization: [S, M] the member's contribution to the deviation of the set's utilisation from that of
+            members with independent phases; it is averaged over the members.
     """
 
     log_slowdown: Tensor
@@ -115,16 +115,16 @@ def member_width(config: NetworkConfig) -> int:
 
 
 class ColocationNetwork(nn.Module):
-    """E-GGAT over the members of a set; heads are physical.
+    """E-GGAT over the members of a set, with physical output heads.
 
     The excess of the slowdown over 1 is softplus(prior + residual) with the prior in the same units, so an
-    untrained network answers the prior, and no slowdown can fall below 1, or rise above the limit set by the
-    neighbours' measured utilisation. A member without neighbours has slowdown 1 exactly. The factor by which
-    a campaign's solo baselines were off sees only the member itself.
+    untrained network returns the prior, and no slowdown falls below 1 or rises above the limit set by the
+    neighbours' measured utilisation. A member without neighbours has slowdown exactly 1. The factor by which
+    a campaign's solo baselines were off depends only on the member itself.
 
     Args:
         config: sizes and switches.
-        campaigns: names of the campaigns that were trained on; the setting has one more column for any other.
+        campaigns: names of the training campaigns; the setting has one more column for any other.
     """
 
     def __init__(self, config: NetworkConfig, campaigns: tuple[str, ...]) -> None:

@@ -1,8 +1,9 @@
 """`EGGATLayer`: multi-head graph attention with the edge in score and message, and a GRU gate over its input.
 
-The paper's layer (Liu et al., ISACPP, TPDS 2025, section 4) multiplies a static attention score by an edge weight; with
-one neighbour its softmax is 1 and the edge is lost. The default here is the dynamic form of Brody et al. (GATv2, ICLR
-2022) with self edges and with the edge in the message too. The paper's form stays as `form="paper"` for ablation.
+The paper's layer (Liu et al., ISACPP, TPDS 2025, section 4) multiplies a static attention score by an edge
+weight; with one neighbour its softmax is 1 and the edge is lost. The default here is the dynamic form of
+Brody et al. (GATv2, ICLR 2022), with self edges and with the edge in the message too. The paper's form
+remains available for ablation as `form="paper"`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,11 @@ FORMS = ("gatv2", "paper")
 
 
 def check_layer(section: str, width: int, heads: int, form: str) -> None:
-    """Raise `InputError`, which names `section`, unless layers can have this width, heads and form."""
+    """Check that layers can have this width, heads and form.
+
+    Raises:
+        InputError: they cannot; the message names `section`.
+    """
     if width % heads:
         raise InputError(
             f"{section}.width is not divisible by heads", expected=f"a multiple of {heads}", got=width
@@ -67,7 +72,7 @@ class EGGATLayer(nn.Module):
         nn.init.xavier_uniform_(self.attention)
 
     def forward(self, nodes: Tensor, edge_index: Tensor, edges: Tensor) -> Tensor:
-        """Over a sparse graph.
+        """Apply the layer to a sparse graph.
 
         Args:
             nodes: [N, width].
@@ -87,28 +92,30 @@ class EGGATLayer(nn.Module):
         return self.gate(self.output(message), nodes)
 
     def dense(self, nodes: Tensor, edges: Tensor, present: Tensor) -> Tensor:
-        """Over complete graphs side by side: every node sees every node of its graph, itself included.
+        """Apply the layer to a batch of complete graphs, in which every node also has an edge to itself.
 
         Args:
             nodes: [S, M, width].
-            edges: [S, M, M, edge_width] from source (third axis) to target (second axis); zero from a node to itself.
-            present: [S, M] which nodes there are.
+            edges: [S, M, M, edge_width] from source (third axis) to target (second axis); zero from a node to
+                itself.
+            present: [S, M] mask of existing nodes.
 
         Returns:
-            [S, M, width]; without meaning where no node is present.
+            [S, M, width]; meaningless where no node is present.
         """
         pairs = self.target(nodes).unsqueeze(2) + self.source(nodes).unsqueeze(1)
         value = self.value(nodes).unsqueeze(1).expand_as(pairs)
         score, value = self._messages(pairs, value, edges)
         score = score.masked_fill(~present[:, None, :, None], -torch.inf)
-        # A graph without nodes would divide by zero.
+        # The softmax over a graph without nodes is NaN.
         weight = torch.nan_to_num(score.softmax(2))
         message = (value * weight.unsqueeze(-1)).sum(2).flatten(2)
         gated = self.gate(self.output(message).flatten(0, 1), nodes.flatten(0, 1))
         return gated.view_as(nodes)
 
     def _messages(self, pairs: Tensor, value: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores [..., heads] and values [..., heads, width / heads] of messages, from [..., width] of both ends."""
+        """Scores [..., heads] and values [..., heads, width / heads] of messages, from [..., width] of both
+        ends."""
         heads = (self.heads, self.width // self.heads)
         if self.form == "gatv2":
             if self.use_edge:
@@ -123,7 +130,7 @@ class EGGATLayer(nn.Module):
 
 
 def start_at_zero(*layers: nn.Module) -> None:
-    """Zero the weights of last layers, so that a network starts at what it corrects."""
+    """Zero the weights of output layers, so that a network starts out at the quantity that it corrects."""
     for layer in layers:
         for parameter in layer.parameters():
             nn.init.zeros_(parameter)

@@ -1,10 +1,12 @@
-"""Every feature by its name, and how it is computed: from graph, device, options and (masked) solo measurements.
+"""All features by name, and their computation from graph, device, options and (masked) solo measurements.
 
-Nothing here is measured under co-location. Three groups:
+Nothing here is measured under co-location. There are three groups:
 
-* `WORKLOAD_FEATURES`: one job on one device, from its graph and what the cost model says of it.
-* `SOLO_FEATURES`: what the caller measured of the job alone; each value stands beside a flag that says whether it is there.
-* `EDGE_FEATURES`: for a pair (target i, source j): how much of each resource both want, as a share of the time.
+* `WORKLOAD_FEATURES`: one job on one device, from its graph and the cost model.
+* `SOLO_FEATURES`: the caller's solo measurements; each value comes with a flag that says whether it is
+  present.
+* `EDGE_FEATURES`: for a pair (target i, source j): how much of each resource both need, as a share of the
+  time.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from profiling.workload import Workload
 
 Floats = NDArray[np.float64]
 
-# Shares of a step for which a job alone occupies each resource; the order is that of `demand_ratios`.
+# Resources, in the order of `demand_ratios`: the share of a step for which a job alone occupies each.
 RESOURCES = ("gpu", "memory_bandwidth", "compute", "launch", "host")
 
 WORKLOAD_FEATURES = (
@@ -71,8 +73,8 @@ DEVICE_FEATURES = (
     "log_l2_bytes",
     "is_cpu",
 )
-# Scalars whose ratio between two members decides who of them waits longer: a device that takes turns by kernel or by
-# time slice favours long kernels and many processes.
+# Scalars whose ratio between two members decides which of them waits longer: a device that takes turns by
+# kernel or by time slice favours long kernels and many processes.
 PACE_FEATURES = ("log_step_time_s", "log_kernel_s", "log_kernel_gap_s", "log_processes")
 DEMAND_EDGES = (
     "gpu_product",
@@ -85,25 +87,27 @@ DEMAND_EDGES = (
 )
 EDGE_FEATURES = (*DEMAND_EDGES, "memory_capacity_sum", *(f"{name}_ratio" for name in PACE_FEATURES))
 
-# Columns of a member's `demand` row, see `edge_features`. The first of them are summed over a member's neighbours: demands,
-# share of device memory, and occupancy.
+# Columns of a member's `demand` row, see `edge_features`. The first ones are summed over a member's
+# neighbours: demands, share of device memory, and occupancy.
 SUMMED_WIDTH = len(RESOURCES) + 2
 OCCUPANCY = SUMMED_WIDTH - 1
 DEMAND_WIDTH = SUMMED_WIDTH + len(PACE_FEATURES)
 
-# What a CUDA context with its libraries takes before the first tensor.
+# Device memory that a CUDA context and its libraries take before the first tensor.
 CONTEXT_BYTES = 450 * 2**20
 
 
 @dataclass(frozen=True, slots=True)
 class Demand:
-    """What one job demands of a device in a step, by the cost model; seconds and bytes.
+    """Demand of one job on a device in one step, from the cost model; seconds and bytes.
 
     Attributes:
         step_s: step time alone.
-        busy_s: the device runs a kernel.
-        compute_s, memory_s: arithmetic at peak rate, traffic at full bandwidth.
-        launch_s, host_s: the host hands over kernels, copies input.
+        busy_s: time in which the device runs a kernel.
+        compute_s: arithmetic at peak rate.
+        memory_s: traffic at full bandwidth.
+        launch_s: time in which the host launches kernels.
+        host_s: time in which input is copied from the host.
         state_bytes: parameters, gradients and optimiser state.
         activation_bytes: peak live activations.
     """
@@ -119,15 +123,18 @@ class Demand:
 
 
 def is_cpu(device: DeviceSpec) -> bool:
-    """Whether the device is a processor: launches are calls and nothing is copied to it."""
+    """Whether the device is a CPU, on which launches are calls and no input is copied."""
     return device.name.startswith("cpu") or not device.compute_capability
 
 
 def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, workload: Workload) -> Demand:
-    """Demand of one step of a graph captured without freezing; `workload` says mode and frozen prefix.
+    """Demand of one step of a graph captured without freezing; `workload` gives mode and frozen prefix.
 
     Args:
-        cost: of the same job on the same device.
+        graph: the job's graph.
+        cost: cost of the same job on the same device.
+        device: the device.
+        workload: the job.
     """
     columns = graph.columns
     is_training = workload.mode == "training"
@@ -182,7 +189,7 @@ def workload_features(
 def solo_features(workload: Workload, device: DeviceSpec, demand: Demand) -> Floats:
     """[len(SOLO_FEATURES)]; absent measurements are 0 with flag 0.
 
-    On a processor a job's utilisation and resident memory say nothing of sharing it; they count as absent there.
+    On a CPU, a job's utilisation and resident memory do not indicate how it shares, so they count as absent.
     """
     solo, values = workload.solo, np.zeros(len(SOLO_FEATURES))
     if solo.step_time_s is not None:
@@ -222,9 +229,9 @@ def device_features(device: DeviceSpec) -> Floats:
 
 
 def demand_ratios(demand: Demand, step_time_s: float, workload: Workload) -> Floats:
-    """[len(RESOURCES)] share of the step in which the job alone demands each resource, 0 to 1.
+    """[len(RESOURCES)] share of the step for which the job alone demands each resource, 0 to 1.
 
-    Measured utilisation replaces the estimate where the caller gives it.
+    Measured utilisations replace the estimates.
     """
     solo = workload.solo
     raw = (
@@ -239,26 +246,31 @@ def demand_ratios(demand: Demand, step_time_s: float, workload: Workload) -> Flo
 
 
 def capacity_ratio(demand: Demand, workload: Workload, device: DeviceSpec) -> float:
-    """Share of the device's memory that the job takes, measured or from its graph."""
+    """Share of the device's memory that the job takes, measured or estimated from its graph."""
     context = 0.0 if is_cpu(device) else CONTEXT_BYTES
     taken = workload.solo.memory_bytes or (context + demand.state_bytes + demand.activation_bytes)
     return taken / device.memory_bytes
 
 
 def occupancy(workload: Workload, device: DeviceSpec) -> float:
-    """Share of the time for which the job alone keeps the device from others, at most: its utilisation where measured, else 1.
+    """Largest share of the time for which the job alone keeps the device from others.
 
-    It caps what the job can do to its neighbours, see `models.prior.bounded_excess`.
+    This is its utilisation if measured, else 1. It limits the job's effect on its neighbours, see
+    `models.prior.bounded_excess`.
     """
     measured = None if is_cpu(device) else workload.solo.utilization_ratio
     return 1.0 if measured is None else min(measured, 1.0)
 
 
 def pace_of(demand: Demand, step_time_s: float, graph: ComputationGraph) -> Floats:
-    """[len(PACE_FEATURES)] how a job takes its turns: step time, mean kernel, mean time between kernels, processes."""
+    """[len(PACE_FEATURES)] logs of step time, mean kernel, mean time between kernels, and processes.
+
+    They describe how a job takes turns with others.
+    """
     kernels = max(graph.kernel_count, 1.0)
     processes = float(graph.options.get("processes", 1) or 1)
-    # Waiting for input is no part of the rhythm of kernels; beyond some kernels' length it is cut off.
+    # Waiting for input is not part of the rhythm of kernels, so the gap is capped at a multiple of the kernel
+    # time.
     gap = min(step_time_s, 8.0 * max(demand.busy_s, demand.launch_s)) / kernels
     return np.log([step_time_s, max(demand.busy_s / kernels, 1e-7), max(gap, 1e-7), processes])
 
@@ -266,7 +278,8 @@ def pace_of(demand: Demand, step_time_s: float, graph: ComputationGraph) -> Floa
 def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
     """[..., len(EDGE_FEATURES)] of target i and source j, from their `demand` rows.
 
-    A row is demands [len(RESOURCES)], share of device memory, occupancy, and pace [len(PACE_FEATURES)], in this order.
+    A row consists of demands [len(RESOURCES)], share of device memory, occupancy, and pace
+    [len(PACE_FEATURES)].
     """
     resources = len(RESOURCES)
     product = target[..., :resources] * source[..., :resources]
@@ -281,5 +294,5 @@ def edge_features(target: NDArray[Any], source: NDArray[Any]) -> NDArray[Any]:
 
 
 def _log(value: float, scale: float) -> float:
-    """Log of a quantity relative to a typical one, with an absent quantity at a ten-thousandth of it."""
+    """Log of a quantity relative to a typical one, clamped from below to a ten-thousandth of it."""
     return math.log(min(max(value / max(scale, 1e-12), 1e-4), 1e6))

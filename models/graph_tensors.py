@@ -1,4 +1,4 @@
-"""Computation graphs as tensors for the encoder: one row per operator, one column per tensor between two of them."""
+"""Computation graphs as tensors for the encoder: one row per operator, one edge per tensor between two."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from profiling.graph import ComputationGraph
 from profiling.operators import KINDS
 
 _KIND_INDEX = {kind: index for index, kind in enumerate(KINDS)}
-# One index more than there are kinds: an operator that the table does not know.
+# The extra index is for operators of unknown kind.
 KIND_COUNT = len(KINDS) + 1
 NODE_FEATURES = (
     "log_forward_flops",
@@ -42,8 +42,9 @@ class GraphTensors:
         nodes: [N, len(NODE_FEATURES)].
         edge_index: [2, E], both directions and self edges; row 0 source, row 1 target.
         edges: [E, len(TENSOR_FEATURES)].
-        busy_s: [2, N] device time of forward and backward pass by the cost model; 0 where a pass does not run.
-        graph: [N] which graph a node belongs to.
+        busy_s: [2, N] device time of the forward and backward pass by the cost model; 0 where a pass does not
+            run.
+        graph: [N] number of the node's graph.
         count: number of graphs.
     """
 
@@ -60,8 +61,9 @@ def tensors_of(graph: ComputationGraph, cost: OperatorCost, bandwidth_bytes_per_
     """Tensors of one graph, captured without freezing.
 
     Args:
-        cost: of its operators on the device.
-        bandwidth_bytes_per_s: of the device's memory.
+        graph: the graph.
+        cost: cost of its operators on the device.
+        bandwidth_bytes_per_s: memory bandwidth of the device.
     """
     columns = graph.columns
     size = len(graph.operators)
@@ -87,7 +89,7 @@ def tensors_of(graph: ComputationGraph, cost: OperatorCost, bandwidth_bytes_per_
     sizes = np.array([e.bytes for e in graph.edges])
     loops = np.arange(size)
     edge_index = np.concatenate([pairs, pairs[::-1], np.stack([loops, loops])], axis=1)
-    # Direction is told by the second feature: 1 along the tensor, -1 against it, 0 for the self edge.
+    # The second feature gives the direction: 1 along the tensor, -1 against it, 0 for the self edge.
     edges = np.concatenate(
         [
             np.stack([_log1p(sizes), np.ones_like(sizes)], 1),
@@ -108,7 +110,7 @@ def tensors_of(graph: ComputationGraph, cost: OperatorCost, bandwidth_bytes_per_
 
 
 def side_by_side(parts: Sequence[GraphTensors]) -> GraphTensors:
-    """Several graphs as one with no edges between them."""
+    """Join several graphs into one, with no edges between them."""
     offsets = np.cumsum([0] + [len(p.kind) for p in parts[:-1]])
     return GraphTensors(
         kind=torch.cat([p.kind for p in parts]),

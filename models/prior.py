@@ -1,13 +1,14 @@
-"""Analytic prior of the network: contention by queueing.
+"""Analytic prior of the network: contention as queueing.
 
-Each job spends a share of its step on every resource. While another wants the same resource, one of them waits. To first
-order the excess step time of i that j causes is
+Each job spends a share of its step on every resource. If two want the same resource at the same time, one of
+them waits. To first order, the excess step time of i caused by j is
 
     (c + sum_r w_r d_ir d_jr + v_r max(0, d_ir + d_jr - 1)) * exp(sum_k s_k (pace_jk - pace_ik))
 
-The bracket says how often both want the device at the same time (c), or the same resource of it. The exponential says
-who waits longer: a device that takes turns gives more of its time to the job with the longer kernels or the more
-processes. All of c, w, v are positive and there are few of them, so that a handful of models is enough to fit them.
+The bracket gives how often both want the device (c), or the same resource of it, at the same time. The
+exponential gives who waits longer: a device that takes turns gives more of its time to the job with longer
+kernels or more processes. All of c, w and v are positive, and there are few enough of them to be fitted to a
+handful of models.
 """
 
 from __future__ import annotations
@@ -19,15 +20,16 @@ from models.features import DEMAND_EDGES, EDGE_FEATURES, PACE_FEATURES
 
 _DEMANDS = len(DEMAND_EDGES)
 _PACES = len(EDGE_FEATURES) - len(PACE_FEATURES)
-# What the bracket is made of; the first is c.
+# The terms of the bracket; the first is c.
 CONTENTION_FEATURES = ("turns", *DEMAND_EDGES)
 
 
 class ContentionPrior(nn.Module):
-    """The form above, with weights per sharing mode and campaign. Output: predicted excess (slowdown - 1) of a member.
+    """The form above, with weights per sharing mode and campaign, as predicted excess (slowdown - 1) of a
+    member.
 
     Args:
-        settings: columns of the one-hot setting.
+        settings: number of columns of the one-hot setting.
     """
 
     def __init__(self, settings: int) -> None:
@@ -36,7 +38,12 @@ class ContentionPrior(nn.Module):
         self.pace = nn.Parameter(torch.zeros(settings, len(PACE_FEATURES)))
 
     def parts(self, edges: Tensor, setting: Tensor) -> Tensor:
-        """[..., len(CONTENTION_FEATURES)] what each term adds; edges [..., len(EDGE_FEATURES)], setting [..., settings]."""
+        """[..., len(CONTENTION_FEATURES)] contribution of each term.
+
+        Args:
+            edges: [..., len(EDGE_FEATURES)].
+            setting: [..., settings].
+        """
         demands = torch.cat([torch.ones_like(edges[..., :1]), edges[..., :_DEMANDS]], -1)
         pace = (edges[..., _PACES:] * (setting @ self.pace)).sum(-1, keepdim=True).clamp(-2.5, 2.5)
         return demands * (setting @ nn.functional.softplus(self.raw)) * pace.exp()
@@ -53,13 +60,13 @@ class ContentionPrior(nn.Module):
 
 
 def bounded_excess(excess: Tensor, occupied: Tensor) -> Tensor:
-    """Excess that tends to its bound instead of passing it.
+    """Make the excess approach its bound instead of exceeding it.
 
-    A neighbour keeps the device for no larger a share of the time than it does alone, since it cannot run faster; so a job
-    gets at least the rest, and its slowdown is at most 1 / (1 - occupied).
+    A neighbour cannot run faster than alone, so it occupies the device for no larger a share of the time.
+    That leaves a job at least the rest, and its slowdown is at most 1 / (1 - occupied).
 
     Args:
         excess: [T] slowdown - 1.
-        occupied: [T] sum of the neighbours' `models.features.occupancy`; from 1 on nothing is bounded.
+        occupied: [T] sum of the neighbours' `models.features.occupancy`; from 1 on there is no bound.
     """
     return excess / (1.0 + excess * ((1.0 - occupied).clamp_min(0.0) / occupied.clamp_min(1e-3)))

@@ -1,7 +1,7 @@
 """Sums, means and softmax over groups of rows.
 
-As `scatter` and `softmax` of `torch_geometric.utils`, whose import loads torch's compiler: half of the time in which a
-command answers.
+They do the work of `scatter` and `softmax` in `torch_geometric.utils`, whose import loads torch's compiler
+and takes half of a command's run time.
 """
 
 from __future__ import annotations
@@ -10,19 +10,19 @@ from torch import Tensor
 
 
 def segment_sum(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """[count, ...] sums of the rows of `values` [N, ...] of each group; `index` [N] says which."""
+    """[count, ...] sums of the rows of `values` [N, ...] per group, given by `index` [N]."""
     return values.new_zeros(count, *values.shape[1:]).scatter_add_(0, _expanded(index, values), values)
 
 
 def segment_mean(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """[count, ...] means, 0 of an empty group."""
+    """[count, ...] means; 0 for an empty group."""
     sizes = segment_sum(values.new_ones(values.shape[0]), index, count).clamp(min=1)
     total = segment_sum(values, index, count)
     return total / _expanded(sizes, total)
 
 
 def segment_softmax(values: Tensor, index: Tensor, count: int) -> Tensor:
-    """[N, ...] softmax among the rows of each group."""
+    """[N, ...] softmax over the rows of each group."""
     largest = values.new_zeros(count, *values.shape[1:]).scatter_reduce_(
         0, _expanded(index, values), values.detach(), reduce="amax", include_self=False
     )

@@ -1,4 +1,4 @@
-"""Level 1: an operator graph on a device becomes an embedding, per-operator times and a solo step time."""
+"""Level 1: encodes an operator graph on a device as an embedding, per-operator times and a solo step time."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from models.graph_tensors import KIND_COUNT, NODE_FEATURES, TENSOR_FEATURES, Gra
 from models.segments import segment_mean, segment_sum
 from profiling.checked_fields import check_fields
 
-# Largest log corrections of an operator's time and of a whole step's while the embedding is learned.
+# Largest log corrections of an operator's time and of a step time while the embedding is learned.
 OPERATOR_BOUND, STEP_BOUND = 0.3, 0.5
 
 
@@ -26,10 +26,10 @@ class EncoderConfig:
         heads: attention heads of each layer.
         layers: E-GGAT layers.
         embedding: channels of a workload's embedding.
-        kind_width: channels that stand for the operator's kind.
+        kind_width: channels that encode the operator's kind.
         form: form of the layer, see `EGGATLayer`.
-        use_edge: whether tensors between operators are seen (ablation).
-        use_graph: whether the operator graph is read at all (ablation: features of the whole only).
+        use_edge: whether to use the tensors between operators (ablation).
+        use_graph: whether to use the operator graph at all (ablation: only features of the whole).
     """
 
     width: int = 32
@@ -52,8 +52,8 @@ class Encoding:
 
     Attributes:
         embedding: [G, embedding].
-        log_step_s: [G] log of the solo step time with the encoder's corrections: what the embedding is learned from. Answers
-            take the cost model's.
+        log_step_s: [G] log of the solo step time with the encoder's corrections. It only serves to learn the
+            embedding; answers use the cost model's step time.
         operator_s: [2, N] corrected forward and backward seconds per graph node.
     """
 
@@ -63,10 +63,11 @@ class Encoding:
 
 
 class WorkloadEncoder(nn.Module):
-    """E-GGAT over operators, each of which corrects its time by the cost model; what they are like becomes the embedding.
+    """E-GGAT over operators; their states correct the cost model's times and are pooled into the embedding.
 
-    It is taught by solo step times: the cost model's step, times what the corrections change of the device's busy time, times
-    a correction by a head that sees embedding, totals and device.
+    It is trained on solo step times: the cost model's step time, scaled by the corrected over the uncorrected
+    busy time of the device, and by a correction from a head that sees embedding, workload features and
+    device.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -85,8 +86,13 @@ class WorkloadEncoder(nn.Module):
         start_at_zero(self.correct, self.step[2])
 
     def forward(self, graphs: GraphTensors, workload: Tensor, device: Tensor, log_step_s: Tensor) -> Encoding:
-        """Args: `graphs` of G workloads; workload [G, len(WORKLOAD_FEATURES)]; device [G, len(DEVICE_FEATURES)];
-        log_step_s [G] of the cost model.
+        """Encode G workloads.
+
+        Args:
+            graphs: their graphs.
+            workload: [G, len(WORKLOAD_FEATURES)].
+            device: [G, len(DEVICE_FEATURES)].
+            log_step_s: [G] from the cost model.
         """
         count, busy = graphs.count, graphs.busy_s
         state = self.enter(torch.cat([self.kind(graphs.kind), graphs.nodes], 1))
@@ -113,5 +119,5 @@ class WorkloadEncoder(nn.Module):
 
 
 def bounded(values: Tensor, bound: float) -> Tensor:
-    """`values` where they are small, never beyond `bound` either way."""
+    """`values` if small, and never beyond `bound` in either direction."""
     return bound * torch.tanh(values / bound)

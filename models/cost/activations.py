@@ -9,16 +9,16 @@ from profiling.graph import ComputationGraph
 from profiling.operators import KINDS, WEIGHTED
 
 _IS_WEIGHTED = np.array([kind in WEIGHTED for kind in KINDS])
-# Of the peak of a whole step, where a graph does not say what its forward pass needs.
+# The forward pass's share of a step's peak, if the graph does not give it.
 _LEAST_SHARE = 0.05
 
 
 def peak_activation_bytes(graph: ComputationGraph, frozen_prefix: int) -> float:
     """Peak of a training step with the first `frozen_prefix` atomic layers frozen; non-increasing in it.
 
-    It is reached in the forward pass, whose tensors come and go within the frozen layers too, or in the backward pass. By how
-    much freezing lowers the latter is the difference of two walks over the operators, which leaves what the walk does not know
-    (workspaces, the loss) as it was captured.
+    The peak occurs in the backward pass or in the forward pass, which also runs through the frozen layers.
+    How far freezing lowers the backward peak is the difference between two walks over the operators; whatever
+    the walk does not model (workspaces, the loss) keeps its captured size.
     """
     if frozen_prefix <= 0:
         return graph.activation_bytes
@@ -29,26 +29,26 @@ def peak_activation_bytes(graph: ComputationGraph, frozen_prefix: int) -> float:
 
 
 def _training_only_bytes(graph: ComputationGraph) -> float:
-    """Largest input and output of an operator that the graph's own forward peak leaves out: the loss over logits, dropout."""
+    """Largest input plus output of an operator that the graph's forward peak leaves out: loss, dropout."""
     read = _read_bytes(graph)
     return float(((read + graph.columns["bytes_written"]) * graph.columns["training_only"]).max(initial=0.0))
 
 
 def _read_bytes(graph: ComputationGraph) -> Floats:
-    """[N] bytes of the tensors that an operator gets from others."""
+    """[N] bytes of the tensors that an operator receives from others."""
     targets = np.array([edge.target for edge in graph.edges], dtype=np.int64)
     read = np.bincount(targets, [edge.bytes for edge in graph.edges], len(graph.operators))
     return read.astype(np.float64)
 
 
 def _backward_peak(graph: ComputationGraph, frozen_prefix: int) -> float:
-    """Largest sum, over the operators that run backward, of what those up to it keep and its own gradients."""
+    """Backward peak: the largest sum of activations kept up to an operator and its own gradients."""
     columns = graph.columns
     needs_parameters, needs_inputs = graph.gradient_layers >= frozen_prefix
     runs = needs_parameters | needs_inputs
     sources = np.array([edge.source for edge in graph.edges], dtype=np.int64)
     targets = np.array([edge.target for edge in graph.edges], dtype=np.int64)
-    # The gradient of a weight needs the operator's input, whoever made it.
+    # The gradient of a weight needs the operator's input, whichever operator produced it.
     is_kept = runs.copy()
     is_kept[sources[needs_parameters[targets]]] = True
     kept = np.cumsum(np.where(is_kept, columns["saved_activation_bytes"] * columns["repeat"], 0.0))
@@ -62,7 +62,11 @@ def _backward_peak(graph: ComputationGraph, frozen_prefix: int) -> float:
 
 
 def _tied_gradients(columns: dict[str, Floats], needs_parameters: np.ndarray) -> Floats:
-    """[N] gradients of weights that an earlier operator holds: they wait for that operator's own, and are added to it."""
+    """[N] bytes of pending gradients of tied weights.
+
+    The gradient of a weight that an earlier operator owns waits for the owner's own gradient, to which it is
+    added.
+    """
     waiting = np.zeros(len(needs_parameters))
     layer = columns["layer_index"].astype(int)
     owners = np.flatnonzero(columns["parameter_bytes"] > 0)

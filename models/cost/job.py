@@ -14,25 +14,25 @@ from profiling.devices import DeviceSpec, split_device
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
-# Precisions whose products run in 16 bits.
+# Precisions with 16-bit products.
 HALF = ("amp", "fp16", "bf16")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobInput:
-    """One job on one device, as input of the cost model. N operators.
+    """One job of N operators on one device, as input of the cost model.
 
     Attributes:
         features: [N, F] see `operator_features`.
-        work: per execution.
-        mask: [2, N] share of a pass of an operator that runs, see `pass_mask`.
+        work: work per execution.
+        mask: [2, N] share of an operator's pass that runs, see `pass_mask`.
         kind: [N] index into `KINDS`.
-        optimizer_bytes, optimizer_kernels: of a step, by unfrozen parameters.
-        host_bytes: copied from the host in a step.
-        batch_size: samples of a step.
+        optimizer_bytes, optimizer_kernels: per step, in proportion to the unfrozen parameters.
+        host_bytes: copied from the host per step.
+        batch_size: samples per step.
         host: index into `HOSTS`.
-        sm_share_ratio: of the multiprocessors that the job may use.
-        in_fp32: of a job in TF32, the same in FP32, whose kernels a library may fall back on.
+        sm_share_ratio: share of the multiprocessors that the job may use.
+        in_fp32: for a job in TF32, the same job in FP32, whose kernels a library may fall back on.
     """
 
     features: Floats
@@ -52,7 +52,7 @@ class JobInput:
 
     @classmethod
     def of(cls, graph: ComputationGraph, device: DeviceSpec, workload: Workload) -> JobInput:
-        """From a graph that was captured in training mode, with nothing frozen.
+        """From a graph captured in training mode with nothing frozen.
 
         Raises:
             InputError: the device lacks the job's precision.
@@ -91,31 +91,35 @@ class JobInput:
 
     @property
     def launches(self) -> float:
-        """Kernels of a step."""
+        """Kernels per step."""
         return float((self.work.kernels * self.mask * self.work.repeat).sum()) + self.optimizer_kernels
 
     @property
     def floor_s(self) -> float:
-        """Least step time by the data sheet; a compiler may keep intermediate tensors out of memory, arithmetic stays."""
+        """Least step time by the data sheet.
+
+        For a compiled job, only arithmetic counts, because a compiler may keep intermediate tensors out of
+        memory.
+        """
         least = self.work.compute_s if self.is_compiled else floor_s(self.work, self.device)
         busy = float((least * self.mask * self.work.repeat).sum())
         return busy + self.optimizer_bytes / self.device.memory_bandwidth_bytes_per_s
 
 
 def effect_names(device: str, precision: str) -> tuple[str, str]:
-    """What a device type shifts for all of its jobs, and for those of a precision.
+    """Names of two effects: of a device type on all its jobs, and on those of one precision.
 
-    A slice (`a100:mig=2g`) goes by the whole card's type: their chips are the same.
+    A slice (`a100:mig=2g`) takes the whole card's type, because the chip is the same.
     """
     whole = split_device(device)[0]
     return whole, f"{whole} {'half' if precision in HALF else precision}"
 
 
 def pass_mask(graph: ComputationGraph, workload: Workload) -> Floats:
-    """[2, N] share of the forward and backward pass of an operator that runs.
+    """[2, N] share of an operator's forward and backward pass that runs.
 
-    A frozen prefix takes away what autograd leaves out: gradients of frozen parameters, and of inputs before the first
-    trained one. Each of the two is half of a product's backward pass.
+    A frozen prefix removes what autograd skips: gradients of frozen parameters, and of inputs before the
+    first trained one. Each of the two is half of a product's backward pass.
     """
     columns = graph.columns
     mask = np.ones((2, len(columns["kind"])))
@@ -131,7 +135,7 @@ def pass_mask(graph: ComputationGraph, workload: Workload) -> Floats:
 
 
 def trained_ratio(columns: dict[str, Floats], frozen_prefix: int) -> float:
-    """Share of parameter bytes that is not frozen."""
+    """Share of parameter bytes that are not frozen."""
     if frozen_prefix <= 0:
         return 1.0
     held, layer = columns["parameter_bytes"] * columns["repeat"], columns["layer_index"]
@@ -141,12 +145,13 @@ def trained_ratio(columns: dict[str, Floats], frozen_prefix: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorCost:
-    """Seconds and bytes of N operators, all repeats together; forward [0] and backward [1], 0 where a pass does not run.
+    """Seconds and bytes of N operators, with all repeats; forward [0] and backward [1], 0 if a pass does not
+    run.
 
     Attributes:
         busy_s: [2, N] time on the device.
-        compute_s: [2, N] of it at the peak rate of arithmetic.
-        traffic_bytes: [2, N] of device memory.
+        compute_s: [2, N] arithmetic at peak rate.
+        traffic_bytes: [2, N] device-memory traffic.
         kernels: [2, N].
     """
 
@@ -158,20 +163,21 @@ class OperatorCost:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class JobCost:
-    """What one step needs of a device.
+    """Cost of one step on a device.
 
     Attributes:
-        operators: by operator and pass.
-        busy_s: time in which the device runs a kernel, optimiser included.
-        optimizer_s: of the optimiser's kernels.
-        launch_s: time in which the host hands kernels over.
+        operators: cost by operator and pass.
+        busy_s: time in which the device runs a kernel, including the optimiser's.
+        optimizer_s: time of the optimiser's kernels.
+        launch_s: time in which the host launches kernels.
         host_s: time in which input is copied from the host.
         overhead_s: fixed cost of a step.
-        step_time_s: device and host overlapped, and the fixed cost.
+        step_time_s: device and launches overlapped, plus fixed cost and input copies.
         floor_s: least step time by the data sheet.
-        compute_s, traffic_bytes: of the whole step: arithmetic at peak, device-memory traffic.
-        launches: kernels of a step.
-        occupancy_ratio: share of the multiprocessors that are full, in the mean over the time in which operators run.
+        compute_s, traffic_bytes: of the whole step: arithmetic at peak rate, device-memory traffic.
+        launches: kernels per step.
+        occupancy_ratio: share of the multiprocessors that are full, averaged over the time in which operators
+            run.
     """
 
     operators: OperatorCost
@@ -194,7 +200,7 @@ class JobCost:
 
 
 def mean_cost(costs: Sequence[JobCost]) -> JobCost:
-    """Mean of what several models say of one job; the bounds that hold for each hold for it."""
+    """Mean over several models' costs of one job; bounds that hold for each of them hold for the mean."""
     if len(costs) == 1:
         return costs[0]
     operators = replace(costs[0].operators, busy_s=np.mean([c.operators.busy_s for c in costs], 0))

@@ -1,4 +1,4 @@
-"""`CostModel`: the fitted cost model; answers in numpy, from a small file of coefficients."""
+"""`CostModel`: the fitted cost model; predicts in NumPy from a small file of coefficients."""
 
 from __future__ import annotations
 
@@ -36,13 +36,15 @@ _SHIFTED = [OUTPUTS.index(name) for name in EFFECTS]
 
 @dataclass(frozen=True, eq=False)
 class CostModel:
-    """Step time and what it consists of, for any graph, device and options: the mean of a few networks.
+    """Step time and its components for any graph, device and options: the mean of a few networks.
 
     Attributes:
-        members: of each network, arrays by the names of `EfficiencyNetwork`'s parameters, and `mean` and `scale` of the features.
-        devices: types, and types with a precision, that have an effect of their own (`effect_names`), in the order of `device_effect`.
+        members: for each network, arrays by the names of `EfficiencyNetwork`'s parameters, and `mean` and
+            `scale` of the features.
+        devices: device types, and types with a precision, that have an effect of their own (`effect_names`),
+            in the order of `device_effect`.
         campaigns: campaigns with host costs of their own, in the order of `host_effect`.
-        card: what it was fitted to, and how good it is.
+        card: what it was fitted to, and how accurate it is.
     """
 
     members: tuple[Mapping[str, Floats], ...]
@@ -56,10 +58,13 @@ class CostModel:
     def cost(
         self, graph: ComputationGraph, device: DeviceSpec, workload: Workload, campaign: str = ""
     ) -> JobCost:
-        """Cost of one step of a graph that was captured for training with nothing frozen.
+        """Cost of one step of a graph captured for training with nothing frozen.
 
-        Mode, frozen layers, layout, compiler and precision are the workload's; `campaign` names a host whose costs of a
-        step were learned, where the job runs on it.
+        Args:
+            graph: the graph.
+            device: the device.
+            workload: gives mode, frozen layers, layout, compiler and precision.
+            campaign: name of a campaign, if the job runs on its host and the host's costs were learned.
 
         Raises:
             InputError: the device lacks the precision.
@@ -67,15 +72,16 @@ class CostModel:
         return self.cost_of(JobInput.of(graph, device, workload), campaign)
 
     def cost_of(self, job: JobInput, campaign: str = "") -> JobCost:
-        """As `cost`, for an input that was made before."""
+        """Like `cost`, for an input built beforehand."""
         cost = mean_cost([self._cost_by(member, job, campaign) for member in self.members])
-        # Where TF32 was measured it is known how it runs; elsewhere it is at least no slower than FP32.
+        # If TF32 was measured on the device, its effect is known; otherwise assume that it is no slower than
+        # FP32.
         if job.in_fp32 is None or effect_names(job.device.name, job.precision)[1] in self.devices:
             return cost
         return min(cost, self.cost_of(job.in_fp32, campaign), key=lambda c: c.step_time_s)
 
     def call_times(self, job: JobInput) -> Floats:
-        """[N] seconds of each operator of a job, called and timed by itself: the device or the host, whichever is longer."""
+        """[N] seconds of each operator when called and timed by itself: device and host call overlapped."""
         members = []
         for w in self.members:
             busy = (self._operator_times(w, job) * job.mask).sum(0)
@@ -162,7 +168,8 @@ class CostModel:
         return times
 
     def _effects(self, table: Floats, job: JobInput) -> Floats:
-        """[len(EFFECTS)] of a job's device type, and of that with its precision."""
+        """[len(EFFECTS)] sum of the effects of a job's device type and of the type with the job's
+        precision."""
         total = np.zeros(table.shape[1])
         for rows in self._effect_rows(job.device, job.precision):
             if rows:
@@ -170,10 +177,11 @@ class CostModel:
         return total
 
     def _effect_rows(self, device: DeviceSpec, precision: str) -> tuple[list[int], list[int]]:
-        """Rows of the effects of a device type and of that with a precision, each to be averaged.
+        """Rows of the effects of a device type, and of the type with a precision; each list is averaged.
 
-        A type that was not measured in that precision is like those with the same chip that were; where none of them was, it is like all with
-        that chip, and in that precision like other GPUs. Processors are not averaged.
+        A type not measured in that precision takes the effects of types with the same chip that were; failing
+        these, it takes the effect of all types with that chip and, for the precision, of all GPUs measured in
+        it. If there is no such type either, all GPUs stand in for the type. CPUs are not averaged.
         """
         whole, in_precision = effect_names(device.name, precision)
         known = self._effect_rows_of.get((whole, in_precision))
@@ -196,7 +204,7 @@ class CostModel:
         return known
 
     def save(self, folder: Path) -> None:
-        """Write the coefficients (safetensors) and the card (JSON); each file whole or not at all."""
+        """Write the coefficients (safetensors) and the card (JSON), each file atomically."""
         from safetensors.numpy import save
 
         from profiling.files import write_whole
@@ -222,7 +230,7 @@ class CostModel:
         """Read what `save` wrote.
 
         Raises:
-            InputError: a file is missing, or of another version.
+            InputError: a file is missing or has another version.
         """
         from safetensors.numpy import load_file
 
@@ -254,7 +262,7 @@ def default_cost_model() -> CostModel:
 
 
 def _have_one_chip(one: str, other: str) -> bool:
-    """Whether two types of the catalogue are boards with the same GPU: they differ in memory, clocks or power."""
+    """Whether two catalogue types are boards with the same GPU, differing in memory, clocks or power."""
     try:
         chips = [(d.compute_capability, d.sm_count, d.l2_bytes) for d in map(get_device, (one, other))]
     except UnknownNameError:

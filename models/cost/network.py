@@ -1,4 +1,5 @@
-"""`EfficiencyNetwork`: the cost model as a torch module, for fitting; `CostModel` answers with the same numbers in numpy."""
+"""`EfficiencyNetwork`: the cost model as a torch module, for fitting; `CostModel` computes the same in
+NumPy."""
 
 from __future__ import annotations
 
@@ -29,21 +30,24 @@ from profiling.operators import KINDS
 
 @dataclass(frozen=True, slots=True)
 class Jobs:
-    """A batch of J jobs with R operators in all; tensors of float32 unless said.
+    """A batch of J jobs with R operators in all; tensors are float32 unless stated otherwise.
 
     Attributes:
         features: [R, F] standardised.
         kind, job: [R] int64: kind of the operator, number of its job.
-        effects: [2, R] int64: rows of the effects of its device type, and of that with its precision.
-        compute_s, padding_s, least_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a pass does not run. `traffic_s` is
-            at full bandwidth, `cached_s` the part of it that fits into the last-level cache.
+        effects: [2, R] int64: rows of the effects of its device type, and of the type with its precision.
+        compute_s, padding_s, least_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a
+            pass does not run. `traffic_s` is at full bandwidth, `cached_s` the part of it that fits into the
+            last-level cache.
         repeat: [R].
-        density, double_density: [R] see `OperatorWork`; width, strain: [R] see `width_of` and `strain_of`; share: [R] of the multiprocessors.
-        compiled: [R] 1 where a compiler fused operators.
+        density, double_density: [R] see `OperatorWork`.
+        width, strain: [R] see `width_of` and `strain_of`.
+        share: [R] share of the multiprocessors that the job may use.
+        compiled: [R] 1 if a compiler fused operators; job_compiled: [J] the same.
         optimizer_s, launches, host_s, samples: [J].
         campaign: [J] int64.
         host: [J] int64: index into `HOSTS`.
-        timing: [J] int64: index into `TIMINGS`, what was measured of the job.
+        timing: [J] int64: index into `TIMINGS`, which quantity was measured.
     """
 
     features: Tensor
@@ -75,12 +79,12 @@ class Jobs:
 
 
 class EfficiencyNetwork(nn.Module):
-    """Efficiencies of operators from what they are, and the few constants of a step.
+    """Predicts efficiencies of operators from their features; also has the few constants of a step.
 
     Args:
         hidden: width of the two layers.
         devices, campaigns: how many have an effect of their own; a number of -1 has none.
-        effect_dropout: share of jobs, in training, whose device type is taken for one that nobody measured.
+        effect_dropout: share of jobs, in training, whose device type is treated as unmeasured.
     """
 
     def __init__(
@@ -152,12 +156,13 @@ class EfficiencyNetwork(nn.Module):
         return torch.stack(times)
 
     def hidden(self, jobs: Jobs, side: int) -> Tensor:
-        """[R, hidden] what decides the efficiencies of each operator's forward (0) or backward (1) pass."""
+        """[R, hidden] features behind the efficiencies of each operator's forward (0) or backward (1)
+        pass."""
         which = torch.full((len(jobs.kind), 1), float(side))
         return self.layers(torch.cat([jobs.features, which], 1))
 
     def log_seconds(self, jobs: Jobs) -> Tensor:
-        """[J] log seconds of what was timed of each job."""
+        """[J] log seconds of the quantity that was timed for each job."""
         times = self.operator_times(jobs).sum(0) * jobs.repeat
         busy = torch.zeros(len(jobs.launches)).index_add(0, jobs.job, times)
         busy = busy + jobs.optimizer_s * torch.exp(F.softplus(self.optimizer))
@@ -167,7 +172,8 @@ class EfficiencyNetwork(nn.Module):
         )
         launching = launches * host[:, 0]
         overhead = host[:, 1] + jobs.samples * host[:, 2] + jobs.host_s
-        # An operator timed by itself has one call for all its kernels; a job of a single operator has one kind.
+        # An operator timed by itself has one call for all its kernels; such a job has one operator, hence one
+        # kind.
         call = torch.zeros(len(busy)).index_put((jobs.job,), torch.exp(self.log_call_s)[jobs.kind])
         is_operator = jobs.timing == TIMINGS.index("operator")
         waiting = torch.where(is_operator, call, launching)
@@ -176,10 +182,11 @@ class EfficiencyNetwork(nn.Module):
         return torch.log(torch.where(jobs.timing == TIMINGS.index("busy"), busy, step))
 
     def penalty(self) -> Tensor:
-        """Of the effects: a device or campaign differs from the others only where its rows say so."""
+        """Penalty on the effects: a device or campaign differs from the others only if its measurements
+        demand it."""
         return (self.device_effect**2).mean() + 0.2 * (self.host_effect**2).mean()
 
 
 def _effect(table: Tensor, number: Tensor) -> Tensor:
-    """Rows of a table of effects; 0 where the number is -1. The last row is never learned."""
+    """Rows of a table of effects; 0 where the number is -1. The last row of the table is never learned."""
     return torch.where((number >= 0)[:, None], table[number.clamp_min(0)], 0.0)

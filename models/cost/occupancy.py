@@ -1,7 +1,8 @@
 """Warps that an operator's kernels launch, and how full they keep a GPU's multiprocessors.
 
-Grids as cuBLAS and PyTorch choose them: a product in the largest tile that gives every multiprocessor one, elementwise kernels four
-elements a thread, a normalised row by a block (short rows of a softmax by a warp). No constant is learned.
+Grids are as cuBLAS and PyTorch choose them: a product in the largest tile that gives every multiprocessor
+enough blocks, elementwise kernels with four elements per thread, a normalised row per block (per warp for
+short rows of a softmax). No constant is learned.
 """
 
 from __future__ import annotations
@@ -15,26 +16,28 @@ from profiling.devices import DeviceSpec
 from profiling.operators import CONTRACTIONS, KINDS
 
 Floats = NDArray[np.float64]
-# Rows and columns of a product that a block computes, and its warps; the largest first.
+# Rows and columns of a product that a block computes, and its warps; largest first.
 _TILES = ((128.0, 128.0, 8.0), (128.0, 64.0, 4.0), (64.0, 64.0, 4.0), (32.0, 32.0, 4.0))
-# Blocks for each multiprocessor that a grid is made for, and the depth below which a product is not cut.
+# Blocks per multiprocessor that a grid aims for, and the depth below which a product is not split.
 _WAVES, _LEAST_DEPTH = 2.0, 256.0
-# Warps of a product that a multiprocessor can hold: two blocks of 256 threads with a quarter of the registers each.
+# Warps of a product that fit on a multiprocessor: two blocks of 256 threads, each with a quarter of the
+# registers.
 _PRODUCT_WARPS = 16
-# Elements that a warp takes on: four a thread (`vectorized_elementwise_kernel<4>`).
+# Elements per warp: four per thread (`vectorized_elementwise_kernel<4>`).
 _ELEMENTS_PER_WARP = 128.0
-# Rows up to this width are normalised by a warp (`softmax_warp_forward`), wider ones by a block of so many warps.
+# Rows up to this width are normalised by a warp (`softmax_warp_forward`), wider ones by a block of this many
+# warps.
 _WARP_ROW, _SOFTMAX_WARPS, _NORM_WARPS = 1024.0, 8.0, 4.0
 _IS_PRODUCT = np.array([kind in CONTRACTIONS for kind in KINDS])
 _SOFTMAX, _LAYER_NORM = KINDS.index("softmax"), KINDS.index("layer_norm")
 
 
 def warps_of(columns: Mapping[str, Floats], multiprocessors: float) -> Floats:
-    """[N] warps of an operator's main kernel, for one execution; its backward pass launches about as many a kernel.
+    """[N] warps of an operator's main kernel per execution; its backward kernels launch about as many each.
 
     Args:
-        columns: of a graph (`ComputationGraph.columns`).
-        multiprocessors: that the job may use.
+        columns: columns of a graph (`ComputationGraph.columns`).
+        multiprocessors: number that the job may use.
     """
     kind = columns["kind"].astype(int)
     warps = np.ceil(columns["output_elements"] / _ELEMENTS_PER_WARP)
@@ -55,7 +58,7 @@ def _product_warps(columns: Mapping[str, Floats], multiprocessors: float) -> Flo
     for grid, (_, _, of_block) in reversed(list(zip(grids, _TILES, strict=True))):
         fills = grid >= _WAVES * multiprocessors
         blocks, warps = np.where(fills, grid, blocks), np.where(fills, of_block, warps)
-    # A product with a weight that leaves multiprocessors empty is cut along its depth, too.
+    # A product with a weight that leaves multiprocessors idle is also split along its depth.
     parts = np.floor(_WAVES * multiprocessors / np.maximum(blocks, 1.0))
     parts = np.where(batch > 1, 1.0, np.clip(parts, 1.0, np.maximum(columns["gemm_k"] / _LEAST_DEPTH, 1.0)))
     return np.asarray(blocks * parts * warps)
@@ -64,13 +67,16 @@ def _product_warps(columns: Mapping[str, Floats], multiprocessors: float) -> Flo
 def occupancy_of(
     columns: Mapping[str, Floats], warps: Floats, device: DeviceSpec, multiprocessors: float
 ) -> Floats:
-    """[N] share of the multiprocessors that are full while an operator's main kernel runs; 0 for a device without warps.
+    """[N] share of the multiprocessors that are full while an operator's main kernel runs.
+
+    It is 0 for a device without warps.
 
     Args:
-        columns: of a graph.
+        columns: columns of a graph.
         warps: [N] launched.
-        device: how many warps a multiprocessor can hold at a time; products keep their results in registers and fit fewer.
-        multiprocessors: that the job may use.
+        device: gives the number of warps that fit on a multiprocessor; products keep their results in
+            registers, so fewer fit.
+        multiprocessors: number that the job may use.
     """
     if not device.max_warps_per_sm:
         return np.zeros_like(warps)

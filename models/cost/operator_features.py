@@ -1,4 +1,5 @@
-"""Features that decide an operator's efficiency. None depends on the batch size: so time never falls when the batch grows."""
+"""Features that determine an operator's efficiency. None depends on the batch size, so that time never falls
+as the batch grows."""
 
 from __future__ import annotations
 
@@ -23,11 +24,12 @@ _LOGS = (
     "table_width",
     "table_rows",
 )
-# Channels per group for which cuDNN has kernels of grouped convolutions of its own (3x3, as many channels out as in).
+# Channels per group for which cuDNN has special kernels for grouped convolutions (3x3, as many output as
+# input channels).
 _SPECIALISED = (4, 8, 16, 32)
-# Windows for which depthwise convolutions have kernels of their own; others run a generic one.
+# Window areas for which depthwise convolutions have special kernels; others run a generic one.
 _DEPTHWISE_AREAS = (9, 25)
-# Kinds that never reduce over samples: their statistics' size does not depend on the batch.
+# Kinds that never reduce over samples, so the size of their reductions does not depend on the batch.
 _REDUCE_WITHIN_SAMPLES = [KINDS.index(name) for name in ("layer_norm", "group_norm", "softmax", "pooling")]
 CONTEXT_FEATURES = ("channels_last", "compiled", "inference", "tensorflow", "processor")
 """Of the job and not of the operator; they stand last but for the kinds."""
@@ -95,12 +97,14 @@ def context_of(workload: Workload, is_processor: bool) -> Floats:
 
 
 def operator_features(columns: Columns, context: Floats, batch_size: int = 1) -> Floats:
-    """[N, len(OPERATOR_FEATURES)], float32; equal at every batch size, but for convolutions with weights for every sample.
+    """[N, len(OPERATOR_FEATURES)] float32 features; the same at every batch size.
+
+    The exception is convolutions with separate weights for every sample.
 
     Args:
-        columns: of the graph.
+        columns: columns of the graph.
         context: see `context_of`.
-        batch_size: of the graph.
+        batch_size: batch size of the graph.
     """
     log = np.log1p
     kind = columns["kind"].astype(int)
@@ -114,7 +118,7 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
     source, sink = columns["input_channels"], columns["output_channels"]
     depthwise = (groups > 1) & (groups == source)
     log_groups = np.log(np.maximum(groups, 1)) / 6
-    # Two groups are closer to a dense convolution than to 32 of them.
+    # Scaled by the number of groups, because two groups are closer to a dense convolution than to 32 groups.
     grouped = log_groups * ~depthwise
     source_each, sink_each = _each(source, groups), _each(sink, groups)
     specialised = (grouped > 0) & is_3x3 & (source_each == sink_each) & np.isin(source_each, _SPECIALISED)
@@ -170,9 +174,9 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
 
 
 def _is_per_sample(columns: Columns, batch_size: int) -> NDArray[np.bool_]:
-    """[N] whether a convolution has weights of its own for every sample (CondConv, Yang et al., NeurIPS 2019).
+    """[N] whether a convolution has separate weights for every sample (CondConv, Yang et al., NeurIPS 2019).
 
-    Its samples are groups of one large image, which is contiguous whatever the job's layout is.
+    Its samples are groups of one large image, which is contiguous whatever the job's memory layout.
     """
     stride = [np.maximum(columns[f"stride_{side}"], 1) for side in ("height", "width")]
     positions = np.ceil(columns["input_height"] / stride[0]) * np.ceil(columns["input_width"] / stride[1])
@@ -182,10 +186,10 @@ def _is_per_sample(columns: Columns, batch_size: int) -> NDArray[np.bool_]:
 
 
 def _each(channels: Floats, groups: Floats) -> Floats:
-    """Channels of one group; 0 where there are no groups."""
+    """Channels per group; 0 without groups."""
     return np.where(groups > 0, channels / np.maximum(groups, 1), 0.0)
 
 
 def _type_bytes(codes: Floats) -> Floats:
-    """Bytes per element; 0 where the type is unknown."""
+    """Bytes per element; 0 for an unknown type."""
     return np.where(codes >= 0, _BYTES[np.maximum(codes.astype(int), 0)], 0.0)

@@ -1,4 +1,5 @@
-"""Single forward operators by the cost model: each row of the `operators` table as a graph of one node."""
+"""Times of single forward operators by the cost model: each row of the `operators` table is a graph of one
+node."""
 
 from __future__ import annotations
 
@@ -23,20 +24,21 @@ if TYPE_CHECKING:
     from models.cost.model import CostModel
     from profiling.devices import DeviceSpec
 
-# These hold parameters.
+# Operators with parameters.
 _WEIGHTED = ("linear", "convolution", "layer_norm")
 _NORMALISING = ("layer_norm", "softmax")
 _DTYPES = {"fp32": "float32", "fp16": "float16", "bf16": "bfloat16", "fp64": "float64", "tf32": "float32"}
 
 
 def operator_times(cost_model: CostModel, rows: pd.DataFrame) -> tuple[Floats, list[str]]:
-    """Seconds of one forward call of every row, the host's part included.
+    """Seconds of one forward call for every row, including the host's part.
 
     Args:
-        rows: of the `operators` table.
+        cost_model: the cost model.
+        rows: rows of the `operators` table.
 
     Returns:
-        [n], NaN where there is no answer; and the reason for each of those.
+        [n] seconds, NaN if there is no answer; and the reasons for those.
     """
     seconds = np.full(len(rows), np.nan)
     reasons: list[str] = []
@@ -92,7 +94,7 @@ def operator_columns(operators: pd.DataFrame) -> dict[str, Floats]:
         "input_dtype": types.astype(np.float64),
         "weight_dtype": np.where(np.isin(kinds, _WEIGHTED), types, -1.0),
     }
-    # A graph counts arithmetic of contractions only.
+    # A graph counts only the arithmetic of contractions.
     columns["forward_flops"] = np.where(IS_CONTRACTION[columns["kind"].astype(int)], flops, 0.0)
     window = {
         "kernel_depth": 1.0,

@@ -18,16 +18,17 @@ Columns = Mapping[str, Floats]
 
 IS_CONTRACTION = np.array([kind in CONTRACTIONS for kind in KINDS])
 _RECURRENT = KINDS.index("recurrent")
-# Largest tile of a matrix product that one multiprocessor computes; libraries choose up to this size (CUTLASS's default).
+# Largest tile of a matrix product that one multiprocessor computes; libraries use tiles up to this size
+# (CUTLASS's default).
 _TILE = 128.0
-# Tile that the rows, columns and depth of a product are filled up to.
+# Rows, columns and depth of a product are padded to multiples of these.
 _PAD = (64.0, 64.0, 16.0)
-# FLOPs per clock and multiprocessor of Volta's tensor cores; bytes per clock and multiprocessor from memory. GeForce cards
-# have half of either, an A100 twice: the more a multiprocessor could do, the harder it is to feed.
+# FLOPs per clock and multiprocessor of Volta's tensor cores; bytes per clock and multiprocessor from memory.
+# GeForce cards have half of either, an A100 twice: the faster a multiprocessor, the harder it is to feed.
 _DENSE, _WIDE = 1024.0, 8.0
 _CONVOLUTION = KINDS.index("convolution")
-# Of a 3x3 convolution with stride 1, Winograd's F(2x2, 3x3) takes 16 multiplications where the direct form takes 36
-# (Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, section 4.1).
+# For a 3x3 convolution with stride 1, Winograd's F(2x2, 3x3) takes 16 multiplications where the direct form
+# takes 36 (Lavin and Gray, "Fast algorithms for convolutional neural networks", CVPR 2016, section 4.1).
 _WINOGRAD, _SEEN_WINOGRAD = 36 / 16, ("6.0", "6.1", "7.0", "7.5")
 _AMPERE = 8
 _WINOGRAD_WINDOW = {
@@ -38,7 +39,7 @@ _WINOGRAD_WINDOW = {
     "stride_width": 1,
     "dilation": 1,
 }
-# Types whose peak is not that of FP32, as `DeviceSpec.peak_flops` names them.
+# Types with a peak rate other than FP32's, as `DeviceSpec.peak_flops` names them.
 _TYPES = {
     "float16": "fp16",
     "bfloat16": "bf16",
@@ -50,18 +51,21 @@ _TYPES = {
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorWork:
-    """N operators of one graph on one device, each for **one** execution; forward [0] and backward [1] apart.
+    """N operators of one graph on one device, for **one** execution each; forward [0] and backward [1].
 
     Attributes:
-        compute_s: [2, N] FLOPs at the peak rate of the operator's type; those of the fast form where libraries have one.
+        compute_s: [2, N] FLOPs at the peak rate of the operator's type; those of the fast form (Winograd) if
+            libraries have one.
         traffic_bytes: [2, N] device-memory traffic.
-        block_s: [2, N] one tile of the product on one multiprocessor: what the last wave wastes at most.
+        block_s: [2, N] one tile of the product on one multiprocessor: the most that the last wave wastes.
         kernels: [2, N].
-        repeat: [N] equal executions.
-        density: [N] peak rate of the operator's type per multiprocessor and clock, over `_DENSE`: what has to be fed; 0 in FP64.
+        repeat: [N] number of equal executions.
+        density: [N] peak rate of the operator's type per multiprocessor and clock, over `_DENSE`, a measure
+            of how hard it is to feed; 0 in FP64.
         double_density: [N] the same in FP64, whose kernels spend more on addressing; 0 in other types.
-        padding_s: [2, N] arithmetic on what fills tiles up, at the peak rate.
-        least_s: [2, N] below which no arithmetic is answered: `compute_s`, but the direct form where a fast one was never measured.
+        padding_s: [2, N] arithmetic on padding, at the peak rate.
+        least_s: [2, N] lower bound on the time of the arithmetic: `compute_s`, but the direct form where the
+            fast form was never measured.
         occupancy: [N] share of the multiprocessors that are full while the operator runs.
     """
 
@@ -83,7 +87,9 @@ def work_of(
     """Work of a graph's operators (`ComputationGraph.columns`).
 
     Args:
-        precision: of the job; it decides whether FP32 products run as TF32.
+        columns: columns of the graph.
+        device: the device.
+        precision: precision of the job; determines whether FP32 products run as TF32.
         sm_share_ratio: share of the multiprocessors that the job may use.
 
     Raises:
@@ -99,7 +105,7 @@ def work_of(
     rows, width, depth = columns["gemm_m"], columns["gemm_n"], columns["gemm_k"]
     tile_rows, tile_width = np.minimum(rows, _TILE), np.minimum(width, _TILE)
     multiprocessors = max(device.sm_count * sm_share_ratio, 1.0)
-    # The gradient of the weights contracts over the rows; libraries split that where it is long.
+    # The gradient of the weights contracts over the rows; libraries split that dimension if it is long.
     gradient = tile_width * np.minimum(depth, _TILE) * np.minimum(rows, 4096.0)
     block = 2.0 * multiprocessors * np.stack([tile_rows * tile_width * depth, gradient]) / rate
     forward_kernels = columns["forward_kernel_count"]
@@ -122,9 +128,10 @@ def work_of(
 
 
 def _padding(columns: Columns) -> Floats:
-    """[N] part by which the tiles of a matrix product exceed the product: rows, columns and depth up to whole `_PAD`.
+    """[N] relative excess of a matrix product's tiles over the product, with each side padded to `_PAD`.
 
-    A product that is padded with its rows costs no less when rows are added. Libraries have kernels of their own for groups.
+    Because rows are padded, adding rows never makes a product cheaper. Grouped products get no padding,
+    because libraries have special kernels for them.
     """
     ratio = np.ones(len(columns["kind"]))
     for name, tile in zip(("gemm_m", "gemm_n", "gemm_k"), _PAD, strict=True):
@@ -134,11 +141,12 @@ def _padding(columns: Columns) -> Floats:
 
 
 def _is_winograd(columns: Columns, device: DeviceSpec) -> NDArray[np.bool_]:
-    """[N] convolutions that libraries run in Winograd's form: dense, 3x3, stride 1, FP32, on NVIDIA's GPUs from Pascal on.
+    """[N] convolutions that libraries compute in Winograd's form.
 
-    The fastest hundredth of NeuSight's kernels on Pascal to Turing is 1.3 to 1.7 times faster than the direct form at peak,
-    steps of whole networks up to 1.4 times. From Ampere on nobody here measured it, so there it counts up to the direct form
-    at peak (`least_s`).
+    These are dense, 3x3, stride 1 and FP32, on NVIDIA GPUs from Pascal on. On Pascal to Turing, the fastest 1
+    % of NeuSight's kernels are 1.3 to 1.7 times faster than the direct form at peak, steps of whole networks
+    up to 1.4 times. From Ampere on there are no measurements of it here, so the speed-up is limited to the
+    direct form at peak (`least_s`).
     """
     major = device.compute_capability.partition(".")[0]
     if not (device.compute_capability in _SEEN_WINOGRAD or (major.isdigit() and int(major) >= _AMPERE)):
@@ -151,7 +159,8 @@ def _is_winograd(columns: Columns, device: DeviceSpec) -> NDArray[np.bool_]:
 
 
 def _peak_flops(columns: Columns, device: DeviceSpec, precision: str) -> Floats:
-    """[N] FLOP/s: products at the rate of their result's type, the rest at that of what they read."""
+    """[N] FLOP/s: products at the rate of their result's type, other operators at that of their input's
+    type."""
     is_contraction = IS_CONTRACTION[columns["kind"].astype(int)]
     output, source = columns["dtype"].astype(int), columns["input_dtype"].astype(int)
     types = np.where(is_contraction | (source < 0), output, source)
@@ -160,7 +169,8 @@ def _peak_flops(columns: Columns, device: DeviceSpec, precision: str) -> Floats:
     for dtype, name in _TYPES.items():
         of_type = types == DTYPES.index(dtype)
         if of_type.any():
-            # A graph may hold types that the job's precision does not name; what the device lacks runs as FP32.
+            # A graph may contain types other than the job's precision; those that the device lacks run as
+            # FP32.
             kind = name if device.supports(name) else "fp32"
             peak = np.where(is_contraction, device.peak_flops(kind, True), device.peak_flops(kind, False))
             rate = np.where(of_type, peak, rate)
@@ -168,9 +178,9 @@ def _peak_flops(columns: Columns, device: DeviceSpec, precision: str) -> Floats:
 
 
 def memory_s(work: OperatorWork, device: DeviceSpec, cached_share: float) -> Floats:
-    """[2, N] seconds of an operator's traffic at full bandwidth; what fits into the last-level cache costs `cached_share` of it.
+    """[2, N] seconds of an operator's traffic at full bandwidth; non-decreasing in the traffic.
 
-    Never falls when traffic grows.
+    Traffic that fits into the last-level cache costs `cached_share` of that.
     """
     cached = np.minimum(work.traffic_bytes, device.l2_bytes)
     return (work.traffic_bytes - (1.0 - cached_share) * cached) / device.memory_bandwidth_bytes_per_s
@@ -182,9 +192,11 @@ def width_of(device: DeviceSpec) -> float:
 
 
 def strain_of(device: DeviceSpec) -> float:
-    """Log of how much more arithmetic per watt a board promises than one of its generation that holds its boost clock; at least 0.
+    """Log ratio of a board's nominal FP32 rate per watt to that of a board of its generation that holds its
+    boost clock; at least 0.
 
-    Boards of 70 W with the chip of one of 250 W lower their clocks under load; the data sheet states the boost clock.
+    Boards of 70 W with the chip of a 250 W board lower their clocks under load, but the data sheet gives the
+    boost clock.
     """
     known = compute_capabilities().get(device.compute_capability)
     if known is None or not device.power_limit_w > 0:
@@ -194,5 +206,8 @@ def strain_of(device: DeviceSpec) -> float:
 
 
 def floor_s(work: OperatorWork, device: DeviceSpec) -> Floats:
-    """[2, N] least time by the data sheet: arithmetic at the peak, or traffic beyond the last-level cache at full bandwidth."""
+    """[2, N] least time by the data sheet.
+
+    The larger of arithmetic at the peak rate and traffic beyond the last-level cache at full bandwidth.
+    """
     return np.maximum(work.least_s, memory_s(work, device, 0.0))
