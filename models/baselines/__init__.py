@@ -1,4 +1,5 @@
-"""Baselines: a constant, additive utilisation, and tree ensembles."""
+"""Baselines: means, rules of thumb, rooflines, linear models, tree ensembles, transfer and graph
+convolutions."""
 
 from models.baselines.additive import AdditivePredictor
 from models.baselines.constant import ConstantPredictor

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 
 def group_names(rows: pd.DataFrame, columns: Sequence[str]) -> NDArray[np.object_]:
-    """[n] one name for each row out of some columns' values; all the same without columns."""
+    """[n] one name per row from the values of some columns; all the same without columns."""
     if not columns:
         return np.full(len(rows), "", dtype=object)
     texts = [rows[column].astype(str).to_numpy(dtype=object) for column in columns]

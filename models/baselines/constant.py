@@ -1,4 +1,4 @@
-"""The mean of the measurements, the reference of R2."""
+"""The mean of the measurements, which is also the reference of R2."""
 
 from __future__ import annotations
 
@@ -10,7 +10,10 @@ from profiling.errors import InputError
 
 
 class ConstantPredictor:
-    """Predicts one number: the mean of the training targets; the geometric mean of rows that span decades, such as step times."""
+    """Predicts one number: the mean of the training targets.
+
+    It is the geometric mean for targets that span decades, such as step times.
+    """
 
     def fit(self, train: Bundle, seed: int = 0) -> ConstantPredictor:  # noqa: ARG002
         """Learn from the measured points of `train`; `seed` is not used.

@@ -26,7 +26,7 @@ class FeatureTable:
     """Turns the rows of a bundle into numbers.
 
     Args:
-        solo: whether solo profiles and the device's numbers are features too.
+        solo: whether to add solo profiles and figures of the device as features.
     """
 
     def __init__(self, solo: bool) -> None:
@@ -50,7 +50,7 @@ class FeatureTable:
             others = np.stack([members[index].sum(axis=0) for index in partners(frame)])
             blocks = [members, others]
         else:
-            # A property of the set: what does not depend on the order of its members.
+            # For properties of a set, features must not depend on the order of its members.
             of_set = frame.groupby("set_id", sort=False).indices
             parts = [members[of_set[set_id]] for set_id in dict.fromkeys(frame["set_id"])]
             blocks = [
@@ -86,14 +86,15 @@ def _frame(bundle: Bundle) -> pd.DataFrame:
 
 
 def one_hot(column: pd.Series, values: list[str]) -> NDArray[np.float64]:
-    """[n, len(values)] 1 where a cell holds the value."""
+    """[n, len(values)] 1 where a cell equals the value."""
     return (column.to_numpy(dtype=object)[:, None] == np.array(values, dtype=object)[None, :]).astype(
         np.float64
     )
 
 
 def device_numbers(devices: pd.Series) -> NDArray[np.float64]:
-    """[n, 5] logarithms of peak rates, bandwidth, memory and processors; NaN for a device outside the catalogue."""
+    """[n, 5] logs of peak rates, bandwidth, memory and multiprocessors; NaN for a device outside the
+    catalogue."""
     from profiling.devices import get_device
 
     numbers: dict[str, list[float]] = {}

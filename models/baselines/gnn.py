@@ -15,15 +15,15 @@ KINDS = ("gcn", "gat")
 class SetConvolutions(nn.Module):
     """Two GCN (Kipf and Welling, ICLR 2017) or GAT (Velickovic et al., ICLR 2018) layers over the set graph.
 
-    Members carry the same features as for E-GGAT; pairwise demands are not among the inputs, and nothing bounds a slowdown
-    below by 1.
+    Members have the same features as for E-GGAT; pairwise demands are not among the inputs, and slowdowns are
+    not bounded below by 1.
 
     Args:
         kind: `gcn` or `gat`.
         width: channels of a member's features and setting together.
         hidden: channels of a layer.
         heads: attention heads of `gat`.
-        dropout: share of input channels that is dropped in training.
+        dropout: share of input channels dropped in training.
     """
 
     def __init__(self, kind: str, width: int, hidden: int = 32, heads: int = 2, dropout: float = 0.1) -> None:
@@ -45,7 +45,7 @@ class SetConvolutions(nn.Module):
         """[S, M] log of co-located / solo throughput."""
         setting = sets.setting.unsqueeze(1).expand(-1, sets.member.shape[1], -1)
         state = torch.relu(self.enter(self.drop(torch.cat([sets.member, setting], -1))))
-        # Self edges, without which the softmax over an absent member's neighbours would be NaN.
+        # Without self edges, the softmax over an absent member's neighbours would be NaN.
         itself = torch.eye(sets.present.shape[1], dtype=torch.bool, device=sets.present.device)
         adjacency = (sets.present.unsqueeze(2) & sets.present.unsqueeze(1) | itself).float()
         for layer in self.layers:

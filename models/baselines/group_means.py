@@ -1,4 +1,5 @@
-"""The mean of what was measured in the same circumstances: of other models at the same batch, share or number of processes."""
+"""The mean of measurements under the same conditions: other models at the same batch size, share or number of
+processes."""
 
 from __future__ import annotations
 
@@ -15,12 +16,13 @@ Floats = NDArray[np.float64]
 
 
 class GroupMeanPredictor:
-    """The mean of the training rows that agree in some columns; with fewer and fewer of them where no row agrees in all.
+    """The mean of the training rows that agree in some columns; if none agree in all, in the first ones only.
 
     Args:
-        columns: what a row has to agree in, the most telling first.
-        reference: what the target is taken relative to, known beforehand: [n] for the rows of a bundle; by default 1.
-        geometric: mean of logarithms.
+        columns: columns that must agree, the most informative first.
+        reference: known quantity relative to which the target is averaged: [n] for the rows of a bundle; 1 by
+            default.
+        geometric: whether to average logarithms.
     """
 
     def __init__(
@@ -35,7 +37,7 @@ class GroupMeanPredictor:
         """Learn from the measured points of `train`; `seed` is not used.
 
         Raises:
-            InputError: there is none.
+            InputError: no measured points.
         """
         values = train.y / self._reference(train)
         usable = train.points & np.isfinite(values)
@@ -52,7 +54,7 @@ class GroupMeanPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`; NaN where the reference is unknown."""
+        """[n] for `test.rows`; NaN if the reference is unknown."""
         result = np.full(len(test.rows), np.nan)
         for count, means in zip(range(len(self.columns), -1, -1), self.means_, strict=True):
             names = group_names(test.rows, self.columns[:count])
@@ -65,10 +67,10 @@ class GroupMeanPredictor:
 
 
 class FormulaPredictor:
-    """A rule that learns nothing.
+    """A formula without fitted parameters.
 
     Args:
-        formula: [n] answers for the rows of a bundle.
+        formula: [n] predictions for the rows of a bundle.
     """
 
     def __init__(self, formula: Callable[[Bundle], Floats]) -> None:

@@ -1,4 +1,4 @@
-"""Non-negative linear models of a few totals, fitted to relative error: what counting work explains."""
+"""Non-negative linear models of a few totals, fitted to relative error: how far counting work gets."""
 
 from __future__ import annotations
 
@@ -13,17 +13,19 @@ from models.baselines.columns import group_names
 from profiling.errors import InputError
 
 Floats = NDArray[np.float64]
-# From a bundle to a row of totals for each of its rows; NaN where they are not known.
+# Maps a bundle to a row of totals for each of its rows; NaN if they are unknown.
 Totals = Callable[[Bundle], pd.DataFrame]
-# Fewer rows than this fit no weights of their own; more than the second say nothing new, and the programme grows with them.
+# Fewest rows for separate weights, and most rows to fit them to, because the linear programme grows with the
+# rows.
 ENOUGH, MANY = 12, 3000
 
 
 def least_relative_error(x: Floats, y: Floats) -> Floats:
-    """Weights w >= 0 that minimise sum |x w - y| / y, by linear programming.
+    """Find weights w >= 0 that minimise sum |x w - y| / y, by linear programming.
 
     Args:
-        x: [n, k]. y: [n], positive.
+        x: [n, k].
+        y: [n], positive.
 
     Returns:
         [k].
@@ -31,13 +33,14 @@ def least_relative_error(x: Floats, y: Floats) -> Floats:
     from scipy.optimize import linprog
     from scipy.sparse import eye_array, hstack
 
-    # To 1 in each column: the solver takes coefficients under 1e-9 for 0, as bytes in the denominator would make them.
+    # Scale every column to 1: the solver treats coefficients under 1e-9 as 0, which bytes in the denominator
+    # would give.
     relative = x / y[:, None]
     scale = np.abs(relative).max(axis=0)
     scale[scale == 0] = 1.0
     relative = relative / scale
     count, width = relative.shape
-    # relative w + below - above = 1, with below and above the two sides of the error.
+    # relative w + below - above = 1, where below and above are the two signs of the error.
     left = hstack([relative, eye_array(count), -eye_array(count)], format="csc")
     cost = np.r_[np.zeros(width), np.ones(2 * count)]
     solved = linprog(cost, A_eq=left, b_eq=np.ones(count), bounds=(0, None), method="highs")
@@ -48,27 +51,32 @@ def least_relative_error(x: Floats, y: Floats) -> Floats:
 
 
 class LinearPredictor:
-    """Weights for each setting. One that was never seen has those of all settings that agree with it but for the first column,
-    or the first two, and so on.
+    """Separate weights for each setting.
+
+    A setting never seen takes the weights of all settings that agree with it in all but the first column, or
+    the first two, and so on.
 
     Args:
-        totals: the regressors of a row, such as multiply-adds and activations of the whole batch; those that are known of no
-            training row are left out.
-        setting: columns whose values together are a setting, the one that matters least to the weights first.
-        constants: columns with a constant of its own for each of their values; none: one constant.
+        totals: the regressors of a row, such as multiply-adds and activations of the whole batch; those known
+            for no training row are left out.
+        setting: columns that make up a setting, the one that matters least to the weights first.
+        constants: columns whose combinations of values each get a constant; without any, there is one
+            constant.
     """
 
     def __init__(self, totals: Totals, setting: Sequence[str] = (), constants: Sequence[str] = ()) -> None:
         self.totals, self.setting, self.constants = totals, tuple(setting), tuple(constants)
 
     def fit(self, train: Bundle, seed: int = 0) -> LinearPredictor:  # noqa: ARG002
-        """Keep the measured points of `train` whose totals are known: weights are fitted for the settings that are asked for.
+        """Keep the measured points of `train` with known totals; weights are fitted when a setting is
+        queried.
 
         Args:
+            train: rows with their targets.
             seed: not used.
 
         Raises:
-            InputError: there are none.
+            InputError: no such points.
         """
         self.levels_ = sorted(set(group_names(train.rows, self.constants)))
         totals = self.totals(train)
@@ -84,7 +92,7 @@ class LinearPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`; NaN where the totals are not known."""
+        """[n] for `test.rows`; NaN if the totals are unknown."""
         x = self._regressors(test, self.totals(test))
         result = np.full(len(x), np.nan)
         waiting = np.asarray(~np.isnan(x).any(axis=1))
@@ -95,11 +103,12 @@ class LinearPredictor:
                 if weights is not None:
                     here = waiting & (names == name)
                     result[here], waiting[here] = x[here] @ weights, False
-        # Without work there is no positive answer.
+        # Without any work there is no positive prediction.
         return np.where(result > 0, result, np.nan)
 
     def _weights(self, dropped: int, name: str) -> Floats | None:
-        """Those of the rows that agree in the setting without its first columns; None where they are too few."""
+        """Weights of the rows that agree in the setting without its first columns; None if there are too
+        few."""
         if (dropped, name) not in self.weights_:
             rows = np.flatnonzero(group_names(self.rows_, self.setting[dropped:]) == name)
             enough = len(rows) >= ENOUGH or dropped == len(self.setting)
@@ -115,6 +124,6 @@ class LinearPredictor:
             return np.column_stack([values, np.ones(len(values))])
         levels = group_names(bundle.rows, self.constants)
         own = (levels[:, None] == np.array(self.levels_, dtype=object)[None, :]).astype(np.float64)
-        # A value that was never seen has the mean constant of those that were.
+        # A value never seen takes the mean of the fitted constants.
         own[~own.any(axis=1)] = 1.0 / len(self.levels_)
         return np.column_stack([values, own])

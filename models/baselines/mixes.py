@@ -1,4 +1,4 @@
-"""Ridge regressions on the members of a mix: by their solo runs on slices, or by their names."""
+"""Ridge regressions on the members of a mix: on their solo runs on slices, or on their names."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Floats = NDArray[np.float64]
 
 
 class RidgeOfMixes:
-    """Linear in features of a member and sums over its partners, on the logarithm of the target.
+    """Linear in features of a member and sums over its partners, for the logarithm of the target.
 
     Args:
-        jobs: True: one-hot of the member's job and counts of its partners' jobs ("additive"). False: its step on a small over
-            that on a large slice, its utilisation, the partners' utilisations, the number of members and their products.
+        jobs: True: one-hot of the member's job and counts of its partners' jobs ("additive"). False: the
+            ratio of its step times on a small and a large slice, its utilisation, the partners' utilisations,
+            the number of members and their products.
     """
 
     def __init__(self, jobs: bool) -> None:
@@ -28,7 +29,7 @@ class RidgeOfMixes:
         """Learn from the measured points of `train`; `seed` is not used.
 
         Raises:
-            InputError: there is none.
+            InputError: no measured points.
         """
         from sklearn.linear_model import Ridge
 
@@ -44,7 +45,7 @@ class RidgeOfMixes:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`, within the range that was learned from."""
+        """[n] for `test.rows`, clamped to the range of the training targets."""
         answers = self.model_.predict(self._scaled(self._features(test)))
         return np.exp(np.clip(answers, *self.range_))
 
@@ -67,7 +68,7 @@ class RidgeOfMixes:
 
 
 def _alone(rows: pd.DataFrame, solo: pd.DataFrame) -> Floats:
-    """[n, 3] log of the step on 3g over that on 7g, and on 2g over 7g, and the utilisation alone."""
+    """[n, 3] log ratio of step times on 3g and 7g, and on 2g and 7g, and the solo utilisation."""
     steps = solo[solo["step_time_s"].notna()].pivot_table(
         index="workload", columns="device", values="step_time_s", aggfunc="mean"
     )
@@ -77,7 +78,8 @@ def _alone(rows: pd.DataFrame, solo: pd.DataFrame) -> Floats:
     for name in ("3g", "2g"):
         smaller = steps[name] if name in steps else pd.Series(np.nan, index=steps.index)
         ratios[name] = pd.Series(np.log((smaller / whole).to_numpy(dtype=np.float64)), index=steps.index)
-    # A job that does not fit into the smaller slice is taken to slow down as much as on the next.
+    # A job that does not fit into the smaller slice is assumed to slow down as much as on the next larger
+    # one.
     ratios["2g"] = ratios["2g"].fillna(ratios["3g"])
     busy = solo[solo["utilization_ratio"].notna()].groupby("workload")["utilization_ratio"].mean()
     table = pd.DataFrame({**ratios, "busy": busy}).reindex(rows["workload"].to_list())

@@ -1,4 +1,5 @@
-"""Operators by the roofline, and by the efficiency of similar operators on other devices."""
+"""Times of single operators from the roofline, and from the efficiency of similar operators on other
+devices."""
 
 from __future__ import annotations
 
@@ -11,12 +12,12 @@ from models.baselines.operator_work import LAUNCH_S, operator_roofline_s, operat
 from profiling.errors import InputError
 
 Floats = NDArray[np.float64]
-# A launch floor is what the quickest calls of an operator on a device take.
+# The launch floor is this quantile of an operator's call times on a device.
 _FLOOR_QUANTILE = 0.01
 
 
 class OperatorRoofline:
-    """Roofline and one launch; nothing is learned."""
+    """Roofline plus one launch; nothing is learned."""
 
     def fit(self, train: Bundle, seed: int = 0) -> OperatorRoofline:  # noqa: ARG002
         """Nothing to learn."""
@@ -28,23 +29,24 @@ class OperatorRoofline:
 
 
 class OperatorEfficiency:
-    """Roofline over the median efficiency of operators of the same kind, size and arithmetic intensity, and their launch floor.
+    """Roofline over the median efficiency of similar operators, plus their launch floor.
 
-    Sizes and intensities are alike within a factor of 2; where no row is alike in all, fewer have to agree.
+    Similar operators are of the same kind, and of the same size and arithmetic intensity within a factor of
+    2; if no row agrees in all of these, fewer have to agree.
     """
 
     def fit(self, train: Bundle, seed: int = 0) -> OperatorEfficiency:  # noqa: ARG002
         """Learn from the measured points of `train` on devices of the catalogue; `seed` is not used.
 
         Raises:
-            InputError: there are none.
+            InputError: no such points.
         """
         rows = train.rows
         keys = self._keys(rows)
         floor = train.y.copy()
         floors = pd.Series(train.y).groupby([rows["operator"].to_numpy(), rows["device"].to_numpy()])
         floor = floors.transform(lambda part: part.quantile(_FLOOR_QUANTILE)).to_numpy()
-        # What a call takes beyond its launch; a call at the floor itself says little more than that.
+        # Time of a call beyond its launch; a call at the floor itself carries little more information.
         slope = np.maximum(train.y - floor, 0.1 * train.y) / keys["roofline"].to_numpy()
         usable = train.points & np.isfinite(slope)
         if not usable.any():
@@ -57,7 +59,7 @@ class OperatorEfficiency:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] seconds; NaN for a device outside the catalogue or an operator that was never seen."""
+        """[n] seconds; NaN for a device outside the catalogue or an operator never seen."""
         rows = test.rows
         keys = self._keys(rows)
         slope = pd.Series(np.nan, index=keys.index)

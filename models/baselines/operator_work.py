@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from models.baselines.rooflines import ELEMENT_BYTES, peaks
 
 Floats = NDArray[np.float64]
-# Passes of arithmetic over each element of a row that is normalised.
+# FLOPs per element of a normalised row.
 _NORMALISING_FLOPS = 5.0
 
 LAUNCH_S = 25e-6
@@ -17,7 +17,7 @@ LAUNCH_S = 25e-6
 
 
 def operator_work(operators: pd.DataFrame) -> tuple[Floats, Floats]:
-    """[n] floating-point operations and [n] bytes that a forward call must at least read and write."""
+    """[n] floating-point operations, and [n] bytes that a forward call must read and write at least."""
 
     def of(name: str) -> Floats:
         return operators[name].to_numpy(dtype=np.float64, na_value=np.nan)
@@ -25,7 +25,7 @@ def operator_work(operators: pd.DataFrame) -> tuple[Floats, Floats]:
     kind = operators["kind"].to_numpy(dtype=object)
     size = operators["precision"].map(ELEMENT_BYTES).to_numpy(dtype=np.float64)
     b, m, n, k = (of(name) for name in "bmnk")
-    # A linear layer has one weight for the whole batch.
+    # A linear layer has one weight matrix for the whole batch.
     weights = np.where(kind == "linear", 1.0, b) * k * n
     product = (2 * b * m * n * k, b * m * k + weights + b * m * n)
     inputs, outputs, kernel, side = (
@@ -46,7 +46,7 @@ def operator_work(operators: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 def operator_roofline_s(operators: pd.DataFrame) -> Floats:
-    """[n] seconds by the device's data sheet, launch not included; NaN for a device outside the catalogue."""
+    """[n] seconds by the device's data sheet, without launch; NaN for a device outside the catalogue."""
     flops, moved = operator_work(operators)
     peak, bandwidth = peaks(operators)
     seconds: Floats = np.maximum(flops / peak, moved / bandwidth)

@@ -1,4 +1,4 @@
-"""The same job elsewhere, for a predictor that has a model of its own: what it was off by there it is off by here."""
+"""Transfer of residuals: corrects a predictor by its error on the same job elsewhere."""
 
 from __future__ import annotations
 
@@ -13,22 +13,25 @@ from models.baselines.contract import FoldPredictor
 
 
 class ResidualTransferPredictor:
-    """Answers of another predictor, times the geometric mean of measured over predicted of the same job elsewhere.
+    """Predictions of another model, times the geometric mean of measured over predicted for the same job
+    elsewhere.
 
-    The median of a setting is taken out of the residuals first: that is the setting's and not the job's. Means of few and scattered
-    residuals are drawn towards 1 (empirical Bayes; Efron and Morris, JASA 1975).
+    The median residual of each setting is subtracted first, because it belongs to the setting, not to the
+    job. Means of few, scattered residuals are shrunk towards 1 (empirical Bayes; Efron and Morris, JASA
+    1975).
 
     Args:
-        inner: of a positive quantity; NaN where it has no answer.
-        jobs: columns that say which job it is, the coarsest first; each further name refines the one before.
-        setting: columns that together are a setting.
+        inner: predictor of a positive quantity; NaN if it has no answer.
+        jobs: lists of columns that identify a job, the coarsest first; each further list refines the one
+            before.
+        setting: columns that make up a setting.
     """
 
     def __init__(self, inner: FoldPredictor, jobs: Sequence[Sequence[str]], setting: Sequence[str]) -> None:
         self.inner, self.jobs, self.setting = inner, tuple(map(tuple, jobs)), tuple(setting)
 
     def fit(self, train: Bundle, seed: int = 0) -> ResidualTransferPredictor:
-        """Fit the other predictor, then learn what it is off by for each job of the measured points."""
+        """Fit the inner predictor, then learn its error for each job of the measured points."""
         self.inner.fit(train, seed)
         residual = pd.Series(np.log(train.y) - np.log(self.inner.predict(train)))
         known = train.points & np.isfinite(residual.to_numpy())
@@ -43,7 +46,7 @@ class ResidualTransferPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`; the other predictor's answer where the job was not measured elsewhere."""
+        """[n] for `test.rows`; the inner predictor's answer if the job was not measured elsewhere."""
         total = np.zeros(len(test.rows))
         for columns, effect in zip(self.jobs, self.effects_, strict=True):
             total += effect.reindex(group_names(test.rows, columns)).fillna(0.0).to_numpy()
@@ -51,7 +54,7 @@ class ResidualTransferPredictor:
 
 
 def _shrunken_means(values: pd.Series, names: np.ndarray) -> pd.Series:
-    """Mean of each group, times the share of its variance that is between groups."""
+    """Mean of each group, times the between-group share of its variance."""
     groups = values.groupby(names)
     mean, count = groups.mean(), groups.size()
     freedom = max(int((count - 1).sum()), 1)

@@ -1,4 +1,4 @@
-"""Rooflines (Williams et al., CACM 2009): the longer of computing and moving, as the data sheet has it."""
+"""Rooflines (Williams et al., CACM 2009): the longer of compute time and transfer time by the data sheet."""
 
 from __future__ import annotations
 
@@ -14,12 +14,15 @@ from profiling.devices import get_device
 from profiling.errors import InputError, UnknownNameError
 
 Floats = NDArray[np.float64]
-# Bytes of an element as it lies in memory; autocast keeps activations in half precision.
+# Bytes per element in memory; autocast keeps activations in half precision.
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "amp": 2, "fp16": 2, "bf16": 2}
 
 
 def peaks(rows: pd.DataFrame) -> tuple[Floats, Floats]:
-    """[n] FLOP/s at each row's precision and [n] bytes/s of its device; NaN for a device outside the catalogue, or that lacks it."""
+    """[n] FLOP/s at each row's precision, and [n] bytes/s of its device.
+
+    NaN for a device outside the catalogue, or without that precision.
+    """
     pairs = list(zip(rows["device"], rows["precision"], strict=True))
     peaks = {}
     for device, precision in set(pairs):
@@ -33,20 +36,20 @@ def peaks(rows: pd.DataFrame) -> tuple[Floats, Floats]:
 
 
 class RooflinePredictor:
-    """The roofline of a whole step times the median of measured / roofline in training, by mode.
+    """The roofline of a whole step, times the median of measured / roofline in training, by mode.
 
     Args:
-        seconds: [n] the roofline of each row of a bundle; NaN where it is unknown.
+        seconds: [n] the roofline of each row of a bundle; NaN if unknown.
     """
 
     def __init__(self, seconds: Callable[[Bundle], Floats]) -> None:
         self.seconds = seconds
 
     def fit(self, train: Bundle, seed: int = 0) -> RooflinePredictor:  # noqa: ARG002
-        """Learn one factor for each mode; `seed` is not used.
+        """Learn one factor per mode; `seed` is not used.
 
         Raises:
-            InputError: no roofline is known of any measured row.
+            InputError: no measured row has a known roofline.
         """
         ratio = train.y / self.seconds(train)
         usable = train.points & np.isfinite(ratio)
@@ -63,16 +66,16 @@ class RooflinePredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`; NaN where the roofline is unknown."""
+        """[n] for `test.rows`; NaN if the roofline is unknown."""
         modes = group_names(test.rows, ("mode",))
         factor = np.array([self.factor_.get(str(mode), self.factor_[""]) for mode in modes])
         return self.seconds(test) * factor
 
 
 def roofline_of_totals(rows: pd.DataFrame, totals: pd.DataFrame) -> Floats:
-    """[n] seconds of a step by its totals alone.
+    """[n] seconds of a step, from its totals alone.
 
-    A training step computes three times what a forward pass does, and moves its activations as often.
+    A training step computes three times as much as a forward pass, and moves its activations as often.
 
     Args:
         rows: with device, precision and mode.

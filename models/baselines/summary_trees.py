@@ -19,11 +19,11 @@ Floats = NDArray[np.float64]
 class SummaryTreePredictor:
     """The mean of randomised and boosted trees, on the logarithm of the target over the first total.
 
-    Trees do not extrapolate: relative to the work, a larger network than any seen has an ordinary answer.
+    Trees do not extrapolate, but relative to its work, a network larger than any in training is ordinary.
 
     Args:
-        totals: the features of a row; the first is what the target is taken relative to.
-        setting: columns whose values are features, too.
+        totals: the features of a row; the target is taken relative to the first.
+        setting: columns whose values are features as well.
         trees: number of randomised trees.
     """
 
@@ -31,10 +31,10 @@ class SummaryTreePredictor:
         self.totals, self.setting, self.trees = totals, tuple(setting), trees
 
     def fit(self, train: Bundle, seed: int = 0) -> SummaryTreePredictor:
-        """Learn from the measured points of `train` whose totals are known.
+        """Learn from the measured points of `train` with known totals.
 
         Raises:
-            InputError: there are none.
+            InputError: no such points.
         """
         from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
@@ -58,7 +58,7 @@ class SummaryTreePredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`; NaN where a total is unknown."""
+        """[n] for `test.rows`; NaN if a total is unknown."""
         totals = self.totals(test)
         usable = totals[self.known_].notna().all(axis=1).to_numpy()
         x, scale = self._features(test, totals)

@@ -1,4 +1,5 @@
-"""The same job elsewhere: its time in other settings, times the median ratio of the jobs that ran in both."""
+"""Transfer of step times: a job's time in other settings, times the median ratio of the jobs that ran in
+both."""
 
 from __future__ import annotations
 
@@ -14,13 +15,13 @@ from profiling.errors import InputError
 
 
 class TransferPredictor:
-    """The geometric mean over all other settings in which the job ran.
+    """The geometric mean over the other settings in which the job ran.
 
-    Settings that agree in the most columns come first: only they are used where there are any.
+    Only the settings that agree with the queried one in the most columns are used.
 
     Args:
-        job: columns that say which job it is, batch size left out.
-        setting: columns that together are a setting, the one that is to be crossed first.
+        job: columns that identify a job, without the batch size.
+        setting: columns that make up a setting.
     """
 
     def __init__(self, job: Sequence[str], setting: Sequence[str]) -> None:
@@ -30,7 +31,7 @@ class TransferPredictor:
         """Learn times per sample from the measured points of `train`; `seed` is not used.
 
         Raises:
-            InputError: there is none.
+            InputError: no measured points.
         """
         if not train.points.any():
             raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
@@ -50,7 +51,7 @@ class TransferPredictor:
         return self
 
     def predict(self, test: Bundle) -> NDArray[np.float64]:
-        """[n] for `test.rows`; NaN where the job ran nowhere else, or no job ran in its setting."""
+        """[n] for `test.rows`; NaN if the job ran nowhere else, or no job ran in its setting."""
         rows = test.rows
         names = group_names(rows, self.setting)
         result = np.full(len(rows), np.nan)

@@ -1,4 +1,4 @@
-"""Tree ensembles on hand-made features: the baseline that co-location studies use most."""
+"""Tree ensembles on hand-made features: the most common baseline in co-location studies."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from profiling.errors import InputError
 
 
 class TreePredictor:
-    """The mean of extremely randomised trees and gradient-boosted trees, both with scikit-learn's own settings.
+    """The mean of extremely randomised and gradient-boosted trees, otherwise with scikit-learn's defaults.
 
-    The two err differently: the first is better on models left out, the second on new pairs of known ones.
+    They err differently: the former is more accurate on held-out models, the latter on new pairs of known
+    ones.
 
     Args:
-        solo: False: names, batch sizes, precisions, device ("trees with identity"). True: the solo profiles of all
-            members and the device's numbers as well ("trees with solo profiles").
+        solo: False: names, batch sizes, precisions, device ("trees with identity"). True: also the solo
+            profiles of all members and figures of the device ("trees with solo profiles").
         trees: number of randomised trees.
     """
 
@@ -39,7 +40,7 @@ class TreePredictor:
         self.logarithmic_ = train.what.logarithmic
         self.features_ = FeatureTable(self.solo).fit(train)
         x, y = self.features_.transform(train)[points], train.y[points]
-        # A column that is never known carries nothing, and scikit-learn warns about it.
+        # A column that is never known carries no information, and scikit-learn warns about it.
         self.columns_ = ~np.isnan(x).all(axis=0)
         self.estimators_ = [
             ExtraTreesRegressor(self.trees, random_state=seed),
