@@ -1,4 +1,4 @@
-"""Log ratios of measured rows as answered to users, bounds included."""
+"""Log ratios of measured rows as users would get them, with bounds applied."""
 
 from __future__ import annotations
 
@@ -15,8 +15,11 @@ if TYPE_CHECKING:
 
 
 def answered_log_ratio(predictor: Predictor, examples: Examples) -> tuple[Floats, Floats]:
-    """[T] log of co-located / solo throughput, and log slowdown: from networks and process for the rows'
-    campaigns, with the bounds on answers to users (`JobTable.excess`)."""
+    """[T] log of co-located / solo throughput, and [T] log slowdown.
+
+    They come from the networks and the process, for the rows' campaigns, with the bounds that apply to
+    answers (`JobTable.excess`).
+    """
     ratio, slow = predictor.fitted_.model.predict_log_ratio(examples)
     moved = _moved(predictor.table_, examples)
     return ratio - moved, slow + moved

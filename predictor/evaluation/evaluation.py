@@ -42,11 +42,11 @@ def evaluate(
     report: LossCallback | None = None,
     graph_only: bool = False,
 ) -> dict[str, Any]:
-    """Score on measured sets; the object of `cotenant evaluate --json`.
+    """Score on measured sets, as in `cotenant evaluate --json`.
 
-    With `split="none"` the model as is predicts every set that it was not trained on (`left_out` counts the
-    others). With any other split its configuration is fitted from scratch for every fold, pre-training
-    included, and only held-out sets are scored.
+    With `split="none"`, the model is scored as is on every set that it was not trained on (`left_out` counts
+    the others). With any other split, its configuration is fitted from scratch for every fold, including
+    pre-training, and only held-out sets are scored.
 
     Args:
         predictor: a trained predictor.
@@ -174,7 +174,8 @@ def _refitted(
 
 
 def _half_width(parts: Sequence[FoldResult], index: int) -> np.ndarray:
-    """Width for one fold from the residuals of all others (cross-conformal, Vovk 2015): it never sees its own errors."""
+    """Half width for one fold from the residuals of all others (cross-conformal, Vovk 2015), never from its
+    own."""
     errors, slows = [], []
     for number, part in enumerate(parts):
         if number != index or len(parts) == 1:

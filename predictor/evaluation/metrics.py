@@ -28,8 +28,10 @@ def _pair(measured: ArrayLike, predicted: ArrayLike) -> tuple[NDArray[np.float64
 
 
 def mape_percent(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Mean of |error| / |measured|, in percent. Rows measured as 0 are ignored; NaN if there are no
-    others."""
+    """Mean of |error| / |measured|, in percent; NaN if no row is left.
+
+    Rows measured as 0 are ignored.
+    """
     y, p = _pair(measured, predicted)
     nonzero = y != 0
     return float(100 * np.mean(np.abs((p - y)[nonzero] / y[nonzero]))) if nonzero.any() else math.nan
@@ -55,14 +57,14 @@ def rmse(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def r2(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Share of the variance explained: 1 - squared error / that of the mean. NaN where all values are equal."""
+    """Share of the variance explained: 1 - squared error / that of the mean. NaN if all values are equal."""
     y, p = _pair(measured, predicted)
     spread = float(np.sum((y - y.mean()) ** 2))
     return 1 - float(np.sum((p - y) ** 2)) / spread if spread > 0 else math.nan
 
 
 def spearman(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """Rank correlation. NaN where either side is constant."""
+    """Spearman's rank correlation; NaN if either side is constant."""
     from scipy.stats import rankdata
 
     y, p = _pair(measured, predicted)
@@ -72,7 +74,7 @@ def spearman(measured: ArrayLike, predicted: ArrayLike) -> float:
 
 
 def r2_log(measured: ArrayLike, predicted: ArrayLike) -> float:
-    """R2 of the logarithms. NaN where a value is not positive, or all are equal."""
+    """R2 of the logarithms; NaN if a value is not positive, or all are equal."""
     y, p = _pair(measured, predicted)
     return r2(np.log(y), np.log(p)) if (y > 0).all() and (p > 0).all() else math.nan
 
@@ -94,24 +96,25 @@ def score(
     lower: ArrayLike | None = None,
     upper: ArrayLike | None = None,
 ) -> dict[str, Any]:
-    """All metrics of one set of predictions, as JSON values (None for what cannot be computed).
+    """All metrics of one set of predictions, as JSON values (None if a metric cannot be computed).
 
     Args:
         measured, predicted: [n].
-        lower, upper: [n] ends of 90 % intervals, where the predictor gives them.
+        lower, upper: [n] ends of 90 % intervals, if the predictor gives them.
 
     Returns:
-        `n`, `METRICS`, `geometric_factor` (where all is positive), `error_quantiles` of the absolute error, and with
-        intervals `coverage_90`, `median_width`.
+        `n`, `METRICS`, `geometric_factor` (if all values are positive), `error_quantiles` of the absolute
+        error and, with intervals, `coverage_90` and `median_width`.
 
     Raises:
-        InputError: the vectors do not match, are empty or hold NaN.
+        InputError: the vectors do not match, are empty or contain NaN.
     """
     y, p = _pair(measured, predicted)
     result: dict[str, Any] = {"n": len(y)}
     result |= {name: _json(metric(y, p)) for name, metric in METRICS.items()}
     if (y > 0).all() and (p > 0).all():
-        # "Off by a factor of": what counts for values that span decades, such as step times.
+        # The typical factor by which predictions are off: the relevant error for values that span decades,
+        # such as step times.
         result["geometric_factor"] = float(np.exp(np.mean(np.abs(np.log(p / y)))))
     quantiles = np.quantile(np.abs(p - y), QUANTILES)
     result["error_quantiles"] = {f"p{q * 100:g}": float(v) for q, v in zip(QUANTILES, quantiles, strict=True)}
@@ -122,10 +125,10 @@ def score(
 
 
 def bounds_kept(predicted: ArrayLike, at_least: ArrayLike, at_most: ArrayLike) -> dict[str, Any]:
-    """How well predictions respect bounds, for values only known to lie above or below something.
+    """How well predictions respect bounds, for values only known to lie above or below a limit.
 
     Args:
-        predicted, at_least, at_most: [n]; NaN where there is no prediction or no bound.
+        predicted, at_least, at_most: [n]; NaN if there is no prediction or no bound.
 
     Returns:
         `n` predictions with a bound, `kept_ratio` that respect it, `mean_violation` (0 if respected), and the
@@ -161,15 +164,19 @@ def bootstrap(
     resamples: int = 1000,
     level: float = 0.95,
 ) -> dict[str, list[float | None]]:
-    """Percentile bootstrap intervals of every metric; whole `groups` are resampled, because errors within a
-    set are correlated.
+    """Percentile bootstrap intervals of every metric.
+
+    Whole `groups` are resampled, because errors within a set are correlated.
 
     Args:
         measured, predicted: [n].
         groups: [n] labels of the resampled groups, such as set ids.
+        seed: seed of the resampling.
+        resamples: number of resamples.
+        level: coverage of the intervals.
 
     Returns:
-        metric -> [lower, upper]; None where it could not be computed in any resample.
+        metric -> [lower, upper]; None if it could not be computed in any resample.
     """
     y, p = _pair(measured, predicted)
     _, codes = np.unique(np.asarray(groups), return_inverse=True)

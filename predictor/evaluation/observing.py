@@ -1,4 +1,4 @@
-"""`cotenant evaluate --observe`: accuracy on architectures new to the model after observing some of their
+"""`cotenant evaluate --observe`: accuracy on architectures new to the model, after observing some of their
 sets."""
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class ModelLearner:
     """A fitted model as prior mean of the process, over the rows of some measured sets.
 
     Args:
-        predictor: the model; predicts all sets once.
+        predictor: the model; it predicts all sets once.
         examples: T rows.
         config: how observations are used.
     """
@@ -84,13 +84,16 @@ class ModelLearner:
         return self.parameters.noise * self._slope(expected.mean) ** 2
 
     def gains(self, expected: Expectation, unseen: Floats) -> Floats:
-        """[T] weights of rows in the probe rule, `unseen` [T] being 1 for rows to be learned about: variances count in log slowdowns."""
+        """[T] weights of the rows in the probe rule, in units of log slowdown.
+
+        `unseen` [T] is 1 for the rows to be learned about.
+        """
         return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
 
     def answer(self, seen: Integers) -> tuple[Floats, Floats, Floats]:
-        """[T] log ratio and the ends of its 90 % interval: the process's own, or the model's where that is wider.
+        """[T] log ratio and the ends of its 90 % interval: the wider of the process's and the model's.
 
-        The model's interval narrows as the process's own does.
+        The model's interval narrows as the process's does.
         """
         expected = self.expectation(seen)
         noise = self.expected_noise(expected)
@@ -106,7 +109,8 @@ class ModelLearner:
 MOST_TOGETHER = 5_000
 """Rows per covariance matrix, whose memory grows with their square."""
 
-# An architecture; measured ratio, predicted without and with observations, and the ends of the interval of the latter.
+# Architecture; then measured ratio, prediction without and with observations, and the ends of the latter's
+# interval.
 _Part = tuple[str, tuple[Floats, ...]]
 
 
@@ -118,24 +122,23 @@ def evaluate_observing(
     probes: str = "random",
     seed: int = 0,
 ) -> dict[str, Any]:
-    """Score a model on every architecture new to it, after observing `observe` sets of each on each device.
+    """Score a model on each architecture new to it, after observing `observe` of its sets on each device.
 
-    Observations of one also inform the others, as in a cluster that runs them all.
-
-    If the model has learned from all of them, architectures on devices new to it count as new, as stated in
-    `new`.
+    Observations of one architecture also inform the others, as in a cluster that runs them all. If the model
+    has learned from all architectures, those on devices new to it count as new; `new` states which rule was
+    used.
 
     Args:
         predictor: used as is, without refitting.
-        colocation, solo: measured sets, and their members alone. Sets that the model learned from are
+        colocation, solo: measured sets, and solo runs of their members. Sets that the model learned from are
             ignored.
         observe: sets observed per device and architecture.
-        probes: how to choose sets: `random`, or `chosen` by the probe rule.
+        probes: how sets are chosen: `random`, or `chosen` by the probe rule.
         seed: seed of the random choice.
 
     Returns:
-        The object of `cotenant evaluate --observe --json`: `metrics` of the rest, `before` (of the same rows without
-        observations), and both by architecture.
+        The object of `cotenant evaluate --observe --json`: `metrics` of the remaining rows, `before` (the
+        same rows without observations), and both by architecture.
 
     Raises:
         InputError: no architecture is new to the model, or new on a device, or nothing is left to score.
@@ -153,7 +156,7 @@ def evaluate_observing(
     learned = frozenset(manifest.architectures)
     new, what = sorted(set(examples.architectures) - learned), "architecture"
     if not new:
-        # A network that was learned from on a CPU, or on GPUs of other types, is new on this one.
+        # An architecture known from CPUs, or from GPUs of other types, is new on this one.
         elsewhere = ~np.isin(np.array(examples.devices, dtype=str), manifest.coverage.devices)
         examples = examples.subset([examples.set_ids[s] for s in np.unique(examples.set_index[elsewhere])])
         new, what = sorted(set(examples.architectures)), "architecture on its device"
@@ -197,7 +200,8 @@ def evaluate_observing(
 
 
 def _blocks(examples: Examples) -> list[Examples]:
-    """All rows together; by campaign, or by campaign and device, where they are too many for one covariance."""
+    """All rows together, or split by campaign, or by campaign and device, if they are too many for one
+    covariance."""
     if len(examples.workloads) <= MOST_TOGETHER:
         return [examples]
     size = np.bincount(examples.set_index)
@@ -215,7 +219,8 @@ def _blocks(examples: Examples) -> list[Examples]:
 def _observed_block(
     predictor: Predictor, examples: Examples, new: Sequence[str], observe: int, probes: str, seed: int
 ) -> tuple[list[_Part], int]:
-    """What is left to score of each new architecture in some examples, and the number of sets that were observed."""
+    """The remaining rows of each new architecture in some examples, with predictions, and the number of
+    observed sets."""
     learner = ModelLearner(predictor, examples)
     rows_of: dict[str, Integers] = {}
     orders = [np.zeros(0, np.int64)]

@@ -1,5 +1,7 @@
-"""Promotion of a registered version to champion: it must match the champion on rows that neither has learned
-from."""
+"""Promotion of a registered version to champion.
+
+It must match the champion on rows that neither has learned from.
+"""
 
 from __future__ import annotations
 
@@ -16,21 +18,23 @@ if TYPE_CHECKING:
 
     from predictor.examples.featurizer import GraphSource
 
-# A challenger counts as no worse up to this factor of the champion's error.
+# A challenger may have up to this factor of the champion's error.
 _TIE = 1.001
 
 
 def promote(
     version: str, data: Path | None = None, force: bool = False, graph_source: GraphSource | None = None
 ) -> dict[str, Any]:
-    """Make `version` the champion unless it is worse than the current one, or than the shipped predictor if
-    there is none.
+    """Make `version` the champion, unless it is worse than the current one.
 
-    Both predict the same rows, which neither has learned from.
+    If there is no champion, it is compared with the shipped predictor. Both predict the same rows, which
+    neither has learned from.
 
     Args:
+        version: registered version.
         data: folder of tables with these rows; by default the pairs held out of the training of `version`.
-        force: promote it even if it is worse, or cannot be compared.
+        force: promote it even if it is worse or cannot be compared.
+        graph_source: source of the jobs' graphs.
 
     Returns:
         `promoted`, `version`, `champion` (None if there was none), `compared_with` (the champion, or the

@@ -1,4 +1,4 @@
-"""`cotenant evaluate --target`: what a predictor says of the rows of one table, set against what was measured."""
+"""`cotenant evaluate --target`: scores a predictor on the measured rows of one table."""
 
 from __future__ import annotations
 
@@ -22,30 +22,32 @@ if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
     from predictor.predictor import Predictor
 
-# Command-line name of a target -> its name in `datasets.targets`.
+# Name of a target on the command line -> its name in `datasets.targets`.
 ROW_TARGETS = {"step-time": "solo_step_time_s", "memory": "memory_bytes", "operator-time": "latency_s"}
 _JOBS_AT_ONCE = 256
 
-# [n, 3] value and ends of the 90 % interval of each row, NaN where there is no prediction, and the reason for each of those.
+# [n, 3] value and ends of the 90 % interval of each row, NaN without a prediction; and the reasons for the
+# latter.
 Answers = tuple[Floats, list[str]]
-# Called with how many jobs are answered, of how many.
+# Called with the number of jobs answered and the total.
 Report = Callable[[int, int], None]
 
 
 def evaluate_rows(
     predictor: Predictor, target: str, frame: pd.DataFrame, report: Report = lambda _done, _all: None
 ) -> dict[str, Any]:
-    """Score `predictor` as it is on the rows of a table; nothing that was measured is given to it.
+    """Score `predictor` as is on the rows of a table; it gets no measurements.
 
     Args:
-        predictor: fitted.
+        predictor: a fitted predictor.
         target: a key of `ROW_TARGETS`.
-        frame: the target's table: `solo` (runs on one device), `memory` (whole devices; bounds are scored apart) or `operators`.
-        report: follows the jobs as they are answered.
+        frame: the target's table: `solo` (runs on one device), `memory` (whole devices; bounds are scored
+            separately) or `operators`.
+        report: called as jobs are answered.
 
     Returns:
-        `target`, `metrics` of the measured points with `coverage_90`, `by_family`, `by_model`, `by_device`, `bounds` where
-        the table has any, and `unanswered`: reason -> number of rows.
+        `target`, `metrics` of the measured points with `coverage_90`, `by_family`, `by_model`, `by_device`,
+        `bounds` if the table has any, and `unanswered`: reason -> number of rows.
 
     Raises:
         InputError: no row is left to score, or none could be answered.
@@ -75,7 +77,7 @@ def evaluate_rows(
 
 
 def _nothing_to_score(what: Target, target: str, frame: pd.DataFrame) -> InputError:
-    """Why no row is left of a table: it has none, or `_scored` left all of them out."""
+    """Error that states why no row is left: the table is empty, or `_scored` dropped all rows."""
     expected, got = f"measured rows in table {what.table}", None
     if what.table == "memory" and len(frame):
         expected = "rows of whole devices (scope device)"
@@ -117,7 +119,7 @@ def _scores(bundle: Bundle, values: Floats, answered: np.ndarray) -> dict[str, A
 
 
 def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame, Report], Answers]:
-    """Answers that a predictor gives of a job alone on a device."""
+    """Predictions of a quantity for jobs alone on a device."""
 
     def answer(predictor: Predictor, rows: pd.DataFrame, report: Report) -> Answers:
         featurizer = predictor.fitted_.model.featurizer
@@ -146,7 +148,11 @@ def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame, Report], Answers]
 
 
 def _host_factors(featurizer: Featurizer, rows: pd.DataFrame, answered: set[tuple[str, str]]) -> Floats:
-    """[n] step with the host of the row's campaign over the answer's, where the cost model learned that host's costs."""
+    """[n] ratio of the step time on the host of the row's campaign to the predicted one; 1 if that host is
+    unknown.
+
+    A host is known if the cost model has learned its costs.
+    """
     cost_model, factors = featurizer.cost_model, {}
     keys = list(zip(rows["workload"], rows["device"], rows["campaign"] + "/" + rows["mode"], strict=True))
     for key in set(keys):
@@ -159,7 +165,7 @@ def _host_factors(featurizer: Featurizer, rows: pd.DataFrame, answered: set[tupl
 
 
 def _operators(predictor: Predictor, rows: pd.DataFrame, _report: Report) -> Answers:
-    """Of the predictor's cost model, which states no interval for a single operator."""
+    """Predictions of the predictor's cost model, which gives no intervals for single operators."""
     seconds, reasons = operator_times(predictor.fitted_.model.featurizer.cost_model, rows)
     ends = np.full_like(seconds, np.nan)
     return np.stack([seconds, ends, ends], 1), reasons

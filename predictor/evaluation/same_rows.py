@@ -1,4 +1,4 @@
-"""Two predictors on the same measured rows, none of which either of them has learned from."""
+"""Compares two predictors on the same measured rows, which neither has learned from."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A predictor, what it is called in messages, and what its training said of the pairs that its comparison left out."""
+    """A predictor, its name in messages, and its predictions for the pairs held out of its training."""
 
     name: str
     predictor: Predictor
@@ -33,8 +33,8 @@ class Candidate:
     def log_ratio(self, colocation: pd.DataFrame, examples: Examples) -> tuple[Floats, np.ndarray]:
         """[T] log throughput ratio of each row, and whether the predictor learned from its set.
 
-        Of sets that it learned from the answer is that of its comparison, which was fitted without them; NaN where they
-        were not left out there either.
+        For sets it learned from, the prediction is the one stored for held-out pairs, from a fit without
+        them; NaN if they were not held out there either.
         """
         known = set(self.predictor.fitted_.manifest.set_ids)
         learned_set = np.array([set_id in known for set_id in examples.set_ids], dtype=bool)
@@ -54,14 +54,15 @@ def compare_on_same_rows(
     """Score both on the measured rows that neither has learned from.
 
     Args:
+        challenger, incumbent: the two predictors.
         colocation, solo: tidy tables.
-        seed: of the bootstrap.
+        seed: seed of the bootstrap.
 
     Returns:
-        `rows`, `sets`; `left_out`, the number of sets that each learned from without having been compared on them, and
-        `metrics`, the scores of the co-located / solo throughput, each by `challenger` and `incumbent`;
-        `difference_points`: MAPE of the challenger less that of the incumbent, `value`, `lower` and `upper` (95 %, whole
-        sets drawn with replacement).
+        `rows`, `sets`; `left_out`, the number of sets that each learned from without a held-out prediction,
+        and `metrics`, the scores of the co-located / solo throughput, each by `challenger` and `incumbent`;
+        `difference_points`: MAPE of the challenger minus that of the incumbent, `value`, `lower` and `upper`
+        (95 %, bootstrap over whole sets).
 
     Raises:
         UnavailableError: there is no such row.
@@ -100,7 +101,8 @@ def compare_on_same_rows(
 
 
 def _difference(points: Floats, set_index: np.ndarray, seed: int) -> dict[str, float]:
-    """Mean of paired differences [n], with a percentile bootstrap over sets, whose members err together."""
+    """Mean of paired differences [n], with a percentile bootstrap over sets, whose members' errors are
+    correlated."""
     _, codes = np.unique(set_index, return_inverse=True)
     total, count = np.bincount(codes, points), np.bincount(codes)
     generator = np.random.default_rng(seed)

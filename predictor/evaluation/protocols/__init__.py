@@ -1,1 +1,1 @@
-"""Evaluation protocols: named data, split and target, run for every registered predictor, resumable."""
+"""Evaluation protocols: named data, split and target; run for every registered predictor, and resumable."""

@@ -32,11 +32,11 @@ def _additive() -> FoldPredictor:
 
 
 def roofline_utilization(spec: str, device: str, step_time_s: float) -> float:
-    """Share of a step (0 to 1) in which the device is busy at roofline speed: what is known of a job nobody sampled.
+    """Share of a step (0 to 1) in which the device is busy by the cost model, if no utilisation was measured.
 
     Args:
         spec, device: the job and where it runs.
-        step_time_s: of the job alone.
+        step_time_s: solo step time; if it is 0, the cost model's is used.
     """
     from predictor.examples.featurizer import shared_featurizer
     from profiling.workload import Workload

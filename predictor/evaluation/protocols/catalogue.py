@@ -1,4 +1,4 @@
-"""The named protocols, from one module for each kind of measurement."""
+"""The named protocols, from one module per kind of measurement."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROTOCOLS: dict[str, Protocol] = {
 
 
 def get_protocol(name: str) -> Protocol:
-    """The protocol called `name`.
+    """Look up the protocol called `name`.
 
     Raises:
         UnknownNameError: there is none.

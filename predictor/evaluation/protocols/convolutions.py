@@ -1,4 +1,4 @@
-"""GCN and GAT as contenders: the encoder, features and training rows of E-GGAT, another set network."""
+"""GCN and GAT as contenders: encoder, features and training rows of E-GGAT with another set network."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ class ConvolutionContender:
     Args:
         kind: `gcn` or `gat`.
         network: its encoder and dropout are used.
-        training: seeds, ensemble, epochs, learning rate, as for E-GGAT.
+        training: seeds, ensemble size, epochs and learning rate, as for E-GGAT.
     """
 
     def __init__(self, kind: str, network: NetworkConfig, training: TrainingConfig) -> None:
         self.kind, self.network, self.training = kind, network, training
 
     def fit(self, train: Bundle, seed: int = 0) -> ConvolutionContender:
-        """Every set is used with and without its members' solo measurements; censored rows are skipped."""
+        """Fit on every set with and without its members' solo measurements; censored rows are skipped."""
         import torch
         from torch import nn
 

@@ -1,4 +1,4 @@
-"""What publishers state of a job's network: multiply-adds, activations, parameters."""
+"""Published figures of a job's network: multiply-adds, activations, parameters."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from datasets.bundle import Bundle
 if TYPE_CHECKING:
     import pandas as pd
 
-# Column of the `workloads` table: what it is called here.
+# Column of the `workloads` table -> name used here.
 PER_SAMPLE = {
     "macs_per_sample": "macs",
     "activations_per_sample": "activations",
@@ -20,17 +20,18 @@ PER_SAMPLE = {
     "layer_count": "layers",
     "parameter_count": "parameters",
 }
-# Counted once for each sample of the batch; the others once for the network.
+# Figures per sample of the batch; the others are per network.
 SCALES_WITH_BATCH = ("macs", "activations", "pooled")
 
 Tables = Mapping[str, "pd.DataFrame"]
 
 
 def published(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Figures of the `workloads` table: of the very workload, or else of the network by its name without collection.
+    """Figures of the `workloads` table: those of the same workload or, failing that, of the network by its
+    bare name.
 
     Returns:
-        a column for each of `PER_SAMPLE`'s values, in the order of `rows`; NaN where nothing is stated.
+        a column for each of `PER_SAMPLE`'s values, in the order of `rows`; NaN if not stated.
     """
     import pandas as pd
 
@@ -43,7 +44,7 @@ def published(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     merged = rows[["workload", "campaign"]].merge(own, on=["workload", "campaign"], how="left")[names]
     missing = merged.isna().all(axis=1)
     if missing.any():
-        # The default size of a network is the smallest that anybody ran it at.
+        # A network's default image size is taken to be the smallest at which it was run.
         by_name = workloads[workloads["activations"].notna()].assign(bare=_bare(workloads["architecture"]))
         by_name = by_name.sort_values("image_size", kind="stable").drop_duplicates("bare").set_index("bare")
         others = by_name.reindex(_bare(rows["architecture"]).to_numpy())[names].reset_index(drop=True)
@@ -56,7 +57,7 @@ def _bare(names: pd.Series) -> pd.Series:
 
 
 def per_step(bundle: Bundle) -> pd.DataFrame:
-    """[n rows of `bundle`] the figures of `published` for a whole batch."""
+    """[n rows of `bundle`] the figures of `published`, scaled to the whole batch."""
     totals = published(bundle.rows, bundle.known)
     batch = bundle.rows["batch_size"].to_numpy(dtype=np.float64, na_value=np.nan)
     scaled = {name: totals[name] * batch for name in SCALES_WITH_BATCH}

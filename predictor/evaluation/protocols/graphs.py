@@ -1,4 +1,4 @@
-"""The computation graph of a row's job, and its roofline by kinds of operators."""
+"""Computation graphs of rows' jobs, and their rooflines by kind of operator."""
 
 from __future__ import annotations
 
@@ -19,22 +19,23 @@ if TYPE_CHECKING:
     from profiling.devices import DeviceSpec
     from profiling.graph import ComputationGraph
 
-# Convolutions differ most among themselves: by what bounds them, and with groups they are another algorithm.
+# Convolutions are split up because they differ most: by what limits them, and because grouped ones use
+# another algorithm.
 GROUPS = (
     *(f"convolution_{part}" for part in ("compute", "memory", "grouped")),
     *(kind for kind in KINDS if kind != "convolution"),
     "optimizer",
     "kernels",
 )
-# Time is counted in nanoseconds, so that an operator of any size is more than 1.
+# Times are in nanoseconds, so that an operator of any size takes more than 1.
 _NS = 1e9
 _CONVOLUTION = KINDS.index("convolution")
 
 
 def graph_of(spec: str) -> ComputationGraph | None:
-    """The graph of a training step of a row's `workload`, frozen layers included; None where there is none.
+    """The graph of a training step of a row's `workload`, including frozen layers; None if there is none.
 
-    That is: no such network, an image size that is not stored, or an option that it cannot have.
+    There is none if the network is unknown, the image size is not stored, or an option is invalid.
     """
     from profiling.capture import graph_for
 
@@ -45,9 +46,10 @@ def graph_of(spec: str) -> ComputationGraph | None:
 
 
 def kind_times(bundle: Bundle) -> pd.DataFrame:
-    """[n rows] nanoseconds at the roofline of the device: of the whole step (`roofline`) and by `GROUPS`; kernels are a number.
+    """[n rows] roofline times on the device in nanoseconds, and numbers of kernels.
 
-    NaN where the job has no graph or its device is not in the catalogue.
+    Times are those of the whole step (`roofline`) and by `GROUPS`. NaN if the job has no graph or its device
+    is not in the catalogue.
     """
     import pandas as pd
 
@@ -60,7 +62,7 @@ def kind_times(bundle: Bundle) -> pd.DataFrame:
 
 @lru_cache(maxsize=100_000)
 def _kind_times(spec: str, device: str) -> Floats:
-    """[1 + GROUPS]; kept, because all folds and predictors ask for the same rows."""
+    """[1 + GROUPS]; cached, because all folds and predictors query the same rows."""
     workload = Workload.parse(spec)
     nothing = np.full(1 + len(GROUPS), np.nan)
     try:
@@ -76,7 +78,7 @@ def _times(graph: ComputationGraph, workload: Workload, card: DeviceSpec) -> Flo
     columns = graph.columns
     training = workload.mode == "training"
     runs = columns["repeat"] if training else columns["repeat"] * (columns["training_only"] == 0)
-    # [2, N]: the forward pass, and the backward pass.
+    # [2, N]: forward pass and backward pass.
     flops = np.stack([columns["forward_flops"], columns["backward_flops"]])
     moved = np.stack([columns["bytes_read"] + columns["bytes_written"], columns["backward_bytes"]])
     kernels = columns["kernel_count"] if training else columns["forward_kernel_count"]

@@ -1,4 +1,5 @@
-"""Names of all protocols, so that a misspelt one is answered before anything is imported; held by a test."""
+"""Names of all protocols, so that a misspelt one is rejected before anything is imported; a test keeps the
+list up to date."""
 
 from __future__ import annotations
 
@@ -55,7 +56,7 @@ NAMES = (
 
 
 def check_name(name: str) -> None:
-    """Check the name of a protocol, few-shot protocols included.
+    """Check the name of a protocol; few-shot protocols count too.
 
     Raises:
         UnknownNameError: there is none called `name`.
@@ -65,7 +66,7 @@ def check_name(name: str) -> None:
 
 
 def unknown_protocol(name: str, known: Iterable[str]) -> UnknownNameError:
-    """The error for a protocol `name` that is none of `known`."""
+    """The error for a protocol `name` that is not among `known`."""
     return UnknownNameError(
         "unknown protocol",
         expected=one_of(name, known),

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 class NetworkContender:
-    """The two-level E-GGAT under a configuration; the analytic head where memory is the target."""
+    """The two-level E-GGAT in a given configuration; if memory is the target, the analytic memory head."""
 
     def __init__(
         self,
@@ -39,12 +39,12 @@ class NetworkContender:
         self.featurizer = shared_featurizer() if graph_source is None else Featurizer(graph_source)
 
     def fit(self, train: Bundle, seed: int = 0, encoder: WorkloadEncoder | None = None) -> NetworkContender:
-        """Fit encoder and networks, or the memory model, on the train side only.
+        """Fit encoder and networks, or the memory model, on the training side only.
 
         Args:
-            train: no row of a left-out model is in it.
+            train: contains no row of a held-out model.
             seed: replaces that of the training configuration.
-            encoder: taken instead of fitting one.
+            encoder: used instead of fitting one.
         """
         from predictor.examples.examples import examples_of
         from predictor.training.fit import solo_examples
@@ -110,10 +110,11 @@ class NetworkContender:
 
 
 def make_contender(**changes: object) -> NetworkContender:
-    """E-GGAT with fields of its configuration changed.
+    """E-GGAT with some fields of its configuration changed.
 
     Args:
-        changes: fields of `NetworkConfig`; with the prefixes `encoder_` and `training_`, of `EncoderConfig` and `TrainingConfig`.
+        changes: fields of `NetworkConfig`; with the prefixes `encoder_` and `training_`, of `EncoderConfig`
+            and `TrainingConfig`.
     """
     from models.colocation_network import NetworkConfig
     from predictor.config import TrainingConfig

@@ -1,4 +1,4 @@
-"""The folds of a protocol on the nodes of a Ray cluster; the caller stores the results."""
+"""Runs the folds of a protocol on the nodes of a Ray cluster; the caller stores the results."""
 
 from __future__ import annotations
 
@@ -12,20 +12,22 @@ from predictor.evaluation.protocols.runner import Cell, Plan, run_cell
 from profiling.errors import UnavailableError
 from profiling.ray_workers import PATIENCE_S, RayWorkers
 
-# Contender, fold and seed: a contender is looked up by its name where it runs, and folds are numbered.
+# Contender, fold and seed: where it runs, a contender is looked up by name; folds are numbered.
 _Task = tuple[str, int, int]
 
 
 def spread_on_ray(
     plan: Plan, address: str, patience_s: float = PATIENCE_S
 ) -> Iterator[tuple[Cell, dict[str, Any]]]:
-    """Results of the missing cells of `plan`; the rows are sent to every node once.
+    """Results of the missing cells of `plan`; the rows are sent to each node once.
 
     Args:
-        patience_s: how long to wait for a node when there is none.
+        plan: the plan of a run.
+        address: address of the cluster.
+        patience_s: how long to wait for a node if there is none.
 
     Raises:
-        UnavailableError: no Ray, no cluster, no node left, or cells whose workers died again and again.
+        UnavailableError: no Ray, no cluster, no node left, or cells whose workers died repeatedly.
     """
     numbers = {fold.name: number for number, fold in enumerate(plan.trial.folds)}
     cells = {(c.contender.name, numbers[c.fold.name], c.seed): c for c in plan.missing}
@@ -42,7 +44,7 @@ def spread_on_ray(
 
 
 class _Folds:
-    """On a node: the measurements, and the fits that were asked for."""
+    """Holds the measurements on a node, and runs the fits requested of it."""
 
     def __init__(self, trial: Trial) -> None:
         self.trial = trial

@@ -1,4 +1,7 @@
-"""The Gaussian process of `predictor.learning` around a constant as a contender: fitted to the training side, nothing observed."""
+"""The Gaussian process of `predictor.learning` around a constant as a contender.
+
+It is fitted to the training side; nothing is observed.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,10 @@ from predictor.evaluation.protocols.registry import Contender, register
 
 
 class ProcessContender:
-    """Given the training sets, what the process expects of sets with a model that it never met."""
+    """The process's expectation, given the training sets, for sets with a model that it has never seen."""
 
     def fit(self, train: Bundle, seed: int = 0) -> ProcessContender:
-        """Keep the training side: the process places the members of both sides together."""
+        """Keep the training side: the process numbers the members of both sides together."""
         del seed
         self.train_ = train
         return self

@@ -1,4 +1,5 @@
-"""What a protocol is: which measurements, what is held out, what is predicted, what is known beforehand."""
+"""Definition of a protocol: its measurements, what is held out, what is predicted, and what is known
+beforehand."""
 
 from __future__ import annotations
 
@@ -19,10 +20,10 @@ if TYPE_CHECKING:
 
     from predictor.evaluation.protocols.registry import Contender
 
-# Source of the measurements that travel with the project: a protocol that names it needs no import of them.
+# Source of the bundled measurements: a protocol that names it needs no import.
 OWN = "cotenant"
 Tables = Mapping[str, "pd.DataFrame"]
-# From the rows of a protocol's campaigns, and all tables, to the rows that take part.
+# From the rows of a protocol's campaigns, and all tables, to the rows that are used.
 Choose = Callable[["pd.DataFrame", Tables], "pd.DataFrame"]
 MakeFolds = Callable[["pd.DataFrame", int], list[Fold]]
 
@@ -33,18 +34,19 @@ class Protocol:
 
     Attributes:
         name: as in `cotenant benchmark run NAME`.
-        about: one line for people.
-        campaigns: whose rows, campaigns or sources; empty: all that there are.
-        split: a kind of `datasets.splits`, or `zero-shot`: learn from what a shipped model may be trained on, score
-            `campaigns`; or, in words, what `folds` does.
-        target: what is predicted; its table's rows are those of the protocol.
-        with_solo: whether the solo runs of the members of sets are known.
-        choose: a further choice among the rows, and columns that it adds.
-        unit: column whose values are moved whole from side to side.
-        folds: the folds, where they are none of `datasets.splits`.
-        known: further tables that both sides are given.
-        contenders: names of those that take part, beside the predictors that name this protocol; None: all that can.
-        by: columns whose values are scored on their own, too.
+        about: one-line description.
+        campaigns: campaigns or sources of the rows; empty: all.
+        split: a kind of `datasets.splits`; or `zero-shot`: train on what a shipped model may be trained on,
+            score `campaigns`; or a description of what `folds` does.
+        target: what is predicted; the protocol's rows are those of the target's table.
+        with_solo: whether the solo runs of set members are known.
+        choose: selects rows further and may add columns.
+        unit: column whose values are never divided between sides.
+        folds: makes the folds, if not one of `datasets.splits`.
+        known: further tables given to both sides.
+        contenders: names of those that take part, in addition to predictors that name this protocol; None:
+            all that can.
+        by: columns by whose values scores are also broken down.
     """
 
     name: str
@@ -79,8 +81,9 @@ class Trial:
     """A protocol with its measurements: folds, and the two bundles of each.
 
     Attributes:
-        frame: rows of the target's table; each has a `set_id`, rows of other tables than that of sets one of their own.
-        solo: solo runs of the members of sets.
+        frame: rows of the target's table, each with a `set_id`; outside the table of sets, each row has one
+            of its own.
+        solo: solo runs of set members.
         known: the protocol's further tables.
     """
 
@@ -91,10 +94,10 @@ class Trial:
     known: Tables = field(default_factory=dict)
 
     def bundles(self, fold: Fold) -> tuple[Bundle, Bundle]:
-        """(to learn from, to score with its targets in place).
+        """(training bundle, test bundle with targets).
 
-        Solo runs of an architecture that is only in the test side are in the test bundle only: a model that was never
-        seen was never seen alone either.
+        Solo runs of an architecture that is only on the test side are in the test bundle only: if a model is
+        new, it has never been measured alone either.
         """
         unit = self.protocol.unit
         train, test = (select_units(self.frame, ids, unit) for ids in (fold.train_set_ids, fold.test_set_ids))
@@ -108,10 +111,10 @@ class Trial:
 
 
 def make_trial(protocol: Protocol, tables: Tables, seed: int = 0) -> Trial:
-    """Choose the rows of `protocol` from `tables` and split them.
+    """Select the rows of `protocol` from `tables` and split them.
 
     Raises:
-        InputError: the tables lack what it needs; with the command that brings it.
+        InputError: the tables lack what it needs; the hint gives the command to import it.
     """
     target = get_target(protocol.target)
     if OWN in protocol.campaigns:
@@ -149,7 +152,7 @@ def make_trial(protocol: Protocol, tables: Tables, seed: int = 0) -> Trial:
 
 
 def _with_own(tables: Tables) -> Tables:
-    """The same with the measurements that travel with the project."""
+    """The tables with the bundled measurements."""
     import pandas as pd
 
     from datasets import bundled
@@ -164,13 +167,14 @@ def _with_own(tables: Tables) -> Tables:
 
 
 def _known(name: str, tables: Tables, sources: set[str]) -> pd.DataFrame:
-    """A further table: of the same publishers, but for what networks are, which anyone may have stated."""
+    """A further table, restricted to the same sources; `workloads`, which describes networks, is not
+    restricted."""
     table = tables[name] if name in tables else empty_table(name)
     return table if name == "workloads" else table[table["source"].isin(sources)].reset_index(drop=True)
 
 
 def _prepared(protocol: Protocol, frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """The rows that take part, each with an architecture, a family and a set id."""
+    """The rows that are used, each with an architecture, a family and a set id."""
     target = get_target(protocol.target)
     if target.name == "solo_step_time_s":
         frame = frame[frame["step_time_s"].notna() & (frame["gpus"] == 1)]

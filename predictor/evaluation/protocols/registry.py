@@ -1,4 +1,4 @@
-"""Who takes part in the protocols.
+"""Registry of the contenders in protocols.
 
 A contender is a factory of objects with
 
@@ -6,10 +6,10 @@ A contender is a factory of objects with
     predict(test: Bundle) -> [n] float64, one for each of `test.rows`
     predict_interval(test: Bundle) -> ([n] lower, [n] upper) of a 90 % interval          (optional)
 
-`datasets.bundle.Bundle` says what is in `train` and `test`; `bundle.target` says what to predict. For every fold a new object
-is made, fitted on `train` and asked once; everything that was measured with the target is empty in `test`. NaN as a
-prediction means "cannot be said"; unless it is registered as `partial`, the contender is then reported as not applicable, not scored
-on the rest.
+`datasets.bundle.Bundle` documents `train` and `test`; `bundle.target` is what to predict. For every fold, a
+new object is made, fitted on `train` and queried once; in `test`, everything measured together with the
+target is empty. A prediction of NaN means "no answer"; unless the contender is registered as `partial`, it is
+then reported as not applicable, rather than scored on the rest.
 
 To take part, write a module with
 
@@ -17,8 +17,9 @@ To take part, write a module with
 
     register(Contender("e-ggat", lambda: MyPredictor(), version="1", seconds_per_fold=90))
 
-and name it in `MODULES`. A module is imported when a protocol is listed or run, not before; keep heavy imports inside the
-factory. What is expensive and the same for every fold (encoded graphs) is the contender's to cache.
+and name it in `MODULES`. A module is imported when a protocol is listed or run, not before; keep heavy
+imports inside the factory. The contender itself should cache what is expensive and the same for every fold
+(encoded graphs).
 """
 
 from __future__ import annotations
@@ -31,7 +32,7 @@ from importlib.util import find_spec
 from models.baselines.contract import FoldPredictor
 from profiling.errors import ConflictError, UnknownNameError
 
-# What every predictor of sets is asked for.
+# Targets of every predictor of sets.
 OF_SETS = ("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s")
 MODULES = (
     "predictor.evaluation.protocols.builtin",
@@ -47,15 +48,17 @@ class Contender:
 
     Attributes:
         name: as in `--predictors` and in the tables.
-        make: a new, unfitted object.
-        version: raise it when results would change: stored folds of another version are run again. A function where it is
-            read from a checkpoint.
+        make: makes a new, unfitted object.
+        version: raise it if results would change: stored folds of another version are run again. May be a
+            function, for a version read from a checkpoint.
         targets: what it can predict.
-        protocols: the only protocols that it takes part in; None: all of its targets that do not choose by name.
-        uses_solo: whether it needs solo profiles, so that it sits out where they are withheld.
-        partial: whether it may leave up to half of the rows unanswered (whose features nobody states) and be scored on the others.
-        pretrained: whether it is a finished checkpoint: the only kind, beside what is fitted on shippable data, that
-            answers a zero-shot protocol; it takes part in no other.
+        protocols: the only protocols in which it takes part; None: all with one of its targets that do not
+            select contenders by name.
+        uses_solo: whether it needs solo profiles; if so, it does not take part where they are withheld.
+        partial: whether it may leave up to half of the rows unanswered (if their features are unknown) and be
+            scored on the others.
+        pretrained: whether it is a finished checkpoint. Such a contender takes part in zero-shot protocols
+            only.
         seconds_per_fold: rough cost on two cores, stated before a run.
     """
 
@@ -71,7 +74,7 @@ class Contender:
 
     @property
     def current_version(self) -> str:
-        """The version as text, read now where it is a function."""
+        """The version as text; if it is a function, it is called now."""
         return self.version if isinstance(self.version, str) else self.version()
 
 
@@ -82,7 +85,7 @@ def register(contender: Contender) -> None:
     """Add a contender.
 
     Raises:
-        ConflictError: another one has its name.
+        ConflictError: another contender has the same name.
     """
     known = _CONTENDERS.get(contender.name)
     if known is not None and known.make.__module__ != contender.make.__module__:

@@ -1,4 +1,4 @@
-"""A protocol's results for programs (JSON), for documents (Markdown) and for the eye (SVG)."""
+"""A protocol's results as JSON, Markdown and SVG."""
 
 from __future__ import annotations
 
@@ -30,9 +30,9 @@ HEADER = (
 
 
 def earlier_results(plan: Plan) -> dict[str, Any]:
-    """What an earlier run over the same rows and folds says of predictors that this one leaves out.
+    """Results of an earlier run over the same rows and folds, for predictors that this run leaves out.
 
-    Results of a predictor that has changed since, or is no longer there, are dropped.
+    Results of predictors that have changed since, or no longer exist, are dropped.
     """
     from predictor.evaluation.protocols.registry import contenders
 
@@ -51,7 +51,7 @@ def earlier_results(plan: Plan) -> dict[str, Any]:
 
 
 def make_report(plan: Plan, results: dict[str, Any], command: str) -> dict[str, Any]:
-    """Everything that is needed to read the figures and to repeat them."""
+    """Everything needed to read the figures and to reproduce them."""
     from profiling.measure.environment import describe_environment
 
     trial = plan.trial
@@ -71,7 +71,7 @@ def make_report(plan: Plan, results: dict[str, Any], command: str) -> dict[str, 
 
 
 def _rows_of(plan: Plan) -> dict[str, Any]:
-    """What was measured and how it was split, in figures."""
+    """The rows and their split, in figures."""
     trial = plan.trial
     rows = [trial.bundles(fold)[1] for fold in trial.folds]
     return {
@@ -102,9 +102,12 @@ def write_report(plan: Plan, report: dict[str, Any]) -> list[Path]:
 
 
 def table(report: dict[str, Any]) -> list[tuple[str, ...]]:
-    """Rows under `HEADER`, best MAPE first: MAPE with its 95 % bootstrap interval, the median of the same, errors in the target's
-    unit, Spearman's rho, `p90` the error that 90 % of rows stay below, `cover` the share inside the 90 % intervals. A predictor that
-    answered a part of the rows says how many."""
+    """Rows under `HEADER`, lowest MAPE first.
+
+    They give MAPE with its 95 % bootstrap interval, the median absolute percentage error, errors in the
+    target's unit, R2, Spearman's rho, `p90` (the 90 % quantile of the error), `cover` (the share inside the
+    90 % intervals) and seconds per fold. A predictor that answered only some rows states how many.
+    """
     scale = get_target(report["target"]).scale
     scored = []
     for name, result in report["predictors"].items():
@@ -130,7 +133,7 @@ def table(report: dict[str, Any]) -> list[tuple[str, ...]]:
 
 
 def absent(report: dict[str, Any]) -> list[str]:
-    """Who could not take part, and why."""
+    """Contenders that could not take part, and why."""
     return [
         f"{name}: not applicable, {result['not_applicable']}"
         for name, result in report["predictors"].items()
@@ -139,7 +142,7 @@ def absent(report: dict[str, Any]) -> list[str]:
 
 
 def _breakdowns(scored: dict[str, Any]) -> list[str]:
-    """What the results are broken down by (`model`, `family`, ...), the first being that of the bar chart."""
+    """What the results are broken down by (`model`, `family`, ...); the first is used for the bar chart."""
     names = dict.fromkeys(
         key.removeprefix("by_") for result in scored.values() for key in result if key.startswith("by_")
     )
@@ -191,7 +194,7 @@ def markdown(report: dict[str, Any]) -> str:
 
 
 def _bounds(scored: dict[str, Any]) -> list[str]:
-    """Rows of which only a bound is known: how many predictions are on its wrong side."""
+    """Rows with only a known bound: how many predictions are on its wrong side."""
     sides = ("at_least", "at_most")
     rows = [
         (
@@ -217,7 +220,7 @@ def _grid(header: tuple[str, ...], rows: list[tuple[str, ...]]) -> list[str]:
 
 
 def _scatter(plan: Plan, report: dict[str, Any]) -> str:
-    """Predicted against measured, one panel for each predictor of this run."""
+    """Predicted against measured, one panel per predictor of this run."""
     from matplotlib.figure import Figure
 
     run = {cell.contender.name for cell in plan.cells}
@@ -250,7 +253,7 @@ def _scatter(plan: Plan, report: dict[str, Any]) -> str:
 
 
 def _bars(report: dict[str, Any]) -> str:
-    """MAPE by model, one group of bars for each model."""
+    """MAPE by model, one group of bars per model."""
     from matplotlib.figure import Figure
 
     scored = {k: v for k, v in report["predictors"].items() if "metrics" in v}
@@ -271,7 +274,7 @@ def _bars(report: dict[str, Any]) -> str:
 
 
 def _svg(figure: Any) -> str:
-    """SVG text without a date, so that equal results give equal files."""
+    """SVG text without a date, so that equal results give identical files."""
     buffer = io.StringIO()
     figure.savefig(buffer, format="svg", metadata={"Date": None})
     return buffer.getvalue()

@@ -1,7 +1,7 @@
-"""Running a protocol: the cells (predictor, fold, seed) that are missing, then the scores of all.
+"""Runs a protocol: first the missing cells (predictor, fold, seed), then the scores of all.
 
-Every cell is stored with a fingerprint of the rows, the fold, the predictor's version and the seed. A run that was
-stopped goes on where it was; a cell whose fingerprint no longer holds is run again.
+Every cell is stored with a fingerprint of the rows, the fold, the predictor's version and the seed. A run
+that was stopped resumes where it was; a cell whose fingerprint no longer matches is run again.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from profiling.files import read_json, write_json
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One predictor fitted once: on one fold, with one seed."""
+    """One fit of one predictor: on one fold, with one seed."""
 
     contender: Contender
     fold: Fold
@@ -38,7 +38,7 @@ class Cell:
 
     @property
     def file(self) -> Path:
-        """Relative to the protocol's folder."""
+        """Path relative to the protocol's folder."""
         return (
             Path("cells") / self.contender.name / f"{self.fold.name.replace('/', '_')}-seed-{self.seed}.json"
         )
@@ -46,11 +46,11 @@ class Cell:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run will do.
+    """Plan of a run.
 
     Attributes:
-        cells: all, in order.
-        missing: those without a stored result that still holds.
+        cells: all cells, in order.
+        missing: those without a valid stored result.
         seconds: rough cost of the missing ones.
     """
 
@@ -61,12 +61,12 @@ class Plan:
     seconds: float
 
 
-# From a plan to the results of its missing cells, in any order.
+# Maps a plan to the results of its missing cells, in any order.
 Spread = Callable[[Plan], Iterable[tuple[Cell, dict[str, Any]]]]
 
 
 def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int], folder: Path) -> Plan:
-    """List the cells of `contenders` that take part, and which of them are still to be run.
+    """List the cells of the `contenders` that take part, and which of them have yet to be run.
 
     A predictor that does not depend on its seed is still run for every seed.
     """
@@ -88,7 +88,9 @@ def run_missing(
     """Run the missing cells of `plan`; `done` is called after each is stored.
 
     Args:
-        spread: who carries them out; None: this process, one after another.
+        plan: the plan.
+        done: called with each stored cell.
+        spread: runs the cells; None: this process, one after another.
     """
     data = _data_fingerprint(plan.trial)
     for cell, result in (spread or one_after_another)(plan):
@@ -104,14 +106,19 @@ def one_after_another(plan: Plan) -> Iterator[tuple[Cell, dict[str, Any]]]:
 
 
 def run_cell(trial: Trial, cell: Cell) -> dict[str, Any]:
-    """Fit and ask: `predicted` (and `lower`, `upper`) for the test rows of the cell's fold, or why it `cannot`, and `seconds`."""
+    """Fit and predict one cell.
+
+    Returns:
+        `predicted` (and `lower`, `upper`) for the test rows of the cell's fold, or why it `cannot`; and
+        `seconds`.
+    """
     train, test = trial.bundles(cell.fold)
     started = time.perf_counter()
     result: dict[str, Any] = {}
     try:
         result = _fit_and_ask(cell, train, test.without_targets())
     except CotenantError as error:
-        # The contender says that it cannot; others still can. Anything else is a bug and stops the run.
+        # The contender states that it cannot; others still can. Any other error is a bug and stops the run.
         result["cannot"] = error.message
     return result | {"seconds": round(time.perf_counter() - started, 3)}
 
@@ -135,12 +142,13 @@ def _numbers(values: NDArray[np.float64]) -> list[float | None]:
 
 
 def collect(plan: Plan, seed: int = 0, resamples: int = 1000) -> dict[str, Any]:
-    """Score what is stored, predictor by predictor, over all folds and seeds together.
+    """Score the stored results, predictor by predictor, over all folds and seeds together.
 
     Returns:
-        name -> `metrics` with 95 % `intervals`, `held_out` (rows of the held-out architecture itself), `by_seed`,
-        `bounds`, `seconds_per_fold`, and by the protocol's columns (`by_model`, `by_device`, ...); `unanswered` where a
-        predictor cannot answer all rows; or `not_applicable` with the reason.
+        name -> `metrics` with 95 % `intervals`, `held_out` (rows of the held-out architecture itself),
+        `by_seed`, `bounds`, `seconds_per_fold`, and a breakdown by the protocol's columns (`by_model`,
+        `by_device`, ...); `unanswered` if a predictor cannot answer all rows; or `not_applicable` with the
+        reason.
     """
     sides = {fold.name: plan.trial.bundles(fold)[1] for fold in plan.trial.folds}
     names = dict.fromkeys(cell.contender.name for cell in plan.cells)
@@ -215,16 +223,16 @@ def _collect_one(
     return result | ({"bounds": bounds} if bounds["n"] else {})
 
 
-# Who leaves more of the rows unanswered than this is not scored on the others.
+# Largest share of unanswered rows at which a partial predictor is scored on the others.
 MOST_UNANSWERED = 0.5
-# From so many rows on, intervals are narrow and a tenth of the resamples tells them.
+# From this many rows on, intervals are narrow, and a tenth of the resamples is enough.
 MANY = 20_000
-# Fewer units than this say little of how others would have come out; their rows are drawn instead.
+# With fewer units than this, resampling units says little about others, so rows are resampled instead.
 ENOUGH_UNITS = 20
 
 
 def _drawn(points: Any, unit: str) -> str:
-    """The column whose values the bootstrap draws whole."""
+    """The column whose values the bootstrap resamples whole."""
     return unit if points[unit].nunique() >= ENOUGH_UNITS else "set_id"
 
 
@@ -238,7 +246,7 @@ def _holds(folder: Path, cell: Cell, data: str, trial: Trial) -> bool:
     if not path.is_file():
         return False
     stored = read_json(path)
-    # What a predictor could not do may have been a missing file; asking again costs little.
+    # A failure may have been due to a missing file, and trying again costs little.
     return "cannot" not in stored and stored.get("fingerprint") == _fingerprint(cell, data, trial)
 
 

@@ -1,4 +1,5 @@
-"""Protocols of co-location sets: throughput, memory and utilisation together; and step times of their models alone."""
+"""Protocols of co-location sets: throughput, memory and utilisation together; and solo step times of their
+models."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ if TYPE_CHECKING:
 
 
 def resident(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Rows of sets whose members were all on the device at once, judged by the set's memory and that of its members alone."""
+    """Rows of sets whose members were all resident at once, judged by the set's memory and the members' solo
+    memory."""
     from predictor.examples.examples import examples_of
 
     examples = examples_of(frame, tables["solo"])

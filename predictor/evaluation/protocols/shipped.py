@@ -18,10 +18,10 @@ _OF_SET = {"set_memory_bytes": "total_memory_bytes", "set_utilization_ratio": "t
 
 
 class ShippedPredictor:
-    """Asks a finished predictor, by default the one that ships with the project.
+    """Queries a finished predictor, by default the one that ships with the project.
 
     Args:
-        model: a name or folder as `predictor.load_predictor` takes it.
+        model: a name or folder, as for `predictor.load_predictor`.
     """
 
     def __init__(self, model: str = "default") -> None:
@@ -48,7 +48,8 @@ class ShippedPredictor:
         return answer[:, 1], answer[:, 2]
 
     def _ask(self, test: Bundle) -> NDArray[np.float64]:
-        """[n, 3] value, lower, upper; the last answer is kept, because values and intervals are asked for in turn."""
+        """[n, 3] value, lower, upper; the last answer is cached, because values and intervals are queried
+        separately."""
         if getattr(self, "asked_", None) is test:
             return self.answer_
         sets = colocation_sets(test)
@@ -69,7 +70,7 @@ class ShippedPredictor:
 
 
 def colocation_sets(bundle: Bundle) -> dict[str, ColocationSet]:
-    """Set id -> the set, members in the table's order, with the solo profiles that `bundle.solo` knows."""
+    """Set id -> set, with members in the table's order and the solo profiles in `bundle.solo`."""
     alone = bundle.solo[bundle.solo["gpus"] == 1].drop_duplicates(["device", "workload", "campaign"])
     profiles = {
         (row["device"], row["workload"], row["campaign"]): SoloProfile(

@@ -17,12 +17,13 @@ class LearningCurve:
     """A few-shot protocol as it is listed and run.
 
     Attributes:
-        name, about: as of any protocol.
-        campaigns: whose rows.
+        name, about: as for any protocol.
+        campaigns: campaigns of the rows.
         target: what is scored.
-        learners: who take part, all of them together.
-        report: of (tables, the command as stated in the report, called with each architecture that is done).
-        markdown: a report as a page.
+        learners: names of the learners, all of which take part together.
+        report: makes the report from (tables, the command as stated in the report, a function called with
+            each finished architecture).
+        markdown: formats a report as a page.
     """
 
     name: str

@@ -24,11 +24,14 @@ LearnerFactory = Callable[[Fold], dict[str, FewShotLearner]]
 
 
 def learners(fold: Fold, prior: Floats | None = None) -> dict[str, FewShotLearner]:
-    """All learners, fitted on the fold's training rows. Corrections start from the process's answer to nothing.
+    """All learners, fitted on the fold's training rows.
+
+    Corrections start from the process's prediction without observations.
 
     Args:
         fold: the rows.
-        prior: [train rows + test rows] log slowdowns expected, by what has not learned from the row; None: a constant.
+        prior: [train rows + test rows] log slowdowns predicted without having learned from the row; None: a
+            constant.
     """
     process = ProcessLearner(fold, prior)
     base = process.answer(np.zeros(0, np.int64)).log_ratio

@@ -1,4 +1,7 @@
-"""Ways to learn from a few observed sets of a new model, all asked alike: what was observed in, predictions of the rest out."""
+"""Ways to learn from a few observed sets of a new model.
+
+All have the same interface: observations in, predictions of the remaining rows out.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ class FewShotAnswer:
 
     Attributes:
         log_ratio: [T].
-        lower, upper: [T] ends of 90 % intervals, where a learner gives them.
+        lower, upper: [T] ends of 90 % intervals, if the learner gives them.
     """
 
     log_ratio: Floats
@@ -31,21 +34,22 @@ class FewShotAnswer:
 
 
 class FewShotLearner(Protocol):
-    """Fitted on a fold's training rows; then asked with more and more observed test rows."""
+    """Fitted on a fold's training rows, then queried with more and more observed test rows."""
 
     def answer(self, seen: Integers) -> FewShotAnswer:
-        """All test rows, given the measurements of the rows `seen` (numbers of test rows)."""
+        """Predict all test rows, given the measurements of the rows `seen` (numbers of test rows)."""
         ...
 
 
 @dataclass(frozen=True)
 class Fold:
-    """What a learner is given: all rows of both sides, the measured log ratios of test rows only through `seen`.
+    """Input of a learner: all rows of both sides. It must use measurements of test rows only if they are
+    `seen`.
 
     Attributes:
         train, test: the two sides.
         measured: the rows of both, train first.
-        train_points: numbers of training rows that are points.
+        train_points: numbers of training rows with a measured, uncensored target.
         log_ratio: [train rows + test rows] measured.
     """
 
@@ -57,7 +61,7 @@ class Fold:
 
     @classmethod
     def of(cls, train: Examples, test: Examples, featurizer: Featurizer) -> Fold:
-        """Both sides with their features; training rows that are censored or unmeasured are no points."""
+        """Both sides with their features."""
         both = joined(train, test)
         points = np.flatnonzero(train.scored)
         with np.errstate(divide="ignore", invalid="ignore"):
@@ -66,22 +70,22 @@ class Fold:
 
     @cached_property
     def scale(self) -> MemberScale:
-        """Of the features of the members that training points have."""
+        """Scale of the features of the members in training points."""
         return MemberScale.fit(self.measured.features[np.unique(self.measured.rows.own[self.train_points])])
 
     @property
     def test_rows(self) -> Integers:
-        """Numbers of the test rows among all."""
+        """Numbers of the test rows among all rows."""
         first = len(self.train.workloads)
         return np.arange(first, first + len(self.test.workloads))
 
 
 class Correction:
-    """A rule of correction over predictions that nothing was observed for.
+    """A rule that corrects predictions made without observations.
 
     Args:
         fold: the rows.
-        base: [T] log ratio of the test rows without any correction.
+        base: [T] uncorrected log ratio of the test rows.
     """
 
     def __init__(self, fold: Fold, base: Floats) -> None:
@@ -101,7 +105,7 @@ class Uncorrected(Correction):
 
 
 class FactorPerJob(Correction):
-    """One factor for every job on a device; `n / (n + 5)` of the mean log error."""
+    """One factor per job and device: `n / (n + 5)` of the mean log error of its n observations."""
 
     def answer(self, seen: Integers) -> FewShotAnswer:
         count, total = np.zeros(len(self.fold.measured.members)), np.zeros(len(self.fold.measured.members))
@@ -111,7 +115,7 @@ class FactorPerJob(Correction):
 
 
 class Ridge(Correction):
-    """Ridge regression on log slowdowns: offset and scale of a device, sensitivity of a job and its effect on others."""
+    """Ridge regression on log slowdowns: offset and scale per device, sensitivity and pressure per job."""
 
     deviations, noise = (0.3, 0.5, 0.15, 0.15), 0.15
 
@@ -140,11 +144,13 @@ class Ridge(Correction):
 
 
 class RefittedTrees:
-    """Extremely randomised trees on the features of a member and the mean of its partners', fitted anew with what was observed.
+    """Extremely randomised trees, refitted with the observations.
+
+    Their features are those of a member and the mean of its partners'.
 
     Args:
         fold: the rows.
-        prior: [train rows + test rows] log slowdowns expected, one more feature; None: no such feature.
+        prior: [train rows + test rows] predicted log slowdowns, an additional feature; None: no such feature.
     """
 
     trees = 100
@@ -169,7 +175,8 @@ class RefittedTrees:
 
 
 class Factorisation:
-    """Jobs x partners of a device as biases and low-rank factors, by alternating least squares (Paragon, ASPLOS 2013)."""
+    """Jobs x partners of a device as biases and low-rank factors, by alternating least squares (Paragon,
+    ASPLOS 2013)."""
 
     rank, ridge, sweeps = 3, 0.3, 15
 
@@ -209,7 +216,8 @@ class Factorisation:
     def _solve(
         self, mine: Floats, theirs: Floats, own: Integers, other: Integers, rest: Floats, fixed: int
     ) -> None:
-        """One side given the other; column `fixed` of `mine` stays 1, so that the other side's column is its bias."""
+        """Solve for one side given the other; column `fixed` of `mine` stays 1, so the other side's column is
+        its bias."""
         free = [k for k in range(mine.shape[1]) if k != fixed]
         order = np.argsort(own, kind="stable")
         starts = np.searchsorted(own[order], np.arange(len(mine) + 1))
@@ -225,7 +233,7 @@ class Factorisation:
 
 
 def joined(first: Examples, second: Examples) -> Examples:
-    """The rows of two sides behind each other."""
+    """Concatenate the rows of two sides."""
     names = ("workloads", "devices", "architectures", "set_ids", "mode", "campaign")
     values = {name: (*getattr(first, name), *getattr(second, name)) for name in names}
     arrays = {

@@ -1,8 +1,9 @@
-"""Mixes under MPS as few-shot sets: a model left out, some of the mixes with it observed at two shares of the card, the rest asked.
+"""Mixes under MPS as few-shot sets: a model is held out, and some of its mixes are observed.
 
-Published are ratios of steps between shares. Processes with a seventh of the card each do not slow each other, so that a step with the
-whole card over that with a seventh, times what a seventh costs alone (the smallest MIG slice over the whole card), is the slowdown of
-sharing the whole card. What is scored, the ratio, differs from it by a factor that is known beforehand.
+MISO publishes ratios of step times between two shares of the card. Processes with a seventh of the card each
+do not slow each other down. Therefore the step with the whole card over that with a seventh, times the cost
+of a seventh alone (the smallest MIG slice over the whole card), is the slowdown from sharing the whole card.
+The scored ratio differs from it by a factor known beforehand.
 """
 
 from __future__ import annotations
@@ -25,17 +26,20 @@ if TYPE_CHECKING:
     import pandas as pd
 
 CAMPAIGN, CARD = "miso", "a100"
-# Combinations of jobs that are drawn of the 1,300 measured: the covariance of all their members with all partners fills the memory.
+# Combinations sampled from the 1,300 measured: the covariance of all members with all partners would fill the
+# memory.
 MOST_MIXES = 400
 
 
 def _least_slice(solo: pd.DataFrame) -> dict[str, float]:
-    """Log of a job's step on the smallest slice over that on the whole card."""
+    """Log ratio of a job's step time on the smallest slice to that on the whole card."""
     return {str(job): float(value) for job, value in profiles(solo)["1g"].items()}
 
 
 def mixes_as_sets(tables: dict[str, Any], most: int = MOST_MIXES, seed: int = 0) -> Examples:
-    """Combinations of two and more jobs, each once (the mean of its repeats), with their throughput ratios on the whole card.
+    """Combinations of two or more jobs with their throughput ratios on the whole card.
+
+    Each occurs once, with the mean of its repeats.
 
     Raises:
         InputError: the tables lack MISO's mixes.
@@ -67,7 +71,10 @@ def mixes_as_sets(tables: dict[str, Any], most: int = MOST_MIXES, seed: int = 0)
 
 
 def learners_of(tables: dict[str, Any]) -> LearnerFactory:
-    """A factory of learners whose process starts from `MixSharing`: for training rows with their architecture left out too."""
+    """A factory of learners whose process starts from `MixSharing`.
+
+    For training rows, too, `MixSharing` is fitted without their architecture.
+    """
     from predictor.evaluation.protocols.published.mix_sharing import MixSharing
 
     solo = tables["solo"]

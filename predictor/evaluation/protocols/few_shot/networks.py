@@ -1,4 +1,5 @@
-"""Few-shot learners that start from the network: as the service corrects it, and with the process that holds the training sets."""
+"""Few-shot learners that start from the network, corrected as in the service and combined with the process
+over the training sets."""
 
 from __future__ import annotations
 
@@ -18,12 +19,12 @@ WITH_NETWORK = (*LEARNERS, "posterior", "posterior-and-process")
 def learners_of(
     tables: dict[str, Any], featurizer: Featurizer | None = None, config: TrainingConfig | None = None
 ) -> LearnerFactory:
-    """A factory of all learners and of two that start from an E-GGAT fitted to a fold's training sets.
+    """A factory of all learners, and of two that start from an E-GGAT fitted to a fold's training sets.
 
     Args:
-        tables: `solo` has the jobs alone.
+        tables: `solo` has the solo runs.
         featurizer: reads graphs; the shared one by default.
-        config: how the network is fitted.
+        config: how the network is trained.
     """
 
     def make(fold: Fold) -> dict[str, FewShotLearner]:

@@ -1,7 +1,8 @@
-"""A graph neural process over co-location sets, as a few-shot learner (Garnelo et al., Conditional Neural Processes, ICML 2018).
+"""A graph neural process over co-location sets, as a few-shot learner.
 
-Jobs on a device are nodes, observed sets are edges that carry their measured log slowdown, and the asked set is an edge without. It is
-trained on episodes: of an architecture some sets are shown, the others asked.
+After Garnelo et al., Conditional Neural Processes, ICML 2018. Jobs on a device are nodes, observed sets are
+edges with their measured log slowdown, and a queried set is an edge without one. It is trained on episodes,
+in which some sets of an architecture are shown and the others queried.
 """
 
 from __future__ import annotations
@@ -28,9 +29,9 @@ class NeuralProcessConfig:
 
     Attributes:
         width, layers: of the E-GGAT over the jobs.
-        episodes: steps of training; four times as many learn the architectures by heart.
-        learning_rate: of AdamW, with a cosine down to 0.
-        most_shown: sets of the architecture of an episode that are shown at most.
+        episodes: training steps; with four times as many, it memorises the architectures.
+        learning_rate: of AdamW, with cosine decay to 0.
+        most_shown: most sets of an episode's architecture that are shown.
     """
 
     width: int = 32
@@ -41,11 +42,11 @@ class NeuralProcessConfig:
 
 
 class NeuralProcess(nn.Module):
-    """Mean and log standard deviation of log slowdowns of a member beside a partner.
+    """Predicts mean and log standard deviation of the log slowdown of a member beside a partner.
 
     Args:
-        features: of a node.
-        config: size.
+        features: number of features of a node.
+        config: sizes.
     """
 
     def __init__(self, features: int, config: NeuralProcessConfig) -> None:
@@ -71,11 +72,12 @@ class NeuralProcess(nn.Module):
 
 
 class NeuralProcessLearner:
-    """Trained on the fold's training rows; asked with the training rows and what was observed as context.
+    """Trained on the fold's training rows; queried with these and the observations as context.
 
     Args:
         fold: the rows.
-        prior: [train rows + test rows] log slowdowns expected; what is learned is what is left. None: a constant.
+        prior: [train rows + test rows] predicted log slowdowns, whose residuals are learned. None: a
+            constant.
         config: of network and training.
         seed: of weights and episodes.
     """
@@ -104,13 +106,16 @@ class NeuralProcessLearner:
         self._train(np.random.default_rng(seed))
 
     def _pairs(self, rows: Integers) -> tuple[Integers, Integers, Integers]:
-        """(number in `rows`, member, partner) of every pair in the rows."""
+        """(position in `rows`, member, partner) of every pair in the rows."""
         row, column = np.nonzero(self.rows.partners[rows] >= 0)
         return row, self.rows.own[rows][row], self.rows.partners[rows][row, column]
 
     def _edges(self, context: Integers) -> tuple[Tensor, Tensor]:
-        """[2, E] and [E, 5]: what the source does to the target (value, 1), what the target does to the source (value, 1), the node
-        itself (1)."""
+        """[2, E] edge index and [E, 5] edge features.
+
+        The features are the effect of the source on the target (value, 1), that of the target on the source
+        (value, 1), and a flag for self edges.
+        """
         row, own, partner = self._pairs(context)
         itself = np.arange(len(self.nodes))
         pairs, both = len(row), 2 * len(row)
@@ -121,7 +126,8 @@ class NeuralProcessLearner:
         return torch.tensor(np.stack(ends)), edges
 
     def _answer(self, context: Integers, asked: Integers) -> tuple[Tensor, Tensor]:
-        """[len(asked)] means and standard deviations, as shares of the spread; those of a set of several partners are means."""
+        """[len(asked)] means and standard deviations, relative to `spread`; averaged over a member's
+        partners."""
         index, edges = self._edges(context)
         number, first, second = self._pairs(asked)
         output = self.network(self.nodes, index, edges, torch.tensor(np.stack([first, second])))

@@ -1,4 +1,4 @@
-"""Which sets are observed, one on each device in each round: at random, or chosen by the probe rule."""
+"""Order in which sets are observed, one per device in each round: random, or chosen by the probe rule."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ PROBES = ("random", "chosen")
 
 
 def devices_of(examples: Examples) -> dict[tuple[str, str], list[Integers]]:
-    """Device and campaign to the sets on it that have a measured point: the numbers of these rows."""
+    """Map device and campaign to the sets with a measured point there, as row numbers."""
     sets: dict[tuple[str, str], list[Integers]] = {}
     points = examples.scored
     for number in range(len(examples.set_ids)):
@@ -26,7 +26,7 @@ def devices_of(examples: Examples) -> dict[tuple[str, str], list[Integers]]:
 
 
 def random_orders(examples: Examples, most: int, seed: int) -> list[Integers]:
-    """The rows that are observed in each of `most` rounds: one set per device, drawn without replacement."""
+    """Rows observed in each of `most` rounds: one set per device, sampled without replacement."""
     rng = np.random.default_rng(seed)
     drawn = [[sets[k] for k in rng.permutation(len(sets))[:most]] for sets in devices_of(examples).values()]
     return [
@@ -35,17 +35,17 @@ def random_orders(examples: Examples, most: int, seed: int) -> list[Integers]:
 
 
 class Chooser(Protocol):
-    """A learner that knows how sure it is: what the probe rule needs."""
+    """A learner that knows its uncertainty, as the probe rule requires."""
 
     observed: Floats
     noise: Floats
 
     def expectation(self, seen: Integers) -> Expectation:
-        """What is expected of the test rows once those `seen` were observed."""
+        """Expectation of the test rows after observing those numbered `seen`."""
         ...
 
     def expected_noise(self, expected: Expectation) -> Floats:
-        """[T] variance of an observation where it is expected."""
+        """[T] variance of an observation at its expected value."""
         ...
 
     def gains(self, expected: Expectation, unseen: Floats) -> Floats:
@@ -54,7 +54,7 @@ class Chooser(Protocol):
 
 
 def chosen_orders(examples: Examples, most: int, learner: Chooser) -> list[Integers]:
-    """As `random_orders`, chosen by the probe rule, which knows what was observed in the rounds before."""
+    """Like `random_orders`, but chosen by the probe rule, which knows the observations of earlier rounds."""
     left = {device: list(sets) for device, sets in devices_of(examples).items()}
     points, rounds = examples.scored, []
     seen = np.zeros(0, np.int64)

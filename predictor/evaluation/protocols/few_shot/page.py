@@ -17,7 +17,7 @@ def of_sets(result: dict[str, Any]) -> str:
 
 
 def of_jobs(result: dict[str, Any]) -> str:
-    """Markdown page of a report on step times alone: MAPE %, and the coverage of 90 % intervals."""
+    """Markdown page of a report on solo step times: MAPE %, and the coverage of 90 % intervals."""
     about = (
         f"MAPE % of the step time after K measured points of the job; {result['points']} points, "
         f"seeds {', '.join(map(str, result['seeds']))}. The cost model is the shipped one, which was fitted "
@@ -29,12 +29,13 @@ def of_jobs(result: dict[str, Any]) -> str:
 def learning_page(
     result: dict[str, Any], about: str, chosen_by: str, cell: Callable[[dict[str, float]], str]
 ) -> str:
-    """A Markdown page of figures against the number of observations.
+    """A Markdown page of figures by number of observations.
 
     Args:
-        about: behind the report's own words.
-        chosen_by: title of the second column: how what is observed or asked is chosen.
-        cell: of the figures of one learner after K observations.
+        result: the report.
+        about: text after the report's own description.
+        chosen_by: title of the second column: how observations or queries are chosen.
+        cell: formats the figures of one learner after K observations.
     """
     counts = [str(count) for count in result["counts"]]
     lines = [

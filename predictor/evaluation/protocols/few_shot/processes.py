@@ -1,4 +1,5 @@
-"""Learners that are Gaussian processes: around a constant or a prior, over a predictor's answers, and the mean of several."""
+"""Learners that are Gaussian processes (around a constant, a prior or a predictor's answers), and their
+average."""
 
 from __future__ import annotations
 
@@ -22,10 +23,10 @@ class Conditioned:
     """A Gaussian process over the test rows, conditioned on more and more of them.
 
     Args:
-        parameters: of the kernel.
-        start: what is expected of the test rows before any is observed, as errors of `prior`.
+        parameters: kernel parameters.
+        start: expectation of the test rows before any observation, as errors of `prior`.
         prior: [T] on the scale of `predictor.learning.link`.
-        log_slowdown: [T] measured; used of observed rows only.
+        log_slowdown: [T] measured; used for observed rows only.
     """
 
     def __init__(
@@ -36,11 +37,11 @@ class Conditioned:
         self.observed = to_scale(log_slowdown, parameters.knee) - prior
 
     def expectation(self, seen: Integers) -> Expectation:
-        """What is expected of the test rows once those `seen` were observed."""
+        """Expectation of the test rows after observing those numbered `seen`."""
         return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
 
     def expected_noise(self, expected: Expectation) -> Floats:
-        """[T] variance of an observation where it is expected: what may be known before it is made."""
+        """[T] variance of an observation at its expected value, which is known before it is made."""
         return self.parameters.noise * self._slope(expected.mean) ** 2
 
     def _slope(self, mean: Floats) -> Floats:
@@ -51,16 +52,18 @@ class Conditioned:
         return process_answer(expected.mean + self.centre, np.diag(expected.covariance), self.parameters)
 
     def gains(self, expected: Expectation, unseen: Floats) -> Floats:
-        """[T] weights of rows in the probe rule: variances count in log slowdowns."""
+        """[T] weights of rows in the probe rule, in units of log slowdown."""
         return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
 
 
 class ProcessLearner(Conditioned):
-    """The Gaussian process of `predictor.learning`, conditioned on the training rows first; its parameters are fitted on these.
+    """The Gaussian process of `predictor.learning`, fitted to the training rows and conditioned on them
+    first.
 
     Args:
         fold: the rows.
-        prior: [train rows + test rows] log slowdowns expected, by what has not learned from the row; None: a constant.
+        prior: [train rows + test rows] log slowdowns predicted without having learned from the row; None: a
+            constant.
     """
 
     def __init__(self, fold: Fold, prior: Floats | None = None) -> None:
@@ -89,13 +92,14 @@ class ProcessLearner(Conditioned):
 
 
 class PosteriorLearner(Conditioned):
-    """A predictor's answers, corrected by what was observed alone, as the service does.
+    """A predictor's answers, corrected only by the observations, as in the service.
 
-    Its parameters are those that searches begin at: the shipped ones were fitted to what networks were off by on published campaigns.
+    Its kernel parameters are those at which searches start; the shipped ones were fitted to network errors on
+    published campaigns.
 
     Args:
         fold: the rows.
-        expected: [T] log slowdowns of the test rows, by what has not learned from them.
+        expected: [T] log slowdowns of the test rows, predicted without having learned from them.
     """
 
     def __init__(self, fold: Fold, expected: Floats) -> None:
@@ -109,7 +113,7 @@ class PosteriorLearner(Conditioned):
 
 
 class Averaged:
-    """The geometric mean of what several learners answer, and of the ends of their intervals."""
+    """The geometric mean of several learners' answers, and of the ends of their intervals."""
 
     def __init__(self, *parts: FewShotLearner) -> None:
         self.parts = parts
@@ -123,6 +127,6 @@ class Averaged:
 
 
 def process_answer(mean: Floats, variance: Floats, parameters: KernelParameters) -> FewShotAnswer:
-    """From mean and variance on the scale to log ratios."""
+    """Log ratios from mean and variance on the scale."""
     middle, quick, slow = log_slowdowns(mean, variance, parameters)
     return FewShotAnswer(-middle, -slow, -quick)

@@ -1,4 +1,5 @@
-"""Few-shot protocols: a model left out, some of its sets observed on each device, the rest scored."""
+"""Few-shot protocols: a model is held out, some of its sets are observed on each device, and the rest are
+scored."""
 
 from __future__ import annotations
 
@@ -41,12 +42,12 @@ class FewShotProtocol:
     """A campaign whose architectures are held out in turn.
 
     Attributes:
-        name, about: as of any protocol.
-        campaigns: whose rows.
-        sets: of tables; None: the resident sets of the campaigns.
-        learners: of tables.
-        names: of the learners.
-        counts: sets observed on each device.
+        name, about: as for any protocol.
+        campaigns: campaigns of the rows.
+        sets: makes the sets from tables; None: the resident sets of the campaigns.
+        learners: makes the learners' factory from tables.
+        names: names of the learners.
+        counts: numbers of sets observed on each device.
     """
 
     name: str
@@ -83,12 +84,12 @@ FEW_SHOT = (
 
 @dataclass(frozen=True, slots=True)
 class Scored:
-    """What was scored of one fold after some observations.
+    """What was scored in one fold after some observations.
 
     Attributes:
         ratio: [n] measured throughput ratios.
-        answer: of all test rows.
-        rows: [n] numbers of the scored ones.
+        answer: for all test rows.
+        rows: [n] numbers of the scored rows.
     """
 
     ratio: Floats
@@ -97,7 +98,7 @@ class Scored:
 
 
 def resident_sets(colocation: pd.DataFrame, solo: pd.DataFrame, campaigns: Sequence[str]) -> Examples:
-    """Measured sets of `campaigns` whose members were on the device at once.
+    """Measured sets of `campaigns` whose members were resident at once.
 
     Raises:
         InputError: there are none.
@@ -123,7 +124,7 @@ def run(
     make: LearnerFactory = learners,
     done: Callable[[str], None] = lambda _name: None,
 ) -> dict[str, dict[str, dict[int, list[Scored]]]]:
-    """Learner -> probes -> count -> what was scored, over all folds and seeds."""
+    """Learner -> probes -> count -> scored rows, over all folds and seeds."""
     results: dict[str, dict[str, dict[int, list[Scored]]]] = {}
 
     def observe(fold: ExampleFold) -> None:
@@ -158,7 +159,7 @@ def _score_rounds(
     points = test.scored
     for count in counts:
         seen = np.concatenate([np.zeros(0, np.int64), *rounds[:count]])
-        # The members of an observed set were all observed, with a point or without.
+        # All members of an observed set count as observed, whether or not they have a point.
         observed = np.isin(test.set_index, test.set_index[seen])
         rows = np.flatnonzero(points & ~observed)
         if len(rows):
@@ -197,7 +198,8 @@ def report(
     command: str,
     done: Callable[[str], None] = lambda _n: None,
 ) -> dict[str, Any]:
-    """Run a protocol on tables of measurements; everything that is needed to read the figures and to repeat them.
+    """Run a protocol on tables of measurements; returns everything needed to read the figures and to
+    reproduce them.
 
     Raises:
         InputError: the tables lack its campaign.

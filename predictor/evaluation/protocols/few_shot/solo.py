@@ -1,4 +1,4 @@
-"""Step times alone after some of a job's own were measured: on some devices and asked on others, at some batch sizes and asked at others."""
+"""Solo step times after some measurements of the same job, on other devices or at other batch sizes."""
 
 from __future__ import annotations
 
@@ -38,18 +38,18 @@ SEEDS = (0, 1, 2)
 AXES = ("other-devices", "other-batch-sizes")
 LEARNERS = ("process", "uncorrected", "factor-per-job", "proportional")
 _FITTED = ("solo_job", "solo_like", "solo_model", "across_devices", "length_job", "noise")
-# Standard deviation of the logarithm of fitted parameters, around the shipped ones.
+# Prior standard deviation of the log of fitted parameters, around the shipped ones.
 _DEVIATION = 1.0
 
 
 @dataclass(frozen=True)
 class SoloPoints:
-    """N measured step times alone.
+    """N measured solo step times.
 
     Attributes:
         workloads, devices, campaigns, architectures: [N].
         log_step_s, log_expected_s: [N] measured, and by the cost model.
-        features: [N, MEMBER_WIDTH] without what was measured.
+        features: [N, MEMBER_WIDTH] without measurements.
     """
 
     workloads: tuple[Workload, ...]
@@ -106,7 +106,8 @@ class SoloPoints:
         return Members(np.zeros((len(self), MEMBER_WIDTH)), *columns)
 
     def groups(self, axis: str, among: Integers) -> list[Integers]:
-        """Numbers (of `among`) of points that differ in nothing but `axis`, the device or the batch size; at least two in each group."""
+        """Groups of at least two points that differ only in `axis`, the device or the batch size, as numbers
+        from `among`."""
         groups: dict[Any, list[int]] = {}
         for number in among.tolist():
             workload, campaign = self.workloads[number], self.campaigns[number]
@@ -121,12 +122,14 @@ def _alone(numbers: Integers) -> Rows:
 
 
 class SoloProcess:
-    """The process of `predictor.learning` over log(measured / expected) step times, around the median of each device and campaign: a few
-    jobs wait for their loader many times longer than they compute.
+    """The process of `predictor.learning` over log(measured / expected) solo step times.
+
+    It is centred on the median of each device and campaign, because a few jobs wait for their data loader
+    many times longer than they compute.
 
     Args:
-        points: all of them.
-        train: numbers of those that it may see, whose errors its parameters are fitted to.
+        points: all points.
+        train: numbers of those that it may see; its parameters are fitted to their errors.
     """
 
     def __init__(self, points: SoloPoints, train: Integers) -> None:
@@ -149,7 +152,7 @@ class SoloProcess:
         self.process = Process(p, evidence, most_rows=max(1, len(train)))
 
     def expectation(self, asked: Integers) -> Expectation:
-        """What is expected of the errors of the points `asked` before any was seen."""
+        """Expectation of the errors of the points `asked` before any of them was observed."""
         return Expectation(*self.process.joint(self.members, _alone(asked)))
 
 
@@ -184,7 +187,7 @@ def _fit(
 
 @dataclass(frozen=True, slots=True)
 class _Answer:
-    """[R] log step times and, where there are any, the ends of 90 % intervals."""
+    """[R] log step times and, if available, the ends of 90 % intervals."""
 
     middle: Floats
     lower: Floats | None = None
@@ -192,8 +195,11 @@ class _Answer:
 
 
 class _Ratios:
-    """Log of how much longer a step takes at another point of the same job, by a rule of thumb: in proportion to the batch size, or on another
-    device as it does for the jobs learned from (median)."""
+    """Log ratio of step times at two points of the same job, by rules of thumb.
+
+    Step time is proportional to the batch size; between devices, it changes by the median ratio of the
+    training jobs.
+    """
 
     def __init__(self, points: SoloPoints, train: Integers) -> None:
         self.points = points
@@ -219,7 +225,10 @@ class _Ratios:
 def _answers(
     points: SoloPoints, process: SoloProcess, ratios: _Ratios, told: Expectation, group: Integers, count: int
 ) -> Iterator[tuple[str, _Answer]]:
-    """Of all learners for the last points of a group, its first `count` being seen; `told` is of the group before."""
+    """Answers of all learners for the points of a group after the first `count`, which are observed.
+
+    `told` is the expectation of the group without observations.
+    """
     seen, asked = group[:count], group[count:]
     expected = points.log_expected_s
     error = points.log_step_s[seen] - expected[seen]
@@ -239,7 +248,7 @@ def _answers(
 def run(
     points: SoloPoints, counts: Sequence[int] = COUNTS, seeds: Sequence[int] = SEEDS, done: Callable[[str], None] = lambda _n: None
 ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:  # fmt: skip
-    """Learner -> axis -> count -> metrics of the step time, each architecture left out in turn."""
+    """Learner -> axis -> count -> metrics of the step time, with each architecture held out in turn."""
     parts: dict[tuple[str, str, int], list[tuple[Integers, _Answer]]] = {}
     architectures = np.array(points.architectures)
     for architecture in sorted(set(points.architectures)):
@@ -278,7 +287,7 @@ def run(
 
 
 def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = lambda _n: None) -> dict[str, Any]:  # fmt: skip
-    """Run the protocol; everything that is needed to read the figures and to repeat them.
+    """Run the protocol; returns everything needed to read the figures and to reproduce them.
 
     Raises:
         InputError: the tables lack the campaigns.

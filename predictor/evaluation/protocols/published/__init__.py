@@ -1,4 +1,7 @@
-"""Protocols on published measurements of single jobs, operators, memory and mixes; each module holds its rows, folds and baselines."""
+"""Protocols on published measurements of single jobs, operators, memory and mixes.
+
+Each module has its rows, folds and baselines.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The learned cost model as a contender: fitted to the fold's measured steps alone."""
+"""The learned cost model as a contender, fitted only to the fold's measured steps."""
 
 from __future__ import annotations
 
@@ -24,19 +24,20 @@ if TYPE_CHECKING:
     from models.cost.job import JobInput
     from predictor.training.cost.examples import CostExample
 
-# A fit learns little from more rows of the same networks, and takes as long as they are many.
+# More rows of the same networks add little, and the time of a fit grows with them.
 MOST_ROWS = 6_000
-# Of cells that `CellCostPredictor` leaves out together, and the optimiser's steps of a fit to the few rows of a protocol.
+# Parts of the cells that `CellCostPredictor` leaves out together, and optimiser steps of a fit to the few
+# rows of a protocol.
 _PARTS, _CELL_STEPS = 6, 450
 
 _cell_fits: dict[tuple[int, int, int], CostModel] = {}
 
 
 class CostModelPredictor:
-    """Step times by a cost model that is fitted to the training rows.
+    """Step times by a cost model fitted to the training rows.
 
     Args:
-        networks: how many, from different seeds; the answer is their mean.
+        networks: number of networks, from different seeds, whose mean is taken.
     """
 
     def __init__(self, networks: int = 1) -> None:
@@ -50,7 +51,7 @@ class CostModelPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] seconds; NaN where a network's graph or device is unknown."""
+        """[n] seconds; NaN if a network's graph or device is unknown."""
         from predictor.training.cost.examples import campaign_of
 
         result = np.full(len(test.rows), np.nan)
@@ -64,13 +65,13 @@ class CostModelPredictor:
 def training_examples(
     rows: pd.DataFrame, step_s: Floats, seed: int, job_of: Callable[[str, str], JobInput | None]
 ) -> list[CostExample]:
-    """Up to `MOST_ROWS` measured rows whose jobs can be made, weighed by campaign and device.
+    """Up to `MOST_ROWS` measured rows with known jobs, weighted by campaign and device.
 
     Args:
         rows: of the table of measured steps.
         step_s: [n] seconds.
-        seed: of the choice, where there are more rows.
-        job_of: by SPEC and device; None where it cannot be made.
+        seed: seed of the sample, if there are more rows.
+        job_of: makes a job from SPEC and device; None if it cannot.
     """
     from predictor.training.cost.examples import CostExample, balanced, campaign_of
 
@@ -87,10 +88,11 @@ def training_examples(
 
 
 class CellCostPredictor:
-    """Step times of a network on a device where others ran, by a cost model that saw it on other devices only.
+    """Step times of a network on a device, by a cost model that saw the network on other devices only.
 
-    Where each fold leaves one network on one device out, a fit for each would take hours. Instead each of `_PARTS` fits
-    leaves a part of these cells out, and a fold is answered by the fit without its part: it saw less than it might have.
+    If each fold leaves out one network on one device, a fit per fold would take hours. Instead, each of
+    `_PARTS` fits leaves out a part of these cells, and a fold is answered by the fit without its part, which
+    saw less than it was allowed to.
     """
 
     def fit(self, train: Bundle, seed: int) -> CellCostPredictor:
@@ -98,7 +100,7 @@ class CellCostPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] seconds; NaN where a network's graph or device is unknown."""
+        """[n] seconds; NaN if a network's graph or device is unknown."""
         from predictor.training.cost.examples import campaign_of
 
         result = np.full(len(test.rows), np.nan)
@@ -138,7 +140,7 @@ def _known_networks() -> FoldPredictor:
 
 
 def _part_of(rows: pd.DataFrame) -> np.ndarray:
-    """[n] part of each row's network and device, by their names."""
+    """[n] part of each row, by hashing the names of its network and device."""
     numbers = [
         rows[name].astype(str).map(lambda text: crc32(text.encode())) for name in ("architecture", "device")
     ]
@@ -147,7 +149,10 @@ def _part_of(rows: pd.DataFrame) -> np.ndarray:
 
 @lru_cache(maxsize=20_000)
 def job_input(spec: str, device: str) -> JobInput | None:
-    """With equal operators merged; kept, because all folds ask for the same rows. None where it cannot be made."""
+    """The job with equal operators merged, or None if it cannot be made.
+
+    Cached, because all folds query the same rows.
+    """
     from models.cost.job import JobInput
     from predictor.training.cost.examples import merge_equal
 

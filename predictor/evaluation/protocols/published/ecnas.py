@@ -1,4 +1,4 @@
-"""NAS-Bench-101 cells in training: cells left out, and the largest left out."""
+"""NAS-Bench-101 cells in training: cells held out, and the largest held out."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _LARGEST = 0.2
 
 
 def with_macs(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """The rows with the multiply-adds that were published of each cell, as `macs`."""
+    """The rows with the published multiply-adds of each cell, as `macs`."""
     return frame.assign(macs=published(frame, tables)["macs"])
 
 
 def largest_left_out(frame: pd.DataFrame, _seed: int) -> list[Fold]:
-    """One fold: the fifth of the cells with the most multiply-adds is scored."""
+    """One fold, which scores the fifth of the cells with the most multiply-adds."""
     macs = frame.drop_duplicates("architecture").set_index("architecture")["macs"]
     large = macs >= macs.quantile(1 - _LARGEST)
     sides = [tuple(sorted(map(str, large.index[rows]))) for rows in (~large, large)]

@@ -1,4 +1,5 @@
-"""The predictor's form of a process's memory as a contender: fitted to the fold's measured peaks, and as it ships."""
+"""The predictor's form of a process's memory as a contender: fitted to the fold's measured peaks, and as
+shipped."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ from profiling.workload import Workload
 
 
 class GraphMemoryPredictor:
-    """Context of the device type, state, activations and the largest workspace; weights of 0 or more on relative errors."""
+    """Context of the device type, state, activations and the largest workspace, with non-negative weights
+    fitted to relative errors."""
 
     def fit(self, train: Bundle, seed: int) -> GraphMemoryPredictor:  # noqa: ARG002 (as its protocol)
         from scipy.optimize import nnls
@@ -23,7 +25,7 @@ class GraphMemoryPredictor:
         known = ~np.isnan(parts).any(1)
         devices = rows["device"].to_numpy(dtype=str)[known]
         self.devices_ = sorted(set(devices.tolist()))
-        # In GB, so that the weights of bytes and of constants are of one order.
+        # In GB, so that the weights of bytes and of constants have the same order of magnitude.
         context = (devices[:, None] == np.array(self.devices_)) * 1e9
         weights, _ = nnls(
             np.concatenate([context, parts[known]], 1) / memory[known][:, None], np.ones(int(known.sum()))
@@ -32,7 +34,7 @@ class GraphMemoryPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] bytes; a device that was not learned from has the median context."""
+        """[n] bytes; a device without training rows takes the median context."""
         middle = float(np.median(self.context_)) if len(self.context_) else 0.0
         known = dict(zip(self.devices_, self.context_, strict=True))
         context = np.array([known.get(d, middle) for d in test.rows["device"].astype(str)])
@@ -40,7 +42,8 @@ class GraphMemoryPredictor:
 
 
 class ShippedMemory:
-    """As an unfitted predictor answers: `HeadCalibration`'s constants; its upper bound decides whether a job fits."""
+    """Memory as predicted without fitting, by `HeadCalibration`'s constants; its upper bound decides whether
+    a job fits."""
 
     def fit(self, train: Bundle, seed: int) -> ShippedMemory:  # noqa: ARG002 (as its protocol)
         return self
@@ -50,7 +53,7 @@ class ShippedMemory:
         return self._bytes(test)[0]
 
     def predict_interval(self, test: Bundle) -> tuple[Floats, Floats]:
-        """([n], [n]) bytes; exactly known state is not widened."""
+        """([n], [n]) bytes; the state, which is known exactly, is not widened."""
         value, state = self._bytes(test)
         from predictor.fitted.device_memory import HeadCalibration
 
@@ -74,7 +77,11 @@ class ShippedMemory:
 
 
 def parts_of(specs: list[str]) -> Floats:
-    """[n, 3] bytes of parameters, gradients and optimiser state; of live activations; of the largest workspace. NaN without a graph."""
+    """[n, 3] bytes of parameters, gradients and optimiser state; of live activations; of the largest
+    workspace.
+
+    NaN without a graph.
+    """
     return np.array([_parts(spec) for spec in specs], dtype=np.float64).reshape(-1, 3)
 
 

@@ -1,4 +1,4 @@
-"""torchvision's CNNs on eight devices: a device left out, and a network left out on one device."""
+"""torchvision's CNNs on eight devices: a device held out, and a network held out on one device."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def fp32_training(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def one_by_one(frame: pd.DataFrame, _seed: int) -> list[Fold]:
-    """A fold for each network on each device: its time there is unknown, those of the others are."""
+    """A fold for each network on each device: only its time there is unknown."""
     ids = sorted(frame["set_id"])
     return [
         Fold(held_out, tuple(other for other in ids if other != held_out), (held_out,)) for held_out in ids
@@ -37,7 +37,8 @@ def one_by_one(frame: pd.DataFrame, _seed: int) -> list[Fold]:
 def _transfer() -> FoldPredictor:
     from models.baselines.transfer import TransferPredictor
 
-    # fp32 runs as TF32 where there are tensor cores for it: that is the device's, not another setting.
+    # FP32 runs as TF32 on devices with tensor cores for it: that is a property of the device, not another
+    # setting.
     return TransferPredictor(("architecture",), ("device",))
 
 

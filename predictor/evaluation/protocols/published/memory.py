@@ -1,4 +1,5 @@
-"""Peak training memory: networks left out. Points, and bounds from the batch sizes that did and did not run."""
+"""Peak training memory with networks held out: points, and bounds from batch sizes that did and did not
+run."""
 
 from __future__ import annotations
 
@@ -14,12 +15,13 @@ from predictor.evaluation.protocols.registry import Contender, register
 
 _TARGETS = ("memory_bytes",)
 _FOLDS = 10
-# Who predicts memory; a learned model is added here.
+# Contenders for memory; a learned model is added here.
 OF_MEMORY = ("constant", "linear-memory", "graph-memory", "shipped-memory")
 
 
 def on_device(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """What a process takes of the device; pools and allocators' peaks are other quantities."""
+    """Rows of the memory that a process takes on the device; pools and allocator peaks are other
+    quantities."""
     return frame[frame["scope"] == "device"]
 
 
@@ -40,7 +42,7 @@ def _family(name: str) -> str:
 
 
 def families_left_out(frame: pd.DataFrame, seed: int) -> list[Fold]:
-    """Families are left out across all sources; rows for evaluation only are never learned from."""
+    """Families are held out across all sources; rows for evaluation only are never learned from."""
     fold_of = deal(frame["family"], min(_FOLDS, frame["family"].nunique()), seed)
     parts = frame.drop_duplicates("part").set_index("part")
     where, learned = parts["family"].map(fold_of), ~parts.index.str.endswith("(evaluation only)")

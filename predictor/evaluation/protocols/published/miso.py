@@ -1,4 +1,7 @@
-"""Mixes of training jobs under MPS shares: how a member's step changes from one share to another; a model, or large mixes, left out."""
+"""Mixes of training jobs under MPS shares: how a member's step changes between shares.
+
+A model, or large mixes, are held out.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,10 @@ _LEARNED_SIZE = 3
 
 
 def whole_to_least(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """Mixes of two or more, at the ends of the shares; each combination of jobs is a unit, however often it was measured."""
+    """Mixes of two or more, from the smallest to the largest share.
+
+    Each combination of jobs is one unit, however often it was measured.
+    """
     ends = frame[
         (frame["numerator_sm_share_ratio"] == frame["numerator_sm_share_ratio"].max())
         & (frame["denominator_sm_share_ratio"] == frame["denominator_sm_share_ratio"].min())
@@ -31,7 +37,7 @@ def whole_to_least(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
 
 
 def observed_at_half(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """As `whole_to_least`, with what was measured of the same mix at the share between the two."""
+    """As `whole_to_least`, with the measurement of the same mix at the share in between."""
     shares = frame["numerator_sm_share_ratio"]
     between = frame[shares < shares.max()].set_index(["set_id", "member"])["log_step_time_ratio"]
     rows = whole_to_least(frame, tables)
@@ -40,7 +46,7 @@ def observed_at_half(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def small_to_large(frame: pd.DataFrame, _seed: int) -> list[Fold]:
-    """One fold: mixes of up to three members teach, those of four to seven are scored."""
+    """One fold: mixes of up to three members are for training, those of four to seven are scored."""
     size = frame.drop_duplicates("jobs").set_index("jobs")["members"]
     sides = [tuple(sorted(size.index[rows])) for rows in (size <= _LEARNED_SIZE, size > _LEARNED_SIZE)]
     return [Fold("4-to-7-members", sides[0], sides[1])]

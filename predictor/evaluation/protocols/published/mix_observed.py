@@ -1,4 +1,4 @@
-"""Mixes that were observed at one share of the card, asked at another."""
+"""Mixes observed at one share of the card and predicted at another."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ _PROTOCOLS = frozenset({"miso-other-share", "miso-other-share-by-model"})
 
 
 class MixObserved:
-    """Mean of extremely randomised and of boosted trees on the log of the step at the share asked over that at the share observed.
+    """Mean of extremely randomised and boosted trees, on the log ratio of the steps at the queried and the
+    observed share.
 
-    They see what `MixProfiles` sees, what was observed of the member, and the mean of what was observed in its mix.
+    Their features are those of `MixProfiles`, the member's observation, and the mean observation in its mix.
     """
 
     def fit(self, train: Bundle, seed: int = 0) -> MixObserved:
         """Learn from the measured points of `train`.
 
         Raises:
-            InputError: there is none.
+            InputError: no measured points.
         """
         from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, VotingRegressor
 

@@ -1,4 +1,7 @@
-"""Mixes under MPS shares from what is known of each member alone: its runs on slices, its utilisation, and its cost by its graph."""
+"""Mixes under MPS shares, predicted from each member's solo profile.
+
+The profile holds its runs on slices, its utilisation, and the cost model's figures for its graph.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,8 @@ from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.workload import Workload
 
-# From the whole card down; a job that does not fit on a slice is taken to be as fast as on the next larger one.
+# From the whole card down; a job that does not fit on a slice is assumed to be as fast as on the next larger
+# one.
 _SLICES = ("7g", "4g", "3g", "2g", "1g")
 _BUSY = len(_SLICES) - 1
 _CARD, _LEAST_SHARE = "a100", 0.14
@@ -23,17 +27,18 @@ _MOST_ROWS = 6_000
 
 
 class MixProfiles:
-    """Mean of a ridge, of extremely randomised and of boosted trees on the logarithm of the target.
+    """Mean of a ridge regression, extremely randomised trees and boosted trees, on the logarithm of the
+    target.
 
-    Each sees a member's own profile, and number, sum, maximum and mean of its partners'. Trees capture interactions but do not
-    extrapolate beyond the sizes that they saw; the ridge does.
+    Each sees a member's own profile, and number, sum, maximum and mean of its partners'. Trees capture
+    interactions but do not extrapolate beyond the sizes in training; the ridge regression does.
     """
 
     def fit(self, train: Bundle, seed: int = 0) -> MixProfiles:
         """Learn from up to `_MOST_ROWS` of the measured points of `train`.
 
         Raises:
-            InputError: there is none.
+            InputError: no measured points.
         """
         from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, VotingRegressor
         from sklearn.linear_model import Ridge
@@ -62,7 +67,7 @@ class MixProfiles:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] for `test.rows`, within the range that was learned from."""
+        """[n] for `test.rows`, clamped to the range of the training targets."""
         return np.exp(np.clip(self.model_.predict(mix_features(test)), *self.range_))
 
 
@@ -82,8 +87,10 @@ def mix_features(bundle: Bundle) -> Floats:
 
 
 def profiles(solo: pd.DataFrame) -> pd.DataFrame:
-    """What is known of each job alone: its steps on slices over that on the whole card (log), utilisation, memory bandwidth, step
-    time (log), and its cost on the whole card and on the least share of it. Means of other jobs where something was not measured.
+    """Profile of each job alone; a missing value is the mean over other jobs.
+
+    Columns are the log ratios of step times on slices to that on the whole card, utilisation, memory
+    bandwidth, log step time, and the cost on the whole card and on its smallest share.
     """
     steps = solo[solo["step_time_s"].notna()].pivot_table(
         index="workload", columns="device", values="step_time_s", aggfunc="mean"
@@ -103,8 +110,11 @@ def profiles(solo: pd.DataFrame) -> pd.DataFrame:
 
 @lru_cache(maxsize=1_000)
 def _cost(spec: str, log_step_s: float) -> tuple[float, ...]:
-    """By the cost model: busy share, what of it is arithmetic and traffic, busy and step time under the least share (log, over the
-    whole card's), and busy time (log, over the step and in seconds).
+    """Figures of the cost model for a job.
+
+    These are the busy share, the arithmetic and traffic shares of busy time, busy and step time under the
+    smallest share (log, relative to the whole card), and busy time (log, relative to the step and in
+    seconds).
     """
     from models.cost import default_cost_model
 

@@ -1,6 +1,8 @@
-"""Mixes under MPS shares by each job's pressure on the others and its sensitivity to theirs, so that larger mixes follow from small ones.
+"""Mixes under MPS shares from each job's pressure on the others and its sensitivity, to extrapolate to larger
+mixes.
 
-Pressure and sensitivity are those of Bubble-Up (Mars et al., MICRO 2011), there measured with a synthetic neighbour, here fitted to mixes.
+Pressure and sensitivity are those of Bubble-Up (Mars et al., MICRO 2011), which measures them with a
+synthetic neighbour; here they are fitted to mixes.
 """
 
 from __future__ import annotations
@@ -18,10 +20,12 @@ from predictor.evaluation.protocols.published.mix_profiles import profiles
 from profiling.errors import InputError
 
 _STEPS, _RATE = 600, 0.05
-# Of the weights of profiles, and of what a job is besides; chosen on mixes of three, learned from mixes of two.
+# Weight decay on profile weights, and on a job's own effects; chosen on mixes of three after fitting to mixes
+# of two.
 _WEIGHT_DECAY, _EFFECT_DECAY = 1e-3, 1e-2
 _BETA = 0.1  # log ratio below which the loss is quadratic
-# Of the pressure's exponential: so that none can be divided by, and so that none is endless.
+# Limits of the pressure's growth: it is not 0, to allow division by it, and its exponent is capped to stay
+# finite.
 _LEAST_GROWTH, _MOST_GROWTH = 1e-3, 5.0
 
 
@@ -34,17 +38,21 @@ class _Mixes:
     present: Tensor
 
     def beside(self, pressure: Tensor) -> Tensor:
-        """[n] the partners' `pressure` [V] together."""
+        """[n] sum of the partners' `pressure` [V]."""
         return (pressure[self.others] * self.present).sum(1)
 
 
-# Four numbers a job, [4, V], and two exponents: the log of step with the whole card over step with the least share.
+# Maps four numbers per job, [4, V], and two exponents to the log ratio of the steps with the whole card and
+# with the smallest share.
 Form = Callable[[Tensor, Tensor, _Mixes], Tensor]
 
 
 def by_growing_pressure(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
-    """A job is slowed by the sum of its partners' pressures, with a sensitivity of its own; the next partner counts for more than the one
-    before, as what they all need has to wait for one another's misses, too. With no growth it is Bubble-Up's form."""
+    """A job is slowed by the sum of its partners' pressures, scaled by its own sensitivity.
+
+    Each further partner counts for more than the one before, because all of them also wait for one another's
+    cache misses. Without this growth it is Bubble-Up's form.
+    """
     growth = softplus(exponents[0] - 3.0) + _LEAST_GROWTH
     alone, sensitivity, pressure, least = q[0][mixes.own], q[1].exp(), q[2].exp(), q[3].exp()
     together = torch.expm1((growth * mixes.beside(pressure)).clamp(max=_MOST_GROWTH)) / growth
@@ -53,7 +61,7 @@ def by_growing_pressure(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
 
 
 def by_demand(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
-    """All share what they demand together beyond one device; a job feels more or less of it."""
+    """The jobs share the demand in excess of one device; each job feels more or less of it."""
     p, p_least = 1.0 + softplus(exponents)
     alone, demand, least = q[0][mixes.own], q[1].exp(), q[3].exp()
     whole = (demand[mixes.own] + mixes.beside(demand)) ** p
@@ -62,7 +70,7 @@ def by_demand(q: Tensor, exponents: Tensor, mixes: _Mixes) -> Tensor:
     return alone + felt * torch.log1p(whole) / p - torch.log1p(shared) / p_least
 
 
-# Form to where its four numbers begin.
+# Form -> start values of its four numbers.
 FORMS: dict[Form, tuple[float, float, float, float]] = {
     by_demand: (-1.0, -1.0, 0.0, -3.0),
     by_growing_pressure: (-1.0, 0.0, -1.0, -3.0),
@@ -70,13 +78,14 @@ FORMS: dict[Form, tuple[float, float, float, float]] = {
 
 
 class MixSharing:
-    """Mean of `FORMS`; a job's numbers are linear in its profile alone, and each job that was learned from adds its own."""
+    """Mean of `FORMS`; a job's numbers are linear in its solo profile, plus an effect of its own if it was in
+    training."""
 
     def fit(self, train: Bundle, seed: int = 0) -> MixSharing:
         """Learn from the measured points of `train`.
 
         Raises:
-            InputError: there is none.
+            InputError: no measured points.
         """
         del seed  # nothing is drawn
         points = np.flatnonzero(train.points)
@@ -88,7 +97,7 @@ class MixSharing:
 
     def predict(self, test: Bundle) -> Floats:
         """[n] for `test.rows`."""
-        # Of the jobs of a mix, those of the test side may have been measured alone only.
+        # Jobs on the test side may have been measured alone only.
         table = profiles(test.known["solo"])
         numbers = {name: number for number, name in enumerate(table.index)}
         columns = table.to_numpy(dtype=np.float64)

@@ -1,4 +1,4 @@
-"""The cost model whose operators see their neighbours, as contenders: does the graph earn its place?"""
+"""Cost models whose operators see their neighbours, as contenders: does the graph earn its place?"""
 
 from __future__ import annotations
 
@@ -72,11 +72,11 @@ class NeighbourCostPredictor:
 
     @property
     def rounds(self) -> int:
-        """Layers of messages after which operators have to be told apart."""
+        """Rounds of message passing over which merged operators must be indistinguishable."""
         return 0 if self.encoder in ("transformer", "readout") else self.depth
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] seconds; NaN where a network's graph or device is unknown."""
+        """[n] seconds; NaN if a network's graph or device is unknown."""
         import torch
 
         from predictor.training.cost.examples import CostExample, campaign_of
@@ -100,7 +100,7 @@ class NeighbourCostPredictor:
 
 @lru_cache(maxsize=20_000)
 def neighbour_input(spec: str, device: str, rounds: int) -> NeighbourJob | None:
-    """A job with its neighbours; None where it cannot be made."""
+    """A job with its operators' neighbours; None if it cannot be made."""
     from models.cost.job import JobInput
     from predictor.training.cost.neighbours.job import neighbour_job
 

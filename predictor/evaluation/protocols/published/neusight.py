@@ -1,4 +1,4 @@
-"""Single operators on devices left out; and whole models, operator by operator."""
+"""Single operators on held-out devices; and whole models, operator by operator."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _OPERATORS = ("latency_s",)
 
 
 def by_kind(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """Each row is a unit of its own, and its operator stands for the architecture."""
+    """Each row is a unit of its own, and its operator takes the place of the architecture."""
     number = np.arange(len(frame)).astype(str)
     return frame.assign(architecture=frame["kind"], family=frame["kind"], set_id=number)
 
@@ -38,7 +38,8 @@ def _efficiency() -> FoldPredictor:
 
 
 def _sum_of_nodes(bundle: Bundle) -> Floats:
-    """[n] measured times of the nodes of each run, each as often as the model runs it; NaN where none were timed."""
+    """[n] measured times of the nodes of each run, times how often the model runs them; NaN if none were
+    timed."""
     nodes = bundle.known["graphs"]
     times = (nodes["forward_time_s"] + nodes["backward_time_s"]) * nodes["occurrences"].fillna(1).astype(
         float

@@ -1,4 +1,4 @@
-"""The learned cost model as a contender for single operators: fitted to the fold's operators alone."""
+"""The learned cost model as a contender for single operators, fitted only to the fold's operators."""
 
 from __future__ import annotations
 
@@ -11,22 +11,26 @@ from profiling.errors import InputError
 if TYPE_CHECKING:
     from models.cost import CostModel
 
-# Of one kind on one device: further rows teach little, and a fit takes as long as they are many.
+# Most rows of one kind on one device: more add little, and the time of a fit grows with them.
 MOST_OPERATORS = 400
 
 
 class OperatorCostPredictor:
-    """Latencies of single operators by a cost model that is fitted to the training rows.
+    """Latencies of single operators by a cost model fitted to the training rows.
 
     Args:
-        networks: how many, from different seeds; the answer is their mean.
+        networks: number of networks, from different seeds, whose mean is taken.
     """
 
     def __init__(self, networks: int = 1) -> None:
         self.networks = networks
 
     def fit(self, train: Bundle, seed: int) -> OperatorCostPredictor:
-        """Raises InputError where a device of the training rows is not in the catalogue."""
+        """Fit to the measured points of `train`.
+
+        Raises:
+            InputError: a device of the training rows is not in the catalogue.
+        """
         from predictor.training.cost.examples import balanced
         from predictor.training.cost.fit import CostConfig, fit_cost
         from predictor.training.cost.operators import operator_examples, sample_operators
@@ -40,7 +44,7 @@ class OperatorCostPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] seconds; NaN for a device outside the catalogue, or a dimension missing."""
+        """[n] seconds; NaN for a device outside the catalogue, or if a dimension is missing."""
         from models.cost.single_operators import operator_times
 
         return operator_times(self.model_, test.rows)[0]

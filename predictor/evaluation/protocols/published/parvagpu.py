@@ -1,4 +1,4 @@
-"""Equal inference processes in MIG slices: a network left out."""
+"""Equal inference processes in MIG slices, with a network held out."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NAME = "parvagpu-by-model"
 
 
 def once_a_set(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """Members of a set are equal processes of one measurement: the first is scored."""
+    """One row per set: its members are equal processes of one measurement, so only the first is scored."""
     return frame.assign(is_target=frame["member"] == 0)
 
 

@@ -1,4 +1,5 @@
-"""Equal processes in a slice, by what the cost model says one of them keeps busy of it: processor sharing, and trees on top."""
+"""Equal processes in a slice, from the share of time one of them keeps it busy: processor sharing, and trees
+on top."""
 
 from __future__ import annotations
 
@@ -16,22 +17,23 @@ _PROTOCOL = "parvagpu-by-model"
 
 
 class ProcessSharing:
-    """n processes that each keep the slice busy for a share u of their step alone run n u times as long, where that is above 1.
+    """Processor sharing: n processes that each keep the slice busy for a share u of their solo step run n u
+    times as long.
 
-    u is the cost model's busy time over the measured step alone.
+    They are not slowed if n u is at most 1. u is the cost model's busy time over the measured solo step time.
 
     Args:
-        corrected: whether trees learn the rest, from what the cost model says of a step.
+        corrected: whether trees predict the ratio instead, from the cost model's figures for a step.
     """
 
     def __init__(self, corrected: bool) -> None:
         self.corrected = corrected
 
     def fit(self, train: Bundle, seed: int = 0) -> ProcessSharing:
-        """Learn from the measured points of `train`, where anything is learned.
+        """Learn from the measured points of `train`, if anything is learned.
 
         Raises:
-            InputError: there is none.
+            InputError: no measured points.
         """
         from sklearn.ensemble import ExtraTreesRegressor
 
@@ -46,7 +48,7 @@ class ProcessSharing:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] throughput ratio; NaN where a network's graph or its step alone is unknown."""
+        """[n] throughput ratio; NaN if a network's graph or its solo step time is unknown."""
         features, log_ratio = _features(test)
         known = np.isfinite(features).all(axis=1)
         if self.corrected and known.any():
@@ -94,7 +96,11 @@ def _features(bundle: Bundle) -> tuple[Floats, Floats]:
 
 @lru_cache(maxsize=4_000)
 def _cost(spec: str, device: str) -> tuple[float, ...]:
-    """Seconds of a step by the cost model: busy, all of it, launching, copying, arithmetic, traffic; launches; busy on the whole card."""
+    """Seconds of a step by the cost model.
+
+    These are busy, total, launching, copying, arithmetic and traffic; then the number of launches, and the
+    busy time on the whole card.
+    """
     from models.cost import default_cost_model
 
     job, on_card = job_input(spec, device), job_input(spec, split_device(device)[0])

@@ -1,4 +1,4 @@
-"""Inference under MPS shares: a network left out, its time with the whole device known."""
+"""Inference under MPS shares, with a network held out; its time on the whole device is known."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _NAME = "rapp-by-model"
 
 
 def held_to_a_share(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """Rows below the whole device, with the step time that the same job has on all of it."""
+    """Rows below the whole device, with the same job's step time on the whole device."""
     key = ["device", "architecture", "batch_size", "campaign"]
     whole = frame[frame["sm_share_ratio"] == 1.0].drop_duplicates(key).set_index(key)["step_time_s"]
     rows = frame[frame["sm_share_ratio"] < 1.0]

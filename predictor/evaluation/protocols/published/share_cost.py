@@ -1,4 +1,4 @@
-"""Steps under an MPS share: the whole device's step, times how much longer a cost model says it takes, corrected by regression."""
+"""Steps under an MPS share: the step on the whole device, scaled by a cost model, corrected by regression."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ _fits: OrderedDict[tuple[int, frozenset[int], int], CostModel] = OrderedDict()
 
 
 class ShareCostPredictor:
-    """Relative slowdown by a cost model that is fitted to the training rows, at shares and on the whole device.
+    """Relative slowdown by a cost model fitted to the training rows, at shares and on the whole device.
 
-    No fit has seen the group of networks (`bucket_of`) that it is asked for.
+    No fit has seen the group of networks (`bucket_of`) for which it is queried.
 
     Args:
-        corrected: whether trees and a support vector regression learn what the cost model is off by, on training networks that were
-            left out of it; the answer is corrected by their mean.
+        corrected: whether to correct by the mean of trees and a support vector regression, which learn the
+            cost model's error on training networks left out of its fit.
     """
 
     def __init__(self, corrected: bool) -> None:
@@ -53,7 +53,7 @@ class ShareCostPredictor:
         return self
 
     def predict(self, test: Bundle) -> Floats:
-        """[n] seconds; NaN where a network's graph is unknown."""
+        """[n] seconds; NaN if a network's graph is unknown."""
         result = np.full(len(test.rows), np.nan)
         buckets = np.array([bucket_of(name) for name in test.rows["architecture"]])
         for bucket in np.unique(buckets).tolist():
@@ -71,7 +71,8 @@ class ShareCostPredictor:
         return np.where(known, whole * np.exp(log_ratio), np.nan)
 
     def _correction(self, bucket: int) -> VotingRegressor:
-        """What fits are off by on the networks of other groups, each left out of its fit together with `bucket`."""
+        """Regression of the errors on networks of other groups, each left out of its fit together with
+        `bucket`."""
         features, errors = [], []
         of = self.rows_["architecture"].map(bucket_of)
         for other in sorted(set(of) - {bucket}):
@@ -98,7 +99,8 @@ class ShareCostPredictor:
 
 
 def _regression(seed: int) -> VotingRegressor:
-    """The mean of a forest, which jumps, and of a smooth regression, which does not; both were chosen on training networks alone."""
+    """The mean of a forest, which is discontinuous, and a smooth regression; both were chosen on training
+    networks only."""
     from sklearn.ensemble import ExtraTreesRegressor, VotingRegressor
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -110,7 +112,7 @@ def _regression(seed: int) -> VotingRegressor:
 
 
 def bucket_of(architecture: str) -> int:
-    """Group of a network, by its name."""
+    """Group of a network, by a hash of its name."""
     return crc32(architecture.encode()) % _BUCKETS
 
 
@@ -133,7 +135,11 @@ def _examples(rows: pd.DataFrame, seed: int) -> list[CostExample]:
 
 
 def share_features(model: CostModel, rows: pd.DataFrame) -> tuple[Floats, Floats]:
-    """[n, F] features and [n] log of step time under the share over that of the whole device, by `model`; NaN where unknown."""
+    """[n, F] features, and [n] log ratio of the step times under the share and on the whole device, by
+    `model`.
+
+    NaN if unknown.
+    """
     features = np.full((len(rows), 9 + len(_CURVE)), np.nan)
     log_ratio = np.full(len(rows), np.nan)
     costs = {}

@@ -1,4 +1,7 @@
-"""A job's step on a MIG slice from its run on the whole card: how many multiprocessors and how much bandwidth it can use."""
+"""A job's step on a MIG slice from its run on the whole card.
+
+The model estimates how many multiprocessors and how much bandwidth the job can use.
+"""
 
 from __future__ import annotations
 
@@ -10,25 +13,27 @@ from predictor.evaluation.protocols.registry import Contender, register
 from profiling.devices import get_device
 from profiling.errors import InputError
 
-# What tells how many multiprocessors a job can fill: power (log) and the share of time in which a kernel ran.
+# Features that indicate how many multiprocessors a job can fill: power (log), and the share of time in which
+# a kernel ran.
 _PROFILE = ("whole_power_w", "whole_utilization_ratio")
-# A weak pull of the profile's weights towards 0, and the log error from which on an error counts in proportion.
+# Ridge penalty on the profile's weights, and the log error beyond which the loss becomes linear.
 _RIDGE, _TOLERANCE = 0.05, 0.1
 
 
 class SliceDemand:
     """Step on a slice over that on the whole card: ((1 + (d/s)^p + (b/m)^p) / (1 + d^p + b^p))^(1/p).
 
-    s and m are the slice's shares of multiprocessors and memory bandwidth; d, log-linear in the profile of the whole card, and b, in
-    proportion to the bandwidth measured there, are what the job asks of them, over what does not depend on the slice (the host, and
-    what waits for data). p says how far the three overlap.
+    s and m are the slice's shares of multiprocessors and memory bandwidth. d and b are the job's demands for
+    them, relative to the part of a step that does not depend on the slice (the host, waiting for data): d is
+    log-linear in the profile on the whole card, b proportional to the bandwidth measured there. p controls
+    how far the three overlap.
     """
 
     def fit(self, train: Bundle, seed: int = 0) -> SliceDemand:  # noqa: ARG002
-        """Learn p, the weights of the profile and of the bandwidth by least squares on logs; `seed` is not used.
+        """Learn p and the weights of profile and bandwidth by least squares on logs; `seed` is not used.
 
         Raises:
-            InputError: there is no measured row.
+            InputError: no measured points.
         """
         from scipy.optimize import least_squares
 
@@ -57,7 +62,7 @@ class SliceDemand:
 
 
 def _log_ratio(weights: Floats, profile: Floats, bandwidth: Floats, cores: Floats, memory: Floats) -> Floats:
-    """[n] log of the step on slices with shares `cores` and `memory` over that on the whole card.
+    """[n] log ratio of the step on slices with shares `cores` and `memory` to that on the whole card.
 
     Args:
         weights: overlap, level of d, weight of b, weights of the profile.
@@ -84,7 +89,7 @@ def _inputs(bundle: Bundle) -> tuple[Floats, Floats, Floats]:
 
 
 def slice_shares(name: str) -> tuple[float, float]:
-    """A slice's multiprocessors and memory bandwidth over the largest slice's.
+    """A slice's multiprocessors and memory bandwidth relative to the largest slice's.
 
     Raises:
         UnknownNameError: no such device.

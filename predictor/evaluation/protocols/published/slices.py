@@ -1,4 +1,4 @@
-"""Training steps on MIG slices of an A100: a network left out, its run on the whole card known."""
+"""Training steps on MIG slices of an A100, with a network held out; its run on the whole card is known."""
 
 from __future__ import annotations
 
@@ -17,12 +17,13 @@ if TYPE_CHECKING:
 
 _NAME = "miso-slices-by-model"
 _CARD, _WHOLE = "a100", "a100:mig=7g"
-# Measured on the whole card, and known of a network that is left out.
+# Measured on the whole card, and known for a held-out network.
 _KNOWN = ("utilization_ratio", "memory_bandwidth_ratio", "power_w")
 
 
 def on_slices(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Rows of slices smaller than the card, with step time, utilisation, bandwidth and power of the same job on all of it."""
+    """Rows of slices smaller than the card, with the same job's step time, utilisation, bandwidth and power
+    on the whole card."""
     whole = frame[frame["device"] == _WHOLE].groupby("workload")["step_time_s"].mean()
     known = {"step_time_s": whole}
     solo = tables["solo"]

@@ -1,4 +1,4 @@
-"""Baselines of the step time of a job alone, shared by several protocols."""
+"""Baselines of the solo step time, shared by several protocols."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ from predictor.evaluation.protocols.graphs import kind_times
 from predictor.evaluation.protocols.registry import Contender, register
 
 TARGETS = ("solo_step_time_s",)
-# What makes two step times of one network differ, the device first: it is what a linear model can best do without.
+# What distinguishes step times of one network; the device comes first, because a linear model can most easily
+# do without it.
 SETTING = ("device", "campaign", "framework", "precision", "memory_layout", "compiler", "mode")
-# By totals that publishers state; and by the computation graphs of the networks.
+# Baselines from published totals, and from the networks' computation graphs.
 OF_TOTALS = ("constant", "linear", "trees-summary", "roofline")
 OF_GRAPHS = ("graph-roofline", "graph-kinds", "graph-trees")
-# Who predicts the step of a job alone; a learned cost model is added here.
+# Contenders for the solo step time; a learned cost model is added here.
 OF_STEPS = (*OF_TOTALS, *OF_GRAPHS, "cost-model", "cost-model-3")
-# The cost model with a graph network over operators; where it is asked whether neighbours tell more.
+# Cost models with a graph network over operators, for protocols that test whether neighbours help.
 OF_NEIGHBOURS = (
     "cost-e-ggat-1",
     "cost-e-ggat-2",
@@ -35,12 +36,12 @@ OF_NEIGHBOURS = (
 
 
 def whole_step_s(bundle: Bundle) -> Floats:
-    """[n rows of `bundle`] seconds of the same job on the whole device, where its rows are of a part of one."""
+    """[n rows of `bundle`] seconds of the same job on the whole device, for rows of a part of one."""
     return bundle.rows["whole_step_time_s"].to_numpy(dtype=np.float64)
 
 
 def register_parts(protocol: str, baselines: Mapping[str, Callable[[], FoldPredictor]]) -> None:
-    """Let baselines of steps on a part of a device take part in `protocol`."""
+    """Register baselines of steps on a part of a device for `protocol`."""
     for name, make in baselines.items():
         register(
             Contender(name, make, targets=TARGETS, protocols=frozenset({protocol}), seconds_per_fold=0.05)
@@ -61,7 +62,7 @@ def _linear(only: tuple[str, ...] = ()) -> FoldPredictor:
 def _trees() -> FoldPredictor:
     from models.baselines.summary_trees import SummaryTreePredictor
 
-    # The campaign stands for versions of the framework.
+    # The campaign identifies the version of the framework.
     return SummaryTreePredictor(_totals, SETTING)
 
 

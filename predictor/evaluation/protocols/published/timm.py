@@ -1,4 +1,4 @@
-"""timm's networks alone: families left out, and devices left out."""
+"""timm's networks alone, with families or devices held out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def training(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
 
 
 def inference(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """Rows of inference steps; `network` is the bare name, because collections differ by release."""
+    """Rows of inference steps; `network` is the bare name, because collections differ between releases."""
     rows = frame[frame["mode"] == "inference"]
     return rows.assign(network=rows["architecture"].str.rpartition("/")[2])
 
@@ -36,7 +36,8 @@ def inference_cells(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def cells_left_out(frame: pd.DataFrame, seed: int) -> list[Fold]:
-    """On each device in turn a part of the families is left out; everything else stays, the same networks on other devices included."""
+    """Hold out a part of the families on each device in turn; the same networks on other devices stay in
+    training."""
     fold_of = deal(frame["family"], _FOLDS, seed)
     cells = frame.drop_duplicates("cell").set_index("cell")
     part = cells["device"] + " " + cells["family"].map(fold_of)
