@@ -20,8 +20,9 @@ class TrainingConfig:
 
     Attributes:
         seed: random seed; the same seed gives the same loss.
-        ensemble: number of co-location networks. encoder_steps, encoder_batch, encoder_learning_rate:
-        pre-training on solo step times, `encoder_batch` graphs per step.
+        ensemble: number of co-location networks.
+        encoder_steps, encoder_batch, encoder_learning_rate: pre-training on solo step times, `encoder_batch`
+            graphs per step.
         encoder_scale: Cauchy scale of the log error of a solo step time; larger residuals are down-weighted,
             because loaders and simulators that keep a GPU waiting say nothing about other models' graphs.
         epochs, learning_rate, weight_decay: for the co-location networks.

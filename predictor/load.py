@@ -1,4 +1,4 @@
-"""A predictor by name."""
+"""Loads a predictor by name."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ REGISTERED = "models:/"
 
 
 def load_predictor(name: str | Path = "default", graph_source: GraphSource | None = None) -> Predictor:
-    """A predictor by name: `default` (ships with the project), a folder, or `models:/...` of the MLflow registry.
+    """Load a predictor by name: `default` (shipped), a folder, or `models:/...` of the MLflow registry.
 
     Raises:
-        UnknownNameError: there is no such predictor.
+        UnknownNameError: no such predictor.
         UnavailableError: the registry cannot be reached, or has no such model.
     """
     name = str(name)

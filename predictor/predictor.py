@@ -1,4 +1,5 @@
-"""`Predictor`: answers how co-location sets run; with scikit-learn's conventions (`fit`, `predict`, `score`)."""
+"""`Predictor`: predicts how co-location sets run, with scikit-learn's conventions (`fit`, `predict`,
+`score`)."""
 
 from __future__ import annotations
 
@@ -185,9 +186,11 @@ class Predictor:
         nodes: int = 1,
         rewrapped: bool = True,
     ) -> LayerThroughput:
-        """Throughput and memory with the first `frozen_prefix` atomic layers frozen: `predictor.freezing.layer_throughput`,
-        scaled to the job's own solo step time, measured or else predicted here. On one GPU without a cache the answer is
-        that of `predict` for the job with this prefix.
+        """Predict throughput and memory with the first `frozen_prefix` atomic layers frozen.
+
+        See `predictor.freezing.layer_throughput`; times are scaled to the job's solo step time, measured or
+        predicted by this predictor. On one GPU without a cache, the answer equals that of `predict` for the
+        job with this prefix.
         """
         from predictor.freezing import layer_throughput
 

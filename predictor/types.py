@@ -1,4 +1,4 @@
-"""What a prediction is: for people (`Prediction`) and for policies (`PredictionArrays`)."""
+"""Types of predictions: for people (`Prediction`) and for policies (`PredictionArrays`)."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 
 
-# Structs of msgspec are made several times as fast as frozen dataclasses, and an answer is some dozens of them.
+# msgspec structs are created several times as fast as frozen dataclasses, and an answer has dozens of them.
 class Quantity(Struct, frozen=True, gc=False):
-    """A value with its 90 % interval, in the unit that the field's name says."""
+    """A value with its 90 % interval, in the unit given by the field's name."""
 
     value: float
     lower: float
@@ -36,9 +36,9 @@ class MemberPrediction(Struct, frozen=True, gc=False):
         solo_step_time_s, step_time_s: seconds per step alone and in the set.
         slowdown: step time / solo step time, at least 1.
         throughput_ratio: its inverse.
-        memory_bytes: what the process takes on the device, context included.
-        utilization_ratio: share of the device's time that it gets, 0 to 1.
-        in_domain: whether the job is like those that the predictor learned from.
+        memory_bytes: device memory of the process, context included.
+        utilization_ratio: the job's share of the device's time, 0 to 1.
+        in_domain: whether the job resembles those in training.
     """
 
     job: str
@@ -67,7 +67,8 @@ class Prediction:
     """How a co-location set runs, with intervals and reasons.
 
     Attributes:
-        never_measured: what of the question no training set had: device, sharing mode, precision, mode, framework.
+        never_measured: aspects of the query that no training set had: device, sharing mode, precision, mode,
+            framework.
     """
 
     device: str
@@ -126,8 +127,12 @@ class PredictionArrays:
 
 
 class SetPredictor(Protocol):
-    """What a policy needs: the default predictor, a table of measurements (ground truth) or a test double."""
+    """Interface that policies need: a predictor, a table of measurements (ground truth) or a test double."""
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """Predict all `sets` in one call. Raises `UnknownNameError` for an unknown device or model."""
+        """Predict all `sets` in one call.
+
+        Raises:
+            UnknownNameError: unknown device or model.
+        """
         ...

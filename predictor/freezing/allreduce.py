@@ -1,8 +1,8 @@
-"""Gradient exchange of data-parallel training when a prefix is frozen.
+"""Gradient exchange of data-parallel training with a frozen prefix.
 
-Two cases differ in what a frozen bucket does. A model that is wrapped again after freezing reduces unfrozen gradients
-only; one that was wrapped before (`find_unused_parameters`) reduces all of them, and the frozen ones without a backward
-pass to hide behind, so that freezing *adds* exposed time. Measurements of the second kind: BERT-MLM on V100, where the
+There are two cases. A model that is wrapped again after freezing reduces only unfrozen gradients. A model
+wrapped before freezing (`find_unused_parameters`) reduces all gradients, and the frozen ones have no backward
+pass to overlap with, so freezing *adds* exposed time. BERT-MLM on V100 was measured in the second case: its
 exposed time doubles from k = 0 to 72 of 103.
 """
 
@@ -18,15 +18,16 @@ from profiling.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class Exchange:
-    """Time of an all-reduce of all gradients, and how much of it the backward pass hides.
+    """Time of an all-reduce of all gradients, and how much of it overlaps with the backward pass.
 
     Attributes:
         base_s: time on many GPUs of one node, before the ring's (n - 1) / n.
-        per_doubling_s: more for each doubling of the GPUs (stragglers, latency).
-        across_nodes_s: more where the ring leaves the node.
-        overlap_ratio: share of the backward pass that an exchange can hide behind, 0 to 1.
+        per_doubling_s: additional time for each doubling of the GPUs (stragglers, latency).
+        across_nodes_s: additional time if the ring leaves the node.
+        overlap_ratio: share of the backward pass with which an exchange can overlap, 0 to 1.
         last_bucket_ratio: share of the exchange that is always exposed: the last bucket.
-        slowdown_one_node, slowdown_per_doubling: compute time on n GPUs over that on one (input pipeline, power).
+        slowdown_one_node, slowdown_per_doubling: compute time on n GPUs relative to one (input pipeline,
+            power).
     """
 
     base_s: float = 0.0
@@ -52,9 +53,10 @@ class Exchange:
     def exposed_s(
         self, parameter_share: Floats, backward_s: Floats, gpus: Floats, nodes: Floats, *, rewrapped: bool
     ) -> Floats:
-        """[N] seconds of a step that wait for the exchange alone.
+        """[N] seconds of a step spent waiting for the exchange.
 
-        Non-increasing in k together with `backward_s` when `rewrapped`, because `overlap_ratio` is at most 1.
+        If `rewrapped`, they are non-increasing in k together with `backward_s`, because `overlap_ratio` is at
+        most 1.
         """
         full = self.full_s(gpus, nodes)
         trained = np.maximum(

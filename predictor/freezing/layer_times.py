@@ -1,4 +1,4 @@
-"""Seconds per atomic layer from a graph and a device type alone, by the cost model: for models without measurements."""
+"""Seconds per atomic layer by the cost model, for models without measurements."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ class FrameworkCosts:
         device_factor: ratio of actual kernel times to the cost model's.
         launch_s: seconds from one kernel to the next when the device waits for the host.
         optimizer_launch_s: the same inside the optimiser.
-        update_kernels: kernels that update one tensor of parameters where the optimiser goes tensor by tensor (about 4
-            for SGD with momentum and weight decay, 12 for AdamW); 0: it handles all tensors at once, as captured.
-        gradient_bytes_per_s: rate at which hooks on gradients (statistics, copies) read parameters' bytes.
-        step_overhead_s: seconds per step that depend on nothing else.
+        update_kernels: kernels per parameter tensor, for an optimiser that updates tensors one by one (about
+            4 for SGD with momentum and weight decay, 12 for AdamW); 0 for one that updates all at once, as
+            captured.
+        gradient_bytes_per_s: rate at which gradient hooks (statistics, copies) read the parameters' bytes.
+        step_overhead_s: fixed seconds per step.
         sample_overhead_s: seconds per sample outside the device (input pipeline).
     """
 
@@ -47,16 +48,16 @@ class FrameworkCosts:
 
 @dataclass(frozen=True, eq=False)
 class LayerTimes:
-    """Seconds of one step on one GPU by atomic layer. L layers.
+    """Seconds of one step on one GPU, by atomic layer, for L layers.
 
     Attributes:
-        forward_s, backward_s: [L]; `backward_s` holds the gradients of weights and of inputs.
-        input_gradient_s: [L] the part of `backward_s` of layer l and later that falls away when those before l are
-            frozen: gradients of the inputs of what is trained first.
+        forward_s, backward_s: [L]; `backward_s` includes the gradients of weights and of inputs.
+        input_gradient_s: [L] the part of `backward_s` of layers from l on that is no longer needed if those
+            before l are frozen: gradients of the inputs of the first trained operators.
         optimizer_s: [L] update of the layer's own parameters.
         overhead_s: the rest of the step.
         parameter_bytes: [L].
-        boundary_bytes: [L] output of layer l for the whole batch: what an activation cache holds.
+        boundary_bytes: [L] output of layer l for the whole batch, which an activation cache would hold.
     """
 
     forward_s: Floats
@@ -74,7 +75,8 @@ class LayerTimes:
     def split(
         self, frozen_prefix: int, cache_bytes_per_s: float | None = None
     ) -> tuple[float, float, float, float]:
-        """Seconds of input and forward, backward, optimiser, and the rest, with `frozen_prefix` layers frozen."""
+        """Seconds of (input and forward, backward, optimiser, the rest) with `frozen_prefix` layers
+        frozen."""
         k = frozen_prefix
         forward = float(self.forward_s.sum())
         if cache_bytes_per_s is not None and k > 0:
@@ -93,9 +95,11 @@ def layer_times(
     """Time the layers of an unfrozen graph.
 
     Args:
-        workload: precision, layout and mode of the job; FP32 training by default.
-        costs: of the framework; typical ones by default.
-        cost: of the unfrozen job, where it is known already; that of the shipped cost model by default.
+        graph: the graph.
+        device: the device.
+        workload: gives precision, layout and mode; FP32 training by default.
+        costs: framework overhead; typical values by default.
+        cost: cost of the unfrozen job, if already known; by default, computed with the shipped cost model.
 
     Raises:
         InputError: the graph names no layers, or the device lacks the precision.
@@ -116,7 +120,7 @@ def layer_times(
     gradient, boundary = np.zeros(count), np.zeros(count)
     for layer in range(count):
         own = np.flatnonzero(owner == layer)
-        # What a cut before this layer takes from the backward passes behind it.
+        # Backward time of the layers from here on that a cut before this layer saves.
         share = pass_mask(graph, replace(job, frozen_prefix=layer))[1]
         gradient[layer] = ((1.0 - share) * busy[1])[owner >= layer].sum()
         written = own[columns["bytes_written"][own] > 0]
@@ -133,7 +137,7 @@ def layer_times(
 
 
 def owning_layers(graph: ComputationGraph) -> list[int]:
-    """For each operator the atomic layer whose freezing stops its backward pass."""
+    """For each operator, the atomic layer whose freezing stops its backward pass."""
     owners, current = [], 0
     for op in graph.operators:
         current = max(current, op.layer_index)

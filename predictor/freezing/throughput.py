@@ -1,4 +1,4 @@
-"""`layer_throughput`: how fast a job trains when its first k atomic layers are frozen."""
+"""`layer_throughput`: training speed of a job whose first k atomic layers are frozen."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ class LayerThroughput:
     """One step of a job with a frozen prefix. Times are per step; `samples_per_s` is over all GPUs.
 
     Attributes:
-        speedup: throughput over that of the same job with nothing frozen, on the same GPUs.
-        memory_bytes: on each GPU, context included.
-        anchored: whether a measured or predicted step time was given, and set the scale.
+        speedup: throughput relative to the same job with nothing frozen, on the same GPUs.
+        memory_bytes: per GPU, context included.
+        anchored: whether times were scaled to a given step time, measured or predicted.
     """
 
     workload: str
@@ -71,25 +71,28 @@ def layer_throughput(
     """Predict step time, throughput and memory of `workload` with `frozen_prefix` layers frozen.
 
     Args:
-        workload: batch size is per GPU; its own `frozen_prefix` is what a solo measurement was made at.
+        workload: its batch size is per GPU; its own `frozen_prefix` is the one at which solo measurements
+            were made.
         device: catalogue name.
         frozen_prefix: atomic layers to freeze; None takes the workload's.
-        gpus, nodes: data-parallel replicas, and the nodes they are on.
+        gpus, nodes: number of data-parallel replicas, and of the nodes that they are on.
         cache: read the prefix's output from a warm activation cache: True, or its rate in bytes/s.
         rewrapped: whether frozen gradients leave the all-reduce (see `predictor.freezing.allreduce`).
         network_bytes_per_s: rate between nodes, one direction.
-        anchor_step_time_s: step time of `workload` alone on one GPU, measured or predicted; the times are scaled to it.
-            `workload.solo.step_time_s` comes first, the cost model's step time last.
-        featurizer: gives graphs and costs; the process's own when None.
-        heads: constants of the memory that a process takes.
+        anchor_step_time_s: step time of `workload` alone on one GPU, measured or predicted, to which times
+            are scaled. `workload.solo.step_time_s` takes precedence over it; without either, the cost model's
+            step time is used.
+        featurizer: provides graphs and costs; the process's shared one if None.
+        heads: constants of a process's memory.
 
     Returns:
-        On one GPU without a cache the step time and memory that a prediction of the job with this `frozen_prefix` gives.
-        The step time is non-increasing in `frozen_prefix` on one GPU, and on several when `rewrapped`, without a cache.
+        On one GPU without a cache, the step time and memory of a prediction for the job with this
+        `frozen_prefix`. Without a cache, the step time is non-increasing in `frozen_prefix` on one GPU and,
+        if `rewrapped`, on several.
 
     Raises:
         InputError: a number is out of range, or the model names no atomic layers.
-        UnknownNameError: device or model.
+        UnknownNameError: unknown device or model.
     """
     spec = get_device(device)
     rate = _cache_rate(cache)
@@ -112,9 +115,9 @@ def layer_throughput(
     stretch = anchor / job(measured_at).cost.step_time_s if anchor else 1.0
     exchange = _exchange(times, spec, nodes, network_bytes_per_s)
 
-    # The cost model says how long a step takes, the layers' times what the device's part of it is made of. What freezing saves beyond the
-    # optimiser comes off the backward pass: were all parts scaled anew, that would fall by more than the step does, and an exchange behind
-    # it would cost more than was saved.
+    # The step time is the cost model's; the layers' times only divide the device's part of it. What freezing
+    # saves beyond the optimiser is taken off the backward pass. Rescaling all parts instead would shorten the
+    # backward pass by more than the step, and an overlapping exchange would then cost more than was saved.
     overhead = stretch * (unfrozen_job.cost.overhead_s + unfrozen_job.cost.host_s)
     scale = (stretch * unfrozen_job.cost.step_time_s - overhead) / sum(times.split(0)[:3])
 
@@ -169,14 +172,15 @@ def layer_throughput(
 
 @lru_cache(maxsize=32)
 def _times_of(job: JobOnDevice, workload: Workload) -> LayerTimes:
-    """Layer times of an unfrozen job, kept because a request asks for many prefixes of it."""
+    """Layer times of an unfrozen job, cached because a request asks for many prefixes."""
     return layer_times(job.graph, job.device, workload, cost=job.cost)
 
 
 def _memory_bytes(
     job: JobOnDevice, measured: JobOnDevice, workload: Workload, heads: HeadCalibration
 ) -> float:
-    """As predicted; a measurement at another prefix is moved by what the two predictions differ."""
+    """Predicted memory; a measurement at another prefix is shifted by the difference between the two
+    predictions."""
     predicted = member_memory_bytes(job, SoloProfile(), heads)
     if workload.solo.memory_bytes is None:
         return predicted

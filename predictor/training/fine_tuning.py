@@ -67,7 +67,7 @@ def fine_tune(
     config: FineTuning | None = None,
     report: LossCallback | None = None,
 ) -> Predictor:
-    """A new predictor from `base` and new measured sets; `base` is unchanged.
+    """Fine-tune `base` on new measured sets, as a new predictor; `base` is unchanged.
 
     Args:
         base: a fitted predictor, whose network configuration is used.

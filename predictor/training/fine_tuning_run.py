@@ -1,4 +1,7 @@
-"""One fine-tuning run: from a checkpoint and few new rows to another checkpoint, with before and after, MLflow, model card."""
+"""One fine-tuning run, from a checkpoint and a few new rows to a new checkpoint.
+
+It also compares before and after, logs to MLflow and writes a model card.
+"""
 
 from __future__ import annotations
 
@@ -50,8 +53,8 @@ def fine_tune_run(
         system_metrics: also log CPU, memory and GPU usage to MLflow.
 
     Returns:
-        `model_version`, `ancestors`, `comparison` (before and after, on the new sets and, where some are at hand, on
-        those that the base was made of), `run_id`, `tracking_uri`.
+        `model_version`, `ancestors`, `comparison` (before and after, on the new sets and, if available, on
+        those that the base was trained on), `run_id`, `tracking_uri`.
 
     Raises:
         InputError: see `fine_tune`.
@@ -97,7 +100,7 @@ BEFORE_AND_AFTER = (
 def before_and_after(
     base: Predictor, after: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
 ) -> dict[str, dict[str, Any]]:
-    """Metrics of both on the new sets, and on those of `base` that are in the tables."""
+    """Metrics of both on the new sets, and on those training sets of `base` that are in the tables."""
     known = colocation.set_id.astype(str).isin(set(base.fitted_.manifest.set_ids))
     comparison = {}
     for side, rows in (("new sets", colocation[~known]), ("old sets", colocation[known])):

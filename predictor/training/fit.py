@@ -31,13 +31,15 @@ if TYPE_CHECKING:
     from predictor.fitted.fitted import Fitted
 
 
-# Arguments of `Intervals.fit`: by group of intervals log error and predicted log slowdown; solo step times; utilisation.
+# Arguments of `Intervals.fit`: log error and predicted log slowdown per group of intervals; solo step times;
+# utilisation.
 Residuals = tuple[dict[str, tuple[np.ndarray, np.ndarray]], np.ndarray, np.ndarray]
 
 # Most models fitted to calibrate intervals; each holds out its share of the architectures.
 CROSS_FITS = 6
 
-# Measurements of one job on one device type that differ by more measure different things.
+# Measurements of one job on one device type that differ by more than this factor measure different
+# quantities.
 SAME_STEP = 3.0
 
 
@@ -111,8 +113,8 @@ def cross_fitted_intervals(
 ) -> Intervals:
     """Intervals from residuals of architectures held out in turn, several at a time if there are many.
 
-    How much wider they are on a type of device that was never measured comes from leaving out each type, together with a
-    part of the architectures, where there are at least two.
+    How much wider they are on a device type that was never measured comes from holding out each type together
+    with a part of the architectures, if there are at least two types.
     """
     single = replace(config, ensemble=1)
 
@@ -145,7 +147,8 @@ def cross_fitted_intervals(
 
 
 def _device_groups(examples: Examples, by_architecture: Sequence[Group]) -> list[Group]:
-    """Each type of GPU together with one group of architectures: neither was seen of the sets that are scored.
+    """Each GPU type with one group of architectures: scored sets have an unseen device and an unseen
+    architecture.
 
     CPUs are not held out, because sharing a CPU says nothing about how much an unmeasured GPU differs from
     measured ones.
@@ -168,12 +171,12 @@ def _device_groups(examples: Examples, by_architecture: Sequence[Group]) -> list
 
 
 def left_out_errors(model: CotenantModel, fold: ExampleFold, solo: pd.DataFrame) -> dict[str, np.ndarray]:
-    """Errors of `model` on the test side of `fold`, for sets and for jobs alone.
+    """Errors of `model` on the test side of `fold`, for sets and for solo runs.
 
     Returns:
-        per group of intervals, `GROUP` the log error of the ratio and `GROUP slowdown` the predicted log slowdown, of
-        what was measured and is not censored; `alone`, the log error of the solo step times; `utilization`, what the
-        sets' utilisation is off by.
+        per group of intervals, `GROUP` the log error of the ratio and `GROUP slowdown` the predicted log
+        slowdown, of measured, uncensored rows; `alone`, the log error of the solo step times; `utilization`,
+        the error of the sets' utilisation.
     """
     errors = {}
     left_out, scored = fold.test, fold.test.scored
@@ -191,7 +194,7 @@ def left_out_errors(model: CotenantModel, fold: ExampleFold, solo: pd.DataFrame)
 
 
 def residuals_of(parts: Sequence[dict[str, np.ndarray]]) -> Residuals:
-    """Arguments of `Intervals.fit` from what `left_out_errors` gave, one after the other."""
+    """Arguments of `Intervals.fit` from several results of `left_out_errors`, concatenated."""
 
     def joined(name: str) -> np.ndarray:
         return np.concatenate([part[name] for part in parts]) if parts else np.zeros(0)
@@ -204,7 +207,7 @@ def residuals_of(parts: Sequence[dict[str, np.ndarray]]) -> Residuals:
 
 
 def within(report: LossCallback | None, part: str) -> LossCallback | None:
-    """`report` with the part of the run before the name of the phase."""
+    """`report` with the part of the run prefixed to the name of the phase."""
     if report is None:
         return None
     return lambda phase, step, steps, loss: report(f"{part}: {phase}", step, steps, loss)

@@ -33,12 +33,15 @@ def fit_heads(
     featurizer: Featurizer,
     start: HeadCalibration | None = None,
 ) -> HeadCalibration:
-    """Constants of the memory and utilisation heads by least absolute error; those of `start` if there are
-    too few measurements.
+    """Constants of the memory and utilisation heads by least absolute error.
+
+    They are those of `start` if there are too few measurements.
 
     Args:
-        examples: measured sets, for what sharing adds.
-        solo: the tidy table of jobs alone, for what one process takes.
+        examples: measured sets, for the memory that sharing adds.
+        solo: tidy table of solo runs, for the memory of one process.
+        featurizer: reads graphs.
+        start: constants to start from.
     """
     start = start or HeadCalibration()
     rows = _memory_rows(solo, featurizer)
@@ -56,7 +59,7 @@ def fit_heads(
         if not is_cpu(get_device(examples.devices[row]))
     ]
     offset, solo_error = _sharing_bytes(examples.subset(on_gpu), start)
-    # Bounds are for device memory; what a processor's processes share says nothing of it.
+    # Bounds are for device memory, about which the memory that processes share on a CPU says nothing.
     error = [
         abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration)))
         for job, b in rows
@@ -71,7 +74,7 @@ def fit_heads(
 
 
 def _memory_rows(solo: pd.DataFrame, featurizer: Featurizer) -> list[tuple[JobOnDevice, float]]:
-    """Jobs alone with their measured memory."""
+    """Solo runs with their measured memory."""
     rows = solo[(solo.gpus == 1) & solo.memory_bytes.notna()].to_dict("records")
     return [
         (featurizer.job(Workload.parse(str(r["workload"])), str(r["device"])), float(r["memory_bytes"]))
@@ -80,14 +83,15 @@ def _memory_rows(solo: pd.DataFrame, featurizer: Featurizer) -> list[tuple[JobOn
 
 
 def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
-    """Main memory of a process without its tensors; the least of what was seen where there are too few rows."""
+    """Median main memory of a process without its tensors; that of `start` if there are too few rows."""
     rest = [b - job.demand.state_bytes - job.demand.activation_bytes for job, b in rows if is_cpu(job.device)]
     return max(float(np.median(rest)), 0.0) if len(rest) >= ENOUGH else start.host_context_bytes
 
 
 def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
-    """Measured activations over those of `start`. From GPU rows alone: what a processor's processes take besides says nothing of a
-    GPU's allocator.
+    """Measured activations relative to those of `start`, from GPU rows only.
+
+    What else a process takes on a CPU says nothing about a GPU's allocator.
     """
     factors = [
         (b - process_bytes(job, start) - job.demand.state_bytes)

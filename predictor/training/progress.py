@@ -149,7 +149,8 @@ NOTHING_KEPT = Progress()
 
 
 def fingerprint(tables: Iterable[pd.DataFrame], *configuration: Any) -> str:
-    """Hash of tables, configurations (dataclasses or JSON values), the project's code, and torch, numpy and scikit-learn."""
+    """Hash of tables, configurations (dataclasses or JSON values), project code, and torch, numpy and
+    scikit-learn."""
     import sklearn
 
     digest = hashlib.sha256()

@@ -1,7 +1,8 @@
-"""What a predictor keeps of the sets that it was made of, so that it can learn more without forgetting them.
+"""What a predictor keeps of its training sets, so that it can learn more without forgetting them.
 
-Inputs only, as the network reads them: no measured co-location. When it learns from new sets, its own earlier answers to
-these are what it must keep to (learning without forgetting, Li and Hoiem, ECCV 2016).
+Only inputs are kept, as the network reads them, and no measured co-location. When it learns from new sets,
+its own earlier answers to these are additional targets (learning without forgetting, Li and Hoiem, ECCV
+2016).
 """
 
 from __future__ import annotations
@@ -16,26 +17,26 @@ from models.colocation_network import SetTensors
 from predictor.examples.examples import Examples
 from predictor.fitted.model import CotenantModel
 
-# Sets that are kept, each with and without its members' solo measurements.
+# Number of sets kept, each with and without its members' solo measurements.
 KEPT_SETS = 200
 
 
 def remember(model: CotenantModel, examples: Examples, seed: int = 0, sets: int = KEPT_SETS) -> SetTensors:
-    """Some of the sets, drawn at random, with and without solo measurements."""
+    """A random sample of the sets, with and without solo measurements."""
     drawn = np.random.default_rng(seed).permutation(len(examples.set_ids))[:sets]
     some = examples.subset([examples.set_ids[i] for i in drawn])
     return together(model.inputs(some), model.inputs(some.without_solo()))
 
 
 def together(first: SetTensors, second: SetTensors) -> SetTensors:
-    """The sets of both; the smaller are padded to the size of the larger."""
+    """Join both groups of sets; the smaller are padded to the size of the larger."""
     size = max(first.present.shape[1], second.present.shape[1])
     wide = [padded_to(sets, size) for sets in (first, second)]
     return SetTensors(*(torch.cat([getattr(sets, f.name) for sets in wide]) for f in fields(SetTensors)))
 
 
 def padded_to(sets: SetTensors, size: int) -> SetTensors:
-    """The same sets with room for `size` members."""
+    """Pad the sets to `size` members."""
     more = size - sets.present.shape[1]
     if not more:
         return sets
@@ -47,19 +48,20 @@ def padded_to(sets: SetTensors, size: int) -> SetTensors:
 
 
 def with_more_campaigns(sets: SetTensors, more: int) -> SetTensors:
-    """The same sets for a network that knows `more` campaigns besides; the last column stays that of the unknown."""
+    """The same sets for a network with `more` additional campaigns; the last column remains the unknown
+    one."""
     setting = sets.setting
     room = setting.new_zeros(len(setting), more)
     return replace(sets, setting=torch.cat([setting[:, :-1], room, setting[:, -1:]], 1))
 
 
 def to_tensors(sets: SetTensors) -> dict[str, Tensor]:
-    """By name, for a file."""
+    """Tensors by name, for a file."""
     return {f"replay.{f.name}": getattr(sets, f.name) for f in fields(SetTensors)}
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> SetTensors | None:
-    """What `to_tensors` gave; None where the file is of an older version."""
+    """Rebuild the argument of `to_tensors`; None if the file is from an older version."""
     names = [f.name for f in fields(SetTensors)]
     if "replay.demand" not in tensors:
         return None

@@ -25,15 +25,17 @@ if TYPE_CHECKING:
 
     from datasets.bundle import Bundle
 
-# One of so many folds of pairs is left out of the comparison; of fewer where there are fewer pairs of architectures.
+# Number of folds of pairs, one of which is held out for the comparison; fewer if there are fewer pairs of
+# architectures.
 _FOLDS = 5
 
 
 def load_config(path: Path | None, seed: int | None = None) -> tuple[NetworkConfig, TrainingConfig]:
-    """Read `network:` and `training:` from a YAML file; the defaults without one.
+    """Read `network:` and `training:` from a YAML file; defaults without one.
 
     Args:
-        seed: takes the place of the file's.
+        path: the file.
+        seed: overrides the file's.
 
     Raises:
         InputError: the file is not YAML, or a key or value is unknown.
@@ -56,7 +58,11 @@ def load_config(path: Path | None, seed: int | None = None) -> tuple[NetworkConf
 
 
 def _check_keys(body: dict[str, Any], config: Path | None) -> None:
-    """Raise `InputError` for the first key of a configuration that nothing has, with those that are near."""
+    """Check the keys of a configuration.
+
+    Raises:
+        InputError: a key is unknown; the hint names similar ones.
+    """
     network = body.get("network")
     encoder = network.get("encoder") if isinstance(network, dict) else None
     sections = (
@@ -82,10 +88,12 @@ def _check_keys(body: dict[str, Any], config: Path | None) -> None:
 def training_tables(
     data: Path | None, bundled: bool, own_use: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`colocation` and `solo` of a folder and, if asked, of the measurements that come with the project.
+    """`colocation` and `solo` of a folder and, if asked, of the bundled measurements.
 
     Args:
-        own_use: rows whose licence does not let a model be passed on are allowed; see `datasets.sources.check_may_learn`.
+        data: the folder.
+        bundled: whether to add the bundled measurements.
+        own_use: allow rows whose licence forbids passing on a model; see `datasets.sources.check_may_learn`.
 
     Raises:
         InputError: there is nothing to train on, or there are such rows and `own_use` is not set.
@@ -137,21 +145,22 @@ def train_run(
     keep_every_s: float = 20.0,
     system_metrics: bool = False,
 ) -> dict[str, Any]:
-    """Train, compare on pairs left out, write the checkpoint and log it all.
+    """Train, compare on held-out pairs, write the checkpoint and log everything.
 
-    What was done is kept in `OUT.progress` beside `out` until the run ends; the same call after a kill goes on from
-    there, and ends with the same bits (on the same machine, with the same number of threads).
+    Progress is stored in `OUT.progress` beside `out` until the run ends. After a kill, the same call resumes
+    there and gives bit-identical results (on the same machine, with the same number of threads).
 
     Args:
         data, bundled, own_use: see `training_tables`.
         out: folder of the checkpoint.
         network, training: configuration.
         baselines: whether to fit the baselines, too.
-        graphs: a `datasets.graph_dataset.ColocationDataset` to read computation graphs from; jobs that it lacks are captured.
-        tracking_uri, experiment: of MLflow.
-        report: follows the losses.
-        system_metrics: log use of processor, memory and GPU to MLflow as well.
-        keep_every_s: seconds between two states of a loop; the end of a stage is always kept.
+        graphs: a `datasets.graph_dataset.ColocationDataset` to read computation graphs from; jobs missing
+            there are captured.
+        tracking_uri, experiment: MLflow settings.
+        report: called with the losses.
+        system_metrics: also log CPU, memory and GPU usage to MLflow.
+        keep_every_s: seconds between stored states of a loop; the end of a stage is always stored.
 
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
@@ -219,7 +228,8 @@ def read_graphs(folder: Path) -> GraphSource:
 
 
 def planned_steps(training: TrainingConfig) -> int:
-    """Steps that a run reports, the comparison aside: the model itself, and a smaller one per group that is left out."""
+    """Steps that a run reports, without the comparison: the model itself, and a smaller one per held-out
+    group."""
     from predictor.training.fit import CROSS_FITS
 
     own = training.encoder_steps + training.ensemble * training.epochs
@@ -236,9 +246,11 @@ def compare(
     progress: Progress = NOTHING_KEPT,
     graph_source: GraphSource | None = None,
 ) -> dict[str, dict[str, Any]]:
-    """E-GGAT and the baselines on one fold of pairs left out: name to metrics, measured and predicted values, and all answers.
+    """E-GGAT and the baselines on one fold of held-out pairs.
 
-    Nothing where points of fewer than two pairs of architectures were measured: none can be left out.
+    Returns:
+        name to metrics, measured and predicted values, and all answers. Empty if fewer than two pairs of
+        architectures have measured points, because then none can be held out.
     """
     from dataclasses import replace
 
@@ -297,7 +309,7 @@ def _answer(entrant: Any, train: Bundle, test: Bundle, seed: int) -> dict[str, A
 def learned_sets(
     predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
 ) -> dict[str, dict[str, Any]]:
-    """Error on the very sets that were learned from: what trainings and fine-tunings alike can be compared by."""
+    """Error on the training sets themselves, by which trainings and fine-tunings can be compared alike."""
     import numpy as np
 
     from predictor.evaluation.metrics import score
@@ -312,7 +324,7 @@ def learned_sets(
 
 
 def log_scores(mlflow: Any, comparison: dict[str, dict[str, Any]]) -> None:
-    """Log every number of every predictor's metrics as `NAME METRIC`, but for those that the run has from before a kill."""
+    """Log every number of every predictor's metrics as `NAME METRIC`, except those logged before a kill."""
     known = mlflow.get_run(mlflow.active_run().info.run_id).data.metrics
     for name, scores in comparison.items():
         numbers = {f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)}
@@ -320,7 +332,7 @@ def log_scores(mlflow: Any, comparison: dict[str, dict[str, Any]]) -> None:
 
 
 def described(colocation: pd.DataFrame) -> str:
-    """How many sets, and from which sources, for the name of a run."""
+    """Number of sets and their sources, for the name of a run."""
     sources = ", ".join(sorted({str(source) for source in colocation.source}))
     count = colocation.set_id.nunique()
     return f"{count:,} {'set' if count == 1 else 'sets'} of {sources}"

@@ -1,8 +1,9 @@
-"""A sweep over sizes and hyper-parameters with Optuna (extra `sweep`): left-out models of the training tables decide.
+"""A sweep over sizes and hyper-parameters with Optuna (extra `sweep`), judged by held-out models of the
+training tables.
 
-Architectures are left out in groups, as the `by-model` protocols leave them out one by one, but of the tables that are
-given only: what is kept apart to be scored must not be among them. The study is an SQLite file; a sweep that was killed
-continues it, and a killed trial is repeated. Several processes may work on one study at once.
+Architectures are held out in groups, where the `by-model` protocols hold them out one by one, and only from
+the given tables: these must not contain what is reserved for scoring. The study is an SQLite file; a sweep
+that was killed resumes it, and a killed trial is repeated. Several processes may work on one study at once.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from optuna import Study
 
-# Called after each trial: finished trials, trials asked for, its error, the least error so far.
+# Called after each trial with finished trials, requested trials, its error, and the lowest error so far.
 Follow = Callable[[int, int, float, float], None]
 
 
@@ -56,14 +57,14 @@ def sweep(
 
     Args:
         colocation, solo: the training tables, nothing else.
-        network, training: where the sweep starts: its first trial, and the value of what is not swept.
-        trials: finished trials that the study shall have, those of earlier calls counted in.
-        study_file: SQLite file of the study; each fingerprint of tables and start is a study of its own in it.
+        network, training: start of the sweep: its first trial, and the values of fields not swept.
+        trials: total number of finished trials in the study, including those of earlier calls.
+        study_file: SQLite file; each fingerprint of tables and start has a study of its own in it.
         folds: number of groups of architectures, held out in turn.
         out: YAML file for the best configuration, to be trained with `--config`.
-        graph_source: as of `Predictor`.
-        tracking_uri, experiment: of MLflow; every trial is a run.
-        follow: called with each trial.
+        graph_source: as for `Predictor`.
+        tracking_uri, experiment: MLflow settings; every trial is a run.
+        follow: called after each trial.
 
     Returns:
         `study`, `trials` (finished), `best` with `trial`, `mape_percent`, `network` and `training`.
@@ -105,7 +106,8 @@ def sweep(
     with _joined(study_file.with_name(f"{study_file.name}.{name}.lock"), begin) as study:
         ended = (TrialState.COMPLETE, TrialState.PRUNED)
         while (done := len(study.get_trials(deepcopy=False, states=ended))) < trials:
-            # One seed per trial: with a common one every process, and every resumed sweep, would draw the same.
+            # One seed per trial: with a common one, every process and every resumed sweep would sample the
+            # same.
             seed = training.seed + len(study.get_trials(deepcopy=False))
             study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
             trial = study.ask(_distributions())
@@ -149,9 +151,10 @@ def sweep(
 
 @contextmanager
 def _joined(lock_file: Path, begin: Callable[[bool], Study]) -> Iterator[Study]:
-    """Open the study with `begin(is_alone)`; `is_alone` says that no other process works on it.
+    """Open the study with `begin(is_alone)`, where `is_alone` says that no other process works on it.
 
-    If so, trials marked as running were interrupted. The lock is released when the process ends, even by a kill.
+    If so, trials marked as running were interrupted. The lock is released when the process ends, even by a
+    kill.
     """
     import fcntl
 
@@ -167,7 +170,7 @@ def _joined(lock_file: Path, begin: Callable[[bool], Study]) -> Iterator[Study]:
         yield study
 
 
-# Field: choices, or the ends of a range; the third says how it is drawn.
+# Field -> choices, or the ends of a range; the third entry says how it is sampled.
 SPACE: dict[str, tuple[Any, ...]] = {
     "network.encoder.layers": (1, 3, "int"),
     "network.encoder.embedding": ([2, 4, 8, 16], None, "choice"),
@@ -194,7 +197,7 @@ def _distributions() -> dict[str, Any]:
 
 
 def within_space(network: NetworkConfig, training: TrainingConfig) -> dict[str, Any]:
-    """The configuration that the sweep starts from, as far as it lies within `SPACE`; the rest is drawn."""
+    """The part of the starting configuration that lies within `SPACE`; the rest is sampled."""
     values = flat({"network": asdict(network), "training": asdict(training)})
     return {
         name: values[name]
@@ -217,10 +220,10 @@ def configured(
 
 
 def inner_groups(examples: Examples, folds: int) -> list[Group]:
-    """Architectures in `folds` groups; every one is left out once.
+    """Architectures in `folds` groups; each is held out once.
 
     Raises:
-        InputError: fewer than two folds, or more than architectures.
+        InputError: fewer than two folds, or more folds than architectures.
     """
     count = len(set(examples.architectures))
     if not 2 <= folds <= count:
@@ -239,7 +242,7 @@ def left_out_error(
     training: TrainingConfig,
     featurizer: Featurizer,
 ) -> float:
-    """MAPE of co-located / solo throughput on the sets left out."""
+    """MAPE of co-located / solo throughput on the held-out sets."""
     if not fold.train.set_ids:
         raise InputError(
             "no sets left to learn from",

@@ -1,8 +1,10 @@
-"""What the co-location network learns from in an epoch: measured sets, pairs that a forest labels, processor sharing.
+"""Training data of the co-location network in an epoch: measured sets, pairs labelled by a forest, and
+processor sharing.
 
-Every measured set is seen with and without its members' solo measurements. Pairs invented by `predictor.training.teachers.mixtures` come in
-batches, one an epoch. What no shippable measurement shows, jobs whose utilisation is known on a GPU of no campaign, is
-taught by processor sharing (`predictor.training.teachers.processor_sharing`).
+Every measured set is seen with and without its members' solo measurements. Synthetic pairs from
+`predictor.training.teachers.mixtures` come in batches, one per epoch. Jobs with known utilisation on a GPU of
+no campaign, which no shippable measurement covers, are labelled by processor sharing
+(`predictor.training.teachers.processor_sharing`).
 """
 
 from __future__ import annotations
@@ -31,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TargetBatch:
-    """Sets with what the network should answer.
+    """Sets with their targets.
 
     Attributes:
-        target, known, censored: [S, M] log ratio, where it is known, where it is a lower bound only.
-        weight: of this batch's loss.
-        utilization_residual: [S] measured utilisation beyond that of independent phases, NaN where it was not.
+        target, known, censored: [S, M] log ratio, whether it is known, whether it is only a lower bound.
+        weight: weight of this batch's loss.
+        utilization_residual: [S] measured utilisation minus that of independent phases, NaN if not measured.
     """
 
     sets: SetTensors
@@ -48,12 +50,12 @@ class TargetBatch:
 
 
 class TrainingBatches:
-    """All batches of a training; fits the scaler of `model` to what they hold.
+    """All batches of a training; fits the scaler of `model` to them.
 
     Args:
-        model: with its encoder fitted; its scaler is replaced.
+        model: with a fitted encoder; its scaler is replaced.
         examples: the measured sets.
-        config: how much is invented, and what it weighs.
+        config: amount and weight of synthetic sets.
     """
 
     def __init__(self, model: CotenantModel, examples: Examples, config: TrainingConfig) -> None:
@@ -76,7 +78,7 @@ class TrainingBatches:
         )
 
     def on(self, device: torch.device) -> TrainingBatches:
-        """The same on a device."""
+        """The same batches on a device."""
         batches = copy(self)
         batches.always, batches.synthetic_batches = (
             [moved(batch, device) for batch in each] for each in (self.always, self.synthetic_batches)
@@ -93,7 +95,8 @@ class TrainingBatches:
 
 
 def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets | None = None) -> Scaler:
-    """Fitted to the members of measured sets, in every way that they are seen, and of invented ones."""
+    """Fit a scaler to the members of measured sets, with and without solo measurements, and of synthetic
+    ones."""
     members = [model.variants(examples.workloads, examples.devices)[0] for examples in ways]
     return Scaler.fit(
         np.concatenate([m.features for m in members]),
@@ -118,7 +121,7 @@ def _batch(
     weight: float = 1.0,
     utilization_residual: Tensor | None = None,
 ) -> TargetBatch:
-    """Invented members [T] with their answers, all of them known."""
+    """Synthetic members [T] with their labels, all known."""
     sets = set_tensors(model.scaler(features), model.scaler.demand(demand), setting, set_index)
     target = torch.tensor(padded_rows(log_ratio, *places_of(set_index)), dtype=torch.float32)
     return TargetBatch(

@@ -1,4 +1,4 @@
-"""The MLflow run of a training: begins with it, follows its curves, and goes on with it after a kill."""
+"""The MLflow run of a training: starts with it, logs its curves, and is resumed with it after a kill."""
 
 from __future__ import annotations
 
@@ -53,21 +53,21 @@ class LiveMetrics:
             self.report(phase, step, steps, loss)
 
     def _logged_up_to(self, name: str) -> int:
-        """The step up to which the run has a curve from before a kill, after which a loop may repeat some; 0 for a new one."""
+        """The last step logged before a kill, because a resumed loop may repeat some; 0 for a new curve."""
         if name not in self._logged:
             history = self.client.get_metric_history(self.run_id, name)
             self._logged[name] = max((point.step for point in history), default=0)
         return self._logged[name]
 
     def flush(self) -> None:
-        """Send what was not sent yet."""
+        """Send the points not yet sent."""
         if self._waiting:
             self.client.log_batch(self.run_id, metrics=self._waiting)
         self._waiting, self._sent_s = [], time.monotonic()
 
 
 def metric_name(phase: str) -> str | None:
-    """The metric that a reported phase is logged as; None where it is not."""
+    """Name under which a reported phase is logged; None if it is not."""
     part, _, inner = phase.rpartition(": ")
     if inner.startswith(VALIDATION):
         return f"{VALIDATION} mae {part or inner.removeprefix(VALIDATION).strip()}"
@@ -83,15 +83,17 @@ def tracked(
     fingerprint: str = "",
     system_metrics: bool = False,
 ) -> Iterator[Any]:
-    """An active MLflow run; an SQLite file in the working folder where no store is set.
+    """An active MLflow run; by default in an SQLite file in the working folder.
 
-    It ends as FINISHED, as FAILED by an error, as KILLED by Ctrl-C or SIGTERM. By SIGKILL it stays RUNNING.
+    It ends as FINISHED, as FAILED after an error, as KILLED after Ctrl-C or SIGTERM. After SIGKILL it stays
+    RUNNING.
 
     Args:
-        name: says what the run is.
-        kept: folder of a training that may be killed: the same run goes on when it is called again.
-        fingerprint: of that training; the run of another one is not taken up.
-        system_metrics: log use of processor, memory and GPU as well.
+        tracking_uri, experiment: MLflow settings.
+        name: name of the run.
+        kept: folder of a training that may be killed; if called again, the same run is resumed.
+        fingerprint: fingerprint of that training; a run with another one is not resumed.
+        system_metrics: also log CPU, memory and GPU usage.
     """
     import mlflow
 
@@ -118,7 +120,8 @@ def tracked(
 
 @contextmanager
 def _termination_as_exit() -> Iterator[None]:
-    """SIGTERM ends the block by `SystemExit`, so that what it holds is closed; a handler of the caller's own stays."""
+    """Turn SIGTERM into `SystemExit` within the block, so that resources are closed; a caller's own handler
+    stays."""
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
@@ -131,7 +134,7 @@ def _termination_as_exit() -> Iterator[None]:
 
 
 def _earlier(kept: Path | None, fingerprint: str, uri: str) -> str | None:
-    """Id of the run that a killed training began, if it is still there."""
+    """Id of the run started by a killed training, if it still exists."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
@@ -151,7 +154,8 @@ def log_tables(mlflow: Any, colocation: pd.DataFrame, solo: pd.DataFrame, source
     """Log the tables as the run's dataset inputs: digest, columns, number of rows."""
     for name, table in (("colocation", colocation), ("solo", solo)):
         with warnings.catch_warnings():
-            # Hints for those who serve a table's schema: integer columns, and a path that two kinds of source could read.
+            # Silence hints for serving a table's schema: integer columns, and a path that two kinds of source
+            # could read.
             warnings.simplefilter("ignore", UserWarning)
             dataset = mlflow.data.from_pandas(table, source=source, name=name)
             mlflow.log_input(dataset, context="training")

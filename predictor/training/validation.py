@@ -1,4 +1,4 @@
-"""Measured sets that a network does not learn from, scored while it learns: the validation curve of a training."""
+"""Held-out measured sets, scored during training: the validation curve."""
 
 from __future__ import annotations
 
@@ -21,10 +21,11 @@ _POINTS = 20
 
 @dataclass(frozen=True, slots=True)
 class HeldOut:
-    """Sets that are held out, as the network's input, with what was measured of them.
+    """Held-out sets as the network's input, with their measurements.
 
     Attributes:
-        places: of members in the padded sets; measured: [T] log ratio; usable: [T] measured and not censored.
+        places: positions of members in the padded sets.
+        log_ratio: [T] measured; usable: [T] measured and not censored.
     """
 
     inputs: SetTensors
@@ -34,13 +35,13 @@ class HeldOut:
 
     @classmethod
     def of(cls, model: CotenantModel, examples: Examples) -> HeldOut:
-        """`examples` as the networks of `model` see them; its scaler is fitted by now."""
+        """`examples` as input for the networks of `model`, whose scaler must have been fitted."""
         log_ratio = np.log(examples.ratio)
         usable = ~np.isnan(log_ratio) & ~examples.censored
         return cls(model.inputs(examples), examples.places, log_ratio, usable)
 
     def mae(self, network: ColocationNetwork) -> float:
-        """Mean absolute error of the co-located / solo throughput; the network is as it was afterwards."""
+        """Mean absolute error of the co-located / solo throughput; leaves the network's mode unchanged."""
         training, device = network.training, next(network.parameters()).device
         with torch.no_grad():
             output = network.eval()(moved(self.inputs, device))
@@ -51,7 +52,7 @@ class HeldOut:
     def report(
         self, network: ColocationNetwork, phase: str, step: int, steps: int, report: LossCallback | None
     ) -> None:
-        """Tell `report` the error after every twentieth of the steps. It draws nothing at random."""
+        """Report the error after every twentieth of the steps. Uses no random numbers."""
         if (
             report is not None
             and self.usable.any()

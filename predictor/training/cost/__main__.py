@@ -55,7 +55,7 @@ def learnable(solo: pd.DataFrame) -> pd.DataFrame:
 
 
 def thinned(solo: pd.DataFrame, timm: float, shares: float) -> pd.DataFrame:
-    """A part of timm's inference rows, and of those under an MPS share: they are many of the same networks."""
+    """Sample timm's inference rows, and those under an MPS share, because many are of the same networks."""
     is_timm = (solo.source == "timm") & (solo["mode"] == "inference")
     is_share = solo.sm_share_ratio < _WHOLE
     left_out = [
@@ -67,7 +67,8 @@ def thinned(solo: pd.DataFrame, timm: float, shares: float) -> pd.DataFrame:
 
 
 def script_rows(solo: pd.DataFrame) -> pd.DataFrame:
-    """Steps of training scripts with their loaders that a shipped model may learn from, benchmark harnesses left out."""
+    """Steps of training scripts with their loaders that a shipped model may learn from, without benchmark
+    harnesses."""
     barred = {source.name for source in withheld(set(solo.source.astype(str)))}
     kept = solo.source.isin(SCRIPTS) & ~solo.source.isin(barred) & (solo["mode"] == "training")
     return solo[kept].reset_index(drop=True)
@@ -80,7 +81,7 @@ def learnable_rows(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def stored_graph(workload: Workload) -> ComputationGraph:
-    """The graph of a row; networks that a library's later version still has under its name may stand for it."""
+    """The graph of a row's job; a network missing from collection `timm` is looked up in `timm-0.6`."""
     try:
         return graph_for(workload)
     except UnknownNameError:
@@ -90,7 +91,8 @@ def stored_graph(workload: Workload) -> ComputationGraph:
 
 
 def family(workload: str) -> str:
-    """Letters that a network's name begins with: what folds go by, whatever the collection (`resnet`, `vit`)."""
+    """The leading letters of a network's name without collection (`resnet`, `vit`), by which folds are
+    made."""
     name = Workload.parse(workload).model.rpartition("/")[2]
     letters = re.match(r"[a-z]+", name)
     return letters.group() if letters else name
@@ -103,18 +105,19 @@ def left_out_errors(
     folds: int,
     config: CostConfig,
 ) -> dict[str, Any]:
-    """Errors on families left out in turn, with a single network each.
+    """Errors on families held out in turn, with a single network each.
 
     Args:
         examples: steps.
-        others: single operators, which every fit learns from.
-        families: of each step's network.
-        folds: how many.
-        config: of the fits.
+        others: single operators, from which every fit learns.
+        families: family of each step's network.
+        folds: number of folds.
+        config: configuration of the fits.
 
     Returns:
-        `error_on_left_out_families`, of each campaign (MAPE and median, percent), and `log_error_90`, the 90 % bound of
-        |log predicted / measured| of steps by whether data wait on the device or the host feeds them.
+        `error_on_left_out_families`, of each campaign (MAPE and median, percent), and `log_error_90`, the 90
+        % bound of |log predicted / measured|, separately for steps with data on the device and those fed by
+        the host.
     """
     config = replace(config, networks=1)
     fold = _folds(families, folds)
@@ -148,7 +151,8 @@ def left_out_errors(
 
 
 def weighted(examples: Sequence[CostExample]) -> list[CostExample]:
-    """Examples by which what a campaign timed on a device counts as the square root of its rows."""
+    """Examples weighted so that each campaign's timings on a device count as the square root of their
+    number."""
     return balanced(examples, lambda e: f"{e.campaign} {e.timing} {e.job.device.name}")
 
 

@@ -1,4 +1,4 @@
-"""Time in which a device ran kernels, where it was measured: it tells the device's part of a step from the host's."""
+"""Measured busy time of a device: it separates the device's part of a step from the host's."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ _JOB = ["workload", "mode", "source", "campaign"]
 def busy_rows(solo: pd.DataFrame, kernels: pd.DataFrame | None = None) -> pd.DataFrame:
     """Rows like those of `solo`, whose `step_time_s` is busy time.
 
-    From utilisation (share of time in which a kernel runs) and step time of a job alone on a GPU; a step on the slice
-    that is the whole card (`a100:mig=7g`) stands for one on the card. And from lists of all kernels of a step, of
-    networks whose input size is known; a language model's sequence length is not.
+    They come from utilisation (share of time in which a kernel runs) and step time of a job alone on a GPU; a
+    step on the slice that is the whole card (`a100:mig=7g`) counts as one on the card. They also come from
+    lists of all kernels of a step, for networks with a known input size (a language model's sequence length
+    is not known).
 
     Args:
         solo: measured steps.
-        kernels: of the table `kernels`.
+        kernels: rows of the table `kernels`.
     """
     parts = [_by_utilization(solo)]
     if kernels is not None and len(kernels):
@@ -34,7 +35,7 @@ def busy_rows(solo: pd.DataFrame, kernels: pd.DataFrame | None = None) -> pd.Dat
 def _by_utilization(solo: pd.DataFrame) -> pd.DataFrame:
     whole = solo.device.map(lambda name: split_device(str(name))[0])
     is_largest = (solo.device == whole) | solo.device.str.endswith(":mig=7g")
-    # A processor is its own host: its utilisation does not tell the two apart.
+    # A CPU is its own host: its utilisation does not separate the two.
     is_gpu = whole.map({name: not get_device(name).is_processor for name in whole.unique()})
     rows = solo.assign(device=whole)[is_largest & is_gpu & (solo.gpus == 1)]
     used = rows[rows.utilization_ratio.notna()].groupby(["device", *_JOB]).utilization_ratio.mean()

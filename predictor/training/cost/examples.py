@@ -1,4 +1,4 @@
-"""Measured steps as the cost model learns from them: each distinct operator of a job once, with its count."""
+"""Measured steps as examples for the cost model: each distinct operator of a job once, with its count."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ class CostExample:
     """One measured job.
 
     Attributes:
-        row: of the table of measured steps.
-        job: with equal operators merged.
-        log_s: seconds measured.
-        campaign: who measured, with which framework.
-        weight: in the loss.
-        timing: what was measured, one of `TIMINGS`.
+        row: row in the table of measured steps.
+        job: the job, with equal operators merged.
+        log_s: log of measured seconds.
+        campaign: campaign and mode, see `campaign_of`.
+        weight: weight in the loss.
+        timing: which quantity was measured, one of `TIMINGS`.
     """
 
     row: int
@@ -42,7 +42,7 @@ class CostExample:
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """Rows that were left out, by reason."""
+    """Number of rows left out, by reason."""
 
     reasons: dict[str, int]
 
@@ -51,7 +51,7 @@ class Skipped:
 
 
 def campaign_of(row: pd.Series) -> str:
-    """Who measured, in which mode: host costs are shared by these rows."""
+    """Campaign and mode of a row; such rows share host costs."""
     return f"{row['campaign']}/{row['mode']}"
 
 
@@ -61,9 +61,10 @@ def cost_examples(
     report: Callable[[int, int], None] = lambda _done, _total: None,
     timing: str = "step",
 ) -> tuple[list[CostExample], Skipped]:
-    """From rows of the table `solo` (one GPU, a step time); rows whose graph or device is unknown are counted.
+    """Examples from rows of the table `solo` (one GPU, with a step time).
 
-    Equal rows measured again (repeats) weigh together as one. With `timing` "busy", `step_time_s` holds busy time.
+    Rows with an unknown graph or device are counted. Equal rows measured repeatedly have the weight of one.
+    With `timing` "busy", `step_time_s` holds busy time.
     """
     examples: list[CostExample] = []
     skipped = Skipped({})
@@ -92,24 +93,24 @@ def cost_examples(
 
 
 def merge_equal(job: JobInput) -> JobInput:
-    """The same job with equal operators as one that is repeated; passes that do not run are set to 0."""
+    """The same job with equal operators merged into a repeated one; passes that do not run are set to 0."""
     _, first, inverse = np.unique(operator_key(job), axis=0, return_index=True, return_inverse=True)
     merged = merge_rows(job, first, inverse.ravel())
     return merged if job.in_fp32 is None else replace(merged, in_fp32=merge_equal(job.in_fp32))
 
 
 def operator_key(job: JobInput) -> Floats:
-    """[N, ...] rows that are equal where the cost model cannot tell two operators apart."""
-    # Six digits: what differs by less is the same to the model.
+    """[N, ...] rows that are equal if the cost model cannot distinguish two operators."""
+    # Six digits: smaller differences make none to the model.
     return np.concatenate([job.features, *(_rounded(c).T for c in _columns(job))], 1)
 
 
 def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInput:
-    """One operator for each group.
+    """Keep one operator for each group.
 
     Args:
         job: with N operators.
-        first: [R] number of the operator that stands for a group.
+        first: [R] number of the operator that represents a group.
         inverse: [N] group of each operator.
     """
     work = job.work
@@ -136,7 +137,7 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
 
 
 def _columns(job: JobInput) -> list[Floats]:
-    """[2, N] each: what a pass needs; 0 where it does not run."""
+    """[2, N] each: the quantities of a pass; 0 where it does not run."""
     work, mask = job.work, job.mask
     passes = (work.compute_s, work.traffic_bytes, work.block_s, work.kernels, work.padding_s, work.least_s)
     return [p * mask for p in passes]
@@ -149,7 +150,7 @@ def _rounded(values: Floats) -> Floats:
 
 
 def balanced(examples: Iterable[CostExample], group_of: Callable[[CostExample], str]) -> list[CostExample]:
-    """Examples with weights by which a group counts as the square root of its size."""
+    """Examples weighted so that a group counts as the square root of its size."""
     listed = list(examples)
     groups = [group_of(e) for e in listed]
     sizes = {g: groups.count(g) for g in set(groups)}

@@ -18,25 +18,25 @@ from predictor.training.cost.examples import CostExample
 from predictor.training.cost.tensors import CostTensors
 from profiling.errors import InputError
 
-# Part of the epochs in which shifts of device types are left out of some jobs; afterwards they fit all.
+# Share of the epochs with dropout of device effects; afterwards, jobs keep their effects.
 _DROPOUT_UNTIL = 0.6
-# Layers that weight decay is for; the other parameters are physical constants.
+# Layers with weight decay; the other parameters are physical constants.
 _DEEP = ("layers", "output", "messages", "enter", "leave")
 
 
 @dataclass(frozen=True, slots=True)
 class CostConfig:
-    """How the cost model is fitted.
+    """Configuration of a fit of the cost model.
 
     Attributes:
         hidden: width of the efficiency network.
         epochs, batch_jobs, learning_rate, weight_decay: of AdamW with a one-cycle schedule.
-        huber_beta: log error from which the loss grows linearly only.
-        effect_penalty: holds the effects of devices and campaigns near 0.
-        effect_dropout: share of jobs whose device type's effect is left out of a step of the fit: what all types have in
-            common then explains as much as it can, and answers for a type that nobody measured.
-        networks: how many are fitted, from different seeds; the model answers with their mean.
-        seed: of the first network's weights and the order of its batches.
+        huber_beta: log error beyond which the loss grows only linearly.
+        effect_penalty: penalty that keeps the effects of devices and campaigns near 0.
+        effect_dropout: share of jobs in a step of the fit without their device type's effect. What all types
+            have in common then explains as much as it can, and predicts an unmeasured type.
+        networks: number of networks, from different seeds, whose mean is the model's prediction.
+        seed: seed of the first network's weights and batch order.
     """
 
     hidden: int = 96
@@ -68,7 +68,7 @@ def fit_cost(
     card: dict[str, Any] | None = None,
     report: Callable[[int, float], None] = lambda _epoch, _loss: None,
 ) -> CostModel:
-    """Fit to examples.
+    """Fit a cost model to examples.
 
     Raises:
         InputError: fewer than two examples.
@@ -96,7 +96,7 @@ def fit_cost(
 
 
 def names_of(examples: Sequence[CostExample]) -> tuple[list[str], list[str]]:
-    """Devices (with and without a precision) and campaigns that have effects of their own."""
+    """Devices (with and without a precision) and campaigns with effects of their own."""
     devices = sorted({n for e in examples for n in effect_names(e.job.device.name, e.job.precision)})
     return devices, sorted({e.campaign for e in examples if e.timing == "step"})
 
@@ -109,13 +109,13 @@ def train_network(
     config: CostConfig,
     report: Callable[[int, float], None] = lambda _epoch, _loss: None,
 ) -> None:
-    """Fit one network, in place.
+    """Fit one network in place.
 
     Args:
-        network: that answers in log seconds.
+        network: the network, which predicts log seconds.
         tensors: the examples.
-        mean, scale: [F] by which features are standardised.
-        config: of the fit; its seed orders the batches.
+        mean, scale: [F] to standardise features.
+        config: configuration; its seed orders the batches.
         report: called with the epoch and its mean loss.
     """
     rng = np.random.default_rng(config.seed)

@@ -1,4 +1,7 @@
-"""Operators timed by themselves as examples for the cost model: they say what a device does with one kind of operator."""
+"""Operators timed by themselves, as examples for the cost model.
+
+They show how fast a device runs one kind of operator.
+"""
 
 from __future__ import annotations
 

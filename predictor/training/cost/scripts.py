@@ -1,4 +1,4 @@
-"""What the host of a training script costs: three numbers, from steps whose device time the cost model knows."""
+"""Host costs of a training script: three numbers, from steps whose device time the cost model predicts."""
 
 from __future__ import annotations
 
@@ -13,23 +13,25 @@ from models.cost.model import CostModel
 from models.cost.work import Floats
 from predictor.training.cost.examples import CostExample
 
-# Log error from which a step says less and less: loaders and simulators that keep a GPU waiting say nothing of others.
+# Log error beyond which a step counts less and less: a loader or simulator that keeps a GPU waiting says
+# nothing about others.
 _SCALE = 0.3
-# Weight of the values that the fit of the operators ended with.
+# Weight of the values at which the fit of the operators ended.
 _PRIOR = 0.05
 
 
 def with_script_hosts(
     model: CostModel, examples: Sequence[CostExample], fitted_to: Sequence[CostExample] = ()
 ) -> CostModel:
-    """The same with host costs of fed training steps (a kernel, a step, a sample) fitted to scripts.
+    """The model with host costs of host-fed training steps (per kernel, step and sample) fitted to scripts.
 
-    Harnesses launch kernels back to back; a script also runs its loop, loader and logging. Campaigns of
-    the fit keep the host costs that they have. Campaigns and devices weigh alike.
+    Harnesses launch kernels back to back; a script also runs its loop, loader and logging. Campaigns of the
+    fit keep their host costs. Campaigns and devices have equal weight.
 
     Args:
+        model: the fitted cost model.
         examples: steps of scripts.
-        fitted_to: what the model was fitted to.
+        fitted_to: the examples to which the model was fitted.
     """
     if not examples:
         return model

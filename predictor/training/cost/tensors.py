@@ -1,4 +1,4 @@
-"""Examples side by side in one set of tensors, of which batches are taken."""
+"""Examples as one set of tensors, from which batches are taken."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class CostTensors:
     """All examples.
 
     Attributes:
-        features: [R, F] of all operators, as they are.
+        features: [R, F] of all operators, not standardised.
         start: [J + 1] first operator of each job.
         target, weight: [J] log seconds, and weight in the loss.
     """
@@ -47,7 +47,7 @@ class CostTensors:
     def of(
         cls, examples: Sequence[CostExample], devices: Sequence[str], campaigns: Sequence[str]
     ) -> CostTensors:
-        """Stack examples; devices and campaigns that are not named have no effect of their own."""
+        """Stack examples; devices and campaigns not named have no effect of their own."""
         jobs = [e.job for e in examples]
         start = np.concatenate([[0], np.cumsum([len(j.kind) for j in jobs])]).astype(np.int64)
         effects = [effect_names(j.device.name, j.precision) for j in jobs]
@@ -107,7 +107,7 @@ class CostTensors:
         return len(self.target)
 
     def operators_of(self, jobs: np.ndarray) -> tuple[Tensor, Tensor]:
-        """Numbers of all operators of some jobs, and the position of each one's job among them."""
+        """Numbers of all operators of some jobs, and for each the position of its job among them."""
         counts = self.start[jobs + 1] - self.start[jobs]
         begin = np.repeat(self.start[jobs] - np.concatenate([[0], np.cumsum(counts)[:-1]]), counts)
         rows = begin + np.arange(counts.sum())

@@ -1,1 +1,1 @@
-"""Answers to sets that were not measured, from which the network learns besides measurements."""
+"""Labels for sets that were not measured, from which the network learns in addition to measurements."""

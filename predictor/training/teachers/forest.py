@@ -1,8 +1,9 @@
-"""A forest over physical features that teaches the network what to answer between the measured workloads.
+"""A forest over physical features, which teaches the network what to predict between the measured workloads.
 
-With a handful of measured architectures a network extrapolates wildly where a forest stays within what it has seen. The
-forest is too slow to serve; so it labels pairs of invented workloads, and the network learns from these beside the measurements
-(distillation, Hinton et al. 2015). The forest sees what the network sees, embeddings apart: nothing measured under co-location.
+With only a handful of measured architectures, a network extrapolates wildly, while a forest stays within the
+training range. The forest is too slow to serve, so it labels pairs of synthetic workloads, and the network
+learns from these in addition to measurements (distillation, Hinton et al. 2015). The forest has the same
+inputs as the network except the embeddings; nothing is measured under co-location.
 """
 
 from __future__ import annotations
@@ -17,12 +18,13 @@ from predictor.training.teachers.mixtures import MixedPairs, Seen
 
 
 class ForestTeacher:
-    """Extremely randomised trees (Geurts et al. 2006) on both members' features, their demands, and the pair's edge.
+    """Extremely randomised trees (Geurts et al. 2006) on both members' features, their demands, and the
+    pair's edge.
 
     Args:
-        embedding: leading columns of the member features that the forest does not see.
+        embedding: number of leading columns of the member features that the forest does not see.
         trees: number of trees.
-        seed: of the forest.
+        seed: seed of the forest.
     """
 
     def __init__(self, embedding: int, trees: int, seed: int) -> None:
@@ -31,10 +33,10 @@ class ForestTeacher:
         self.seed = seed
 
     def fit(self, ways: list[Seen], log_ratio: Floats) -> ForestTeacher:
-        """Learn from the same sets, seen in several ways.
+        """Learn from the same sets in several views.
 
         Args:
-            ways: the sets as they are seen.
+            ways: the views of the sets.
             log_ratio: [T] target; NaN is ignored.
         """
         rows, targets, busy_rows, busy_targets = [], [], [], []
@@ -67,7 +69,7 @@ class ForestTeacher:
     def columns(
         self, own: Floats, own_demand: Floats, other: Floats, other_demand: Floats, setting: Floats
     ) -> Floats:
-        """[N, columns] what the forests see of N members, each beside another: features, demands, edge, setting."""
+        """[N, columns] inputs for N members, each beside another: features, demands, edge, setting."""
         cut = self.embedding
         return np.concatenate(
             [
@@ -82,8 +84,11 @@ class ForestTeacher:
         )
 
     def answer(self, pairs: MixedPairs) -> tuple[Floats, Floats]:
-        """[V] log ratios of invented members, and [V / 2] what each pair's utilisation exceeds that of independent phases by;
-        NaN where pairs are seen without the utilisation of their members alone."""
+        """[V] log ratios of synthetic members, and [V / 2] utilisation of each pair minus that of independent
+        phases.
+
+        The latter is NaN in views without the members' solo utilisation.
+        """
         other = pairs.partner
         columns = self.columns(
             pairs.features, pairs.demand, pairs.features[other], pairs.demand[other], pairs.setting
@@ -91,7 +96,7 @@ class ForestTeacher:
         utilization_residual = np.full(len(columns) // 2, np.nan)
         if self.utilization_forest_ is not None:
             measured = self.measured_[pairs.way]
-            # A pair is seen from either side.
+            # A pair has an answer from either member's side.
             answers = self.utilization_forest_.predict(columns[measured])
             utilization_residual[measured[::2]] = answers.reshape(-1, 2).mean(1)
         return self.forest_.predict(columns), utilization_residual
@@ -100,5 +105,5 @@ class ForestTeacher:
 def _neighbour(set_index: Integers) -> tuple[Integers, Integers]:
     """Members of pairs, and the other member of each; larger sets are left to the network."""
     rows = np.flatnonzero(np.bincount(set_index)[set_index] == 2)
-    # The members of a set stand together, so those of the pairs come two by two.
+    # Members of a set are adjacent, so those of pairs come two by two.
     return rows, rows.reshape(-1, 2)[:, ::-1].ravel()

@@ -1,4 +1,5 @@
-"""Pairs of invented workloads, mixtures of measured ones on the same device (after Zhang et al., mixup, ICLR 2018)."""
+"""Pairs of synthetic workloads, mixtures of measured ones on the same device (after Zhang et al., mixup, ICLR
+2018)."""
 
 from __future__ import annotations
 
@@ -9,20 +10,20 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Examples, Integers, MemberVariants
 
-# Share of the invented pairs that are moved to a GPU of the catalogue.
+# Share of the synthetic pairs that are moved to a GPU of the catalogue.
 MOVED = 0.25
 
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """Measured sets, seen in one way (with solo measurements or without).
+    """Measured sets in one view (with or without solo measurements).
 
     Attributes:
         examples: the sets.
         variants: their distinct members.
-        where: [T] which of these each member is.
+        where: [T] number of each member in `variants`.
         setting: [T, settings].
-        utilization_residual: [S] measured utilisation beyond that of independent phases; NaN where it was not measured.
+        utilization_residual: [S] measured utilisation minus that of independent phases; NaN if not measured.
     """
 
     examples: Examples
@@ -34,11 +35,11 @@ class Seen:
 
 @dataclass(frozen=True, slots=True)
 class MixedPairs:
-    """Invented members, two in a row to a pair.
+    """Synthetic members; each two consecutive ones form a pair.
 
     Attributes:
         features: [V, member_width]; demand: [V, DEMAND_WIDTH]; setting: [V, settings].
-        way: [V] number of the way in which the pair is seen.
+        way: [V] number of the pair's view.
     """
 
     features: Floats
@@ -53,17 +54,19 @@ class MixedPairs:
 
 
 def mix(ways: list[Seen], gpus: Floats, count: int, seed: int, number: int = 0) -> MixedPairs:
-    """`count` invented pairs per way; both members of a pair stem from one device and setting.
+    """Make `count` synthetic pairs per view; both members of a pair come from one device and setting.
 
-    Half of the members lie between two measured ones. The others take every number from one or the other at random,
-    which teaches the network what the forest answers outside of what was measured, too. Some pairs are on another GPU.
+    Half of the members lie between two measured ones. The others take each number at random from one of the
+    two, which teaches the network the forest's answers outside the measured range, too. Some pairs are moved
+    to another GPU.
 
     Args:
-        ways: the same sets, seen in several ways.
-        gpus: [G, D] device features, the last columns of the member features, of GPUs that pairs are moved to.
-        count: pairs of each way.
-        seed: of the mixtures.
-        number: of the batch; each holds other pairs.
+        ways: views of the same sets.
+        gpus: [G, D] device features (the last columns of the member features) of GPUs to which pairs are
+            moved.
+        count: number of pairs per view.
+        seed: seed of the mixtures.
+        number: number of the batch; each holds different pairs.
     """
     rng = np.random.default_rng([seed, number])
     features: list[Floats] = []

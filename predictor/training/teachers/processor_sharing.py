@@ -1,9 +1,10 @@
-"""Sets of no campaign on GPUs of any type, with jobs whose utilisation is known, and what processor sharing says of them.
+"""Synthetic sets without a campaign, on GPUs of any type, with known utilisation, labelled by processor
+sharing.
 
-A job alone keeps the device busy for a share u of its step. Jobs that ask together for no more than there is run as alone;
-beyond that each gets its share of what it asks for, so everyone's step is sum(u) times as long. It is the form by which
-packing schedulers have decided since Gandiva (Xiao et al., OSDI 2018), and what is known of sharing before anything was
-measured on a device.
+A job alone keeps the device busy for a share u of its step. Jobs whose shares add up to at most 1 run as if
+alone; beyond that, each gets its share of its demand, so every step takes sum(u) times as long. Packing
+schedulers have used this rule since Gandiva (Xiao et al., OSDI 2018), and it is what is known about sharing
+before anything was measured on a device.
 """
 
 from __future__ import annotations
@@ -18,14 +19,14 @@ from predictor.fitted.model import CotenantModel
 from profiling.devices import get_device, list_devices
 from profiling.workload import SoloProfile
 
-# GPUs besides those of the examples, jobs on each, and the two modes in which jobs share one without a fixed partition.
+# GPUs in addition to those of the examples, and jobs on each.
 GPUS, JOBS = 6, 8
 MODES = ("time-slice", "mps")
 
 
 @dataclass(frozen=True, slots=True)
 class SharedSets:
-    """Invented sets of two to four jobs.
+    """Synthetic sets of two to four jobs.
 
     Attributes:
         features: [T, member_width] and demand [T, DEMAND_WIDTH] of the members.
@@ -44,9 +45,10 @@ class SharedSets:
 def invent_shared_sets(
     model: CotenantModel, examples: Examples, count: int, seed: int = 0
 ) -> SharedSets | None:
-    """`count` sets of the examples' jobs on GPUs of the catalogue; None where nothing is asked for.
+    """Make `count` sets of the examples' jobs on GPUs of the catalogue; None if `count` is 0 or there are no
+    jobs.
 
-    GPUs that the examples have are among them: it is the known utilisation that changes the answer, not the type.
+    GPUs of the examples are included, because the known utilisation changes the answer, not the type.
     """
     rng = np.random.default_rng(seed)
     jobs = sorted(

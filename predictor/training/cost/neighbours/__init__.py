@@ -1,1 +1,1 @@
-"""The cost model with a graph network: what precedes and follows an operator corrects its efficiencies."""
+"""The cost model with a graph network: an operator's neighbours correct its efficiencies."""

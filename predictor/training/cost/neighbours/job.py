@@ -1,4 +1,4 @@
-"""A job's operators with what precedes and follows them; operators that no few layers could tell apart are one."""
+"""A job's operators with their neighbours; operators that a few layers cannot distinguish are merged."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class NeighbourJob(JobInput):
     """R distinct operators of a job and E messages between them.
 
     Attributes:
-        edges: [2, E] int64; row 0 sends, row 1 receives. Tensors carry messages both ways.
+        edges: [2, E] int64; row 0 sends, row 1 receives. Tensors carry messages in both directions.
         edge_features: [E, len(EDGE_FEATURES)]; none depends on the batch size.
         position: [R] from 0 (first in the forward pass) to 1.
     """
@@ -31,14 +31,14 @@ class NeighbourJob(JobInput):
 
 
 def neighbour_job(graph: ComputationGraph, job: JobInput, rounds: int) -> NeighbourJob:
-    """Merge operators of which `rounds` layers of messages see the same.
+    """Merge operators that receive the same information in `rounds` layers of message passing.
 
-    Colour refinement (Weisfeiler and Leman): after r rounds, operators of one colour have equal states after r layers of any
-    network that passes messages, so one of them with its own neighbours stands for all.
+    By colour refinement (Weisfeiler and Leman): after r rounds, operators of one colour have equal states
+    after r layers of any message-passing network, so one of them with its own neighbours represents all.
 
     Args:
-        graph: that `job` was made of.
-        job: with all operators of the graph, in its order.
+        graph: the graph that `job` was made from.
+        job: the job with all operators of the graph, in its order.
         rounds: layers of the network that will read it.
     """
     key = operator_key(job)
@@ -80,7 +80,8 @@ def _refined(
     by_hearer: np.ndarray,
     start: np.ndarray,
 ) -> np.ndarray:
-    """Colours by one's own and those of one's neighbours, with the size and direction of the tensor between."""
+    """Colours from each operator's colour and its neighbours', with size and direction of the tensor in
+    between."""
     names: dict[tuple[object, ...], int] = {}
     result = np.empty_like(color)
     messages = list(zip(color[heard].tolist(), behind.tolist(), size.tolist(), strict=True))
@@ -91,7 +92,8 @@ def _refined(
 
 
 def stacked(jobs: Sequence[NeighbourJob]) -> tuple[np.ndarray, Floats, np.ndarray, Floats]:
-    """Edges of several jobs (numbered within each), their features, the first edge of each job, and positions."""
+    """Edges of several jobs (numbered within each), their features, the first edge of each job, and
+    positions."""
     start = np.concatenate([[0], np.cumsum([j.edges.shape[1] for j in jobs])]).astype(np.int64)
     return (
         np.concatenate([j.edges for j in jobs], 1),

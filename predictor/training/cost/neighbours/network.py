@@ -1,4 +1,7 @@
-"""`NeighbourNetwork`: efficiencies that see what precedes and follows an operator; starts as the network without messages."""
+"""`NeighbourNetwork`: efficiencies that also depend on an operator's neighbours.
+
+It starts out as the network without messages.
+"""
 
 from __future__ import annotations
 
@@ -36,15 +39,17 @@ class NeighbourJobs(Jobs):
 
 
 class NeighbourNetwork(EfficiencyNetwork):
-    """As `EfficiencyNetwork`, with messages from neighbours added to the last hidden layer, for both passes.
+    """Like `EfficiencyNetwork`, with messages from neighbours added to the last hidden layer, for both
+    passes.
 
-    As no message depends on the batch size, neither does an efficiency: steps still never fall when the batch grows.
+    No message depends on the batch size, hence neither does an efficiency, and step times still never fall as
+    the batch grows.
 
     Args:
-        encoder: `e-ggat`; `gine` (Hu et al., ICLR 2020) or `sage` (Hamilton et al., NeurIPS 2017); `transformer` (attention
-            between all operators of a job, with their positions in topological order); `readout` (the mean of all operators,
-            by bytes moved).
-        depth: layers.
+        encoder: `e-ggat`; `gine` (Hu et al., ICLR 2020) or `sage` (Hamilton et al., NeurIPS 2017);
+            `transformer` (attention between all operators of a job, with their positions in topological
+            order); `readout` (the mean of all operators, weighted by bytes moved).
+        depth: number of layers.
     """
 
     def __init__(
@@ -102,7 +107,8 @@ class NeighbourNetwork(EfficiencyNetwork):
 
 
 class _Attention(nn.Module):
-    """Multi-head attention between a job's operators; one that is repeated counts as often."""
+    """Multi-head attention between a job's operators; a repeated operator counts as often as it is
+    repeated."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Examples with messages between their operators, side by side."""
+"""Examples with messages between their operators, as one set of tensors."""
 
 from __future__ import annotations
 
