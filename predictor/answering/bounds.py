@@ -1,6 +1,8 @@
-"""Bounds on every answer about a set, whatever the networks learned: an additional neighbour makes no job
-faster, jobs never measured together follow processor sharing, and jobs that take turns get at most all of the
-time together."""
+"""Bounds on every answer about a set, whatever the networks learned.
+
+An additional neighbour makes no job faster, jobs never measured together follow processor sharing, and jobs
+that take turns get at most all of the time together.
+"""
 
 from __future__ import annotations
 
@@ -48,11 +50,11 @@ def never_faster_with_more(
 
 
 def processor_sharing_excess(utilization_ratio: Floats) -> Floats:
-    """[S, 1] excess slowdown under processor sharing, where the device is never idle while a process has
-    work.
+    """[S, 1] excess slowdown under processor sharing: the device is never idle while a process has work.
 
     Args:
-        utilization_ratio: [S, M] share of the time for which each keeps the device busy alone, 0 where there is no member.
+        utilization_ratio: [S, M] share of the time for which each keeps the device busy alone, 0 where there
+            is no member.
     """
     # Column by column, because numpy reduces rows of two or three slowly.
     together = sum(utilization_ratio.T, np.zeros(len(utilization_ratio)))

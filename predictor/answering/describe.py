@@ -40,8 +40,10 @@ class _Facts:
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
-    """Arrays of one call as plain lists, because reading a number from an array costs more than most
-    operations on it."""
+    """Arrays of one call as plain lists.
+
+    Reading a number from an array costs more than most operations on it.
+    """
 
     solo: list[list[float]]
     slowdown: list[list[float]]
@@ -55,7 +57,10 @@ class _Numbers:
 
 
 class Describer:
-    """Makes `Prediction`s of one fitted model; caches intervals, domain and demands of every row of its table."""
+    """Makes `Prediction`s of one fitted model.
+
+    Intervals, domain and demands of every row of its table are cached.
+    """
 
     def __init__(self, fitted: Fitted, table: JobTable) -> None:
         self.fitted, self.table = fitted, table

@@ -1,5 +1,5 @@
-"""Why a job slows down: the contended resources, with contributions that sum to the slowdown, and the
-operators behind them."""
+"""Explains a slowdown: the contended resources, with contributions that sum to it, and the operators behind
+them."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ def shares_of(excess: float, parts: Sequence[float], job: JobOnDevice) -> list[R
 
 @lru_cache(maxsize=4096)
 def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[tuple[str, float], ...]:
-    """Up to `most` kinds of operator with their share (0 to 1) of the job's demand for `resource`, largest first."""
+    """Up to `most` operator kinds with their share (0 to 1) of the job's demand for `resource`, largest
+    first."""
     cost = job.cost.operators
     wanted = {"memory_bandwidth": cost.traffic_bytes, "compute": cost.compute_s, "launch": cost.kernels}
     values = wanted.get(resource, cost.busy_s).sum(0)
@@ -86,7 +87,8 @@ def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[t
 
 
 def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
-    """One sentence for reports: the slowdown, the share of each resource in it, and the operators behind the largest."""
+    """One sentence for reports: the slowdown, each resource's share in it, and the operators behind the
+    largest."""
     if slowdown < 1.005 or not shares:
         return f"{name} runs as fast as alone"
     worst = shares[0]

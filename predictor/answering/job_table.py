@@ -204,8 +204,10 @@ class JobTable:
         return excess
 
     def time_sliced(self, rows: Integers) -> Integers:
-        """[S, M] rows of the same jobs time-sliced, for jobs whose mode `is_bounded`; -1 where a set has
-        fewer members."""
+        """[S, M] rows of the same jobs time-sliced, for jobs whose mode `is_bounded`.
+
+        They are -1 where a set has fewer members.
+        """
         return np.where(rows >= 0, self._time_sliced[rows], -1)
 
     def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:

@@ -13,7 +13,7 @@ from predictor.examples.examples import Integers
 FEWEST = 2048
 # Largest share of distinct sets for which deduplication pays off.
 _MOST_DIFFERENT = 0.8
-_MOST_KEYS = 2**62  # that fit in an integer
+_MOST_KEYS = 2**62  # so that keys fit in an integer
 
 
 def each_once(answer: Callable[[Integers], Floats], rows: Integers, count: int) -> Floats:

@@ -1,4 +1,4 @@
-"""Level 2 in numpy: the co-location network over cached encodings, for thousands of candidate sets in one call.
+"""Level 2 in NumPy: the co-location network over cached encodings, for thousands of candidate sets per call.
 
 Torch answers one set in about 70 us per layer of overhead; the arithmetic of a set is a few thousand
 multiplications. Here sets are padded to M members and all S go through each product together; parts that
@@ -39,8 +39,9 @@ class _Layer:
         state: [3 W, W] and bias [3 W, 1]: a state as target, as source, and as value.
         edge: [2 W, E] an edge in the score, and in the message.
         attention: [heads, W] scores of the heads.
-        message, hidden: [3 W, W] and bias [3 W, 1]: message (through the output layer) and state in the gate's reset, update
-            and candidate. Those of reset and update are halved: sigmoid(x) = (1 + tanh(x / 2)) / 2.
+        message, hidden: [3 W, W] and bias [3 W, 1]: message (through the output layer) and state in the
+            gate's reset, update and candidate. Those of reset and update are halved: sigmoid(x) = (1 + tanh(x
+            / 2)) / 2.
     """
 
     state: tuple[Array, Array]
@@ -84,14 +85,15 @@ class PreparedJobs:
 
 @dataclass(frozen=True, slots=True)
 class _Sets:
-    """S sets, position by position: all sets at once, a column each.
+    """S sets, stored by position: all sets at once, one column each.
 
     Attributes:
         rows: [M, S] rows of the job table; 0 where there is no member.
-        present: [M, S] 1 where there is one.
+        present: [M, S] 1 where there is a member.
         others: [M, S, SUMMED_WIDTH] total demand of the other members.
-        edges: for each distance d = 1..M-1, [M, S, len(EDGE_FEATURES)]: to every position from the one that is d further on,
-            the first again after the last. One array for all positions, because small calls cost what their numpy calls cost.
+        edges: for each distance d = 1..M-1, [M, S, len(EDGE_FEATURES)]: to every position from the one d
+            further on, cyclically. One array for all positions, because the overhead of NumPy calls dominates
+            small queries.
     """
 
     rows: NDArray[np.int64]
@@ -110,7 +112,7 @@ class _Sets:
 
 
 def _further_on(positions: Array, axis: int = 0) -> list[Array]:
-    """Views of `positions` (M along `axis`) that begin 1..M-1 further on and go on from the first after the last."""
+    """Views of `positions` (M along `axis`), cyclically shifted by 1..M-1."""
     size = positions.shape[axis]
     twice = np.concatenate([positions, positions], axis)
     before = (slice(None),) * axis
@@ -120,11 +122,13 @@ def _further_on(positions: Array, axis: int = 0) -> list[Array]:
 def prior_parts(
     jobs: PreparedJobs, rows: NDArray[np.int64], weights: Array, pace: Array
 ) -> NDArray[np.float64]:
-    """What each term of the prior adds to a member's slowdown.
+    """Contribution of each term of the prior to a member's slowdown.
 
     Args:
+        jobs: cached inputs.
         rows: [S, M] rows of `jobs`, -1 where a set has fewer members.
-        weights: [S, len(CONTENTION_FEATURES)]; pace: [S, len(PACE_FEATURES)], of each set's sharing mode.
+        weights: [S, len(CONTENTION_FEATURES)] for each set's sharing mode.
+        pace: [S, len(PACE_FEATURES)] for each set's sharing mode.
 
     Returns:
         [S, M, len(CONTENTION_FEATURES)].
@@ -201,7 +205,7 @@ class SetNetwork:
         return result
 
     def utilization_residual(self, jobs: PreparedJobs, rows: NDArray[np.int64]) -> Array:
-        """[S] the sets' utilisation less that of independent phases; `rows` as for `excess`."""
+        """[S] the sets' utilisation minus that of independent phases; `rows` as for `excess`."""
         result = np.zeros(len(rows), dtype=np.float32)
         if not self.usage[1] and not self.usage[0].any():
             return result  # nothing was learned
@@ -252,7 +256,8 @@ class SetNetwork:
         return states
 
     def excess_from(self, prior: Array, residual: Array, occupied: Array, present: Array) -> Array:
-        """[M, S] from the prior's excess, the network's residual and what the neighbours occupy; 0 without neighbours."""
+        """[M, S] from the prior's excess, the network's residual and the neighbours' occupancy; 0 without
+        neighbours."""
         start = np.maximum(prior, 1e-3)
         excess = np.logaddexp(np.float32(0.0), start + np.log(-np.expm1(-start)) + residual)
         excess /= 1 + excess * (np.maximum(1 - occupied, 0) / np.maximum(occupied, 1e-3))
@@ -263,7 +268,10 @@ class SetNetwork:
     def _attend(
         self, layer: _Layer, states: Array, edges: list[Array], present: Array, further_present: list[Array]
     ) -> Array:
-        """States [width, M, S] after a layer, from `edges` [E, M * S] for each distance and who is there [1, M, S]."""
+        """States [width, M, S] after a layer.
+
+        `edges` [E, M * S] holds one array per distance; `present` [1, M, S] marks members.
+        """
         width, shape = self.width, states.shape
         own = states.reshape(width, -1)
         projected = (layer.state[0] @ own + layer.state[1]).reshape(3 * width, *shape[1:])

@@ -22,7 +22,7 @@ _NOT_OF_MULTIPROCESSORS = 0.5
 
 
 def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[Workload, float]:
-    """The job without its share, and its step time alone over that with the share (at most 1).
+    """The job without its share, and the ratio of its solo step times without and with the share (at most 1).
 
     A step measured under the share is scaled to the whole device with the cost model.
     """
@@ -38,8 +38,10 @@ def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[
 
 
 def beside_shares(share: Floats, present: NDArray[np.bool_]) -> Floats:
-    """[S, M] part of a job's excess that remains when its neighbours are limited to a `share` [S, M], by
-    their mean; 1 without neighbours."""
+    """[S, M] part of a job's excess that remains if its neighbours are limited to a `share` [S, M].
+
+    It depends on their mean share; 1 without neighbours.
+    """
     limited = np.where(present, share, 0.0)
     others = np.maximum(present.sum(1, keepdims=True) - 1, 1)
     mean = np.where(

@@ -9,7 +9,7 @@ from functools import cache
 
 
 def keep_freed_memory() -> None:
-    """Let glibc keep up to 256 MB of freed memory of a thread instead of returning it to the system after every array.
+    """Let glibc keep up to 256 MB of freed memory per thread instead of returning it after every array.
 
     Requesting a megabyte again costs 256 page faults, as much as the arithmetic on it: without this, 100,000
     pairs take 40 % more processor time (`python -m benchmarks.kept_memory`). A no-op without glibc.

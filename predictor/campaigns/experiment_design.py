@@ -24,9 +24,9 @@ def standardize(values: Floats) -> Floats:
 def set_kernel(features: Floats, sets: Sequence[tuple[int, ...]], modes: Floats) -> Floats:
     """[S, S] similarity of sets, scaled to a unit diagonal.
 
-    The mean over member pairs of a squared-exponential kernel on (own demands, mean demands of the others, their number,
-    sharing mode). A mean of kernels over all pairs of two bags is positive semi-definite (Gaertner et al., "Multi-Instance
-    Kernels", ICML 2002).
+    The mean over member pairs of a squared-exponential kernel on (own demands, mean demands of the others,
+    their number, sharing mode). A mean of kernels over all pairs of two bags is positive semi-definite
+    (Gaertner et al., "Multi-Instance Kernels", ICML 2002).
 
     Args:
         features: [J, F] demands of the jobs.

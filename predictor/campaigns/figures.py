@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def draw(name: str, width: float, height: float, paint: Callable[[Any, Any], None]) -> str:
-    """An inline `<svg>` element of `width` x `height` inches, drawn by `paint(figure, axes)`; `name` prefixes its ids."""
+    """An inline `<svg>` element of `width` x `height` inches, drawn by `paint(figure, axes)`.
+
+    `name` prefixes its ids.
+    """
     import matplotlib
 
     with matplotlib.rc_context(
@@ -37,7 +40,10 @@ def draw(name: str, width: float, height: float, paint: Callable[[Any, Any], Non
 
 
 def heat_map(pairs: pd.DataFrame, name: str) -> str:
-    """Inline SVG: median slowdown of each job (row) beside each neighbour (column); `pairs` as `pair_slowdowns` gives them."""
+    """Inline SVG: median slowdown of each job (row) beside each neighbour (column).
+
+    `pairs` is as returned by `pair_slowdowns`.
+    """
     jobs = sorted({*pairs["job"], *pairs["neighbour"]})
     at = {job: i for i, job in enumerate(jobs)}
     grid = np.full((len(jobs), len(jobs)), np.nan)
@@ -63,7 +69,8 @@ def heat_map(pairs: pd.DataFrame, name: str) -> str:
 
 
 def spread(measurements: pd.DataFrame, name: str) -> str:
-    """Inline SVG: cumulative distribution of the spread over repeats, of step times alone and of throughput ratios."""
+    """Inline SVG: cumulative distribution of the spread over repeats, of solo step times and of throughput
+    ratios."""
 
     def paint(_figure: Any, axes: Any) -> None:
         for column, label in (("solo_spread_ratio", "step time alone"), ("spread_ratio", "throughput ratio")):
@@ -115,7 +122,10 @@ def freezing(frame: pd.DataFrame, column: str, label: str, name: str) -> str:
 
 
 def predicted(frame: pd.DataFrame, name: str) -> str:
-    """Inline SVG: predicted against measured throughput ratio with 90 % intervals; `frame` as `report.compare` gives it."""
+    """Inline SVG: predicted against measured throughput ratio with 90 % intervals.
+
+    `frame` is as returned by `report.compare`.
+    """
 
     def paint(_figure: Any, axes: Any) -> None:
         x = frame["measured"].to_numpy(dtype=float)

@@ -1,7 +1,7 @@
-"""Choose the runs of a measuring campaign: the most informative per second of measuring.
+"""Chooses the runs of a measuring campaign: the most informative per second of measuring.
 
-Jobs are chosen to cover models and batch sizes, sets by `predictor.campaigns.experiment_design`, with the predictor's interval
-width (where there is a predictor) as prior standard deviation.
+Jobs are chosen to cover models and batch sizes, sets by `predictor.campaigns.experiment_design`, with the
+predictor's interval width (if there is a predictor) as prior standard deviation.
 """
 
 from __future__ import annotations
@@ -161,10 +161,12 @@ def plan_campaign(
 
 
 def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
-    """Every zoo model at up to three batch sizes (powers of two, on a GPU up to four times its default) whose
-    estimated step is within the bounds: the smallest, the largest, and one between. Models whose smallest
-    step is too long are skipped. On a GPU the middle size is also included in mixed precision. Each model is
-    captured once; its other batch sizes are estimates."""
+    """Every zoo model at up to three batch sizes whose estimated step is within the bounds.
+
+    These are the smallest, the largest and one between, from powers of two (on a GPU up to four times the
+    default). Models whose smallest step is too long are skipped. On a GPU the middle size is also included in
+    mixed precision. Each model is captured once; its other batch sizes are estimates.
+    """
     from profiling.zoo import get_model, zoo_names
 
     candidates: list[Candidate] = []
@@ -190,8 +192,10 @@ def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
 
 
 def _captured(estimate: Candidate, rates: DeviceSpec) -> Candidate:
-    """The candidate from its own graph, or from the estimate if its options cannot be captured without the
-    device."""
+    """The candidate from its own graph.
+
+    If its options cannot be captured without the device, it is the estimate.
+    """
     try:
         return candidate(estimate.workload, rates)
     except (RuntimeError, ValueError):
@@ -199,8 +203,10 @@ def _captured(estimate: Candidate, rates: DeviceSpec) -> Candidate:
 
 
 def _rescaled(base: Candidate, ratio: float, batch_size: int) -> Candidate:
-    """The same model at another batch size: FLOPs, bytes, activations and time scale with it, the rest is
-    unchanged."""
+    """The same model at another batch size.
+
+    FLOPs, bytes, activations and time scale with it; the rest is unchanged.
+    """
     demands = np.expm1(base.features)
     demands[list(_GROWING)] *= ratio
     workload = replace(base.workload, batch_size=batch_size)
@@ -230,7 +236,8 @@ def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
 
 
 def choose_workloads(pool: Sequence[Candidate], count: int) -> list[Candidate]:
-    """`count` jobs: one of every model (the middle one by step time), then those farthest from all chosen ones by features."""
+    """`count` jobs: one per model (the middle one by step time), then those farthest from all chosen by
+    features."""
     by_model: dict[str, list[Candidate]] = {}
     for c in sorted(pool, key=lambda c: c.step_time_s):
         by_model.setdefault(c.workload.model, []).append(c)
@@ -242,7 +249,10 @@ def choose_workloads(pool: Sequence[Candidate], count: int) -> list[Candidate]:
 
 
 def farthest(pool: Sequence[Candidate], given: int, count: int) -> list[Candidate]:
-    """The first `given` of `pool`, then the candidate farthest (Euclidean, standardised features) from all chosen, up to `count`."""
+    """The first `given` of `pool`, then up to `count` the candidates farthest from all those chosen.
+
+    Distances are Euclidean, on standardised features.
+    """
     if not pool:
         return []
     x = standardize(np.stack([c.features for c in pool]))

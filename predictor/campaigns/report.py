@@ -1,4 +1,4 @@
-"""An HTML page about a folder of measurements: what was measured, how reliable it is, and how the predictor
+"""An HTML page about a folder of measurements: what was measured, how reliably, and how the predictor
 compares."""
 
 from __future__ import annotations

@@ -24,9 +24,9 @@ class Group:
     """A group that is held out together.
 
     Attributes:
-        name: for reports, and for files of stages that are kept.
+        name: for reports, and for files of stored stages.
         hidden: ids of sets that are not fitted on.
-        scored: ids of the sets that are asked about, all of them hidden.
+        scored: ids of the sets that are predicted, all of them hidden.
         architectures: those whose solo runs are not fitted on either.
     """
 
@@ -53,7 +53,7 @@ class ExampleFold:
         return solo[~solo.architecture.isin(self.group.architectures)]
 
     def unseen(self, solo: pd.DataFrame) -> pd.DataFrame:
-        """Rows of the solo table of the architectures left out."""
+        """Rows of the solo table of the held-out architectures."""
         return solo[solo.architecture.isin(self.group.architectures)]
 
 
@@ -63,13 +63,13 @@ def cross_fit(
     fit: Callable[[ExampleFold], T],
     run: Callable[[Callable[[ExampleFold], T], Iterable[ExampleFold]], Iterable[T]] = map,
 ) -> Iterable[T]:
-    """The result of `fit` for each group, in order; by default computed lazily one at a time.
+    """The result of `fit` for each group, in order; by default computed lazily, one at a time.
 
     Args:
         examples: all sets.
-        groups: those without a set to score are passed over.
+        groups: those without a set to score are skipped.
         fit: fits on the `train` side and predicts the `test` side.
-        run: carries the calls out, e.g. `Executor.map`.
+        run: runs the calls, e.g. `Executor.map`.
     """
     return run(fit, (_fold(examples, group) for group in groups if group.scored))
 
@@ -86,7 +86,10 @@ def sets_with(examples: Examples, architectures: Sequence[str]) -> frozenset[str
 
 
 def architecture_groups(examples: Examples, count: int | None = None) -> list[Group]:
-    """Architectures dealt to at most `count` groups, one by one for None; each is left out with the sets that have it."""
+    """Distribute architectures over at most `count` groups (None: one each).
+
+    Each group is held out with all sets that contain one of its architectures.
+    """
     names = sorted(set(examples.architectures))
     count = len(names) if count is None else count
     groups = []
@@ -98,9 +101,10 @@ def architecture_groups(examples: Examples, count: int | None = None) -> list[Gr
 
 
 def fold_groups(examples: Examples, folds: Sequence[Fold]) -> list[Group]:
-    """The folds of a split of set ids; an architecture that only the test side has was never seen alone either.
+    """The folds of a split of set ids, as groups.
 
-    Folds with an empty side are skipped.
+    Solo runs of an architecture that is only on the test side are held out, too. Folds with an empty side are
+    skipped.
     """
     members: dict[str, set[str]] = {s: set() for s in examples.set_ids}
     for index, name in zip(examples.set_index.tolist(), examples.architectures, strict=True):

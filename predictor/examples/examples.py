@@ -42,13 +42,14 @@ class JobEncoding:
 
 @dataclass(frozen=True, slots=True)
 class MemberVariants:
-    """Distinct (job, device, solo measurements) and their numbers; members of sets point into it.
+    """Distinct (job, device, solo measurements), to which members of sets refer by number.
 
     Attributes:
         jobs: V jobs on devices.
         features: [V, member_width] embedding, workload, solo and device features, not scaled.
-        step_s: [V] solo step time, measured or else predicted.
-        demand: [V, DEMAND_WIDTH] demands, share of device memory, occupancy, pace; see `models.features.edge_features`.
+        step_s: [V] solo step time, measured or predicted.
+        demand: [V, DEMAND_WIDTH] demands, share of device memory, occupancy, pace; see
+            `models.features.edge_features`.
     """
 
     jobs: tuple[JobOnDevice, ...]
@@ -163,7 +164,7 @@ class SoloExamples:
 
 
 def in_order_of(colocation: pd.DataFrame, values: Floats) -> Floats:
-    """[T] values of the members of `examples_of(colocation, ...)`, put back into the order of the table's rows."""
+    """[T] values of the members of `examples_of(colocation, ...)`, in the order of the table's rows."""
     result = np.empty(len(values))
     result[np.lexsort((colocation.member.to_numpy(), colocation.set_id.to_numpy(dtype=str)))] = values
     return result
@@ -205,7 +206,7 @@ def examples_of(colocation: pd.DataFrame, solo: pd.DataFrame) -> Examples:
 
 
 def solo_profiles(solo: pd.DataFrame) -> dict[tuple[str, str, str], SoloProfile]:
-    """(campaign, device, SPEC) to what was measured of the job alone on one GPU."""
+    """(campaign, device, SPEC) to the job's solo measurements on one GPU."""
     keys = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
     profiles: dict[tuple[str, str, str], SoloProfile] = {}
     for row in solo[solo.gpus == 1].to_dict("records"):
@@ -222,10 +223,14 @@ def variants_of(
     featurizer: Featurizer,
     encodings: Mapping[tuple[Workload, str], JobEncoding],
 ) -> tuple[MemberVariants, Integers]:
-    """Distinct members and [T] which of them each member is.
+    """Distinct members, and [T] the number of each member among them.
 
     Args:
-        encodings: by (workload without solo measurements, device); its step time stands in where none was measured.
+        workloads: [T] workloads with their solo measurements.
+        devices: [T] device names.
+        featurizer: reads graphs.
+        encodings: by (workload without solo measurements, device); their step times are used where none was
+            measured.
     """
     index: dict[tuple[Workload, str], int] = {}
     where = np.array(
@@ -290,7 +295,7 @@ def padded_rows(values: NDArray[Any], sets: Integers, positions: Integers) -> ND
 
 
 def settings_of(mode: Sequence[str], campaign: Sequence[str], campaigns: Sequence[str]) -> Floats:
-    """[S, len(SHARING_MODES) + len(campaigns) + 1] one-hot; a campaign that was not trained on takes the last column."""
+    """[S, len(SHARING_MODES) + len(campaigns) + 1] one-hot; an unknown campaign takes the last column."""
     width = len(SHARING_MODES) + len(campaigns) + 1
     result = np.zeros((len(mode), width))
     known = {name: len(SHARING_MODES) + i for i, name in enumerate(campaigns)}

@@ -32,7 +32,7 @@ class JobOnDevice:
         workload: options resolved to the graph's (batch size filled in), solo measurements dropped.
         graph: captured without freezing.
         cost: of a step, with the frozen prefix masked.
-        demand: what the step wants of the device.
+        demand: demand of the step on the device.
         features: [len(WORKLOAD_FEATURES)].
     """
 
@@ -44,16 +44,16 @@ class JobOnDevice:
     features: Floats
 
     def tensors(self) -> GraphTensors:
-        """The operator graph as the encoder reads it."""
+        """The operator graph as input of the encoder."""
         return tensors_of(self.graph, self.cost.operators, self.device.memory_bandwidth_bytes_per_s)
 
 
 class Featurizer:
-    """Caches graphs and what is derived from them.
+    """Caches graphs and everything derived from them.
 
     Args:
-        graph_source: gives the graph of a workload; the default captures zoo models.
-        cost_model: what a job needs of a device; the shipped one by default.
+        graph_source: provides the graph of a workload; by default, zoo models are captured.
+        cost_model: predicts a job's demand on a device; the shipped one by default.
     """
 
     def __init__(self, graph_source: GraphSource | None = None, cost_model: CostModel | None = None) -> None:

@@ -30,9 +30,8 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "cotenant-feedback", 1
 CAMPAIGN = "feedback"
-# : Unmeasured models are known to a factor of 3; a value this far off has another unit or belongs to another
-# job, and
-#: would shift every answer about its job.
+# Unmeasured models are predicted to within a factor of 3. A value this far off has another unit or belongs to
+# another job, and would distort every answer about its job.
 MOST_OFF = 100.0
 
 
@@ -142,7 +141,11 @@ class Observation:
 
 
 def check_plausible(step_time_s: float, predicted_s: float) -> None:
-    """Raise `InputError` for an observed step time nowhere near the model's own prediction."""
+    """Check an observed step time against the model's own prediction.
+
+    Raises:
+        InputError: the two are far apart.
+    """
     if not predicted_s / MOST_OFF <= step_time_s <= predicted_s * MOST_OFF:
         raise InputError(
             "step_time_s is implausible",
@@ -158,7 +161,7 @@ def read_observations(path: Path | str) -> list[Observation]:
     utilization_ratio; jobs are separated by `;`) or a JSON file (a list, or an object with `observations` or `items`).
 
     Raises:
-        InputError: with the row that is wrong.
+        InputError: with the invalid row.
     """
     source = Path(path)
     if source.suffix.lower() == ".json":
@@ -202,7 +205,7 @@ def stored(store: Path | str) -> list[Observation]:
     Entries from an earlier version that are no longer valid stay in the file and are skipped with a warning.
 
     Raises:
-        InputError: the file is no such store.
+        InputError: the file is not such a store.
     """
     values = _body(Path(store))["observations"]
     result: list[Observation] = []
@@ -250,7 +253,10 @@ def _body(path: Path) -> dict[str, Any]:
 
 
 def set_id_of(colocation_set: ColocationSet) -> str:
-    """Name of an observed set in `training_tables` and in the manifest of a model that learned from it; the order of members does not matter."""
+    """Name of an observed set in `training_tables`, and in the manifest of a model that learned from it.
+
+    It does not depend on the order of members.
+    """
     return f"{CAMPAIGN}/{colocation_set.device}/{colocation_set.sharing}/{'+'.join(sorted(map(str, colocation_set.workloads)))}"
 
 

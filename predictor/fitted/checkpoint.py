@@ -1,4 +1,5 @@
-"""A fitted predictor as files: `weights.safetensors`, `config.json`, `manifest.json`, and `cost/`. Nothing in it is code."""
+"""A fitted predictor as files: `weights.safetensors`, `config.json`, `manifest.json` and `cost/`, none of it
+code."""
 
 from __future__ import annotations
 

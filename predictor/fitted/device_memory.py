@@ -1,5 +1,7 @@
-"""Memory and utilisation of a set: analytic forms with a few calibrated constants, and a learned correction
-of utilisation."""
+"""Memory and utilisation of a set.
+
+Both have analytic forms with a few calibrated constants; utilisation also has a learned correction.
+"""
 
 from __future__ import annotations
 
@@ -19,20 +21,22 @@ class HeadCalibration:
     """Constants of the analytic heads.
 
     Attributes:
-        context_bytes: what a process with a framework's libraries takes on a GPU before its first tensor.
-        context_bytes_per_thread: of local memory, for each thread that the device can hold at a time.
+        context_bytes: GPU memory that a process with a framework's libraries takes before its first tensor.
+        context_bytes_per_thread: local memory for each thread that the device can hold at a time.
         old_context_bytes: the whole context on GPUs before Pascal, whose libraries hold fewer kernels.
-        host_context_bytes: what a process takes of main memory before its first tensor, where the device is a processor.
-        activation_factor, half_activation_factor: allocated activations over the graph's peak live activations, in full and in half
-            precision (AMP included).
-        workspace_factor, workspace_bytes: an algorithm's workspace over the traffic of the largest operator, and the most
-            that a library takes.
+        host_context_bytes: main memory that a process takes before its first tensor, if the device is a CPU.
+        activation_factor, half_activation_factor: ratio of allocated activations to the graph's peak live
+            activations, in full and in half precision (AMP included).
+        workspace_factor, workspace_bytes: ratio of an algorithm's workspace to the traffic of the largest
+            operator, and the most that a library takes.
         half_workspace_factor, half_workspace_bytes: the same in half precision, whose algorithms need less.
-        sharing_bytes: what each further process adds beyond its own solo memory.
-        memory_log_error: 90 % bounds of |log ratio| of what is not exactly known state, graph only, then with solo memory.
+        sharing_bytes: memory that each further process adds beyond its own solo memory.
+        memory_log_error: 90 % bounds of |log ratio| for memory that is not exactly known state: from the
+            graph only, then with solo memory.
 
-    Context, factors in full precision and workspace were fitted to SchedTune's peaks of five cards (MIT), those in half precision to
-    the batch sizes at which timm's networks ran, and failed, in 24 GB: `benchmarks/memory_constants.py`.
+    Context, factors in full precision and workspace were fitted to SchedTune's peaks of five cards (MIT),
+    those in half precision to the batch sizes at which timm's networks ran, and failed, in 24 GB:
+    `benchmarks/memory_constants.py`.
     """
 
     context_bytes: float = 1.25e9
@@ -50,7 +54,8 @@ class HeadCalibration:
 
 
 def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCalibration) -> float:
-    """Device memory of one process. At least parameters, gradients of unfrozen layers and optimiser state."""
+    """Device memory of one process, at least its parameters, gradients of unfrozen layers and optimiser
+    state."""
     if solo.memory_bytes is not None:
         return solo.memory_bytes
     needed = job.demand.state_bytes + activation_factor(job, calibration) * job.demand.activation_bytes
@@ -58,7 +63,7 @@ def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCa
 
 
 def activation_factor(job: JobOnDevice, calibration: HeadCalibration) -> float:
-    """Allocated activations over live ones, by precision; 1 on a processor."""
+    """Ratio of allocated to live activations, by precision; 1 on a CPU."""
     if is_cpu(job.device):
         return 1.0
     half = job.workload.precision in HALF
@@ -99,7 +104,7 @@ def set_utilization_ratio(members: Floats, correction: Floats | float = 0.0) -> 
 
     Args:
         members: 0 where there is no member.
-        correction: [S] what members that keep step, or get in each other's way, add to that; learned where it was measured.
+        correction: [S] learned correction for members whose phases are synchronised or in conflict.
     """
     independent = 1.0 - np.prod(np.clip(1.0 - members, 0.0, 1.0), axis=-1)
     return np.clip(independent + correction, 0.0, 1.0)

@@ -1,5 +1,7 @@
-"""Whether a workload resembles those trained on: its distance in embedding space, relative to distances among
-them."""
+"""Whether a workload resembles those in training.
+
+Its distance in embedding space is compared with the distances among them.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,8 @@ class Domain:
 
     Attributes:
         points: [P, E].
-        radius: 95 % quantile of the distance from a training workload to the nearest one of another architecture; where there is only one, the
-            largest distance between its workloads.
+        radius: 95 % quantile of the distance from a training workload to the nearest one of another
+            architecture; with a single architecture, the largest distance between its workloads.
     """
 
     points: Floats = field(default_factory=lambda: np.zeros((0, 0)))

@@ -32,9 +32,11 @@ class Intervals:
     Attributes:
         floor: part of the scale that does not grow with the slowdown.
         quantile: group to quantile.
-        solo_log_error: 90 % bound of |log predicted / measured| solo step time of jobs without a solo measurement.
-        device_factor: group to how much wider intervals are on a type of device that was never measured.
-        utilization_error: 90 % bound of |predicted - measured| utilisation of sets with left-out models.
+        solo_log_error: 90 % bound of |log predicted / measured| solo step time of jobs without a solo
+            measurement.
+        utilization_error: 90 % bound of |predicted - measured| utilisation of sets with held-out models.
+        device_factor: group to the factor by which intervals are wider on a device type that was never
+            measured.
     """
 
     floor: float = 0.05
@@ -47,14 +49,18 @@ class Intervals:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`.
 
         Args:
-            members: of each set. Eight jobs that fill a device are eight times as slow, and known no worse than two that are twice as
-                slow: the log of a slowdown counts in terms of the log of the number of jobs.
+            log_slowdown: predicted.
+            group: one of `GROUPS`.
+            members: number of members of each set. Eight jobs that fill a device are eight times as slow, and
+                predicted no worse than two that are twice as slow, so a log slowdown is taken relative to the
+                log of the number of jobs.
         """
         alike = math.log(2) / np.log(np.maximum(members, 2))
         return np.asarray(self.quantile[group] * (self.floor + np.asarray(log_slowdown) * alike))
 
     def widened_by(self, residuals: dict[str, tuple[Floats, Floats]]) -> Intervals:
-        """The same with the `device_factor` by which residuals of left-out types of device, as in `fit`, are covered."""
+        """The same with a `device_factor` that covers residuals of held-out device types, given as in
+        `fit`."""
         factors = {
             group: max(1.0, conformal_quantile(np.abs(error) / (self.floor + slow)) / self.quantile[group])
             for group, (error, slow) in residuals.items()
@@ -70,7 +76,8 @@ class Intervals:
         utilization_residuals: Floats,
         floor: float = 0.05,
     ) -> Intervals:
-        """From left-out rows: group to (log residual, predicted log slowdown), log solo step times, utilisation."""
+        """Fit to held-out rows: group to (log residual, predicted log slowdown), log solo step times,
+        utilisation."""
         quantile = {}
         for group in GROUPS:
             error, slow = residuals[group]

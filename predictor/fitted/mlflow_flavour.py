@@ -1,5 +1,7 @@
-"""Code that MLflow runs to load a logged predictor ("models from code": the file is imported, nothing is
-unpickled)."""
+"""Code that MLflow runs to load a logged predictor.
+
+This is "models from code": the file is imported, and nothing is unpickled.
+"""
 
 from __future__ import annotations
 

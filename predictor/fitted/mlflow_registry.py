@@ -1,4 +1,5 @@
-"""Predictors in MLflow: logged as a model with a signature and without a pickle, registered, promoted, loaded by alias."""
+"""Predictors in MLflow: logged with a signature and without a pickle, registered, promoted, loaded by
+alias."""
 
 from __future__ import annotations
 
@@ -56,7 +57,11 @@ def use_store(tracking_uri: str | None) -> None:
 
 @contextmanager
 def usable(uri: str) -> Iterator[None]:
-    """Context for creating a client of that store. Raises `InputError` if MLflow cannot use it."""
+    """Context for creating a client of that store.
+
+    Raises:
+        InputError: MLflow cannot use it.
+    """
     from alembic.util import CommandError
     from mlflow.exceptions import MlflowException
     from sqlalchemy.exc import SQLAlchemyError
@@ -81,8 +86,12 @@ def usable(uri: str) -> Iterator[None]:
 
 
 def check_store(uri: str) -> None:
-    """Raise `InputError` for an SQLite store that cannot be opened, `UnavailableError` for an unreachable
-    server."""
+    """Check that a store can be reached.
+
+    Raises:
+        InputError: an SQLite store cannot be opened.
+        UnavailableError: a server cannot be reached.
+    """
     import os
 
     if uri.startswith(("http://", "https://")):
@@ -133,8 +142,10 @@ def use_experiment(name: str) -> None:
 
 
 def _make_store(file: Path) -> None:
-    """Create an SQLite store atomically. MLflow takes seconds to create its tables, and a store that a kill
-    left half created never works."""
+    """Create an SQLite store atomically.
+
+    MLflow takes seconds to create its tables, and a store left half created by a kill would never work.
+    """
     import tempfile
 
     import mlflow
@@ -177,7 +188,7 @@ def fetch_registered(uri: str) -> Path:
 
     Raises:
         UnavailableError: the store cannot be reached or has no such model.
-        InputError: the registered model is not one of our checkpoints.
+        InputError: the registered model is not a checkpoint of this project.
     """
     import sys
 

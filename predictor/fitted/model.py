@@ -1,4 +1,4 @@
-"""`CotenantModel`: encoder, ensemble of co-location networks, input scaling, and the Gaussian process, in one
+"""`CotenantModel`: encoder, ensemble of co-location networks, input scaling and Gaussian process in one
 object."""
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ class Scaler:
 
     @classmethod
     def neutral(cls, width: int) -> Scaler:
-        """One that changes nothing but what is more than 4 from 0."""
+        """A scaler that only clamps values beyond 4 from 0."""
         endless = np.full(width + DEMAND_WIDTH, np.inf)
         return cls(np.zeros(width), np.ones(width), -endless, endless)
 
@@ -75,13 +75,15 @@ class Scaler:
         invented: tuple[Floats, Floats] | None = None,
         embedding: int = 0,
     ) -> Scaler:
-        """From the distinct members of the measured sets: features [V, F] and demand [V, DEMAND_WIDTH].
+        """Fit to the distinct members of the measured sets.
 
         Args:
-            features, demand: of measured members.
-            invented: the same of invented ones; they widen the range, and scale what never varies among the measured. What
-                never varies at all says nothing: its scale is infinite.
-            embedding: leading columns that lie between -1 and 1 already. What little they vary by is not blown up.
+            features, demand: [V, F] and [V, DEMAND_WIDTH] of measured members.
+            invented: the same for synthetic members; they widen the range, and set the scale of features that
+                never vary among the measured. A feature that never varies at all carries no information: its
+                scale is infinite.
+            embedding: number of leading columns that already lie between -1 and 1, and whose small variation
+                is not amplified.
         """
         mean, scale = features.mean(0), features.std(0)
         rows = np.concatenate([features, demand], 1)
@@ -104,12 +106,12 @@ class CotenantModel:
 
     Attributes:
         config: sizes and switches.
-        campaigns: campaigns that were trained on.
+        campaigns: training campaigns.
         encoder: level 1.
         networks: ensemble of level 2.
-        scaler: of member features.
+        scaler: scaler of member features.
         featurizer: graph and feature cache; not part of the weights.
-        process: over the training sets; None where the networks answer alone.
+        process: over the training sets; None if the networks answer alone.
     """
 
     config: NetworkConfig

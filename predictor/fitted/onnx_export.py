@@ -1,6 +1,7 @@
 """ONNX files of a predictor's networks, for other runtimes. A file that disagrees with torch is discarded.
 
-The process beside the networks is not exported: it answers from a table of the jobs that it has met."""
+The process that answers alongside the networks is not exported: it looks up a table of the jobs it has seen.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +36,8 @@ class WholeSets(nn.Module):
     """The ensemble over sets of M members each, all of them present, from unscaled features.
 
     Inputs: member [S, M, F] unscaled features, demand [S, M, DEMAND_WIDTH], setting [S, K] one-hot.
-    Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput), utilization_residual [S] (what the
-    set's utilisation differs by from that of members with independent phases).
+    Outputs: slowdown [S, M] (latent, at least 1), ratio [S, M] (observed co-located / solo throughput),
+    utilization_residual [S] (the set's utilisation minus that of members with independent phases).
     """
 
     mean: Tensor
@@ -65,7 +66,7 @@ class WholeSets(nn.Module):
 class OneGraph(nn.Module):
     """The workload encoder for one graph on one device; inputs as in `models.graph_tensors.GraphTensors`.
 
-    Outputs: job_embedding [1, E], solo_step_time_s [1] (the cost model's, of which `log_step_s` is the logarithm).
+    Outputs: job_embedding [1, E], solo_step_time_s [1] (the cost model's, whose logarithm is `log_step_s`).
     """
 
     def __init__(self, encoder: WorkloadEncoder) -> None:

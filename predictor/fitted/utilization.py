@@ -19,8 +19,8 @@ from profiling.devices import get_device
 
 
 def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
-    """[S] utilisation if the members' phases were independent, from solo utilisation, measured or else
-    estimated."""
+    """[S] utilisation if the members' phases were independent, from measured or estimated solo
+    utilisation."""
     variants, where = model.variants(examples.workloads, examples.devices)
     idle = np.ones(len(examples.set_ids))
     np.multiply.at(idle, examples.set_index, 1.0 - variants.demand[where, 0])
@@ -28,8 +28,10 @@ def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
 
 
 def members_measured(examples: Examples) -> NDArray[np.bool_]:
-    """[S] whether the solo utilisation of every member is known; on a processor it says nothing about
-    sharing."""
+    """[S] whether the solo utilisation of every member is known.
+
+    On a CPU it is not, because utilisation there says nothing about sharing.
+    """
     measured = np.ones(len(examples.set_ids), dtype=bool)
     for index, workload, device in zip(examples.set_index, examples.workloads, examples.devices, strict=True):
         measured[index] &= workload.solo.utilization_ratio is not None and not is_cpu(get_device(device))
@@ -37,7 +39,8 @@ def members_measured(examples: Examples) -> NDArray[np.bool_]:
 
 
 def measured_difference(model: CotenantModel, examples: Examples) -> Tensor:
-    """[S] measured utilisation beyond that of independent phases; NaN where not measured, or not of all members."""
+    """[S] measured utilisation minus that of independent phases; NaN if not measured, or not for all
+    members."""
     beyond = examples.set_utilization_ratio - independent_ratio(model, examples)
     counts = examples.resident & members_measured(examples)
     return torch.tensor(np.where(counts, beyond, np.nan), dtype=torch.float32)
