@@ -1,5 +1,7 @@
-"""Single placement decisions by any policy, for the service: the policy chooses the GPUs, the ranking
-predicts the outcome."""
+"""Single placement decisions by any policy, for the service.
+
+The policy chooses the GPUs, the ranking predicts the outcome.
+"""
 
 from __future__ import annotations
 

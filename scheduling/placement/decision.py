@@ -20,7 +20,8 @@ class RankedGpu:
         finish_s: predicted seconds until the job finishes there.
         delays_s: predicted delay of each tenant in seconds.
         reasons: the same in words.
-        gang: (node, GPU) of every GPU of a gang, the first of which is `node` and `gpu`; empty for a single GPU.
+        gang: (node, GPU) of every GPU of a gang, the first of which is `node` and `gpu`; empty for a single
+            GPU.
     """
 
     node: str

@@ -1,5 +1,7 @@
-"""Gangs beside other jobs: a gang runs at the pace of its slowest member, and joins only if more work gets
-done."""
+"""Gangs beside other jobs.
+
+A gang runs at the pace of its slowest member, and joins only if more work gets done.
+"""
 
 from __future__ import annotations
 
@@ -34,15 +36,18 @@ def share_gangs(
     waiting: Iterable[JobState],
     max_slowdown: float = 2.0,
 ) -> list[Allocation]:
-    """Start gangs that `started` leaves waiting, beside one job of a single GPU each, and on empty GPUs.
+    """Start gangs that `started` leaves waiting, each beside one single-GPU job per GPU, and on empty GPUs.
 
-    On one node; over several nodes of a type, of one switch where they can be, only where no node is large enough. With members at the pace of the
-    slowest, the gang's work and what its neighbours keep of theirs have to add up to more than the GPUs do in turn.
+    A gang goes on one node. It goes over several nodes of a type, of one switch if possible, only if no node
+    is large enough. It runs at the pace of its slowest member; its work and what its neighbours retain of
+    theirs must add up to more than the GPUs would do in turn.
 
     Args:
+        snapshot: the cluster.
+        belief: predictions.
         started: the decision so far; its GPUs, and the GPUs of jobs that it moves, are left alone.
-        waiting: in order; jobs that are no gangs are passed over.
-        max_slowdown: of the gang and of every neighbour.
+        waiting: in order; jobs other than gangs are skipped.
+        max_slowdown: limit for the gang and every neighbour.
     """
     taken = {gpu for a in started for gpu in (*a.gpus, *a.job.gpus)}
     done = {a.job.number for a in started}

@@ -35,8 +35,8 @@ class Pool:
     def take(self, count: int, kind: int, scatter: bool = False) -> tuple[int, ...]:
         """`count` empty GPUs of type number `kind`, or none.
 
-        On the node that they fill best; over several nodes (of one switch where they can be, emptiest first) only where no
-        node is large enough, or, with `scatter`, where none has room.
+        They are on the node that they fill best. They are on several nodes (of one switch if possible,
+        emptiest first) only if no node is large enough or, with `scatter`, if none has room.
         """
         if self.free_of_type[kind] < count:
             return ()
@@ -87,11 +87,15 @@ def by_switch(
 ) -> list[int]:
     """`nodes` in the order in which a gang of `count` GPUs takes them.
 
-    First those of the switch under which it takes the fewest nodes (of such, where it leaves the least room); where it fits
-    under none, those of the switch with the most room first. Under a switch the emptiest first.
+    First come the nodes of the switch under which the gang needs the fewest nodes (among such switches, the
+    one with the least room); if it fits under no switch, those of the switch with the most room. Under each
+    switch, nodes are ordered by room, most first.
 
     Args:
-        free: GPUs of each node that it may have.
+        snapshot: the cluster.
+        nodes: numbers of the nodes.
+        free: GPUs of each node that it may take.
+        count: GPUs of the gang.
     """
     under: dict[int, list[tuple[int, int]]] = {}
     for node, room in zip(nodes, free, strict=True):
@@ -135,7 +139,8 @@ def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Worklo
 
 
 def _most_memory(types: Sequence[str], among: Sequence[int]) -> int:
-    """Of the types with numbers `among` that with the most memory by the catalogue; the first where it knows none."""
+    """The type among `among` with the most memory by the catalogue; the first if the catalogue has none of
+    them."""
 
     def memory_bytes(kind: int) -> float:
         try:
@@ -154,7 +159,8 @@ def remaining_s(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -
 def shortest_first(
     snapshot: SchedulingSnapshot, belief: SetCache, jobs: Iterable[JobState]
 ) -> list[JobState]:
-    """`jobs` by predicted time left alone on the fastest type over their weight (Smith's rule), then by submission."""
+    """`jobs` by predicted time left alone on the fastest type over their weight (Smith's rule), then by
+    submission."""
     return sorted(jobs, key=lambda job: (remaining_s(snapshot, belief, job) / job.job.priority, job.number))
 
 

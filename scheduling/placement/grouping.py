@@ -26,7 +26,7 @@ class GroupedGpus:
     Attributes:
         places: [G] every GPU with its node.
         state_of: [G] number of the state of each GPU of `places`.
-        candidates: the S states; one that no GPU is in any more has no tenants.
+        candidates: the S states; a state that no GPU is in any longer has no tenants.
         without: outcome of each state if no job joins it.
     """
 
@@ -86,7 +86,7 @@ class GroupedGpus:
         return True
 
     def _move(self, place: int, before: Gpu, gpu: Gpu, new: dict[int, Gpu]) -> None:
-        """Bring the GPU at `place` into its state; where that is new, note it in `new`."""
+        """Move the GPU at `place` into its state; a new state is added to `new`."""
         old = int(self.state_of[place])
         state = _state(gpu)
         number = self._numbers.get(state)
@@ -108,14 +108,14 @@ class GroupedGpus:
         self.state_of[place] = number
 
     def _neutralize(self) -> None:
-        """A state without GPUs must not be waited for, nor its device count as present."""
+        """A state without GPUs must not be waited for, and its device must not count as present."""
         unused = [number for number in self._unused if number < len(self.candidates.devices)]
         if unused:
             self.candidates.present[unused] = False
             self.candidates.devices[unused] = self.candidates.devices[self.state_of[0]]
 
     def _write(self, new: dict[int, Gpu]) -> None:
-        """Put the states `new` (by their numbers) into the arrays."""
+        """Write the states `new` (by number) into the arrays."""
         numbers = np.array(list(new), np.int64)
         rows = Candidates.of(self.cache, list(new.values()))
         outcome = _alone(self.cache, rows)
@@ -124,7 +124,7 @@ class GroupedGpus:
         width = max(c.members.shape[1], rows.members.shape[1])
 
         def put(old: Any, values: Any, fill: Any) -> Any:
-            """`old` with `values` at `numbers`, grown where needed."""
+            """`old` with `values` at `numbers`, extended if needed."""
             shape = (size, width) if old.ndim == 2 else (size,)
             if old.shape != shape:
                 grown = np.full(shape, fill, old.dtype)

@@ -1,8 +1,9 @@
-"""Of several decisions about a queue the first that does not let it end later than a plain rule would have.
+"""Chooses the first of several decisions about a queue that is no worse than following a plain rule.
 
-The plain rule is followed beside the real cluster from the first decision on. A decision is safe where, followed by the
-plain rule from then on, neither the end, nor the longest completion times, nor their mean come later than in that other
-cluster (a rollout with a base policy: Bertsekas, Tsitsiklis and Wu, J. Heuristics 3, 1997). What was gained so far may be spent.
+The plain rule runs in a virtual cluster beside the real one from the first decision on. A decision is safe
+if, followed by the plain rule from then on, the end, the longest completion times and their mean are no later
+than in the virtual cluster (a rollout with a base policy: Bertsekas, Tsitsiklis and Wu, J. Heuristics 3,
+1997). What was gained so far may be spent.
 """
 
 from __future__ import annotations
@@ -15,8 +16,8 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.projection import Outcome, PlainSchedule, Projection, Steps, plain_job
 
-# With more jobs running and waiting, here or under the plain rule, a projection takes longer than a decision should. With
-# more GPUs, too, and fewer jobs than that hardly wait there.
+# With more running and waiting jobs, here or under the plain rule, a projection takes longer than a decision
+# should. The same holds for more GPUs; with fewer jobs than GPUs, hardly any wait.
 _MOST_JOBS = _MOST_GPUS = 512
 
 Proposal = Callable[[], list[Allocation]]
@@ -24,7 +25,7 @@ Proposal = Callable[[], list[Allocation]]
 
 @dataclass(slots=True, eq=False)
 class _Plain:
-    """The plain rule's own cluster, alone and packed; jobs up to the number `seen` were submitted to it."""
+    """The plain rule's own cluster, alone and packed; jobs with numbers up to `seen` were submitted to it."""
 
     steps: Steps
     schedules: list[PlainSchedule] = field(default_factory=list)
@@ -33,7 +34,7 @@ class _Plain:
     done: list[float] = field(default_factory=list)
 
     def follow(self, snapshot: SchedulingSnapshot, belief: SetCache, projection: Projection) -> list[Outcome]:
-        """What it ends with, once the jobs that are new have been submitted to it."""
+        """Its outcomes, after submitting the jobs that are new."""
         if not self.schedules:
             self.done, self.active = [], {}
             self.schedules = [projection.schedule([], pack)[0] for pack in (False, True)]
@@ -65,16 +66,22 @@ def guarded(
     max_slowdown: float,
     restart_s: float,
 ) -> list[Allocation]:
-    """The first of `proposals` that is safe; where none is, the one, or what the plain rule starts, that loses least.
+    """Return the first safe proposal; if none is safe, the one with the smallest loss, or the plain rule's
+    starts.
 
-    What a proposal lets wait is projected to start by the plain rule at once: waiting is not charged for until the next
-    decision, which then starts from what it has cost. A proposal that stops jobs is also tried without that. With no job waiting, or too many
-    jobs or GPUs in view, the first proposal is taken as it is.
+    Jobs that a proposal leaves waiting are projected to start at once by the plain rule: waiting has no cost
+    until the next decision, which then starts from what it has cost. A proposal that stops jobs is also tried
+    without stopping them. If no job is waiting, or there are too many jobs or GPUs, the first proposal is
+    returned as is.
 
     Args:
-        proposals: in the order of preference; called only where it is their turn. Gangs are placed as the first says.
-        tolerance: by which part each figure may be worse than the plain rule's.
-        restart_s: what stopping or moving a job costs it.
+        snapshot: the cluster.
+        belief: predictions.
+        proposals: in order of preference; each is called only when it is needed. Gangs are placed as in the
+            first.
+        tolerance: fraction by which each figure may be worse than the plain rule's.
+        max_slowdown: largest slowdown of a pair under the plain rule.
+        restart_s: cost of stopping or moving a job.
     """
     propose = iter(proposals)
     first = next(propose)()
@@ -96,7 +103,7 @@ def guarded(
     best = Outcome(*(min(figures) for figures in zip(*references, strict=True)))
 
     def loss(schedule: PlainSchedule) -> float:
-        """By which part it is worse than the plain rule where it is worst."""
+        """Fraction by which it is worse than the plain rule, for the figure where it is worst."""
         own = schedule.outcome(plain.done)
         return max(
             (own.end_s - best.end_s) / max(best.end_s - first_s, 1.0),
@@ -131,6 +138,6 @@ def _with_milder(first: list[Allocation], others: Iterable[Proposal]) -> Iterato
 
 
 def _without_stops(decisions: Sequence[Allocation]) -> list[Allocation]:
-    """The jobs that start without another one being stopped or moved for them."""
+    """The jobs that start without another job being stopped or moved for them."""
     freed = {gpu for a in decisions for gpu in a.job.gpus}
     return [a for a in decisions if not a.job.gpus and not freed & set(a.gpus)]

@@ -1,4 +1,4 @@
-"""What packing policies share: the state of shared GPUs in arrays, and the greedy loop over a queue."""
+"""Shared by packing policies: the state of shared GPUs in arrays, and the greedy loop over a queue."""
 
 from __future__ import annotations
 
@@ -18,13 +18,14 @@ from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
 from scheduling.placement.ranking import Candidates
 from scheduling.placement.stages import stages
 
-# Seconds after which the predicted end of a GPU's jobs is computed anew although nothing changed there.
+# Seconds after which the predicted end of a GPU's jobs is recomputed even if nothing changed there.
 _ENDS_AGE_S = 300.0
 
 
 @dataclass(slots=True)
 class _Ends:
-    """[G] when each GPU is predicted to become empty, when that was computed, and the GPU's stamp then."""
+    """[G] when each GPU is predicted to become empty, when this was computed, and the GPU's stamp at that
+    time."""
 
     at_s: Floats
     computed_s: Floats
@@ -34,12 +35,14 @@ class _Ends:
 
 @dataclass(slots=True)
 class Tenancy:
-    """Tenants of every GPU in numbers, [G, M].
+    """Tenants of every GPU as numbers, [G, M].
 
     Attributes:
-        members: workload numbers of `cache`; left, rate, updated_s: iterations left then, per second, and when.
-        present: which there are; shareable: [G] holds no gang and no job that must be alone.
-        stoppable: which may be stopped, from `resume_s` on.
+        members: workload numbers of `cache`.
+        left, rate, updated_s: iterations left at `updated_s`, iterations per second, and that time.
+        present: which positions have a tenant.
+        shareable: [G] holds no gang and no job that must be alone.
+        stoppable: which tenants may be stopped, from `resume_s` on.
         seen: [G] stamp of the GPU when its row was filled in.
         ends: predicted times at which GPUs become empty.
     """
@@ -59,7 +62,7 @@ class Tenancy:
 
     @classmethod
     def of(cls, snapshot: SchedulingSnapshot, belief: SetCache, width: int) -> Tenancy:
-        """The tenancy of `snapshot`, kept with it and brought up to date."""
+        """The tenancy of `snapshot`, cached with it and updated."""
         tenancy = snapshot.derived(("tenancy", belief, width), lambda: cls._empty(snapshot, belief, width))
         tenancy.refresh(snapshot)
         return tenancy
@@ -98,9 +101,10 @@ class Tenancy:
             self.seen[gpu] = snapshot.stamp[gpu]
 
     def empty_in_s(self, snapshot: SchedulingSnapshot) -> Floats:
-        """[G] predicted seconds until each GPU becomes empty if no job joins it, 0 where it is empty.
+        """[G] predicted seconds until each GPU becomes empty if no job joins it; 0 if it is empty.
 
-        Computed anew where something changed, and now and then elsewhere: a job may run at another pace than predicted.
+        Recomputed where something changed, and periodically elsewhere, because a job's pace may differ from
+        the prediction.
         """
         ends, now_s = self.ends, snapshot.now_s
         if ends.revision != self.cache.revision:
@@ -119,7 +123,8 @@ class Tenancy:
         return np.where(snapshot.tenant_count > 0, np.maximum(ends.at_s - now_s, 0.0), 0.0)
 
     def alone_s(self, snapshot: SchedulingSnapshot) -> Floats:
-        """[G, M] predicted seconds that each tenant still needs alone where it is; 0 where there is none."""
+        """[G, M] predicted seconds that each tenant still needs if alone on its GPU; 0 where there is
+        none."""
         state = self.candidates(snapshot, np.arange(len(snapshot)))
         steps = np.zeros((int(self.members.max()) + 1, len(snapshot.types)))
         for number in np.unique(self.members[self.present]).tolist():
@@ -129,7 +134,7 @@ class Tenancy:
         return np.asarray(state.iterations * alone, float)
 
     def candidates(self, snapshot: SchedulingSnapshot, gpus: Ints) -> Candidates:
-        """`gpus` as the placement reads them, with iterations left now."""
+        """`gpus` as input of the ranking, with the iterations left now."""
         present = self.present[gpus]
         gone = self.rate[gpus] * (snapshot.now_s - self.updated_s[gpus])
         left = np.where(present, np.maximum(self.left[gpus] - gone, 0.0), 0.0)
@@ -155,10 +160,14 @@ def pack(
     budget: float = np.inf,
     max_members: int = 2,
 ) -> list[Allocation]:
-    """Start the jobs of `order`: on whole empty GPUs, else beside others where the demands add up to the least.
+    """Start the jobs of `order` on whole empty GPUs, or else beside others where the sum of demands is
+    smallest.
 
     Args:
-        demand: of a workload on (device, sharing mode); asked once for each.
+        snapshot: the cluster.
+        belief: predictions.
+        order: jobs, in order.
+        demand: demand of a workload on (device, sharing mode); called once for each.
         budget: largest sum of demands on one GPU.
         max_members: most jobs on one GPU.
     """
@@ -200,10 +209,11 @@ def pack(
 
 
 class OpenGpus:
-    """Shared GPUs while one decision is made: who fits beside their tenants is asked once for each workload.
+    """Shared GPUs during one decision; whether a workload fits beside their tenants is computed once.
 
     Attributes:
-        gpus: [N] numbers of the GPUs; open: [N] those that this decision has put no job on yet.
+        gpus: [N] numbers of the GPUs.
+        open: [N] those on which this decision has not placed a job yet.
     """
 
     def __init__(self, tenancy: Tenancy, gpus: Ints) -> None:
@@ -226,11 +236,11 @@ class OpenGpus:
         return self._known[own] & self.open
 
     def take(self, index: int) -> tuple[int]:
-        """Close the GPU at `index`; its number."""
+        """Close the GPU at `index`, and return its number."""
         self.open[index] = False
         return (int(self.gpus[index]),)
 
 
 def may_share(job: JobState) -> bool:
-    """Gangs and jobs that ran out of memory beside others are placed on whole GPUs."""
+    """Whether a job may share a GPU: not gangs, nor jobs that ran out of memory beside others."""
     return job.job.gpus == 1 and not job.exclusive

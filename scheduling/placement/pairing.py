@@ -1,4 +1,5 @@
-"""Every job of a batch on every shared GPU, in one call; on a large cluster only what has changed."""
+"""Evaluates every job of a batch on every shared GPU in one call; on a large cluster, only what has
+changed."""
 
 from __future__ import annotations
 
@@ -15,8 +16,8 @@ from scheduling.placement.packing import Tenancy
 from scheduling.placement.ranking import Candidates, PlacementConfig, rank
 from scheduling.placement.stages import Stages, stages
 
-# Up to so many (job, GPU) pairs are always looked at; beyond, a refused pair is looked at again after a while or when the
-# queue has grown or shrunk by this ratio.
+# Up to this many (job, GPU) pairs are always evaluated; beyond, a refused pair is evaluated again after a
+# while, or when the length of the queue has changed by `_REFRESH_RATIO`.
 _ALWAYS = 4096
 _REFRESH_S = 300.0
 _REFRESH_RATIO = 0.2
@@ -29,8 +30,9 @@ class Pairs:
     Attributes:
         score: [J, N] value of the objective, infinite where the job cannot go; cost_s: finish plus delays.
         extension_s: [J, N] how much longer the GPU is busy.
-        after_s: [J, N, M + 1] seconds until each member is done, the job in the last column; 0 where there is none.
-        before_s: [J, N, M] the same of the tenants without the job.
+        after_s: [J, N, M + 1] seconds until each member is done, the job in the last column; 0 where there is
+            none.
+        before_s: [J, N, M] the same for the tenants without the job.
     """
 
     score: Floats
@@ -41,19 +43,19 @@ class Pairs:
 
     @classmethod
     def none(cls, jobs: int, gpus: int) -> Pairs:
-        """Nothing can go anywhere."""
+        """No job can go anywhere."""
         shape = (jobs, gpus)
         never = np.full(shape, np.inf)
         return cls(never, never.copy(), np.zeros(shape), np.zeros((*shape, 1)), np.zeros((*shape, 0)))
 
     def late_s(self, end_s: float) -> Floats:
-        """[J, N] by how much longer than until `end_s` the members need because of the job, summed."""
+        """[J, N] time beyond `end_s` that the members need because of the job, summed."""
         after, before = np.maximum(self.after_s - end_s, 0.0), np.maximum(self.before_s - end_s, 0.0)
         return np.asarray(after.sum(axis=2) - before.sum(axis=2), float)
 
 
 def every_pair(cache: SetCache, state: Candidates, ids: Ints, left: Floats, config: PlacementConfig) -> Pairs:
-    """Quantify J jobs ([J] workload numbers and iterations left) on N candidates."""
+    """Evaluate J jobs ([J] workload numbers and iterations left) on N candidates."""
     count, jobs = len(state.devices), len(ids)
     if not count or not jobs:
         return Pairs.none(jobs, count)
@@ -82,7 +84,7 @@ def every_pair(cache: SetCache, state: Candidates, ids: Ints, left: Floats, conf
 
 @dataclass(slots=True, eq=False)
 class _LookedAt:
-    """What was quantified lately: jobs, GPU stamps, when, and how many jobs waited."""
+    """What was evaluated recently: jobs, GPU stamps, time, and length of the queue."""
 
     jobs: set[int] = field(default_factory=set)
     stamp: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
@@ -98,10 +100,11 @@ def offers(
     jobs: Sequence[JobState],
     config: PlacementConfig,
 ) -> Pairs:
-    """`jobs` on the `shared` GPUs.
+    """Evaluate `jobs` on the `shared` GPUs.
 
-    With the objective `jct` on a large cluster what was refused lately counts as refused until the GPU's tenants
-    change, the queue's length changes by a fifth, or five minutes have passed; members' times are left out then.
+    With the objective `jct` on a large cluster, a pair refused recently counts as refused until the GPU's
+    tenants change, the queue's length changes by a fifth, or five minutes have passed; members' times are
+    omitted then.
     """
     pairs = Pairs.none(len(jobs), len(shared))
     if not shared.size:

@@ -1,4 +1,4 @@
-"""Jobs that share a GPU while another becomes empty: whether one of them moves there, restart included."""
+"""Decides whether one of the jobs that share a GPU moves to an empty one, restart included."""
 
 from __future__ import annotations
 
@@ -15,24 +15,28 @@ from scheduling.placement.gangs import Pool, solo_step_s
 from scheduling.placement.packing import Tenancy
 from scheduling.placement.stages import stages
 
-# A move has to gain this many restarts beyond its own.
+# A move must gain this many restarts beyond its own.
 _MARGIN = 0.5
-# On more shared GPUs than this, one that no job is to leave for an empty GPU of some type is looked at again when its
-# tenants change or after a while.
+# With more shared GPUs than this, one that no job should leave for an empty GPU of some type is evaluated
+# again only when its tenants change, or after a while.
 _ALWAYS = 256
 _REFRESH_S = 300.0
 
 
 @dataclass(slots=True, eq=False)
 class _LookedAt:
-    """[T, G] stamp of each GPU when no job was to leave it for an empty one of a type, and when; for which belief."""
+    """[T, G] stamp of each GPU, and time, when no job was to leave it for an empty GPU of a type.
+
+    Attributes:
+        revision: revision of the belief for which this holds.
+    """
 
     stamp: Ints
     at_s: Floats
     revision: int = -1
 
     def stale(self, snapshot: SchedulingSnapshot, shared: Ints, kinds: Ints, revision: int) -> Ints:
-        """Those of `shared` that have to be looked at with empty GPUs of the types `kinds`, and are now."""
+        """Those of `shared` to be evaluated with empty GPUs of the types `kinds`; marks them as evaluated."""
         if self.revision != revision:
             self.stamp[:], self.revision = -1, revision
         at = np.ix_(kinds, shared)
@@ -51,10 +55,13 @@ def part(
     joined: Collection[int] = (),
     makespan: bool = False,
 ) -> list[Allocation]:
-    """Move one job of a shared GPU to an empty one of `pool` where that gains most, as long as any move does.
+    """Move jobs of shared GPUs to empty ones of `pool`, the most gainful move first, while any move gains.
 
     Args:
-        restart_s: what a move costs the job.
+        snapshot: the cluster.
+        tenancy: its tenants.
+        pool: its empty GPUs.
+        restart_s: cost of a move for the job.
         joined: GPUs that other jobs join in this decision; they are left alone.
         makespan: the gain is the earlier end of the later of both GPUs, not the sum over jobs.
     """
@@ -103,7 +110,7 @@ def part(
                 if gain > _MARGIN * restart_s:
                     moves.append((-gain, job.number, kind, int(shared[row]), column))
     if looked is not None:
-        # Who would gain but finds no GPU now is asked again.
+        # Jobs that would gain but find no GPU now are evaluated again.
         looked.stamp[:, [gpu for _, _, _, gpu, _ in moves]] = -1
     moved: list[Allocation] = []
     touched: set[int] = set()

@@ -1,4 +1,5 @@
-"""Where one job goes on a cluster as it is: every GPU quantified in one batched call, then ranked, or wait."""
+"""Placement of one job on the current cluster: all GPUs are evaluated in one batched call, then ranked; or
+wait."""
 
 from __future__ import annotations
 
@@ -23,12 +24,11 @@ from scheduling.placement.ranking import PlacementConfig, Ranking, best_wait, ra
 class Placer:
     """Placement decisions with one predictor.
 
-    It keeps the grouping of the last snapshot, because a stream of jobs asks about the same one or about what became of
-    it. Nothing outside holds
-    it, so that it goes with the predictor that it was made for. Not safe for concurrent calls.
+    It keeps the grouping of the last snapshot, because a stream of jobs queries the same snapshot or a later
+    one. The grouping belongs to the `Placer` alone and is dropped with it. Not safe for concurrent calls.
 
     Args:
-        predictor: asked for each distinct set once; a `SetCache` of it may be given instead.
+        predictor: queried once for each distinct set; its `SetCache` may be given instead.
     """
 
     def __init__(self, predictor: SetPredictor | SetCache) -> None:
@@ -42,15 +42,17 @@ class Placer:
         snapshot: ClusterSnapshot,
         config: PlacementConfig | None = None,
     ) -> PlacementDecision:
-        """Choose a GPU for `job`, or say that it should wait.
+        """Choose a GPU for `job`, or state that it should wait.
 
         Args:
-            iterations: steps that the job will run; None where unknown (see `default_duration_s`).
-            snapshot: nodes, GPUs and tenants as they are.
+            job: the job.
+            iterations: steps that the job will run; None if unknown (see `default_duration_s`).
+            snapshot: current nodes, GPUs and tenants.
+            config: configuration of the ranking.
 
         Raises:
             InputError: the cluster has no GPU, or `iterations` is out of range.
-            InfeasibleError: the job fits on no GPU type of the cluster even when it is alone.
+            InfeasibleError: the job fits on no GPU type of the cluster, even alone.
             UnknownNameError: the predictor does not know a device or model.
         """
         config = config or PlacementConfig()
@@ -132,12 +134,12 @@ def place(
     predictor: SetPredictor | SetCache,
     config: PlacementConfig | None = None,
 ) -> PlacementDecision:
-    """One decision, see `Placer.place`; for a stream of jobs keep a `Placer`."""
+    """Make one decision, see `Placer.place`; for a stream of jobs, keep a `Placer`."""
     return Placer(predictor).place(job, iterations, snapshot, config)
 
 
 def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> InfeasibleError:
-    """Why `job` fits on none of the device types; `alone` has its solo rows."""
+    """Error that states why `job` fits on none of the device types; `alone` has its solo rows."""
     names = {cache.devices[d][0]: row for d, row in alone.items()}
     able = {name: row for name, row in names.items() if runs_on(name, job.precision)}
     if not able:
@@ -153,11 +155,15 @@ def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> Infeas
 
 
 def _first(score: Floats, cost_s: Floats, tenants: Ints, state_of: Ints, count_of: Ints, limit: int) -> Ints:
-    """The `limit` GPUs of least finite score, of equal ones the least cost, then the fewest tenants: only states that can be
-    among them are sorted.
+    """The `limit` GPUs with the lowest finite scores; ties go to the lowest cost, then to the fewest tenants.
+
+    Only states that can be among them are sorted.
 
     Args:
-        score, cost_s, tenants: [S] of the states. state_of: [G] the state of each GPU; count_of: [S] how many GPUs are in each.
+        score, cost_s, tenants: [S] of the states.
+        state_of: [G] state of each GPU.
+        count_of: [S] number of GPUs in each state.
+        limit: number of GPUs.
     """
     score = np.where(count_of > 0, score, np.inf)
     last = np.partition(score, limit - 1)[limit - 1] if limit < len(score) else np.inf
@@ -184,7 +190,8 @@ def _place_gang(
     config: PlacementConfig,
     notes: list[str],
 ) -> PlacementDecision:
-    """Whole empty GPUs of one type, the fastest type first; wait where no type has enough of them empty."""
+    """Place a gang on whole empty GPUs of one type, the fastest type first; wait if no type has enough empty
+    ones."""
     state = SchedulingSnapshot(snapshot)
     steps = solo_step_s(state, cache, cache.workloads[workload])
     able = [k for k, step in enumerate(steps) if np.isfinite(step) and state.type_size[k] >= config.gpus]

@@ -1,4 +1,4 @@
-"""Whether to stop a long-running job for short waiting ones, restart included."""
+"""Decides whether to stop a long-running job for short waiting ones, restart included."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from scheduling.placement.packing import Tenancy
 from scheduling.placement.pairing import every_pair
 from scheduling.placement.ranking import PlacementConfig
 
-# The job that is stopped needs this many times as long as the one that takes its place, and four restarts more: lengths
-# are estimates, and a stopped job waits again. Chosen on synthetic pairs (`benchmarks.queue_order`).
+# The stopped job must need this many times as long as the one that takes its place, plus four restarts:
+# lengths are estimates, and a stopped job waits again. Chosen on synthetic pairs (`benchmarks.queue_order`).
 _RATIO = 2.0
 _RESTARTS = 4.0
 # Most jobs of the queue that may replace others in one decision.
@@ -35,9 +35,13 @@ def preempt(
     """Stop the longest jobs for the first of `jobs`, where those are much shorter.
 
     Args:
-        jobs: those that wait or are to share a GPU, shortest first; one GPU each.
+        snapshot: the cluster.
+        tenancy: its tenants.
+        jobs: jobs that wait or are to share a GPU, shortest first; one GPU each.
+        config: configuration of the ranking.
+        restart_s: cost of stopping a job.
         used: GPUs assigned in this decision.
-        sharing: by job number, GPU and finish plus delays of those that are to share.
+        sharing: by job number, GPU and finish plus delays of the jobs that are to share.
         longest_s: jobs that need more than this alone are not stopped.
     """
     belief, decided, touched = tenancy.cache, list[Allocation](), set(used)

@@ -1,11 +1,11 @@
-"""What a second of GPU time is worth to the queue, and which jobs share, start or wait at that price.
+"""The price of GPU time for the queue, and which jobs share, start or wait at that price.
 
-A job that shares a GPU keeps it busy for longer, and every job that waits is delayed by its part of that.
-With n jobs waiting for G GPUs a second of GPU time costs the sum of their completion times n / G seconds. At
-that price sharing is chosen only if it beats waiting for an empty GPU: with a long queue that requires a pair
-that does more together than in turn, with a short one partners that hardly interfere.
+A job that shares a GPU keeps it busy for longer, which delays every waiting job by its part of that. With n
+jobs waiting for G GPUs, a second of GPU time adds n / G seconds to the sum of their completion times. At that
+price, sharing is chosen only if it beats waiting for an empty GPU: with a long queue, this requires a pair
+that does more together than in turn, and with a short one, partners that hardly interfere.
 
-For the makespan GPU time is all that counts, as long as no job ends later than everything else would.
+For the makespan, only GPU time counts, as long as no job ends later than everything else would.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ from scheduling.placement.pairing import Pairs, offers
 from scheduling.placement.ranking import PlacementConfig
 
 _NEVER = 1e18
-# A GPU that a waiting job is to have next may not be kept busy by others for longer than this.
+# Longest time for which other jobs may extend the use of a GPU that a waiting job is to get next.
 _LONGER_S = 1.0
-# With the makespan as objective: GPU seconds that one second beyond its predicted end is worth.
+# With the makespan as objective: GPU seconds that one second beyond its predicted end costs.
 _LATE = 2.0
 
 
@@ -39,8 +39,8 @@ class _Costs:
 
     Attributes:
         waiting: jobs in the queue per GPU of the cluster.
-        values: [T] worth of a GPU of each type; the cluster's mean is 1.
-        end_s: predicted makespan, infinite where completion times are the objective.
+        values: [T] value of a GPU of each type; the cluster's mean is 1.
+        end_s: predicted makespan; infinite if completion times are the objective.
     """
 
     waiting: float
@@ -48,15 +48,17 @@ class _Costs:
     end_s: float
 
     def share(self, pairs: Pairs, kinds: Ints) -> Floats:
-        """[J, N] of joining shared GPUs of the types `kinds` [N]."""
+        """[J, N] cost of joining shared GPUs of the types `kinds` [N]."""
         gpu_time = self.values[kinds] * pairs.extension_s
         if np.isinf(self.end_s):
-            # All who wait are delayed, those before the job in the queue, too: they wait for this GPU.
+            # All waiting jobs are delayed, including those earlier in the queue, because they wait for this
+            # GPU.
             return pairs.score + self.waiting * gpu_time
         return np.where(np.isfinite(pairs.score), gpu_time + _LATE * pairs.late_s(self.end_s), np.inf)
 
     def alone(self, start_s: Floats, alone_s: Floats, behind: float) -> Floats:
-        """[T] of running alone from `start_s` for `alone_s`, with so many jobs per GPU behind it in the queue."""
+        """[T] cost of running alone from `start_s` for `alone_s`, with `behind` jobs per GPU later in the
+        queue."""
         end = np.asarray(start_s + alone_s, float)
         offered = np.isfinite(end)
         gpu_time = self.values * np.where(offered, alone_s, 0.0)
@@ -73,14 +75,19 @@ def start_at_price(
     jobs: Sequence[JobState],
     config: PlacementConfig,
 ) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
-    """Give each of `jobs`, in their order, the cheapest of an empty GPU, a place beside others, or waiting.
+    """Give each of `jobs`, in order, the cheapest of an empty GPU, a place beside others, or waiting.
 
     Args:
+        snapshot: the cluster.
+        tenancy: its tenants.
+        pool: its empty GPUs.
         shared: GPUs with tenants and room.
         jobs: first jobs of the queue, one GPU each.
+        config: configuration of the ranking.
 
     Returns:
-        What to start; and by job number, GPU and finish plus delays in seconds of the jobs that are to share.
+        The allocations to start; and by job number, GPU and finish plus delays in seconds of the jobs that
+        are to share.
     """
     belief, gpus = tenancy.cache, len(snapshot)
     steps = np.array([solo_step_s(snapshot, belief, j.job.workload) for j in jobs])
@@ -116,7 +123,7 @@ def start_at_price(
             still_open[:, column] = np.inf
         elif np.isfinite(later[wait_kind]):
             gpu = departures.wait(wait_kind, float(own[wait_kind]))
-            # Kept for it: whoever comes later may join only without making it busy for longer.
+            # Reserved for it: later jobs may join only if they do not keep the GPU busy for longer.
             kept = shared == gpu
             longer = pairs.extension_s[:, kept] > _LONGER_S
             still_open[:, kept] = np.where(longer, np.inf, still_open[:, kept])
@@ -130,7 +137,7 @@ def start_at_price(
 
 
 def _match(sharing: Floats, joins: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(job, GPU) of the jobs that are to share, where the sum of their costs is least."""
+    """(job, GPU) of the jobs that are to share, with the lowest sum of costs."""
     if len(joins) < 2:
         return joins
     rows = [position for position, _ in joins]
@@ -140,7 +147,7 @@ def _match(sharing: Floats, joins: list[tuple[int, int]]) -> list[tuple[int, int
 
 
 def _type_values(snapshot: SchedulingSnapshot, steps: Floats) -> Floats:
-    """[T] worth of a GPU of each type to these jobs; the cluster's mean is 1."""
+    """[T] value of a GPU of each type to these jobs; the cluster's mean is 1."""
     speed = (steps.min(axis=1, keepdims=True) / steps).mean(axis=0)  # 0 where a job does not fit
     return np.asarray(speed * len(snapshot) / float(speed @ snapshot.type_size), float)
 
@@ -148,10 +155,14 @@ def _type_values(snapshot: SchedulingSnapshot, steps: Floats) -> Floats:
 def _end_s(
     snapshot: SchedulingSnapshot, tenancy: Tenancy, departures: _Departures, pairs: Pairs, alone_s: Floats
 ) -> float:
-    """Predicted seconds until everything is done: the work there is over the GPUs, or the longest job.
+    """Predicted seconds until everything is done: total work over the GPUs, or the longest job.
 
     Args:
-        alone_s: [J] of the first jobs in the queue; what they would save by sharing stands for the others, too.
+        snapshot: the cluster.
+        tenancy: its tenants.
+        departures: predicted departures.
+        pairs: the first jobs of the queue on shared GPUs.
+        alone_s: [J] of these jobs; what they would save by sharing is assumed for the others, too.
     """
     longest, waiting = 0.0, 0.0
     for job in snapshot.waiting.values():
@@ -165,7 +176,7 @@ def _end_s(
 
 
 class _Departures:
-    """When GPUs of each type are predicted to become empty, while one decision is made.
+    """Predicted times at which GPUs of each type become empty, during one decision.
 
     Attributes:
         ends_s: [G] seconds until each GPU becomes empty.
@@ -182,23 +193,24 @@ class _Departures:
             self._heaps.append(list(zip(self.ends_s[ordered].tolist(), ordered.tolist(), strict=True)))
 
     def next_s(self) -> Floats:
-        """[T] seconds until the first GPU of each type becomes empty, infinite where none is busy."""
+        """[T] seconds until the first GPU of each type becomes empty; infinite if none is busy."""
         for heap in self._heaps:
             while heap and heap[0][1] >= 0 and heap[0][0] != self.ends_s[heap[0][1]]:
                 heapq.heappop(heap)  # somebody joined since
         return np.array([heap[0][0] if heap else np.inf for heap in self._heaps])
 
     def add(self, kind: int, seconds: float) -> None:
-        """A job starts on an empty GPU."""
+        """Record that a job starts on an empty GPU."""
         heapq.heappush(self._heaps[kind], (seconds, -1))
 
     def extend(self, gpu: int, seconds: float) -> None:
-        """A job joins `gpu`."""
+        """Record that a job joins `gpu`."""
         self.ends_s[gpu] += seconds
         heapq.heappush(self._heaps[int(self._type_of[gpu])], (float(self.ends_s[gpu]), gpu))
 
     def wait(self, kind: int, seconds: float) -> int:
-        """A job waits for the next departure and runs there; the GPU's number, -1 where another job goes before."""
+        """Record that a job waits for the next departure; returns its GPU, -1 if another job goes there
+        first."""
         end, gpu = heapq.heappop(self._heaps[kind])
         heapq.heappush(self._heaps[kind], (end + seconds, -1))
         return gpu

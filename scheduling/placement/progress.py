@@ -1,4 +1,4 @@
-"""How fast a job is predicted to proceed alone on GPUs of one type, by their number."""
+"""Predicted progress of a job alone on GPUs of one type, by their number."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ from scheduling.placement.gangs import solo_step_s
 def progress_per_s(
     snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, kind: int, gpus: Sequence[int]
 ) -> Floats:
-    """[K] steps of its own batch per second on each number of GPUs of type number `kind`; 0 where it does not fit.
+    """[K] steps of its own batch per second on each number of GPUs of type number `kind`; 0 if it does not
+    fit.
 
-    A job that chooses its batch is taken to choose the best one.
+    A job that chooses its batch is assumed to choose the best one.
     """
     asked, workload, batches = job.job.gpus, job.job.workload, job.job.batches
     step_s = solo_step_s(snapshot, belief, workload)[kind]

@@ -1,7 +1,8 @@
-"""How jobs proceed under a plain rule: shortest job first, alone or with blind packing of pairs.
+"""Projects jobs under a plain rule: shortest job first, alone or with blind packing of pairs.
 
-The simulator would answer the same under `sjf` (a test holds both to the same end and mean), with a policy, states and records
-of its own for every job: eleven times as long for 100 to 400 waiting jobs, and each decision is projected several times.
+The simulator under `sjf` gives the same (a test requires equal end and mean), but keeps a policy, states and
+records for every job: eleven times as long for 100 to 400 waiting jobs, and each decision is projected
+several times.
 """
 
 from __future__ import annotations
@@ -23,11 +24,11 @@ _EPS = 1e-9
 
 
 class Outcome(NamedTuple):
-    """What a schedule ends with, seconds of the snapshot's clock.
+    """Figures of a completed schedule, in seconds of the snapshot's clock.
 
     Attributes:
         end_s: when the last job is done.
-        tail_s: mean completion time of the hundredth of the jobs, two at least, that need longest.
+        tail_s: mean completion time of the longest 1 % of the jobs, at least two.
         mean_s: mean completion time.
     """
 
@@ -38,10 +39,10 @@ class Outcome(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class PlainJob:
-    """A job in numbers: workload of the cache, when submitted, seconds per step alone by type, place in the order.
+    """A job as numbers: workload of the cache, submission, seconds per step alone by type, and sort key.
 
     Attributes:
-        counts: whether the outcome looks at it; not a job that stands for a GPU that is down.
+        counts: whether it counts in the outcome; not if it stands for a GPU that is down.
     """
 
     workload: int
@@ -54,7 +55,7 @@ class PlainJob:
 
 
 class Steps:
-    """Predicted seconds per step, alone and in pairs, by type number; asked once for each."""
+    """Predicted seconds per step, alone and in pairs, by type number; each is queried once."""
 
     def __init__(self, snapshot: SchedulingSnapshot, belief: SetCache, max_slowdown: float) -> None:
         self._belief, self._max_slowdown = belief, max_slowdown
@@ -83,13 +84,19 @@ class Steps:
 
 
 class PlainSchedule:
-    """A cluster under shortest job first: who waits takes an empty GPU, or with `pack` a place beside one other job.
+    """A cluster under shortest job first: a waiting job takes an empty GPU or, with `pack`, joins a single
+    tenant.
 
     Gangs hold whole GPUs of one type, wherever those are.
 
     Args:
+        steps: predicted step times.
         kinds: type number of every GPU.
-        jobs: by number; left: iterations; tenants: numbers of the jobs on every GPU.
+        jobs: jobs by number.
+        left: iterations left by number.
+        tenants: numbers of the jobs on every GPU.
+        now_s: time of the snapshot.
+        pack: whether jobs may share a GPU in pairs.
     """
 
     def __init__(
@@ -124,7 +131,7 @@ class PlainSchedule:
                 self._empty[kinds[gpu]].add(gpu)
 
     def copy(self) -> PlainSchedule:
-        """The same schedule, to be followed apart from this one."""
+        """A copy that can be followed independently."""
         other = object.__new__(PlainSchedule)
         other.__dict__.update(self.__dict__)
         for name in ("jobs", "left", "queue", "ended", "_held", "_since", "_version", "_pace", "_events"):
@@ -134,7 +141,7 @@ class PlainSchedule:
         return other
 
     def submit(self, jobs: Iterable[tuple[int, PlainJob, float]], now_s: float) -> dict[int, tuple[int, ...]]:
-        """Jobs by number with their iterations join the queue; the GPUs of all that start at once."""
+        """Queue jobs, given by number with their iterations; returns the GPUs of all that start at once."""
         self.run(now_s)
         self.now_s = max(self.now_s, now_s)
         for number, job, left in jobs:
@@ -152,7 +159,7 @@ class PlainSchedule:
         return {n: tuple(self._held[n]) for n in waiting if n in self._held}
 
     def run(self, until_s: float = np.inf) -> None:
-        """Follow the schedule."""
+        """Follow the schedule up to a time."""
         while self._events and self._events[0][0] <= until_s:
             when, gpu, version = heapq.heappop(self._events)
             if version == self._version[gpu]:
@@ -160,10 +167,10 @@ class PlainSchedule:
                 self._depart(gpu)
 
     def outcome(self, done: Sequence[float] = ()) -> Outcome:
-        """What it ends with, followed to its end; jobs too large for the cluster are skipped.
+        """Outcome of the schedule, followed to its end; jobs too large for the cluster are skipped.
 
         Args:
-            done: completion times of jobs that were done before it began, to be counted with its own.
+            done: completion times of jobs done before it began, which count too.
         """
         self.run()
         ended = [*done, *self.ended]
@@ -171,7 +178,7 @@ class PlainSchedule:
         return Outcome(self.end_s, sum(worst) / max(len(worst), 1), sum(ended) / max(len(ended), 1))
 
     def _go_on(self, gpu: int) -> None:
-        """The tenants of `gpu` have a new pace from now on."""
+        """Set the pace of the tenants of `gpu` from now on."""
         members, kind = self.tenants[gpu], self._kinds[gpu]
         if len(members) == 2:
             first, second = members
@@ -214,7 +221,7 @@ class PlainSchedule:
             self._start_beside(touched)
 
     def _start_alone(self) -> set[int]:
-        """Waiting jobs, in order, on empty GPUs of the type where they are fastest; the GPUs."""
+        """Start waiting jobs, in order, on empty GPUs of their fastest type; returns the GPUs."""
         filled: set[int] = set()
         rest: list[int] = []
         for position, n in enumerate(self.queue):
@@ -237,7 +244,7 @@ class PlainSchedule:
         return filled
 
     def _start_beside(self, gpus: Iterable[int]) -> None:
-        """Waiting jobs, in order, beside the only tenant of one of `gpus`."""
+        """Start waiting jobs, in order, beside the only tenant of one of `gpus`."""
         room = [g for g in gpus if len(self.tenants[g]) == 1 and self.jobs[self.tenants[g][0]].shares]
         rest: list[int] = []
         for position, n in enumerate(self.queue):
@@ -261,10 +268,13 @@ class PlainSchedule:
 
 
 class Projection:
-    """The jobs of a snapshot, to be followed after one decision or another.
+    """The jobs of a snapshot, to be projected after different decisions.
 
     Args:
-        restart_s: what stopping or moving a job costs it; one that is under way counts as work.
+        snapshot: the cluster.
+        belief: predictions.
+        steps: predicted step times.
+        restart_s: cost of stopping or moving a job; a restart under way counts as work.
     """
 
     def __init__(
@@ -291,8 +301,11 @@ class Projection:
     def schedule(
         self, decisions: Sequence[Allocation], pack: bool
     ) -> tuple[PlainSchedule, dict[int, tuple[int, ...]]]:
-        """Apply `decisions`, then continue with the plain rule; and the GPUs by number of those whom it
-        starts at once."""
+        """Apply `decisions`, then continue with the plain rule.
+
+        Returns:
+            The schedule, and the GPUs by number of the jobs that the rule starts at once.
+        """
         snapshot, left = self._snapshot, self.left.copy()
         tenants = [[t.number for t in members] for members in snapshot.tenants]
         waiting = set(snapshot.waiting)
@@ -319,7 +332,7 @@ class Projection:
 
 
 def plain_job(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> PlainJob:
-    """`job` in numbers."""
+    """`job` as numbers."""
     solo = solo_step_s(snapshot, belief, job.job.workload)
     gpus = len(job.gpus) or job.job.gpus
     return PlainJob(

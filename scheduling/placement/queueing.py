@@ -1,4 +1,4 @@
-"""The order of a queue, prevention of starvation, and when GPUs are expected to become empty."""
+"""Order of a queue, prevention of starvation, and when GPUs are expected to become empty."""
 
 from __future__ import annotations
 
@@ -20,20 +20,22 @@ ORDERS = ("fifo", "shortest", "longest")
 
 @dataclass(frozen=True, slots=True)
 class QueueConfig:
-    """How a queue is processed.
+    """Configuration of queue processing.
 
     Attributes:
-        order: which waiting jobs are looked at first: `fifo` by submission, `shortest` by the least predicted time left
-            alone on the fastest type, `longest` by the most.
-        batch: how many of them are decided at a time.
-        aging_s: seconds of waiting after which a job is overdue. The overdue job that was submitted first is decided
-            before all others; where nothing can take it, the GPUs that become empty for it first are kept for it.
-        critical_ratio: a job is critical where it needs alone more than this many times what all work needs spread over
-            the GPUs: every second that it waits is one of the makespan. With the objective `jct` the longest critical job
-            is decided first, and none is stopped for a shorter one; not in queues of more than eight batches. `inf`: no
-            job is.
-        tolerance: with the objective `jct`, by which part the queue and its longest completion times may end later than
-            with shortest job first, alone or packed blindly; else a plainer decision is taken. `inf`: not looked at.
+        order: which waiting jobs are considered first: `fifo` by submission, `shortest` by the least
+            predicted time left alone on the fastest type, `longest` by the most.
+        batch: number of jobs decided at a time.
+        aging_s: seconds of waiting after which a job is overdue. The overdue job submitted first is decided
+            before all others; if nothing can take it, the GPUs that become empty for it first are reserved
+            for it.
+        critical_ratio: a job is critical if it needs, alone, more than this many times the total work per
+            GPU, so that every second of waiting extends the makespan. With the objective `jct`, the longest
+            critical job is decided first, and none is stopped for a shorter one; not in queues of more than
+            eight batches. With `inf`, no job is critical.
+        tolerance: with the objective `jct`, fraction by which the queue and its longest completion times may
+            end later than with shortest job first, alone or packed blindly; otherwise a plainer decision is
+            taken. With `inf`, this is not checked.
     """
 
     order: str = "shortest"
@@ -59,7 +61,8 @@ class QueueConfig:
 
 @dataclass(slots=True, eq=False)
 class _ByLength:
-    """Waiting jobs sorted by predicted time left (over weight, shortest first), kept up to date with the queue's log."""
+    """Waiting jobs sorted by predicted time left (over weight, shortest first), updated from the queue's
+    log."""
 
     sign: float
     entries: list[tuple[float, int]] = field(default_factory=list)
@@ -85,7 +88,7 @@ class _ByLength:
 
 
 def in_order(snapshot: SchedulingSnapshot, belief: SetCache, order: str = "shortest") -> Iterator[JobState]:
-    """The waiting jobs by `order`, one of `ORDERS`; of equal ones the first submitted first."""
+    """The waiting jobs by `order`, one of `ORDERS`; ties go to the job submitted first."""
     if order == "fifo":
         return iter(list(snapshot.waiting.values()))
     key = ("by-length", order, belief, belief.revision)
@@ -94,27 +97,31 @@ def in_order(snapshot: SchedulingSnapshot, belief: SetCache, order: str = "short
 
 
 def first_overdue(snapshot: SchedulingSnapshot, belief: SetCache, aging_s: float) -> JobState | None:
-    """Of the jobs that waited at least `aging_s`, the one that was submitted first; not one that the cluster is too small for."""
+    """The job submitted first among those that have waited at least `aging_s`.
+
+    Jobs too large for the cluster are skipped.
+    """
     for job in snapshot.waiting.values():
         if job.waited_s + snapshot.now_s - job.waiting_since_s >= aging_s:
             steps = np.array(solo_step_s(snapshot, belief, job.job.workload))
             if (np.isfinite(steps) & (snapshot.type_size >= job.job.gpus)).any():
                 return job
         elif job.started_s is None:
-            return None  # who was submitted later and never ran has not waited longer
+            return None  # jobs that were submitted later and never ran have not waited longer
     return None
 
 
 def work_s(snapshot: SchedulingSnapshot, tenancy: Tenancy) -> float:
-    """Predicted seconds until everything is done if the work were spread evenly over all GPUs and no new sharing."""
+    """Predicted seconds until everything is done if the work were spread evenly over all GPUs, without new
+    sharing."""
     waiting = sum(remaining_s(snapshot, tenancy.cache, j) * j.job.gpus for j in snapshot.waiting.values())
     return (float(tenancy.empty_in_s(snapshot).sum()) + waiting) / len(snapshot)
 
 
 def first_empty(snapshot: SchedulingSnapshot, belief: SetCache, tenancy: Tenancy, job: JobState) -> Ints:
-    """The whole GPUs on which `job` would be done first if no other job was put on them.
+    """The whole GPUs on which `job` would finish first if no other job were placed on them.
 
-    On one node, as a gang is placed, unless no node is large enough. None where the cluster is too small.
+    They are on one node, as for a gang, unless no node is large enough; none if the cluster is too small.
     """
     ends = tenancy.empty_in_s(snapshot)
     count, left = job.job.gpus, snapshot.left(job)

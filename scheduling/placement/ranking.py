@@ -24,13 +24,14 @@ class PlacementConfig:
     """Configuration of the ranking.
 
     Attributes:
-        objective: `jct` the predicted increase of the sum of completion times, `interference` the multi-stage score,
-            `makespan` the predicted time at which the GPU becomes empty. The lowest wins.
-        max_slowdown: largest predicted slowdown of any member that has no budget of its own.
-        wait: whether waiting for a departure may be the answer when it is predicted to be better than any GPU now.
-            Waiting always shows no interference, so the objective `interference` waits only for lack of room.
+        objective: `jct` the predicted increase of the sum of completion times, `interference` the multi-stage
+            score, `makespan` the predicted time at which the GPU becomes empty. The lowest wins.
+        max_slowdown: largest predicted slowdown of any member without a budget of its own.
+        wait: whether the answer may be to wait for a departure, if that is predicted to be better than any
+            GPU now. Waiting always shows no interference, so the objective `interference` waits only for lack
+            of room.
         max_members: largest co-location set.
-        limit: how many GPUs the answer ranks.
+        limit: number of GPUs that the answer ranks.
         literal: the paper's score (contention instead of contention above 1).
         default_duration_s: assumed solo duration of a job of unknown length on the fastest type present.
         gpus: size of a gang: whole empty GPUs of one type, all at once, on as few nodes as possible.
@@ -67,7 +68,7 @@ class PlacementConfig:
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """N GPU states in numbers.
+    """N GPU states as numbers.
 
     Attributes:
         devices: [N] device numbers of the cache.
@@ -97,7 +98,7 @@ class Candidates:
         return cls(devices, members, iterations, present, budgets)
 
     def take(self, rows: NDArray[Any], width: int | None = None) -> Candidates:
-        """Some of the candidates; of each the first `width` members where it is given."""
+        """Some of the candidates, optionally with the first `width` members only."""
         return Candidates(
             self.devices[rows],
             self.members[rows, :width],
@@ -113,7 +114,7 @@ class Ranking:
 
     Attributes:
         score: [N] value of the objective; infinite where the job cannot go.
-        cost_s: [N] finish plus delays, whatever the objective.
+        cost_s: [N] finish plus delays, for any objective.
         finish_s: [N]; delays_s: [N, M]; slowdown: [N, M + 1], the job in the last column.
         extension_s: [N] how much later the GPU becomes empty than without the job.
         fits: [N] memory; within_budget: [N]; has_room: [N] set size.
@@ -138,16 +139,19 @@ def rank(
     config: PlacementConfig,
     before: Stages | None = None,
 ) -> Ranking:
-    """Quantify a job (or one job per candidate) on every candidate.
+    """Evaluate a job (or one job per candidate) on every candidate.
 
     Args:
+        cache: cache of the predictor.
+        candidates: the GPU states.
         workload, iterations: of the job; scalars, or [N] for a different job on each candidate.
-        before: outcome of the candidates without the job, when the caller has it already.
+        config: configuration.
+        before: outcome of the candidates without the job, if the caller already has it.
     """
     count = len(candidates.devices)
 
     def joined(of_tenants: NDArray[Any], of_job: Any) -> NDArray[Any]:
-        """[N, M + 1], laid out along N, as `stages` works."""
+        """[N, M + 1], laid out along N, as in `stages`."""
         whole = np.empty((of_tenants.shape[1] + 1, count), of_tenants.dtype)
         whole[:-1], whole[-1] = of_tenants.T, of_job
         return whole.T
@@ -187,13 +191,15 @@ def rank_possible(
     config: PlacementConfig,
     before: Stages,
 ) -> Ranking:
-    """As `rank`, without following what the first stage refuses already: there times are 0 and slowdowns 1.
+    """Like `rank`, but without following what the first stage already refuses: there, times are 0 and
+    slowdowns 1.
 
-    A job that has no room or memory, or is slowed beyond every budget as soon as it starts, cannot go there whatever comes
-    after; of a busy cluster that is most of it.
+    A job without room or memory, or slowed beyond every budget as soon as it starts, cannot go there whatever
+    follows; in a busy cluster, this is the case on most GPUs.
     """
     c, count = candidates, len(candidates.devices)
-    # [M + 1, N], the job first: this is about the set and not about its order, and numpy is slow along rows of a few members.
+    # [M + 1, N], the job first: sets do not depend on the order of members, and NumPy is slow along rows of a
+    # few members.
     shape = (c.members.shape[1] + 1, count)
     members, present = np.empty(shape, np.int64), np.ones(shape, bool)
     members[0], members[1:], present[1:] = workload, c.members.T, c.present.T
@@ -231,8 +237,13 @@ def rank_possible(
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """The best departure to wait for, for each of J jobs: [J] score with the waiting in it (infinite where there is
-    none that beats the bound), [J] seconds of waiting, [J] candidate or -1."""
+    """The best departure to wait for, for each of J jobs.
+
+    Attributes:
+        score: [J] including the waiting; infinite if no departure beats the bound.
+        wait_s: [J] seconds of waiting.
+        candidate: [J] number of the candidate, or -1.
+    """
 
     score: Floats
     wait_s: Floats
@@ -248,11 +259,15 @@ def best_wait(
     bounds: Floats,
     before: Stages | None = None,
 ) -> Waiting:
-    """Place each job after 1, 2, ... departures of each candidate; only what can beat its bound is looked at.
+    """Place each job after 1, 2, ... departures of each candidate; only what can beat its bound is evaluated.
 
     Args:
-        workloads, iterations, bounds: [J] of the jobs; `bounds` is the best score without waiting.
-        before: outcome of the candidates without the jobs, when the caller has it already.
+        cache: cache of the predictor.
+        candidates: the GPU states.
+        workloads, iterations: [J] of the jobs.
+        config: configuration.
+        bounds: [J] best score without waiting.
+        before: outcome of the candidates without the jobs, if the caller already has it.
     """
     jobs = len(workloads)
     best, wait_s, where = np.full(jobs, np.inf), np.zeros(jobs), np.full(jobs, -1, np.int64)
@@ -260,7 +275,7 @@ def best_wait(
         c = candidates
         before = stages(cache, c.devices, c.members, c.iterations, c.present)
     gone = np.where(candidates.present, before.finish_s, np.inf)
-    # Nothing is done sooner than alone after the first departure: most candidates go by that.
+    # No job finishes sooner than alone after the first departure, which rules out most candidates.
     soonest = gone.min(axis=1, initial=np.inf)
     alone = iterations[:, None] * np.stack(
         [_solo_step_s(cache, candidates.devices, int(w)) for w in workloads]

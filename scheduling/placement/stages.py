@@ -1,7 +1,7 @@
 """Multi-stage interference: what happens on a GPU, departure by departure, when a job joins it.
 
-Liu et al., "ISACPP", IEEE TPDS 36(8), 2025 (doi 10.1109/TPDS.2025.3577796), with the score taken as contention above
-1 so that an unharmed member counts 0 like an empty GPU; `literal=True` gives the paper's form.
+Liu et al., "ISACPP", IEEE TPDS 36(8), 2025 (doi 10.1109/TPDS.2025.3577796), but the score is contention above
+1, so that an unharmed member counts 0, like an empty GPU; `literal=True` gives the paper's form.
 """
 
 from __future__ import annotations
@@ -17,11 +17,12 @@ from scheduling.core.set_cache import Ints, SetCache
 
 @dataclass(frozen=True, slots=True)
 class Stages:
-    """Outcome of N co-locations of up to M members, in the callers' order of members.
+    """Outcome of N co-locations of up to M members, in the caller's order of members.
 
     Attributes:
         finish_s: [N, M] seconds from now until the member leaves; 0 where there is none.
-        interference: [N, M] time-weighted contention above 1 while together with the newcomer, over its own time left.
+        interference: [N, M] time-weighted contention above 1 while together with the newcomer, over its own
+            time left.
         slowdown: [N, M] largest predicted slowdown over the stages.
         fits: [N] whether the first set's memory fits.
         memory_upper_bytes: [N] of the first set.
@@ -34,7 +35,7 @@ class Stages:
     memory_upper_bytes: Floats
 
     def take(self, rows: Ints, width: int) -> Stages:
-        """The outcome of some sets, the first `width` members of each."""
+        """The outcome of some sets, with the first `width` members of each."""
         return Stages(
             self.finish_s[rows, :width],
             self.interference[rows, :width],
@@ -53,37 +54,36 @@ def stages(
     newcomer: NDArray[np.bool_] | None = None,
     literal: bool = False,
 ) -> Stages:
-    """Follow N sets until each is empty; all of them together, one departure at a time.
+    """Follow N sets until each is empty, all of them together, one departure at a time.
 
-    In every stage the period is the least of iterations left x step time; who reaches it leaves (all of them on a
-    tie), the others' iterations drop by period / step time, real-valued.
+    A stage lasts for the minimum of iterations left x step time. Members that reach it leave (all of them on
+    a tie); the others' iterations drop by stage duration / step time, as real numbers.
 
     Args:
+        cache: cache of the predictor.
         devices: [N] device numbers of `cache`.
         members: [N, M] workload numbers of `cache`.
         iterations: [N, M] iterations left.
-        present: [N, M] which members there are.
-        newcomer: [N, M] which of them is the job that joins (at most one a row); where there is none, or None is given,
+        present: [N, M] mask of existing members.
+        newcomer: [N, M] mask of the job that joins (at most one per row); without one, or if None,
             interference is 0.
         literal: weigh contention itself, not contention - 1.
     """
     count, width = members.shape
-    # [M, N] from here on: numpy works along the long axis, several times faster than along rows of a few members.
+    # [M, N] from here on: NumPy is several times as fast along the long axis as along rows of a few members.
     order = np.argsort(np.where(present, members, np.iinfo(np.int64).max), axis=1, kind="stable").T
     flat = np.arange(count) * width + order
     ids, alive = members.take(flat), present.take(flat)
-    left = np.where(alive, iterations.take(flat), np.inf)  # who is not there never leaves
+    left = np.where(alive, iterations.take(flat), np.inf)  # absent members never leave
     new = newcomer.take(flat) if newcomer is not None and newcomer.any() else None
     finish, harm, worst = np.zeros((width, count)), np.zeros((width, count)), np.ones((width, count))
     fits, memory = np.ones(count, bool), np.zeros(count)
     out_finish, out_harm, out_worst = finish.copy(), harm.copy(), worst.copy()
     clock = np.zeros(count)
-    at_work = np.arange(
-        count
-    )  # the sets that the arrays below stand for: who becomes empty is written out and dropped
+    at_work = np.arange(count)  # the sets in the arrays below: empty ones are written out and dropped
     stays, first = alive, True
     with cache.lock:
-        for _ in range(width + 1):  # every round at least one member of each set leaves
+        for _ in range(width + 1):  # at least one member of each set leaves in every round
             go = stays.any(axis=0)
             if not go.all():
                 gone, kept = np.flatnonzero(~go), np.flatnonzero(go)
@@ -103,9 +103,7 @@ def stages(
                 break
             alive = stays
             rows = cache.rows(devices[at_work], ids.T, alive.T)
-            at = np.cumsum(
-                alive, axis=0
-            )  # where the answer for each stands; for who is absent it is not used
+            at = np.cumsum(alive, axis=0)  # position of each member's answer; not used for absent members
             at += rows * cache.step_time_s.shape[1] - 1
             step = cache.step_time_s.take(at)
             if first:
