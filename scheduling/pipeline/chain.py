@@ -1,10 +1,12 @@
-"""The partition of a chain of layers with the least bottleneck, without a table over all pairs of boundaries.
+"""The partition of a chain of layers with the lowest bottleneck, without a table over all pairs of
+boundaries.
 
-The partitions and their costs are those of `optimal`, which fills matrices over all ranges of states. In a chain, workers
-that compute boundaries `a` to `c` within a bound compute `a` to `b < c` as well: the last stage is cut short, or its
-workers stay idle. So for a given bound it is enough to know, from the last boundary backwards, how early the stages of
-`k` workers can begin, and the least bound is found by bisection. Two stages that meet at a boundary both pay for the
-transfer there, each over its own links; hence one earliest beginning for each width of the stage before.
+Partitions and costs are those of `optimal`, which fills matrices over all ranges of states. In a chain,
+workers that can compute boundaries `a` to `c` within a bound can also compute `a` to `b < c`: the last stage
+is shortened, or its workers stay idle. So for a given bound it is enough to know, from the last boundary
+backwards, how early the stages of `k` workers can begin, and the lowest bound is found by bisection. Two
+stages that meet at a boundary both pay for the transfer there, each over its own links; hence there is one
+earliest start for each width of the preceding stage.
 """
 
 from __future__ import annotations
@@ -24,16 +26,16 @@ if TYPE_CHECKING:
 
     from scheduling.pipeline.states import StateSpace
 
-# Bisection ends where no partition is better by more than this share.
+# Bisection ends when no partition is better by more than this relative amount.
 TOLERANCE = 1e-13
-# A value is reached again within this share more: what remains for an inner level is rounded.
+# Relative margin for reaching a value again, because the remainder for an inner level is rounded.
 _ROUNDING = 1 + 1e-12
 _NEAR = 1e-4
 
 
 @dataclass(frozen=True, slots=True)
 class _Stage:
-    """Boundaries, members, later workers for each of them, and the stage that follows in the same group."""
+    """Boundaries, members, later workers for each of them, and the next stage in the same group."""
 
     start: int
     end: int
@@ -43,7 +45,7 @@ class _Stage:
 
 
 class ChainSearch:
-    """Least bottleneck of a chain on any number of levels; `limit_bytes` is the memory of a worker."""
+    """Lowest bottleneck of a chain on any number of levels; `limit_bytes` is the memory of a worker."""
 
     def __init__(self, space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> None:
         self.space, self.cluster, self.options = space, cluster, options
@@ -56,14 +58,14 @@ class ChainSearch:
         self._helds: dict[int, list[float]] = {}
 
     def solve(self) -> tuple[float, list[Span]]:
-        """The least bottleneck in seconds and its stages; infinity and none if nothing fits the memory."""
+        """The lowest bottleneck in seconds and its stages; infinity and none if nothing fits the memory."""
         whole = 0, self.space.count
         bound_s = self._least_s(self.levels, *whole, 0) * _ROUNDING
         stage = self._stages(self.levels, *whole, bound_s, 0) if math.isfinite(bound_s) else None
         return (math.inf, []) if stage is None else self._open(self.levels, stage, bound_s, refine=True)
 
     def solve_memory(self) -> tuple[float, list[Span]]:
-        """The least bytes that the fullest worker has to hold, whatever the time, and the stages."""
+        """The lowest peak memory of any worker in bytes, regardless of time, and the stages."""
 
         def attempt(limit_bytes: float) -> float | None:
             self.limit_bytes = limit_bytes
@@ -78,7 +80,8 @@ class ChainSearch:
         return [] if stage is None else self._open(self.levels, stage, math.inf)[1]
 
     def _least_s(self, level: int, start: int, end: int, after: int) -> float:
-        """The least bottleneck of one group of `level` on these boundaries; infinity if nothing fits the memory."""
+        """Lowest bottleneck of one group of `level` on these boundaries; infinity if nothing fits the
+        memory."""
 
         def attempt(bound_s: float) -> float | None:
             stage = self._stages(level, start, end, bound_s, after)
@@ -89,7 +92,8 @@ class ChainSearch:
     def _open(
         self, level: int, stage: _Stage, bound_s: float, refine: bool = False
     ) -> tuple[float, list[Span]]:
-        """Bottleneck and stages of a group's chain; with `refine`, what is inside a stage at its own least."""
+        """Bottleneck and stages of a group's chain; with `refine`, the inside of each stage at its own
+        optimum."""
         worst_s, spans, number, first = 0.0, [], 0, True
         link: _Stage | None = stage
         while link is not None:
@@ -118,19 +122,22 @@ class ChainSearch:
         return worst_s, spans
 
     def _stages(self, level: int, start: int, end: int, bound_s: float, after: int) -> _Stage | None:
-        """The first stage of a group of `level` on these boundaries, none slower than the bound, of fewest members."""
+        """First stage of a group of `level` on these boundaries, within the bound and with the fewest
+        members."""
         return self._search(level, end, bound_s, after, start)[1]
 
     def _search(
         self, level: int, end: int, bound_s: float, after: int, floor: int
     ) -> tuple[int, _Stage | None]:
-        """The first boundary from `floor` on where a group of `level` can begin that computes the rest up to `end`.
+        """First boundary from `floor` on at which a group of `level` can begin in order to compute the rest
+        up to `end`.
 
-        `end` if there is none; with the stages where it is `floor`. `after` is the number of later workers outside
-        the group, for each group.
+        It is `end` if there is none, and comes with the stages if it is `floor`. `after` is the number of
+        later workers outside the group, for each group.
         """
         count = self.cluster.workers[level - 1]
-        # [members behind][members of the stage before]: where that stage may end, and the stage that begins there.
+        # [members behind][members of the preceding stage]: where the latter may end, and the stage that
+        # begins there.
         ends: list[list[tuple[int, _Stage | None] | None]] = [[(end, None)] * (count + 1)]
         earliest = end
         for used in range(1, count + 1):
@@ -158,7 +165,8 @@ class ChainSearch:
         return earliest, None
 
     def _stage_begins(self, level: int, stop: int, bound_s: float, behind: int, own: int, floor: int) -> int:
-        """The first boundary from `floor` on where a stage can begin, transfers apart; `stop` if there is none."""
+        """First boundary from `floor` on at which a stage can begin, ignoring transfers; `stop` if there is
+        none."""
         if level == 1:
             start = self._first(
                 self._work(own),
@@ -173,7 +181,7 @@ class ChainSearch:
             inner_bound_s = self._inner_bound_s(level, start, stop, own, bound_s)
             return self._search(level - 1, stop, inner_bound_s, behind, start)[0] == start
 
-        # Without the sum of gradients first: what it takes depends on where the stage begins.
+        # First without the all-reduce, whose time depends on where the stage begins.
         start = self._search(level - 1, stop, own * bound_s, behind, floor)[0]
         if own == 1 or start == stop or begins(start):
             return start
@@ -184,7 +192,7 @@ class ChainSearch:
         return later.start + bisect_left(later, True, key=begins)
 
     def _fitting(self, start: int, stop: int, versions: int) -> int:
-        """The first boundary from `start` on where one worker's memory is enough."""
+        """First boundary from `start` on for which one worker's memory is sufficient."""
 
         def fits(boundary: int) -> bool:
             return float(self.space.memory_bytes(boundary, stop, versions)) <= self.limit_bytes
@@ -197,7 +205,7 @@ class ChainSearch:
     def _admissible(
         self, level: int, start: int, stop: int, bound_s: float, behind: int, own: int, before: int
     ) -> int | None:
-        """The first boundary from `start` on where the stage can begin, and be sent to by `before` members."""
+        """First boundary from `start` on at which the stage can begin and receive from `before` members."""
         moving_s = self._moving_s[level - 1]
         if moving_s is None:
             return start
@@ -212,11 +220,11 @@ class ChainSearch:
         return None
 
     def behind(self, level: int, after: int, used: int, own: int) -> int:
-        """Later workers for each replica of a stage of `own` members, with `used - own` members behind it."""
+        """Later workers per replica of a stage of `own` members, with `used - own` members behind it."""
         return -(-((used - own) * self.cluster.inside(level - 1) + after) // own)
 
     def _stage_s(self, level: int, inside_s: float, start: int, end: int, own: int) -> float:
-        """Seconds per minibatch of a stage of `own` members, gradients summed in a ring, transfers apart."""
+        """Seconds per minibatch of a stage of `own` members, with a ring all-reduce, without transfers."""
         return (inside_s + self._sum_s(level, start, end, own)) / own
 
     def _inner_bound_s(self, level: int, start: int, end: int, own: int, bound_s: float) -> float:
@@ -230,7 +238,7 @@ class ChainSearch:
         return 2 * (own - 1) / own / bandwidth
 
     def _transfers(self) -> list[list[NDArray[np.float64]] | None]:
-        """By level and members: [n + 1] seconds that a stage's transfer at each boundary takes."""
+        """By level and members: [n + 1] seconds of a stage's transfer at each boundary."""
         ratio = self.options.activation_compression_ratio
         if ratio is None:
             return [None] * self.levels
@@ -242,7 +250,8 @@ class ChainSearch:
         ]
 
     def _work(self, own: int) -> list[float]:
-        """[n + 1] seconds of one worker's stage up to each boundary, its ring included, as if it began at the first."""
+        """[n + 1] seconds of one worker's stage up to each boundary, its ring included, as if it began at the
+        first."""
         if own not in self._works:
             sums: NDArray[np.float64] = (
                 self.space.compute_s + self._ring_s_per_byte(1, own) * self.space.parameter_bytes
@@ -259,7 +268,8 @@ class ChainSearch:
 
     @staticmethod
     def _first(sums: list[float], stop: int, bound: float, floor: int, fits: Callable[[int], bool]) -> int:
-        """The first boundary from `floor` on that `fits`; the difference of sums to `stop` is within rounding of it."""
+        """First boundary from `floor` on that `fits`; the difference of sums to `stop` is within rounding of
+        the bound."""
         start = bisect_left(sums, sums[stop] - bound, floor, stop)
         while start > floor and fits(start - 1):
             start -= 1
@@ -269,16 +279,17 @@ class ChainSearch:
 
 
 def bisect_least(attempt: Callable[[float], float | None]) -> float:
-    """The least value that `attempt` reaches: called with a bound, it gives a value up to that, or None.
+    """The lowest value that `attempt` reaches: given a bound, it returns a value up to that bound, or None.
 
-    Infinity if it gives none without a bound.
+    Infinity if it returns None without a bound.
     """
     reached = attempt(math.inf)
     if reached is None:
         return math.inf
     low, high, halve = 0.0, reached, True
     while high - low > TOLERANCE * high:
-        # Values are discrete: once near, every other attempt is just below the last one, and ends the search if none is.
+        # Values are discrete: once close, every other attempt is just below the last value, and ends the
+        # search if it fails.
         halve = not halve or high - low > _NEAR * high
         bound = (low + high) / 2 if halve else high * (1 - TOLERANCE)
         reached = attempt(bound)

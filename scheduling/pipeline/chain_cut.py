@@ -1,4 +1,5 @@
-"""A chain of layers cut into a given number of parts, one worker each, the slowest (or the fullest) part least."""
+"""Cuts a chain of layers into a given number of parts, one worker each, to minimise the slowest (or largest)
+part."""
 
 from __future__ import annotations
 
@@ -21,8 +22,8 @@ def part_bytes(
 ) -> Any:
     """Bytes of a stage: weights once (a flush needs no stash), microbatches in flight, fixed bytes.
 
-    A microbatch is a `share`-th of the batch. Where a stage keeps its inputs alone, it has activations of `recomputed`
-    microbatches beside them. `start` and `end` are boundaries, numbers or arrays.
+    A microbatch is a `share`-th of the batch. A stage that keeps only its inputs also holds the activations
+    of `recomputed` microbatches. `start` and `end` are boundaries, numbers or arrays.
     """
     activations, parameters = (
         column[end] - column[start] for column in (space.activation_bytes, space.parameter_bytes)
@@ -36,7 +37,8 @@ def part_bytes(
 
 
 class ChainCut:
-    """Cuts of a chain; part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch (see `part_bytes`)."""
+    """Cuts of a chain; part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch (see
+    `part_bytes`)."""
 
     def __init__(
         self,
@@ -49,11 +51,11 @@ class ChainCut:
         self.recomputed = recomputed or [1] * len(in_flight)
 
     def by_time(self, limit_bytes: float) -> list[int] | None:
-        """Boundaries of the parts with the least slowest one, none over the limit; None if there are none."""
+        """Boundaries that minimise the slowest part, with no part over the limit; None if there are none."""
         return self._least(self._seconds, limit_bytes)
 
     def by_memory(self) -> list[int] | None:
-        """Boundaries of the parts with the least fullest one, whatever the time."""
+        """Boundaries that minimise the largest part in bytes, regardless of time."""
         return self._least(self._bytes, math.inf)
 
     def _seconds(self, _: int, start: NDArray[np.intp], end: NDArray[np.intp]) -> NDArray[np.float64]:
@@ -87,8 +89,8 @@ class ChainCut:
     ) -> list[int] | None:
         """Boundaries with no part above the bound.
 
-        From the last part backwards: where a part may begin. Of the ends that the later parts leave open the nearest is
-        cheapest, because time and memory only grow with a part's end.
+        From the last part backwards, it finds where a part may begin. Of the ends that the later parts leave
+        open, the nearest is cheapest, because time and memory only grow with a part's end.
         """
         begins = np.array([self.space.count])
         begins_and_ends = []

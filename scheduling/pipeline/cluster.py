@@ -1,4 +1,4 @@
-"""The machines that a pipeline is planned for, and the options of a plan."""
+"""The machines that a pipeline is planned for, and options of a plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class PipelineCluster:
     Attributes:
         workers: group sizes; `(4, 8)` is 8 machines of 4 workers each.
         bandwidth_bytes_per_s: one bandwidth per level, between the members of a group of that level.
-        memory_bytes: device memory of one worker; None does not limit it.
+        memory_bytes: device memory of one worker; None for no limit.
     """
 
     workers: tuple[int, ...]
@@ -66,14 +66,14 @@ class PipelineCluster:
 
 @dataclass(frozen=True, slots=True)
 class PartitionOptions:
-    """What a search may do.
+    """Options of a search.
 
     Attributes:
-        activation_compression_ratio: activations shrink by this factor on the wire (1: as they are); None leaves the
-            time of activation transfers out, as if computing always hid it.
+        activation_compression_ratio: activations shrink by this factor for transfer (1: not at all); None
+            ignores the time of activation transfers, as if it were always hidden by computation.
         straight: no stage is replicated.
-        fewer_machines: `compat` only: a part may be computed by fewer workers than it is given. The default search
-            always leaves workers idle that would not help.
+        fewer_machines: `compat` only: a part may be computed by fewer workers than it is given. The default
+            search always leaves workers idle that would not help.
     """
 
     activation_compression_ratio: float | None = None
@@ -92,13 +92,13 @@ class PartitionOptions:
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A stage as the search sees it: from boundary `start` to `end`, replicated so often on each level.
+    """A stage during the search: from boundary `start` to `end`, with its replicas on each level.
 
     Attributes:
         replicas: copies on each level, innermost first.
         versions: weight versions held, equal to minibatches in flight on one replica.
-        memory_bytes: what one worker of the stage holds.
-        place: which stage it is on each level, outermost first: `(1, 0)` is the first inside the second.
+        memory_bytes: memory of one worker of the stage.
+        place: number of the stage on each level, outermost first: `(1, 0)` is the first inside the second.
     """
 
     start: int
@@ -110,7 +110,7 @@ class Span:
 
 
 def devices_of(cluster: PipelineCluster, spans: Sequence[Span]) -> list[tuple[int, ...]]:
-    """Numbers of the devices of each stage, neighbours on the innermost level first, groups filled stage by stage."""
+    """Device numbers of each stage: neighbours on the innermost level first, groups filled stage by stage."""
     members = {
         span.place[: depth + 1]: own for span in spans for depth, own in enumerate(span.replicas[::-1])
     }
@@ -127,7 +127,7 @@ def devices_of(cluster: PipelineCluster, spans: Sequence[Span]) -> list[tuple[in
 
 
 def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleError:
-    """Which stage of the partition that needs least memory does not fit, and by how much."""
+    """Error that states which stage of the partition with the lowest memory does not fit, and by how much."""
     number, span = max(enumerate(spans, start=1), key=lambda item: item[1].memory_bytes)
     nodes = space.members(span.start, span.end)
     replicas = math.prod(span.replicas)

@@ -1,7 +1,7 @@
-"""PipeDream's optimizer as published, its mistakes included: for comparing with results that it gave.
+"""PipeDream's optimizer as published, including its errors, for comparison with its results.
 
-Recurrence of Narayanan et al., SOSP 2019, section 3.1, in the form of the public code (see docs/pipeline.md for where
-that form is wrong and what `optimal` does instead).
+Recurrence of Narayanan et al., SOSP 2019, section 3.1, in the form of the public code (docs/pipeline.md
+states where that form is wrong and what `optimal` does instead).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ StageCost = Callable[[int, int], "NDArray[np.float64]"]
 
 @dataclass
 class _Level:
-    """One level of the cluster: its tables A[m][start, end] and the costs that made them."""
+    """One level of the cluster: its tables A[m][start, end] and the costs behind them."""
 
     workers: int
     options: PartitionOptions
@@ -45,7 +45,7 @@ class _Level:
                     np.minimum(best, self.tables[m - 1], out=best)
                 for own in self._own(m):
                     np.minimum(best, chain_bottleneck(self.tables[m - own], self.last(m, own)), out=best)
-                # A part of a single state is never split and never inherits: its row stays what it is alone.
+                # A part of a single state is never split and never inherits: its row remains its cost alone.
                 index = np.arange(rows)
                 best[index, index + 1] = fixed[index, index + 1]
             self.tables.append(best)
@@ -74,11 +74,11 @@ class _Level:
 def solve_compat(
     space: StateSpace, cluster: PipelineCluster, options: PartitionOptions
 ) -> tuple[float, list[Span]]:
-    """Bottleneck seconds per minibatch and the stages, as the public optimizer finds them.
+    """Bottleneck seconds per minibatch and the stages, as found by the public optimizer.
 
     Raises:
-        InfeasibleError: no partition satisfies its memory count, or a straight pipeline has more workers than the
-            graph has states.
+        InfeasibleError: no partition satisfies its memory count, or a straight pipeline has more workers than
+            the graph has states.
     """
     levels = _tables(space, cluster, options)
     bottleneck = float(levels[-1].tables[-1][0, -1])
@@ -124,7 +124,7 @@ def _time_costs(
     options: PartitionOptions,
     limit: float | None,
 ) -> tuple[StageCost, StageCost]:
-    """Seconds per minibatch of a stage that stands alone and of one that follows others."""
+    """Seconds per minibatch of a stage that stands alone, and of one that follows others."""
 
     def within(m: int, own: int) -> NDArray[np.bool_] | bool:
         return True if limit is None else math.ceil((count - m) / own) * stages.memory <= limit
@@ -149,7 +149,7 @@ def _time_costs(
 def _memory_costs(
     stages: _Stages, inside: NDArray[np.float64], count: int, options: PartitionOptions
 ) -> tuple[StageCost, StageCost]:
-    """The same for bytes as the memory limit counts them."""
+    """The same for bytes, as counted for the memory limit."""
 
     def alone(m: int, own: int) -> NDArray[np.float64]:
         if options.straight and own > 1:
@@ -180,7 +180,7 @@ def _tables(
         level = _Level(count, options, alone, last, [np.empty((0, 0))])
         level.solve(1 if outermost else size - 1)
         levels.append(level)
-        # Only the size of the last level is carried on, not the product of all.
+        # As published, only the size of the last level is carried on, not the product of all.
         inner = count
         if not outermost:
             inside = np.full((size, size), np.inf)

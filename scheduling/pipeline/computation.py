@@ -1,4 +1,4 @@
-"""The pieces of a captured graph with their times and bytes, as states of a pipeline search."""
+"""Pieces of a captured graph with their times and bytes, as states of a pipeline search."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ from scheduling.pipeline.states import MAX_STATES, StateSpace, too_many
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """Operators that follow one another and are never cut apart.
+    """Consecutive operators that are never separated.
 
     Attributes:
-        name: the module or the operator that it begins with.
-        split_point: dotted path of the module that the block begins with; empty for the first block, and where no module
-            starts.
+        name: the module or operator that it begins with.
+        split_point: dotted path of the module that the block begins with; empty for the first block, and if
+            no module begins there.
         modules: paths of all modules whose operators it holds, in order.
         forward_s, backward_s: seconds for the whole batch.
         activation_bytes: kept from forward to backward.
-        parameter_bytes: of the operators in it.
-        output_bytes: bytes of the distinct tensors that cross the cut behind it.
+        parameter_bytes: of its operators.
+        output_bytes: bytes of the distinct tensors that cross the cut after it.
     """
 
     name: str
@@ -51,10 +51,10 @@ def operator_times(
 def blocks_of(
     graph: ComputationGraph, times: Sequence[tuple[float, float]], granularity: str = "block"
 ) -> list[Block]:
-    """Group a graph's operators into blocks; `scheduling.pipeline.cuts.cut_points` says where they start.
+    """Group a graph's operators into blocks, which start at `scheduling.pipeline.cuts.cut_points`.
 
     Raises:
-        InputError: the graph is empty, or there is not one time for each operator.
+        InputError: the graph is empty, or the number of times differs from that of operators.
         UnknownNameError: no such granularity.
     """
     if not graph.operators or len(times) != len(graph.operators):
@@ -85,7 +85,11 @@ def blocks_of(
 
 
 def block_states(name: str, blocks: Sequence[Block], granularity: str = "block") -> StateSpace:
-    """The chain of states behind each block. Raises `LimitError` for very many."""
+    """The chain of states after each block.
+
+    Raises:
+        LimitError: too many blocks.
+    """
     import numpy as np
 
     if len(blocks) > MAX_STATES:
@@ -116,9 +120,9 @@ def graph_states(
     times: Sequence[tuple[float, float]] | None = None,
     granularity: str = "block",
 ) -> StateSpace:
-    """States of a captured graph, with these times of its operators, or timed for a device type.
+    """States of a captured graph, with the given times of its operators, or timed for a device type.
 
-    Gradients and optimiser state are what a worker holds once, in proportion to its parameters.
+    A worker holds gradients and optimiser state once, in proportion to its parameters.
 
     Raises:
         InputError: neither times nor a device.
@@ -133,7 +137,7 @@ def graph_states(
 
 
 def _crossing_bytes(graph: ComputationGraph, cuts: Sequence[int]) -> list[float]:
-    """Bytes of the distinct tensors made before each cut and used after it (0 behind the last operator)."""
+    """Bytes of the distinct tensors made before each cut and used after it (0 after the last operator)."""
     reach: dict[int, tuple[int, float]] = {}
     for edge in graph.edges:
         until, size = reach.get(edge.source, (0, 0.0))

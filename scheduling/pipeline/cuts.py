@@ -18,14 +18,15 @@ MIN_BLOCK_LAYERS = 4
 def cut_points(graph: ComputationGraph, granularity: str = "block") -> dict[int, str]:
     """First operator of each piece → the module that starts there; empty for the first piece.
 
-    `block` cuts before members of a list (`blocks.3`, `layer2.0`) that have at least `MIN_BLOCK_LAYERS` layers with
-    parameters, and before what stands beside such lists (stem, head). Of nested lists the innermost counts. A model
-    without blocks is cut at its modules.
+    `block` cuts before members of a list (`blocks.3`, `layer2.0`) that have at least `MIN_BLOCK_LAYERS`
+    layers with parameters, and before the modules beside such lists (stem, head). Of nested lists, the
+    innermost counts. A model without blocks is cut at its modules.
 
-    `module` cuts before every module whose operators follow one another (it is called once). Of several that start at
+    `module` cuts before every module whose operators are consecutive (it is called once). If several start at
     the same operator, the outermost is named, but never a list, which is not called itself.
 
-    `operator` cuts anywhere; where no module starts, the path is empty and no `split_spec` can say the cut.
+    `operator` cuts anywhere; where no module starts, the path is empty, and no `split_spec` can express the
+    cut.
 
     Raises:
         UnknownNameError: no such granularity.
@@ -53,7 +54,7 @@ def enclosing(path: str) -> list[str]:
 
 
 def _starts(paths: Sequence[str], allowed: set[str] | None) -> dict[int, str]:
-    """Where modules (those allowed, or all) start that are called once."""
+    """First operators of the modules (those allowed, or all) that are called once."""
     first: dict[str, int] = {}
     last: dict[str, int] = {}
     for index, path in enumerate(paths):
@@ -71,14 +72,14 @@ def _starts(paths: Sequence[str], allowed: set[str] | None) -> dict[int, str]:
 
 
 def _lists(paths: dict[str, int] | dict[str, None]) -> set[str]:
-    """Modules all of whose children have numbers for names."""
+    """Modules whose children are all named by numbers."""
     parents = {path.rpartition(".")[0] for path in paths} - {""}
     named = {path.rpartition(".")[0] for path in paths if not path.rpartition(".")[2].isdigit()}
     return parents - named
 
 
 def _beside_blocks(paths: dict[str, None], layers: Sequence[str]) -> set[str]:
-    """Blocks and the modules beside them and beside what holds them; empty where there are no blocks."""
+    """Blocks, and the modules beside them and beside their containers; empty if there are no blocks."""
     count = dict.fromkeys(paths, 0)
     for layer in layers:
         for outer in enclosing(layer):
@@ -88,7 +89,7 @@ def _beside_blocks(paths: dict[str, None], layers: Sequence[str]) -> set[str]:
         parent, _, name = path.rpartition(".")
         if name.isdigit() and count[path] >= MIN_BLOCK_LAYERS:
             members.setdefault(parent, []).append(path)
-    # What holds two blocks or more is opened, itself and all around it.
+    # A module with two or more blocks is opened, and so is everything around it.
     opened = {
         outer for parent, inside in members.items() if len(inside) > 1 for outer in ("", *enclosing(parent))
     }

@@ -1,4 +1,4 @@
-"""A picture of a schedule: one row per worker, time to the right."""
+"""Gantt chart of a schedule: one row per worker, time to the right."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
 def draw(
     timeline: Timeline, path: Path | str, *, title: str = "", workers: Sequence[str] | None = None
 ) -> Path:
-    """Write the picture (`.svg`, `.png` or `.pdf`, by the name) and return its path.
+    """Draw the chart to a file (`.svg`, `.png` or `.pdf`, by its name) and return its path.
 
     Raises:
         InputError: a file type that cannot be drawn.

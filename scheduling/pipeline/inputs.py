@@ -1,4 +1,4 @@
-"""What can be planned: PipeDream profiles, captured graphs, and models of the zoo."""
+"""Inputs of a plan: PipeDream profiles, captured graphs, and zoo models."""
 
 from __future__ import annotations
 
@@ -35,7 +35,8 @@ def read_states(
 def read_graph(
     source: str, device: str | None = None, *, as_published: bool = False
 ) -> StateSpace | ComputationGraph:
-    """States of a `graph.txt`, which has measured times, or the graph of a file or a job SPEC, which needs a device."""
+    """States of a `graph.txt`, which has measured times; or the graph of a file or job SPEC, which needs a
+    device."""
     path = Path(source)
     if path.suffix == ".txt":
         from profiling.capture.pipedream_profile import read_profile

@@ -1,4 +1,4 @@
-"""Layers of a model as the state search sees them: costs, successors, and bit sets of what lies before and after."""
+"""Layers of a model for the state search: costs, successors, and bit sets of ancestors and descendants."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Layers:
     """A DAG in topological order; bit `i` of a bit set is layer `i`.
 
     Attributes:
-        members: names of the nodes that each layer stands for.
+        members: names of the nodes that each layer represents.
         inputs: names of input nodes, set aside.
-        columns: per layer (forward and backward seconds, activation bytes held, parameter bytes, forward seconds,
-            output bytes).
+        columns: per layer (forward and backward seconds, activation bytes held, parameter bytes, forward
+            seconds, output bytes).
         after: successors of each layer.
         source: the layer that a search starts from.
     """
@@ -38,7 +38,8 @@ class Layers:
 
     @classmethod
     def from_profile(cls, profile: PipeDreamProfile) -> Layers:
-        """Without `Input*` sources and `__getitem__*` sinks; the first source in the file is where searches start.
+        """Without `Input*` sources and `__getitem__*` sinks; searches start from the first source in the
+        file.
 
         Raises:
             InputError: nothing is left.
@@ -101,7 +102,7 @@ class Layers:
         )
 
     def rooted(self) -> Layers:
-        """With one free layer before all sources, where there are several."""
+        """The same with one free layer before all sources, if there are several."""
         fed = {t for row in self.after for t in row}
         roots = [i for i in range(len(self.after)) if i not in fed]
         if len(roots) == 1:
@@ -116,7 +117,8 @@ class Layers:
         )
 
     def branches_merged(self, last_activation_only: bool = False) -> Layers:
-        """Chains inside branches as one layer each; a layer that all others precede or follow stays by itself."""
+        """Merge chains inside branches into one layer each; a layer that all others precede or follow stays
+        as it is."""
         count = len(self.after)
         apart = [(self.ancestors[i] | self.descendants[i]).bit_count() < count - 1 for i in range(count)]
         feeders = [0] * count
@@ -172,7 +174,7 @@ class Layers:
 
 
 def topological(after: list[list[int]]) -> list[int]:
-    """Reverse depth-first post-order from the first node on."""
+    """Reverse depth-first post-order from the first node."""
     finished: list[int] = []
     seen = [False] * len(after)
     for root in range(len(after)):

@@ -1,4 +1,4 @@
-"""The matrix product in which `min` is the sum and `max` is the product: bottlenecks of chains of stages."""
+"""The matrix product with `min` as sum and `max` as product: bottlenecks of chains of stages."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 def chain_bottleneck(first: NDArray[np.float64], rest: NDArray[np.float64]) -> NDArray[np.float64]:
     """`out[a, b] = min over c of max(first[a, c], rest[c, b])`, where both are infinite unless row < column.
 
-    `first` is [rows, n] with rows <= n; its row `a` is boundary `a`. Only a < c < b can be finite, so each middle
-    boundary updates one block: n^3 / 6 steps in long vector operations. `rest` may be a single column.
+    `first` is [rows, n] with rows <= n; its row `a` is boundary `a`. Only a < c < b can be finite, so each
+    middle boundary updates one block: n^3 / 6 steps in long vector operations. `rest` may be a single column.
     """
     rows, size = first.shape
     if rest.shape[1] == 1:

@@ -1,14 +1,16 @@
-"""The partition of a model into pipeline stages with the least bottleneck, memory counted as the runtime uses it.
+"""The partition of a model into pipeline stages with the lowest bottleneck, with memory counted as the
+runtime uses it.
 
 The search of Narayanan et al., SOSP 2019, section 3.1, with the errors of its public code corrected:
 
-* A stage's workers hold `ceil(R / r)` minibatches, `R` the workers of this stage and all later ones, `r` its replicas.
-  The search runs from the last stage to the first, so `R` is known exactly, idle workers or not.
+* A stage's workers hold `ceil(R / r)` minibatches, where `R` is the number of workers of this stage and all
+  later ones, and `r` its replicas. The search runs from the last stage to the first, so `R` is known exactly,
+  with or without idle workers.
 * Replicas synchronise by a ring: `2 (r - 1) / r` times the parameters per replica, not twice that.
-* A level's links are shared by the workers inside a member, all of them, and for every stage.
+* A level's links are shared by all workers inside a member, and for every stage.
 * Workers that would not lower the bottleneck stay idle.
-* A stage spans comparable states only: what it computes is what it is charged for.
-* Every stage pays for what comes in and goes out, the first included, where transfers count at all.
+* A stage spans comparable states only, so it is charged for exactly what it computes.
+* Every stage pays for its inputs and outputs, including the first, if transfers count at all.
 """
 
 from __future__ import annotations
@@ -30,14 +32,14 @@ if TYPE_CHECKING:
     from scheduling.pipeline.states import StateSpace
 
 
-# Rows of a matrix that are computed at a time where all columns but one are of no interest.
+# Rows of a matrix computed at a time, if only one column is needed.
 _ROWS = 256
 
 
 class Search:
     """Best chains of stages for every range of states, level by level.
 
-    `memory_only` minimises the most bytes that any worker holds instead of time.
+    `memory_only` minimises the largest memory of any worker instead of time.
     """
 
     def __init__(
@@ -59,7 +61,7 @@ class Search:
         self._tables: dict[tuple[int, int], list[NDArray[np.float64]]] = {}
 
     def solve(self) -> tuple[float, list[Span]]:
-        """The least bottleneck and its stages; infinity and none if there is no partition."""
+        """The lowest bottleneck and its stages; infinity and none if there is no partition."""
         tables = self.tables(self.levels, 0)
         counts = range(1, len(tables)) if self.idle else [len(tables) - 1]
         best = min(float(tables[r][0, 0]) for r in counts)
@@ -101,19 +103,21 @@ class Search:
     def _memory_bytes(
         self, start: NDArray[np.int64], end: NDArray[np.int64], after: int
     ) -> NDArray[np.float64]:
-        """What a worker holds that computes the states between `start` and `end`, with `after` later workers."""
+        """Memory of a worker that computes the states between `start` and `end`, with `after` later
+        workers."""
         once, twice = (self.space.memory_bytes(start, end, versions) for versions in (1, 2))
         return np.where(self.subset[start, end], once + after * (twice - once), np.inf)
 
     def tables(self, level: int, after: int) -> list[NDArray[np.float64]]:
         """For r = 0, 1, ... members: bottleneck of a range that follows another stage and uses r members.
 
-        [n + 1, n + 1] over (start, end); on the outermost level [n + 1, 1], because only the whole matters there.
+        [n + 1, n + 1] over (start, end); on the outermost level [n + 1, 1], because only the whole is needed
+        there.
         """
         if (level, after) not in self._tables:
             outermost, size = level == self.levels, len(self.moved)
             columns = slice(-1, None) if outermost else slice(None)
-            # With one column every row is for itself, and matrices of all rows need not be held.
+            # With one column, rows are independent, and matrices of all rows need not be held.
             blocks = [slice(k, k + _ROWS) for k in range(0, size, _ROWS)] if outermost else [slice(None)]
             tables = [np.empty((0, 0))]
             for r in range(1, self.cluster.workers[level - 1] + 1):
@@ -147,7 +151,7 @@ class Search:
         return cost
 
     def behind(self, level: int, after: int, r: int, own: int) -> int:
-        """Later workers per replica of a stage: each of them has a minibatch that the stage has to remember.
+        """Later workers per replica of a stage: each has a minibatch that the stage must remember.
 
         Rounding up here does not change the count on the innermost level, where it is rounded up anyway.
         """
@@ -180,7 +184,7 @@ class Search:
         outer: tuple[int, ...],
         place: tuple[int, ...],
     ) -> list[Span]:
-        """The stages behind a value of `tables(level, after)[r]`; `place` is the first one's."""
+        """The stages behind a value of `tables(level, after)[r]`; `place` is that of the first."""
         tables = self.tables(level, after)
         column = 0 if level == self.levels else end
         entering = place[-1] == 0 and level < self.levels
@@ -238,13 +242,13 @@ def solve_optimal(
 ) -> tuple[float, list[Span]]:
     """Bottleneck seconds per minibatch and the stages, first to last.
 
-    `idle=False` asks for every worker to be used.
+    `idle=False` requires every worker to be used.
 
     Raises:
-        InfeasibleError: no partition fits the memory, with the stage that lacks and how much; or (without idle
-            workers) a straight pipeline has more workers than the graph has states.
+        InfeasibleError: no partition fits the memory, with the stage that is short and by how much; or
+            (without idle workers) a straight pipeline has more workers than the graph has states.
     """
-    # A chain whose workers may stay idle needs no matrices over its states.
+    # A chain with idle workers allowed needs no matrices over its states.
     chain = ChainSearch(space, cluster, options) if idle and space.is_chain else None
     if chain is None and space.count > MAX_BRANCHING_STATES:
         raise too_many(space.name, MAX_BRANCHING_STATES)
@@ -266,7 +270,7 @@ def solve_optimal(
 
 
 def recount(space: StateSpace, spans: list[Span]) -> list[Span]:
-    """Minibatches in flight and memory from the workers that the plan really uses."""
+    """Recompute minibatches in flight and memory from the workers that the plan actually uses."""
     result: list[Span] = []
     behind = 0
     for span in reversed(spans):
@@ -279,7 +283,7 @@ def recount(space: StateSpace, spans: list[Span]) -> list[Span]:
 
 
 def data_parallel(space: StateSpace, cluster: PipelineCluster) -> float:
-    """Seconds per minibatch of data parallelism over all workers, gradients summed level by level in rings."""
+    """Seconds per minibatch of data parallelism over all workers, with ring all-reduces level by level."""
     time = float(space.compute_s[-1])
     for level, (count, bandwidth) in enumerate(
         zip(cluster.workers, cluster.bandwidth_bytes_per_s, strict=True)

@@ -1,4 +1,4 @@
-"""A model's partition into pipeline stages as people and programs read it."""
+"""A model's partition into pipeline stages, for people and programs."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ class Stage:
     """One pipeline stage.
 
     Attributes:
-        nodes: what it computes, in order.
+        nodes: nodes that it computes, in order.
         replicas: workers that compute it, each a share of the minibatches.
         level_replicas: the same by level of the cluster, innermost first; their product is `replicas`.
-        place: which stage it is on each level, outermost first: `(1, 0)` is the first inside the second.
+        place: number of the stage on each level, outermost first: `(1, 0)` is the first inside the second.
         forward_s: forward of one minibatch on one worker.
         compute_s: forward and backward.
         parameter_bytes: parameters of the stage.
-        input_bytes: bytes of one minibatch that come in from the stages before.
+        input_bytes: bytes of one minibatch received from earlier stages.
         in_flight: minibatches that a worker holds between their forward and backward.
-        memory_bytes: what each worker holds.
+        memory_bytes: memory of each worker.
     """
 
     nodes: tuple[str, ...]
@@ -44,12 +44,12 @@ class Stage:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """Stages, first to last, and what they give.
+    """Stages, first to last, and their performance.
 
     Attributes:
         bottleneck_s: seconds between two finished minibatches.
-        data_parallel_s: the same without stages, every worker a replica of the whole model.
-        workers_used: workers that have something to do.
+        data_parallel_s: the same without stages, with every worker a replica of the whole model.
+        workers_used: workers that are not idle.
         search: `all cuts`, or how the cuts were thinned out for a model with very many.
         bottleneck: in words.
         split_spec: as in `scheduling.pipeline.plan.Plan`.
@@ -71,7 +71,8 @@ class Partition:
         return self.data_parallel_s / self.bottleneck_s if self.bottleneck_s > 0 else 1.0
 
     def timeline(self, minibatches: int) -> Timeline:
-        """The first minibatches through the pipeline, without transfers: 1F1B, stages replicated, no flush."""
+        """The first minibatches through the pipeline, without transfers: 1F1B, replicated stages, no
+        flush."""
         from scheduling.pipeline.schedules import worker_orders
         from scheduling.pipeline.timeline import StageTimes, simulate
 
@@ -121,11 +122,11 @@ def partition(
 ) -> Partition:
     """Split a model over workers so that minibatches leave the pipeline as often as possible.
 
-    `compat` gives what the public PipeDream optimizer gives, its mistakes included; its `memory_bytes` are then that
-    code's count as well.
+    `compat` gives the results of the public PipeDream optimizer, including its errors; `memory_bytes` then
+    follow that code's count, too.
 
     Raises:
-        InfeasibleError: nothing fits; says which stage lacks how much.
+        InfeasibleError: nothing fits; states which stage is short, and by how much.
     """
     from scheduling.pipeline.compat import data_parallel_compat, solve_compat
     from scheduling.pipeline.optimal import data_parallel, solve_optimal
@@ -153,7 +154,7 @@ def partition(
 
 
 def stages_of(space: StateSpace, spans: list[Span]) -> tuple[Stage, ...]:
-    """Stages of spans that follow each other; a node belongs to the first stage whose span has it."""
+    """Stages of consecutive spans; a node belongs to the first stage whose span has it."""
     stages = []
     for span in spans:
         forward, compute, parameters = (
@@ -185,7 +186,7 @@ def bottleneck_in_words(
     bottleneck_s: float,
     volume: int = 2,
 ) -> str:
-    """The stage or cut that takes `bottleneck_s`, and what it spends its time with.
+    """The stage or cut that takes `bottleneck_s`, and what it spends its time on.
 
     `volume` is how often a replica moves its parameters to sum gradients: 2 in a ring, 4 as published.
     """

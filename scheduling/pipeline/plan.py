@@ -1,4 +1,5 @@
-"""`plan`: stages, replicas, devices, memory, step time and bubble of one model on a cluster, for one schedule."""
+"""`plan`: stages, replicas, devices, memory, step time and bubble of a model on a cluster, for one
+schedule."""
 
 from __future__ import annotations
 
@@ -24,13 +25,15 @@ class PlannedStage:
     """One stage of a plan.
 
     Attributes:
-        modules: what it computes, in order (nodes of a profile, first modules of blocks of a captured graph).
-        split_point: the module that it begins with, as `torch.distributed.pipelining` takes it; empty for the first.
+        modules: modules that it computes, in order (nodes of a profile, first modules of blocks of a captured
+            graph).
+        split_point: the module that it begins with, in the form of `torch.distributed.pipelining`; empty for
+            the first.
         replicas: workers that compute it.
         devices: their numbers, 0 to N - 1, neighbours on the innermost level first.
         forward_s, backward_s: seconds of one microbatch on one replica.
         in_flight: most microbatches that a worker holds.
-        memory_bytes: what each worker holds.
+        memory_bytes: memory of each worker.
     """
 
     modules: tuple[str, ...]
@@ -51,11 +54,12 @@ class Plan:
         schedule: one of `scheduling.pipeline.schedules.SCHEDULES`.
         microbatches: per step and replica of the pipeline (minibatches drawn, for `pipedream`).
         stages: in the model's order; with `interleaved`, `chunks` stages share a worker.
-        step_time_s: seconds per step of the whole batch; for `pipedream` between two finished minibatches.
+        step_time_s: seconds per step of the whole batch; for `pipedream`, between two finished minibatches.
         bubble_ratio: share of the workers' time that is idle.
         bottleneck: in words.
         timeline: the simulated step.
-        split_spec: module → `BEGINNING`, for `torch.distributed.pipelining`; None where a stage begins with no module.
+        split_spec: module → `BEGINNING`, for `torch.distributed.pipelining`; None if a stage does not begin
+            with a module.
     """
 
     name: str
@@ -123,22 +127,28 @@ def plan(
 ) -> Plan:
     """Split a model over a cluster.
 
-    `pipedream` chooses replicas for each stage (SOSP 2019, weights stashed, no flush). The others cut the model into `p`
-    equal-width stages and run `d` copies of the whole pipeline; all `p` are tried, each with the `d` that can be fastest.
+    `pipedream` chooses replicas for each stage (SOSP 2019, weights stashed, no flush). The other schedules
+    cut the model into `p` equal-width stages and run `d` copies of the whole pipeline; all `p` are tried,
+    each with the `d` that can be fastest.
 
     Args:
-        graph: a captured graph, or states that were read from elsewhere.
-        memory_cap: bytes of one worker; the cluster's own limit where None.
-        recompute: keep only a stage's input per microbatch and compute its activations again in the backward.
-        allow_idle: whether workers may be left without work.
-        device: catalogue name that a captured graph is timed for; not needed with `times`.
+        graph: a captured graph, or states from another source.
+        cluster: the cluster.
+        schedule: one of `scheduling.pipeline.schedules.SCHEDULES`.
+        microbatches: per step and replica of the pipeline.
+        memory_cap: memory of one worker in bytes; if None, the cluster's own limit.
+        recompute: keep only a stage's input per microbatch, and recompute its activations in the backward
+            pass.
+        allow_idle: whether workers may be left idle.
+        device: catalogue name for which a captured graph is timed; not needed with `times`.
         chunks: parts of the model on each worker, `interleaved` only.
-        depth: workers in a row, where it is given and not searched for (not for `pipedream`).
+        depth: workers in a row, if fixed rather than searched for (not for `pipedream`).
         times: measured or predicted (forward, backward) seconds of each operator of a captured graph.
-        granularity: where a captured graph may be cut: `block`, `module` or `operator` (`scheduling.pipeline.cuts`).
+        granularity: where a captured graph may be cut: `block`, `module` or `operator`
+            (`scheduling.pipeline.cuts`).
 
     Raises:
-        InfeasibleError: nothing fits; says which stage lacks how much.
+        InfeasibleError: nothing fits; states which stage is short, and by how much.
         InputError: neither device nor times, or a count out of range.
     """
     check_schedule(schedule)

@@ -1,11 +1,11 @@
-"""In which order each worker of a pipeline runs forwards and backwards.
+"""Order in which each worker of a pipeline runs forwards and backwards.
 
 * `gpipe`: all forwards, then all backwards (Huang et al., NeurIPS 2019).
-* `1f1b`: forward and backward in turn after a warm-up (Narayanan et al., SOSP 2019; flushed as in Megatron-LM).
+* `1f1b`: one forward, one backward after a warm-up (Narayanan et al., SOSP 2019; flushed as in Megatron-LM).
 * `interleaved`: the same with several chunks of the model on each worker (Narayanan et al., SC 2021).
-* `zb-h1`: `1f1b` whose weight gradients wait and fill the bubble (Qi et al., "Zero Bubble Pipeline Parallelism",
-  ICLR 2024), with the memory of `1f1b`.
-* `pipedream`: `1f1b` without flush, stages replicated, each minibatch on one replica (SOSP 2019).
+* `zb-h1`: `1f1b` with weight gradients delayed to fill the bubble (Qi et al., "Zero Bubble Pipeline
+  Parallelism", ICLR 2024), with the memory of `1f1b`.
+* `pipedream`: `1f1b` without flush, with replicated stages, each minibatch on one replica (SOSP 2019).
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ MAX_MICROBATCHES = 1024
 class Action:
     """`F` forward, `B` backward (`zb-h1`: its input-gradient half), `W` weight gradient of one microbatch.
 
-    `stage` counts the model's parts in order; with `interleaved` a worker has several.
+    `stage` numbers the model's parts in order; with `interleaved` a worker has several.
     """
 
     kind: str
@@ -33,14 +33,15 @@ class Action:
 
 
 def check_schedule(name: str) -> str:
-    """The name, if it is one of `SCHEDULES`."""
+    """Return the name if it is one of `SCHEDULES`."""
     if name not in SCHEDULES:
         raise UnknownNameError("unknown schedule", expected="one of " + ", ".join(SCHEDULES), got=name)
     return name
 
 
 def check_counts(**counts: int) -> None:
-    """Refuse what is no number of stages, microbatches or chunks; the argument's name is what is counted."""
+    """Reject invalid numbers of stages, microbatches or chunks; the argument's name states what is
+    counted."""
     for name, value in counts.items():
         most = MAX_MICROBATCHES if name == "microbatches" else None
         if not isinstance(value, int) or value < 1 or (most is not None and value > most):
@@ -54,10 +55,13 @@ def check_counts(**counts: int) -> None:
 def worker_orders(
     schedule: str, stages: int, microbatches: int, *, chunks: int = 1, replicas: Sequence[int] | None = None
 ) -> list[list[Action]]:
-    """One list of actions per worker, workers in stage order (replicas of a stage beside each other).
+    """One list of actions per worker, in stage order (replicas of a stage adjacent).
 
     Args:
+        schedule: one of `SCHEDULES`.
         stages: pipeline depth in workers; with `interleaved` the model has `stages * chunks` parts.
+        microbatches: per step.
+        chunks: parts of the model on each worker.
         replicas: workers of each stage, `pipedream` only.
 
     Raises:
@@ -91,7 +95,8 @@ def worker_orders(
 
 
 def warm_up(replicas: Sequence[int], stage: int) -> int:
-    """Forwards that a replica runs before its first backward: floor((N - 1 - workers before) / own replicas)."""
+    """Forwards that a replica runs before its first backward: floor((N - 1 - workers before) / own
+    replicas)."""
     return (sum(replicas) - 1 - sum(replicas[:stage])) // replicas[stage]
 
 
@@ -107,7 +112,7 @@ def _in_turn(stage: int, microbatches: Sequence[int], ahead: int) -> list[Action
 
 
 def _weight_gradients_later(stage: int, stages: int, microbatches: int) -> list[Action]:
-    # A stage lags by as many weight gradients as it has stages before it: activations held add up to 1f1b's peak.
+    # A stage lags by one weight gradient per earlier stage, so its activations add up to the peak of 1f1b.
     order: list[Action] = []
     done = 0
     for action in _in_turn(stage, range(microbatches), stages - 1 - stage):

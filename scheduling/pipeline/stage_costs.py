@@ -1,4 +1,4 @@
-"""What a stage of a pipeline computes, and what it sends over which link."""
+"""Compute times of a pipeline stage, and its transfers over the links."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from scheduling.pipeline.cluster import PipelineCluster, Span
 from scheduling.pipeline.states import StateSpace
 from scheduling.pipeline.timeline import StageTimes
 
-# Weight gradients of matrix products and convolutions cost what input gradients do.
+# Weight gradients of matrix products and convolutions cost as much as input gradients.
 WEIGHT_GRADIENT_SHARE = 0.5
 
 
@@ -25,7 +25,8 @@ def stage_times(space: StateSpace, span: Span, share: float, send_s: float) -> S
 def send_s(
     cluster: PipelineCluster, sent_bytes: float, senders: Sequence[int], receivers: Sequence[int]
 ) -> float:
-    """Seconds until each sender's bytes are with its receiver, all at once; the workers of a member share its link."""
+    """Seconds until each sender's bytes reach its receiver, all at once; workers of a member share its
+    link."""
     left, right = np.asarray(senders), np.asarray(receivers)
     apart, slowest_s = left != right, 0.0
     for level, bandwidth in enumerate(cluster.bandwidth_bytes_per_s):

@@ -1,7 +1,8 @@
-"""Where a model can be cut: the states between the stages of a pipeline, and what lies before each.
+"""Where a model can be cut: the states between the stages of a pipeline, and what has been computed at each.
 
-A state of a DAG is an antichain; its down-set is what has been computed when the state is reached. A cut between two
-states `a` before `b` makes a stage of the nodes in the down-set of `b` and not of `a`.
+A state of a DAG is an antichain; its down-set is what has been computed when the state is reached. A cut at
+state `a` and one at a later state `b` enclose a stage of the nodes that are in the down-set of `b` but not of
+`a`.
 """
 
 from __future__ import annotations
@@ -32,24 +33,25 @@ MAX_BRANCHING_STATES = 1500
 
 @dataclass(frozen=True)
 class StateSpace:
-    """States in topological order, with a first, empty one in front: `n` states are boundaries 0..n.
+    """States in topological order, preceded by an empty one: `n` states are boundaries 0..n.
 
     Attributes:
         nodes: names of the nodes behind each bit of `down_sets`.
         inputs: names of input nodes, which always belong to the first stage and cost nothing.
         down_sets: [n + 1] bit sets over `nodes`; the first is empty.
-        compute_s, activation_bytes, parameter_bytes: [n + 1] sums over each down-set (forward and backward seconds of
-            one minibatch, bytes of activations, bytes of parameters).
-        output_bytes: [n + 1] bytes that a cut at this state hands on, one way.
-        forward_s: [n + 1] the part of `compute_s` that is the forward.
-        search: `all cuts`, `branches merged`, `execution order`, `blocks`, `modules` or `operators`: how
-            fine the cuts are.
+        compute_s, activation_bytes, parameter_bytes: [n + 1] sums over each down-set (forward and backward
+            seconds of one minibatch, bytes of activations, bytes of parameters).
+        output_bytes: [n + 1] bytes that cross a cut at this state, one way.
+        forward_s: [n + 1] the forward part of `compute_s`.
+        search: `all cuts`, `branches merged`, `execution order`, `blocks`, `modules` or `operators`: how fine
+            the cuts are.
         fixed_bytes: [n + 1] bytes over each down-set that a worker holds once: gradients, optimiser state.
-        inputs_only: a minibatch in flight keeps its stage's input alone; the rest is computed again in the backward.
-        split_points: [n] the module that each node of a chain begins with, empty where none does; () for profiles, whose
-            nodes are no modules.
-        reachable: [n + 1, n + 1] bit matrix as integers: bit `a` of `reachable[b]` says that the search came to `b`
-            through `a`.
+        inputs_only: a minibatch in flight keeps only its stage's input; the rest is recomputed in the
+            backward pass.
+        split_points: [n] the module that each node of a chain begins with, empty if none; () for profiles,
+            whose nodes are not modules.
+        reachable: [n + 1, n + 1] bit matrix as integers: bit `a` of `reachable[b]` states that the search
+            reached `b` through `a`.
     """
 
     name: str
@@ -68,9 +70,10 @@ class StateSpace:
     split_points: tuple[str, ...] = ()
 
     def split_spec(self, boundaries: Sequence[int]) -> dict[str, str] | None:
-        """Module → name of the `torch.distributed.pipelining.SplitPoint`, for stages that begin at these boundaries.
+        """Module → name of the `torch.distributed.pipelining.SplitPoint`, for stages that begin at these
+        boundaries.
 
-        None where a stage does not begin with a module.
+        None if a stage does not begin with a module.
         """
         if not self.split_points:
             return None
@@ -80,7 +83,7 @@ class StateSpace:
     def memory_bytes(
         self, start: NDArray[np.intp] | int, end: NDArray[np.intp] | int, versions: int
     ) -> NDArray[np.float64]:
-        """Bytes that a worker of a stage holds with so many minibatches in flight, weights of each kept."""
+        """Bytes of a stage's worker with `versions` minibatches in flight, each with its own weights."""
         activations = self.activation_bytes[end] - self.activation_bytes[start]
         parameters = self.parameter_bytes[end] - self.parameter_bytes[start]
         fixed = 0.0 if self.fixed_bytes is None else self.fixed_bytes[end] - self.fixed_bytes[start]
@@ -90,19 +93,19 @@ class StateSpace:
 
     @property
     def count(self) -> int:
-        """Number of states, the empty one not counted."""
+        """Number of states without the empty one."""
         return len(self.down_sets) - 1
 
     @cached_property
     def is_chain(self) -> bool:
-        """Whether every state contains the one before it, so that a stage may span any two."""
+        """Whether every state contains the previous one, so that a stage may span any two."""
         return all(
             not small & ~large for small, large in zip(self.down_sets, self.down_sets[1:], strict=False)
         )
 
     @cached_property
     def before(self) -> NDArray[np.bool_]:
-        """[n + 1, n + 1]: whether the search came from `a` to `b` (rows `a`, columns `b`)."""
+        """[n + 1, n + 1]: whether the search led from `a` to `b` (rows `a`, columns `b`)."""
         import numpy as np
 
         size = self.count + 1
@@ -114,7 +117,8 @@ class StateSpace:
 
     @cached_property
     def subset(self) -> NDArray[np.bool_]:
-        """[n + 1, n + 1]: whether the down-set of `a` lies in that of `b` and is smaller: a stage can span a to b."""
+        """[n + 1, n + 1]: whether the down-set of `a` is a proper subset of that of `b`, so that a stage can
+        span a to b."""
         import numpy as np
 
         size = self.count + 1
@@ -125,7 +129,8 @@ class StateSpace:
         return result
 
     def members(self, start: int, end: int) -> list[str]:
-        """Nodes of the stage that spans boundary `start` to `end`, in the graph's order; inputs go to the first."""
+        """Nodes of the stage from boundary `start` to `end`, in the graph's order; inputs belong to the first
+        stage."""
         inner = self.down_sets[end] & ~self.down_sets[start]
         inside = [name for index, names in enumerate(self.nodes) if inner >> index & 1 for name in names]
         return [*self.inputs, *inside] if start == 0 else inside
@@ -134,16 +139,17 @@ class StateSpace:
 def antichain_states(profile: PipeDreamProfile, *, as_published: bool = False) -> StateSpace:
     """States of a profile by PipeDream's search.
 
-    `Input*` sources are set aside and `__getitem__*` sinks are dropped. From the first source on, a state `A` is
-    widened by those predecessors that still feed something outside; one member at a time moves on to a successor.
-    Where that gives more than `MAX_BRANCHING_STATES` states and they are no chain, chains inside branches are merged
-    first; where even that is too many, the cuts are those of one execution order, as many as there are layers.
+    `Input*` sources are set aside and `__getitem__*` sinks are dropped. Starting from the first source, a
+    state `A` is augmented by those predecessors that still feed something outside; then one member at a time
+    advances to a successor. If this gives more than `MAX_BRANCHING_STATES` states that are not a chain,
+    chains inside branches are merged first; if there are still too many, the cuts are those of one execution
+    order, as many as there are layers.
 
-    `as_published` starts from the first source alone where there are several (the default starts before them all),
-    counts only the last activation of a merged chain, and allows `MAX_STATES`.
+    `as_published` starts from the first source alone if there are several (the default starts before them
+    all), counts only the last activation of a merged chain, and allows `MAX_STATES`.
 
     Raises:
-        InputError: nothing is left after inputs and unused outputs are taken out.
+        InputError: nothing is left without inputs and unused outputs.
         LimitError: more than `MAX_STATES` layers.
     """
     layers = Layers.from_profile(profile)
@@ -161,12 +167,12 @@ def antichain_states(profile: PipeDreamProfile, *, as_published: bool = False) -
 
 
 def prefix_states(layers: Layers) -> StateSpace:
-    """States that are the prefixes of the layers' order: layer `i` and all before it."""
+    """States that are prefixes of the layers' order: layer `i` and all before it."""
     count = len(layers.after)
     if count > MAX_STATES:
         raise too_many(layers.name)
     prefixes = [(2 << i) - 1 for i in range(count)]
-    # A layer's output is handed on at every cut until its last successor has been computed.
+    # A layer's output crosses every cut until its last successor has been computed.
     last_use = [max(after, default=count) for after in layers.after]
     open_until: dict[int, int] = {}
     widened, waiting = {}, 0
@@ -189,8 +195,8 @@ def too_many(name: str, limit: int = MAX_STATES) -> LimitError:
 def _search(layers: Layers, limit: int) -> StateSpace:
     after, ancestors, descendants = layers.after, layers.ancestors, layers.descendants
     bit = [1 << i for i in range(len(after))]
-    # What a member's ancestors still feed elsewhere depends on that member alone. An ancestor with one successor only
-    # leads to the member through that.
+    # What a member's ancestors still feed elsewhere depends on that member alone. An ancestor with a single
+    # successor leads to the member only through that successor.
     forks = sum(bit[v] for v in range(len(after)) if len(after[v]) > 1)
 
     @cache
@@ -268,7 +274,8 @@ def _space(
 
 
 def _sums(bit_sets: list[int], columns: NDArray[np.float64]) -> NDArray[np.float64]:
-    """[sets, columns] sums over the members of each set, carried on from the set before where that is a part of it."""
+    """[sets, columns] sums over the members of each set, extended from the previous set if that is a
+    subset."""
     import numpy as np
 
     result = np.zeros((len(bit_sets), columns.shape[1]))

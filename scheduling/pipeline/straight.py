@@ -1,4 +1,4 @@
-"""Pipelines with a flush: how many stages, how many copies of the pipeline, and where to cut."""
+"""Pipelines with a flush: number of stages, number of copies of the pipeline, and where to cut."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Straight:
 
     Attributes:
         bounds: boundaries of the parts.
-        step_time_s: of the timeline and of the gradients' sum over the copies behind it.
+        step_time_s: of the timeline, followed by the all-reduce over the copies.
         in_flight, memory_bytes: per worker of a copy.
     """
 
@@ -49,9 +49,9 @@ class _Row:
     """The workers of one copy.
 
     Attributes:
-        kept: per part, microbatches that its worker holds when it holds most.
-        recomputed: per part, most microbatches between their backward, which computes activations again, and the end of
-            what needs them.
+        kept: per part, microbatches that its worker holds at its peak.
+        recomputed: per part, most microbatches between their backward pass, which recomputes activations, and
+            the last use of these.
     """
 
     schedule: str
@@ -86,14 +86,14 @@ class _Row:
         return sum(self.kept[part] for part in self.parts(worker))
 
     def sums(self, column: NDArray[np.float64], bounds: list[int]) -> list[float]:
-        """What each worker's parts add up to."""
+        """Sum of a column over each worker's parts."""
         return [
             sum(float(column[bounds[p + 1]] - column[bounds[p]]) for p in self.parts(worker))
             for worker in range(self.depth)
         ]
 
     def memory_bytes(self, space: StateSpace, bounds: list[int], share: int) -> list[float]:
-        """Per worker at its fullest: weights once, what is fixed, and the microbatches that it holds then."""
+        """Peak memory per worker: weights and fixed bytes once, and the microbatches held at the peak."""
         activations = np.diff(space.activation_bytes[bounds]) / share
         inputs = space.output_bytes[bounds[:-1]] / share
         kept, again = (inputs, activations) if space.inputs_only else (activations, 0 * activations)
@@ -104,9 +104,11 @@ class _Row:
         ]
 
     def cut(self, space: StateSpace, share: int, limit_bytes: float) -> list[int] | None:
-        """The slowest part least; no part over its share of the limit, or, where that cannot be, the fullest part least.
+        """Boundaries that minimise the slowest part with no part over its share of the limit, or else the
+        largest part.
 
-        Several parts of a worker are taken to share the limit equally: what they hold together is known when all are cut.
+        Several parts of a worker are assumed to share the limit equally, because their total is known only
+        after all are cut.
         """
         limit_bytes /= self.chunks
         if space.is_chain:
@@ -125,7 +127,7 @@ def best_copies(
     batch_size: int | None,
     depth: int | None = None,
 ) -> Straight:
-    """The fastest pipeline of every depth (or the one asked for) that the workers, the cuts and the batch allow.
+    """The fastest pipeline over all depths (or the one given) that the workers, the cuts and the batch allow.
 
     A microbatch has at least one sample.
 
@@ -170,10 +172,11 @@ def best_copies(
 
 
 def _copies(cluster: PipelineCluster, depth: int, most: int, allow_idle: bool) -> list[int]:
-    """Numbers of copies that can be the fastest, the largest first.
+    """Numbers of copies that can be the fastest, largest first.
 
-    As long as links stay the same, more copies are either always faster or, where summing gradients takes longer than
-    computing, always slower. So only the largest numbers that keep some stages inside a group count, and the largest of all.
+    As long as links stay the same, more copies are either always faster or, if summing gradients takes longer
+    than computing, always slower. So only the largest numbers that keep some stages inside a group are
+    candidates, and the largest of all.
     """
     if not allow_idle:
         return [most] if most * depth == cluster.total else []
@@ -190,9 +193,10 @@ def _with_copies(
     copies: int,
     best: Straight | None,
 ) -> Straight | tuple[float, str] | None:
-    """The pipeline with so many copies; None if it is no faster than `best`; bytes and words if it does not fit.
+    """The pipeline with `copies` copies; None if it is no faster than `best`; bytes and words if it does not
+    fit.
 
-    `fastest` are the boundaries where memory has no limit.
+    `fastest` are the boundaries without a memory limit.
     """
     share = copies * row.microbatches
     limit = math.inf if cluster.memory_bytes is None else cluster.memory_bytes
@@ -235,14 +239,14 @@ def _with_copies(
 
 
 def _devices(worker: int, copies: int) -> range:
-    """Numbers of the devices that a worker of each copy is on."""
+    """Numbers of the devices on which the copies of a worker run."""
     return range(worker * copies, (worker + 1) * copies)
 
 
 def _cut_branching(
     space: StateSpace, kept: Sequence[float], recomputed: Sequence[float], share: float, limit: float
 ) -> list[int] | None:
-    """Boundaries of the parts: the slowest least within the memory, else the fullest least."""
+    """Boundaries of the parts that minimise the slowest part within the memory, or else the largest part."""
     every = np.arange(space.count + 1)
 
     def memory(part: int) -> NDArray[np.float64]:
@@ -257,7 +261,8 @@ def _cut_branching(
 
 
 def cut(cost: Callable[[int], NDArray[np.float64]], parts: int) -> list[int] | None:
-    """Boundaries 0 = b0 < b1 < ... = n of so many parts, the largest cost least; `cost` gives a part's matrix."""
+    """Boundaries 0 = b0 < b1 < ... = n of `parts` parts with the lowest maximum cost; `cost` gives a part's
+    matrix."""
     best = np.full(len(cost(0)), np.inf)
     best[0] = 0.0
     tables = [best]

@@ -1,4 +1,4 @@
-"""What a schedule takes: every action's start and end, the bubble, and what each worker holds."""
+"""Simulates a schedule: start and end of every action, the bubble, and what each worker holds."""
 
 from __future__ import annotations
 
@@ -42,8 +42,8 @@ class Timeline:
 
     Attributes:
         slots: all actions.
-        total_s: when the last one ends.
-        bubble_s: per worker, time in which it does nothing.
+        total_s: end of the last action.
+        bubble_s: per worker, idle time.
         peak_in_flight: per worker, most (microbatch, part) pairs whose activations it holds at once.
     """
 
@@ -60,10 +60,10 @@ class Timeline:
 
 
 def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) -> Timeline:
-    """Run workers' orders: an action starts when its worker is free and what it needs has come.
+    """Run workers' orders: an action starts when its worker is free and its inputs have arrived.
 
-    A forward needs the part before it, a backward its own forward and the part behind it, a weight gradient its
-    backward. Without `W` actions a backward takes both halves.
+    A forward needs the previous part, a backward its own forward and the next part, a weight gradient its
+    backward. Without `W` actions, a backward takes both halves.
 
     Raises:
         InputError: the orders wait for each other forever, or name a part without times.
@@ -130,7 +130,7 @@ def _duration(action: Action, times: Sequence[StageTimes], split: bool) -> float
 
 
 def fullest(order: Sequence[Action]) -> dict[int, int]:
-    """Part → microbatches that a worker holds of it when it holds most in all."""
+    """Part → microbatches of it that a worker holds when it holds most in all."""
     held: Counter[int] = Counter()
     most: Counter[int] = Counter()
     last = _last(order)
@@ -142,10 +142,10 @@ def fullest(order: Sequence[Action]) -> dict[int, int]:
 
 
 def peak_held(order: Sequence[Action], kept: Sequence[float], recomputed: Sequence[float]) -> float:
-    """Most that a worker holds at once.
+    """Largest amount that a worker holds at once.
 
-    `kept` and `recomputed` are by part, for one microbatch: held from its forward, and from its backward, until its last
-    action is done.
+    `kept` and `recomputed` are by part, for one microbatch: held from its forward, and from its backward,
+    until its last action is done.
     """
     held = peak = 0.0
     last = _last(order)
@@ -161,5 +161,5 @@ def peak_held(order: Sequence[Action], kept: Sequence[float], recomputed: Sequen
 
 
 def _last(order: Sequence[Action]) -> str:
-    """The kind of action after which a microbatch's activations are not needed."""
+    """The kind of action after which a microbatch's activations are no longer needed."""
     return "W" if any(action.kind == "W" for action in order) else "B"
