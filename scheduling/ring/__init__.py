@@ -1,8 +1,9 @@
-"""Ring-all-reduce jobs under communication contention: the model, schedulers, an exact solver, the online run.
+"""Ring-all-reduce jobs under communication contention: the model, schedulers, an exact solver, the online
+run.
 
-`model` holds equations 6 to 9, `fabric` what a link is, `engine` the execution of a schedule in time; every scheduler
-is a function of (cluster, jobs) that drives the engine.
+`model` has equations 6 to 9, `fabric` the links, `engine` the execution of a schedule over time; every
+scheduler is a function of (cluster, jobs) that drives the engine.
 
-Source: Yu, Ji, Rajan, Liu, "On Scheduling Ring-All-Reduce Learning Jobs in Multi-Tenant GPU Clusters with Communication
-Contention", MobiHoc 2022, arXiv 2207.07817.
+Source: Yu, Ji, Rajan, Liu, "On Scheduling Ring-All-Reduce Learning Jobs in Multi-Tenant GPU Clusters with
+Communication Contention", MobiHoc 2022, arXiv 2207.07817.
 """

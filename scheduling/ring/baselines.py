@@ -1,7 +1,8 @@
 """Baselines for SJF-BCO: list scheduling, first fit, random.
 
-Each in two readings. Queued (the default, as the paper words them): GPUs are queues, and a job is given its GPUs by the
-work these have had, busy or not. Idle: the job at the head of the line waits for idle GPUs and chooses among those.
+Each has two readings. Queued (the default, as the paper words them): GPUs are queues, and a job is given GPUs
+by the work these have had, busy or not. Idle: the job at the head of the queue waits for idle GPUs and
+chooses among those.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def list_scheduling(
     *,
     idle: bool = False,
 ) -> RingSchedule:
-    """Jobs in the order given, each on the GPUs that have had the least work."""
+    """Jobs in the order given, each on the GPUs with the least work so far."""
 
     def pick(job: RingJob, run: RingRun) -> tuple[Gpu, ...] | None:
         open_gpus = sorted(_open(run, idle), key=lambda gpu: (run.load[gpu[0]][gpu[1]], gpu))
@@ -42,8 +43,8 @@ def first_fit(
 ) -> RingSchedule:
     """Jobs in the order given, each on the first GPUs from the first server on.
 
-    Queued, no GPU is given more than theta of work, and theta is bisected to `tolerance` for the least that places
-    every job (without a bound all jobs would queue on the first server).
+    When queued, no GPU is given more than theta of work, and theta is bisected to `tolerance` for the lowest
+    value that places every job (without a bound, all jobs would queue on the first server).
     """
     if idle:
         return _placed(cluster, jobs, _first(float("inf"), idle=True), execution, idle)
@@ -68,7 +69,7 @@ def random_fit(
     idle: bool = False,
     seed: int = 0,
 ) -> RingSchedule:
-    """Jobs in the order given, each on GPUs drawn at random."""
+    """Jobs in the order given, each on random GPUs."""
     source = random.Random(seed)
 
     def pick(job: RingJob, run: RingRun) -> tuple[Gpu, ...] | None:

@@ -18,9 +18,11 @@ _ARRIVAL = "arrival_s"
 
 @dataclass(frozen=True, slots=True)
 class RingCase:
-    """placement: by job name, server index → GPUs; None if a scheduler chooses it.
+    """A case: cluster, jobs and optional placement.
 
-    arrivals_s: by job name, seconds; only jobs for which the case gives a time.
+    Attributes:
+        placement: by job name, server index → GPUs; None if a scheduler chooses it.
+        arrivals_s: by job name, seconds; only jobs for which the case gives a time.
     """
 
     cluster: RingCluster
@@ -33,8 +35,8 @@ class RingCase:
     def from_mapping(cls, body: Any) -> RingCase:
         """Read `{"cluster": {...}, "jobs": {name: {...}}, "placement": {name: {server index: gpus}}}`.
 
-        `cluster.fabric` (`servers_per_leaf`, `oversubscription`, `rails`) is optional: without it links are server uplinks.
-        So is `arrival_s` of a job, in seconds.
+        `cluster.fabric` (`servers_per_leaf`, `oversubscription`, `rails`) is optional; without it, links are
+        server uplinks. A job's `arrival_s`, in seconds, is optional, too.
 
         Raises:
             InputError: a field is missing, unknown or out of range; a gang is not placed completely; a server

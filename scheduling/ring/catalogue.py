@@ -1,4 +1,4 @@
-"""Schedulers of jobs that are all there at time 0, by name, as the command line offers them."""
+"""Schedulers of jobs that are all present at time 0, by their command-line names."""
 
 from __future__ import annotations
 
@@ -33,11 +33,12 @@ EXACT = "exact"
 def plan(
     policy: str, cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution
 ) -> tuple[RingSchedule, float]:
-    """A schedule by the named policy, and a makespan in seconds that no schedule is under.
+    """A schedule by the named policy, and a lower bound on the makespan in seconds.
 
     Raises:
-        UnknownNameError: no such policy. InfeasibleError: a gang is larger than the cluster. InputError, LimitError:
-            what `exact` cannot solve.
+        UnknownNameError: no such policy.
+        InfeasibleError: a gang is larger than the cluster.
+        InputError, LimitError: a case that `exact` cannot solve.
     """
     bound_s = lower_bound_s(cluster, jobs, execution)
     if policy == EXACT:

@@ -1,4 +1,4 @@
-"""The order in which waiting jobs start: strictly in line, or any that fits (list scheduling, backfilling)."""
+"""Order in which waiting jobs start: strictly in line, or any that fits (list scheduling, backfilling)."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ from scheduling.ring.pick import Pick, estimate_s
 
 
 def check_gangs(cluster: RingCluster, jobs: Sequence[RingJob]) -> None:
-    """Raises InfeasibleError when a gang is larger than the cluster."""
+    """Check that every gang fits the cluster.
+
+    Raises:
+        InfeasibleError: a gang is larger than the cluster.
+    """
     total = sum(cluster.servers)
     for job in jobs:
         if job.gpus > total:
@@ -23,7 +27,7 @@ def check_gangs(cluster: RingCluster, jobs: Sequence[RingJob]) -> None:
 def in_line(
     cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None = None
 ) -> RingSchedule | None:
-    """Start jobs in the order given, each as soon as `pick` finds its GPUs; None when it never does."""
+    """Start jobs in the order given, each as soon as `pick` finds its GPUs; None if it never does."""
     check_gangs(cluster, jobs)
     run = RingRun(cluster, execution or Execution())
     for job in jobs:
@@ -38,7 +42,7 @@ def in_line(
 def any_that_fits(
     cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None = None
 ) -> RingSchedule | None:
-    """At 0 and at every exit, start each waiting job that `pick` finds GPUs for, in the order given."""
+    """At time 0 and at every exit, start each waiting job for which `pick` finds GPUs, in the order given."""
     check_gangs(cluster, jobs)
     run = RingRun(cluster, execution or Execution())
     waiting = list(jobs)
@@ -63,9 +67,10 @@ def any_that_fits(
 def queued(
     cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None = None
 ) -> RingSchedule | None:
-    """Give every job its GPUs at once, busy or not; a gang starts when all of its GPUs are done with earlier jobs.
+    """Give every job its GPUs at once, busy or not; a gang starts when all of them are done with earlier
+    jobs.
 
-    `pick` reads `run.load` alone: GPUs are queues, and no job waits for a choice.
+    `pick` reads only `run.load`: GPUs are queues, and no job waits for a choice.
     """
     check_gangs(cluster, jobs)
     run = RingRun(cluster, execution or Execution())

@@ -1,4 +1,4 @@
-"""Beyond equation 6: a neighbour contends only while it exchanges, not while it computes."""
+"""Beyond equation 6: a neighbour contends only while it exchanges gradients, not while it computes."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ def duty_cycle_timings(
     fabric: Fabric = SERVER_UPLINKS,
     rounds: int = 60,
 ) -> dict[str, RingTiming]:
-    """Timing of every placed job when a rival counts by its duty cycle, the share of its time that it exchanges.
+    """Timing of every placed job if a rival counts by its duty cycle, the share of its time spent exchanging.
 
-    k_j = 1 + the rivals' duty cycles summed on the link of j where they are most, k at least 1; duty cycles depend on
-    the timings and these on them, so both are iterated (damped) from full duty, where they are the paper's. Phases are taken as
-    independent: jobs that fall into step, or out of it, contend more or less than this.
+    k_j = 1 + the sum of the rivals' duty cycles on that link of j where it is largest, and k is at least 1.
+    Duty cycles and timings depend on each other, so both are iterated (damped) from full duty, where they are
+    the paper's. Phases are assumed independent: jobs that fall into step, or out of it, contend more or less
+    than this.
 
     Raises:
         InputError: an iteration would take no time, or no finite time.

@@ -1,7 +1,8 @@
 """Executes gang jobs over time: placements, rates, and the next completion.
 
-Continuous time by default; with `slot_s` the paper's slots, in which a job does floor(slot / tau) iterations (equation 9)
-and leaves at the end of the slot in which it is done. No preemption, no migration.
+Time is continuous by default; with `slot_s` it is in the paper's slots, in which a job does floor(slot / tau)
+iterations (equation 9) and leaves at the end of the slot in which it is done. There is no preemption and no
+migration.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ class RingSchedule:
 
 @dataclass(slots=True)
 class Running:
-    """A job that runs; `left` iterations remain at `since_s`, from when `timing` holds, and at `end_s` none."""
+    """A running job: `left` iterations remain at `since_s`, from which `timing` holds; it ends at `end_s`."""
 
     job: RingJob
     gpus: tuple[Gpu, ...]
@@ -82,10 +83,12 @@ class Running:
 
 @dataclass
 class RingRun:
-    """The state of a cluster while jobs run.
+    """State of a cluster while jobs run.
 
-    idle: idle GPUs of each server. load: work given so far to each GPU, in seconds of the schedulers' estimates (the
-    paper's U). running: by job name.
+    Attributes:
+        idle: idle GPUs of each server.
+        load: work given to each GPU so far, in seconds of the schedulers' estimates (the paper's U).
+        running: by job name.
     """
 
     cluster: RingCluster
@@ -100,10 +103,10 @@ class RingRun:
         self._flows: dict[Link, int] = {}
 
     def start(self, job: RingJob, gpus: Sequence[Gpu], load_s: float = 0.0) -> None:
-        """Start `job` now on idle GPUs; each of them is given `load_s` of work.
+        """Start `job` now on idle GPUs, and add `load_s` of work to each of them.
 
         Raises:
-            InputError: the gang is not whole, or a GPU is busy or does not exist.
+            InputError: the gang is incomplete, or a GPU is busy or does not exist.
         """
         if len(set(gpus)) != job.gpus or len(gpus) != job.gpus:
             raise InputError(
@@ -144,7 +147,7 @@ class RingRun:
         return self.running[name].end_s
 
     def next_exit_s(self) -> float:
-        """When the next job ends if nothing else starts; infinity when none runs."""
+        """When the next job ends if nothing else starts; infinity if none runs."""
         return min((run.end_s for run in self.running.values()), default=float("inf"))
 
     def advance(self, until_s: float) -> None:
@@ -154,7 +157,7 @@ class RingRun:
         self.now_s = max(self.now_s, until_s)
 
     def leave(self, exit_s: float | None = None) -> list[str]:
-        """Go to the next exit; the names of the jobs that end there.
+        """Advance to the next exit, and return the names of the jobs that end there.
 
         Raises:
             InfeasibleError: jobs run but none makes progress (an iteration is longer than a slot).

@@ -1,4 +1,4 @@
-"""The least makespan of a small instance in slot time, as an integer programme (HiGHS)."""
+"""Minimum makespan of a small instance in slot time, as an integer programme (HiGHS)."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _Row = tuple[dict[int, float], float, float]  # coefficients, lower and upper bo
 
 @dataclass(frozen=True, slots=True)
 class ExactSchedule:
-    """lower_bound_s: no schedule is shorter; equals the makespan when `optimal`."""
+    """A schedule and a lower bound on the makespan, which equals it if `optimal`."""
 
     schedule: RingSchedule
     lower_bound_s: float
@@ -42,19 +42,24 @@ def exact(
     time_limit_s: float = 60.0,
     largest: int = 60_000,
 ) -> ExactSchedule:
-    """Minimise the makespan over starts and placements, contention included.
+    """Minimise the makespan over starts and placements, including contention.
 
-    Variables: z[j, c, p, t] = 1 when job j runs in slot t on placement c at contention p; s[j, c, t] = 1 when it starts.
-    A job runs in one piece until its work is done; p is at least the number of split jobs on each of its servers, and
-    since a larger p is slower it is that number where it matters.
+    Variables: z[j, c, p, t] = 1 if job j runs in slot t on placement c at contention p; s[j, c, t] = 1 if it
+    starts. A job runs without interruption until its work is done; p is at least the number of split jobs on
+    each of its servers and, since a larger p is slower, equals it where it matters.
 
     Args:
+        cluster: the cluster.
+        jobs: the jobs.
         execution: slot time on server uplinks, equation 7 clamped (so that a larger p is never faster).
         incumbent: any schedule in the same slot time; its makespan bounds the slots.
-        largest: variables at most.
+        time_limit_s: time limit of the solver.
+        largest: largest number of variables.
 
     Raises:
-        InputError: not slot time, or another fabric. LimitError: too large. InfeasibleError: a gang does not fit.
+        InputError: not slot time, or another fabric.
+        LimitError: too large.
+        InfeasibleError: a gang does not fit.
     """
     slot_s = execution.slot_s
     if slot_s is None or execution.fabric != SERVER_UPLINKS or not execution.clamp:
@@ -73,7 +78,7 @@ def exact(
             )
 
     slots = round(incumbent.makespan_s / slot_s)
-    limit(slots * len(jobs))  # at least as many; the programme itself may be too large to write down
+    limit(slots * len(jobs))  # at least as many; the programme itself may be too large to be written down
     programme = _Programme(cluster, jobs, slot_s, slots)
     limit(programme.size)
     result = programme.solve(time_limit_s)
@@ -95,10 +100,10 @@ class _Programme:
     """Variables and constraints of `exact`; the last variable is the makespan in slots.
 
     Attributes:
-        placements: of each job, the ways to place it.
+        placements: possible placements of each job.
         columns: (job, placement, contention, slot) to the variable z.
         starts: (job, placement, slot) to the variable s.
-        work: iterations that each z does.
+        work: iterations done by each z.
     """
 
     def __init__(self, cluster: RingCluster, jobs: Sequence[RingJob], slot_s: float, slots: int) -> None:
@@ -126,7 +131,7 @@ class _Programme:
             self.runs.setdefault((j, c, t), []).append(column)
 
     def solve(self, time_limit_s: float) -> Any:
-        """The answer of HiGHS."""
+        """The solution found by HiGHS."""
         import numpy as np
         from scipy.optimize import Bounds, LinearConstraint, milp
         from scipy.sparse import coo_array
@@ -150,7 +155,7 @@ class _Programme:
         )
 
     def _of_jobs(self) -> Iterator[_Row]:
-        """Each job starts once, does its work in one piece, and ends by the makespan."""
+        """Each job starts once, does its work without interruption, and ends by the makespan."""
         for j, job in enumerate(self.jobs):
             yield dict.fromkeys((self.starts[k] for k in self.starts if k[0] == j), 1.0), 1, 1
             yield {x: self.work[x] for k, x in self.columns.items() if k[0] == j}, job.iterations, math.inf
@@ -159,14 +164,16 @@ class _Programme:
                 yield dict.fromkeys(now, 1.0), -math.inf, 1
                 yield dict.fromkeys(now, float(t + 1)) | {self.size - 1: -1.0}, -math.inf, 0
                 for c in range(len(self.placements[j])):
-                    # Running now means that it ran before or starts now: one piece, one placement.
+                    # Running now requires running in the previous slot or starting now: no interruption, one
+                    # placement.
                     row = dict.fromkeys(self.runs[j, c, t], 1.0) | {self.starts[j, c, t]: -1.0}
                     if t:
                         row |= dict.fromkeys(self.runs[j, c, t - 1], -1.0)
                     yield row, -math.inf, 0
 
     def _of_servers(self) -> Iterator[_Row]:
-        """No server holds more than its GPUs, and a job's contention is at least the split jobs on its servers."""
+        """No server exceeds its GPUs, and a job's contention is at least the number of split jobs on its
+        servers."""
         for t, (server, capacity) in itertools.product(range(self.slots), enumerate(self.cluster.servers)):
             row: dict[int, float] = {}
             split: dict[int, float] = {}
@@ -179,7 +186,7 @@ class _Programme:
                             split |= dict.fromkeys(self.runs[j, c, t], 1.0)
                             crossing.setdefault(j, []).append(c)
             yield row, -math.inf, capacity
-            # split jobs here <= p of job j, when job j is split over this server now.
+            # Split jobs here <= p of job j, if job j is split over this server now.
             big = float(self.split_jobs)
             for j, placements in crossing.items():
                 contention = dict(split)
@@ -195,7 +202,7 @@ def _with_gpus(
     chosen: Mapping[str, tuple[float, Mapping[int, int]]],
     execution: Execution,
 ) -> list[Assignment]:
-    """Name GPUs for counts: the lowest idle ones of each server at the start."""
+    """Replace counts by GPU numbers: the lowest idle ones of each server at the start."""
     from scheduling.ring.engine import RingRun
 
     by_name = {job.name: job for job in jobs}

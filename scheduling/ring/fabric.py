@@ -1,4 +1,4 @@
-"""The links a split job's ring crosses, and how many full-rate flows each link carries without loss."""
+"""The links that a split job's ring crosses, and how many full-rate flows each carries without loss."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ Link = tuple[str, int]  # ("server", index) or ("leaf", index)
 
 @dataclass(frozen=True, slots=True)
 class Fabric:
-    """Servers under leaf switches under a spine; the default is the paper's network of server uplinks alone.
+    """Servers under leaf switches under a spine; the default is the paper's network with server uplinks only.
 
-    A ring that visits servers in index order enters and leaves every server, and every leaf that it spans, once: so it
-    puts one flow on each of those links in each direction. With `rails` network cards per server it runs as many
-    rings side by side as every one of its servers has GPUs for it, up to `rails` (one ring per card).
+    A ring that visits servers in index order enters and leaves every server, and every leaf that it spans,
+    once, so it puts one flow on each of those links in each direction. With `rails` network cards per server,
+    a job runs as many parallel rings as every one of its servers has GPUs for, up to `rails` (one ring per
+    card).
 
     Args:
-        servers_per_leaf: servers under one leaf switch; None: one switch for all, no uplinks above the servers.
-        oversubscription: downlink over uplink bandwidth of a leaf, at least 1 (1: a full fat tree).
+        servers_per_leaf: servers under one leaf switch; None: one switch for all, no uplinks above the
+            servers.
+        oversubscription: ratio of downlink to uplink bandwidth of a leaf, at least 1 (1: a full fat tree).
         rails: network cards per server, each with the cluster's inter-server bandwidth.
     """
 
@@ -40,11 +42,11 @@ class Fabric:
             raise InputError("fabric.rails", expected="an integer from 1", got=self.rails)
 
     def rings(self, placement: Placement) -> int:
-        """Rings a job runs side by side; its bandwidth is that many flows."""
+        """Number of parallel rings of a job; its bandwidth is that many flows."""
         return 1 if self.rails == 1 else min(self.rails, min(placement.values()))
 
     def links(self, placement: Placement) -> tuple[Link, ...]:
-        """Links that the job's ring crosses: none on one server."""
+        """Links that the job's ring crosses; none on a single server."""
         if len(placement) < 2:
             return ()
         links: list[Link] = [("server", server) for server in placement]

@@ -1,4 +1,4 @@
-"""A link's bandwidth, alpha and overhead per server from measured iteration times."""
+"""Fits a link's bandwidth, alpha and overhead per server to measured iteration times."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from profiling.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class LinkSample:
-    """One measured iteration time of a job that spans servers, with the contention that it met."""
+    """One measured iteration time of a job that spans servers, and its contention."""
 
     gpus: int
     gradient_size: float
@@ -22,7 +22,7 @@ class LinkSample:
 
 @dataclass(frozen=True, slots=True)
 class LinkFit:
-    """inter_bandwidth (b_e), alpha and xi2 of equation 8; the reduction is inside b_e."""
+    """inter_bandwidth (b_e), alpha and xi2 of equation 8; b_e includes the reduction."""
 
     inter_bandwidth: float
     alpha: float
@@ -30,9 +30,10 @@ class LinkFit:
 
 
 def fit_link(samples: Iterable[LinkSample]) -> LinkFit:
-    """Least squares, weighted by 1 / time, of tau - compute = xi2 servers + volume (k + alpha (k - 1)) / b_e.
+    """Weighted least squares (by 1 / time) of tau - compute = xi2 servers + volume (k + alpha (k - 1)) / b_e.
 
-    Linear in xi2, 1 / b_e and alpha / b_e, none of them negative. Sample at least two sizes and two contentions.
+    Linear in xi2, 1 / b_e and alpha / b_e, all non-negative. Samples should have at least two sizes and two
+    contentions.
 
     Raises:
         InputError: fewer than three samples, or no bandwidth explains them.

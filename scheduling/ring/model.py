@@ -1,4 +1,4 @@
-"""The contention model: equations 6 to 9 of the paper, with k at least 1 unless the literal form is asked for."""
+"""The contention model: equations 6 to 9 of the paper, with k at least 1 except in the literal form."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ MAX_GPUS = 100_000
 
 @dataclass(frozen=True, slots=True)
 class RingCluster:
-    """Servers and what communication costs on them. Sizes and bandwidths share one unit (such as MB and MB/s).
+    """Servers and their communication costs. Sizes and bandwidths share one unit (such as MB and MB/s).
 
     Args:
         inter_bandwidth: b_e, between servers.
         intra_bandwidth: b_i, inside a server.
         reduce_speed: C, gradient reduced per second.
-        alpha: loss of a shared link beyond fair sharing, f(alpha, k) = k + alpha (k - 1).
-        xi1: share of jobs on a link that contend at a time, in (0, 1].
+        alpha: loss on a shared link beyond fair sharing, f(alpha, k) = k + alpha (k - 1).
+        xi1: share of the jobs on a link that contend at a time, in (0, 1].
         xi2: overhead per server spanned, in seconds.
         servers: O_s, GPUs of each server.
     """
@@ -81,7 +81,7 @@ class RingJob:
 
     @property
     def reduced_size(self) -> float:
-        """m (w - 1) / w: what one worker reduces in a step; it sends twice that."""
+        """m (w - 1) / w: amount that one worker reduces in a step; it sends twice that."""
         return self.gradient_size * (self.gpus - 1) / self.gpus
 
 
@@ -95,7 +95,7 @@ class RingTiming:
 
 
 def sharing_cost(alpha: float, k: float) -> float:
-    """f(alpha, k) = k + alpha (k - 1): by how much k contenders divide a link's bandwidth."""
+    """f(alpha, k) = k + alpha (k - 1): factor by which k contenders divide a link's bandwidth."""
     return k + alpha * (k - 1)
 
 
@@ -111,9 +111,13 @@ def ring_timing(
     """Bandwidth and iteration time of one job at a given contention (equations 7 and 8).
 
     Args:
-        contention: p_j; read only when the job spans servers.
-        rings: rings side by side (`Fabric.rings`).
-        clamp: k = max(1, xi1 p), so that no job gets more than the link has; False is equation 7 as printed.
+        cluster: the cluster.
+        job: the job.
+        placement: server index → GPUs.
+        contention: p_j; read only if the job spans servers.
+        rings: number of parallel rings (`Fabric.rings`).
+        clamp: k = max(1, xi1 p), so that no job gets more than the link's bandwidth; False is equation 7 as
+            printed.
     """
     if len(placement) > 1:
         k = cluster.xi1 * contention
@@ -154,13 +158,16 @@ def ring_timings(
 ) -> dict[str, RingTiming]:
     """Timing of every placed job, given all that run with it (equations 6 to 8).
 
-    On the default fabric contention is the paper's: the largest number of split jobs, itself included, on any server
-    that the job uses. On another fabric it is the largest ratio of flows to capacity over the links that the job
-    crosses, which is the same on server uplinks with one card.
+    On the default fabric, contention is the paper's: the largest number of split jobs, itself included, on
+    any server that the job uses. On another fabric it is the largest ratio of flows to capacity over the
+    links that the job crosses, which is the same on server uplinks with one card.
 
     Args:
+        cluster: the cluster.
         jobs: by name; those without a placement do not run.
         placements: by job name, server index → GPUs, positive.
+        fabric: the links.
+        clamp: see `ring_timing`.
 
     Raises:
         InputError: an iteration would take no time, or no finite time.
@@ -181,10 +188,10 @@ def ring_timings(
 def check_placement(
     cluster: RingCluster, jobs: Mapping[str, RingJob], placements: Mapping[str, Placement]
 ) -> None:
-    """Gang and capacity.
+    """Check gangs and capacities.
 
     Raises:
-        InputError: unknown job or server, a gang is not whole, or a server has too few GPUs.
+        InputError: unknown job or server, an incomplete gang, or a server with too few GPUs.
     """
     used = [0] * len(cluster.servers)
     for name, placement in placements.items():
@@ -219,7 +226,7 @@ def check_placement(
 
 def iterations_per_slot(timing: RingTiming, slot_s: float) -> int:
     """Equation 9: whole iterations in a slot of `slot_s` seconds."""
-    # A step of exactly a tenth of a slot fits ten times, whatever binary fractions make of it.
+    # A step of exactly a tenth of a slot fits ten times, despite binary rounding.
     return math.floor(slot_s / timing.iteration_time_s * (1 + 1e-12))
 
 

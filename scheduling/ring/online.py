@@ -1,6 +1,6 @@
-"""Online: jobs arrive, wait in a queue, start as gangs, and slow each other down on the links.
+"""Online scheduling: jobs arrive, wait in a queue, start as gangs, and slow each other down on the links.
 
-`choose` says which waiting job starts now and where; `run_online` is the loop around it.
+`choose` decides which waiting job starts now and where; `run_online` is the loop around it.
 """
 
 from __future__ import annotations
@@ -32,12 +32,11 @@ class OnlineConfig:
 
     Args:
         order: of the queue: by arrival, gang size (then length), estimated length, or GPUs times length.
-        pick: `pack`, `spread` (least used GPUs) or `whole-or-wait` (split only what no server holds).
-        backfill: when the first in the queue cannot start: no job may overtake it (`none`), any may (`any`),
-            or only those that end before it could start or leave it enough GPUs (`reserve`, EASY
-            backfilling).
-        admission: `cheaper-than-waiting` holds a split job back while the delay it would bring to itself and to
-            the running jobs is longer than the time to the next exit.
+        pick: `pack`, `spread` (least used GPUs) or `whole-or-wait` (split only gangs that no server holds).
+        backfill: if the first in the queue cannot start: no job may overtake it (`none`), any may (`any`), or
+            only those that end before it could start or leave it enough GPUs (`reserve`, EASY backfilling).
+        admission: `cheaper-than-waiting` holds a split job back while the delay it would cause to itself and
+            to the running jobs is longer than the time to the next exit.
     """
 
     order: str = "arrival"
@@ -94,10 +93,12 @@ def choose(
 ) -> tuple[RingJob, tuple[Gpu, ...]] | None:
     """The next waiting job to start now and its GPUs, or None; `run` is not modified.
 
-    Call again after starting it, until None. With nothing running, some job starts if any fits.
+    Call again after starting it, until None. If nothing is running, some job starts if any fits.
 
     Args:
         waiting: in order of arrival.
+        run: the cluster.
+        config: the policy.
     """
     line = _in_order(waiting, run.cluster, config.order)
     pick = ONLINE_PICKS[config.pick]
@@ -127,7 +128,8 @@ def run_online(
     """Run a queue of arriving jobs to the end. In slot time, jobs start at slots.
 
     Raises:
-        InfeasibleError: a gang is larger than the cluster. InputError: two jobs have one name.
+        InfeasibleError: a gang is larger than the cluster.
+        InputError: two jobs have the same name.
     """
     config = config or OnlineConfig()
     coming = sorted(arrivals, key=lambda arrival: arrival.arrival_s)
@@ -169,10 +171,10 @@ def _in_order(waiting: Sequence[RingJob], cluster: RingCluster, order: str) -> S
 
 
 def _reservation(head: RingJob, run: RingRun) -> tuple[float, int]:
-    """When enough GPUs are idle for `head` at today's rates, and how many are then left over."""
+    """When enough GPUs are idle for `head` at current rates, and how many are then left over."""
     idle = sum(map(len, run.idle))
     if idle >= head.gpus:
-        # Enough are idle, but not as the pick or the admission wants them: look again at the next exit.
+        # Enough GPUs are idle, but pick or admission rejects them: try again at the next exit.
         return run.next_exit_s(), 0
     for end_s, gpus in sorted((run.end_s(name), running.job.gpus) for name, running in run.running.items()):
         idle += gpus

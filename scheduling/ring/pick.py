@@ -1,4 +1,4 @@
-"""Which idle GPUs a job takes: FA-FFP (packing, and as the paper lists it) and LBSGF."""
+"""Which idle GPUs a job takes: FA-FFP (packing, and as listed in the paper) and LBSGF."""
 
 from __future__ import annotations
 
@@ -11,16 +11,17 @@ Pick = Callable[[RingJob, RingRun], "tuple[Gpu, ...] | None"]
 
 
 def estimate_s(cluster: RingCluster, job: RingJob) -> float:
-    """rho_j: execution time without contention, on one server where a server is large enough, else on the fewest.
+    """rho_j: execution time without contention, on one server if any is large enough, otherwise on the
+    fewest.
 
-    The paper divides it by a bound u on its error; a constant u only rescales theta, so there is none here.
+    The paper divides it by a bound u on its error; a constant u only rescales theta, so it is omitted here.
     """
     left, servers = job.gpus, 0
     for count in sorted(cluster.servers, reverse=True):
         left, servers = left - count, servers + 1
         if left <= 0:
             break
-    # ring_timing asks only whether a placement spans servers, and how many.
+    # ring_timing reads only whether a placement spans servers, and how many.
     placement = dict.fromkeys(range(servers), 1)
     return job.iterations * ring_timing(cluster, job, placement, 1).iteration_time_s
 
@@ -35,9 +36,9 @@ def fa_ffp(
 ) -> tuple[Gpu, ...] | None:
     """Fragment-aware first-fit packing (algorithm 2): idle GPUs that the job keeps within `theta_s` of work.
 
-    As listed: the least used GPUs, wherever they are. Packing, as the prose says: a server that is in use and holds the
-    whole gang with the fewest idle GPUs left over; else the fullest-fitting idle server; else the fewest servers.
-    None: too few GPUs are idle and within the bound; wait.
+    As listed: the least used GPUs, wherever they are. Packing, as described in the text: a server in use that
+    holds the whole gang with the fewest idle GPUs left over; otherwise the idle server that it fills best;
+    otherwise the fewest servers. None if too few GPUs are idle and within the bound, so that the job waits.
     """
     bound_s = theta_s if theta_s == float("inf") else theta_s - estimate_s(run.cluster, job)
     candidates = {
@@ -79,8 +80,10 @@ def lbsgf(
     packing: bool = True,
     load_factor: float = 1.0,
 ) -> tuple[Gpu, ...] | None:
-    """Least-busy-server-GPU-first (algorithm 3): FA-FFP inside the shortest prefix of servers by mean use that has
-    `load_factor` (lambda_j, at least 1) times the job's GPUs."""
+    """Least-busy-server-GPU-first (algorithm 3): FA-FFP inside a prefix of the servers by mean use.
+
+    It is the shortest prefix with `load_factor` (lambda_j, at least 1) times the job's GPUs.
+    """
     mean_load = [sum(loads) / len(loads) for loads in run.load]
     prefix: list[int] = []
     capacity = 0
@@ -93,7 +96,7 @@ def lbsgf(
 
 
 def whole_or_wait(job: RingJob, run: RingRun) -> tuple[Gpu, ...] | None:
-    """Packing that waits for a server with room for the whole gang, where any server is large enough."""
+    """Packing that waits for a server with room for the whole gang, if any server is large enough."""
     if job.gpus <= max(run.cluster.servers) and not any(len(idle) >= job.gpus for idle in run.idle):
         return None
     return fa_ffp(job, run)

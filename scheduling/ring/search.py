@@ -11,7 +11,7 @@ from scheduling.ring.engine import Execution, RingSchedule
 from scheduling.ring.model import RingCluster, RingJob, ring_timing
 from scheduling.ring.pick import Pick, estimate_s, fa_ffp, whole_or_wait
 
-# Key by which waiting jobs are sorted, the first to be tried at each exit.
+# Sort key of waiting jobs; the first is tried first at each exit.
 PRIORITIES: dict[str, Callable[[RingCluster, RingJob], tuple[float, ...]]] = {
     "longest": lambda cluster, job: (-estimate_s(cluster, job),),
     "largest-work": lambda cluster, job: (-job.gpus * estimate_s(cluster, job),),
@@ -49,7 +49,8 @@ def best_list(
     """The shortest schedule over all priorities and picks.
 
     Raises:
-        InfeasibleError: none of them ends: a gang is larger than the cluster, an iteration longer than a slot.
+        InfeasibleError: none of them ends: a gang is larger than the cluster, or an iteration longer than a
+            slot.
     """
     schedules: list[RingSchedule] = []
     failure: InfeasibleError | None = None
@@ -72,9 +73,10 @@ def local_search(
     trials: int = 200,
     seed: int = 0,
 ) -> RingSchedule:
-    """From the best list, move a job that ends late to the front part of the list, or exchange two; keep what is better.
+    """From the best list, move a late-ending job towards the front or swap two jobs; keep improvements.
 
-    Makespan first, mean completion second, so that it also moves along plateaus. Never worse than `best_list`.
+    Makespan comes first, mean completion second, so that the search also moves along plateaus. Never worse
+    than `best_list`.
     """
     source = random.Random(seed)
     best = best_list(cluster, jobs, execution)
@@ -107,7 +109,7 @@ def local_search(
 
 
 def lower_bound_s(cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution | None = None) -> float:
-    """No schedule is shorter: the longest job alone, and all work over all GPUs, both without a rival."""
+    """Lower bound on any schedule: the longest job alone, and all work over all GPUs, both without rivals."""
     if not jobs:
         return 0.0
     execution = execution or Execution()
@@ -117,7 +119,8 @@ def lower_bound_s(cluster: RingCluster, jobs: Sequence[RingJob], execution: Exec
 
 
 def _fastest_s(cluster: RingCluster, job: RingJob, execution: Execution) -> float:
-    """Execution time on one server, or alone over the fewest servers, whichever is less and possible."""
+    """Execution time on one server, or alone over the fewest servers: the lower of those that are
+    possible."""
     rails = execution.fabric.rails
     fewest, left = 0, job.gpus
     for count in sorted(cluster.servers, reverse=True):

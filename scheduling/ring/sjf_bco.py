@@ -14,8 +14,13 @@ from scheduling.ring.pick import estimate_s, fa_ffp, lbsgf
 
 @dataclass(frozen=True, slots=True)
 class SjfBcoConfig:
-    """packing: FA-FFP packs onto servers in use (the prose) or takes the least used GPUs (the listing).
-    load_factor: lambda_j of LBSGF. tolerance: theta is bisected to this relative width."""
+    """Configuration of SJF-BCO.
+
+    Attributes:
+        packing: FA-FFP packs onto servers in use (the text) or takes the least used GPUs (the listing).
+        load_factor: lambda_j of LBSGF.
+        tolerance: theta is bisected to this relative width.
+    """
 
     packing: bool = True
     load_factor: float = 1.0
@@ -34,11 +39,13 @@ def sjf_bco(
     execution: Execution | None = None,
     config: SjfBcoConfig | None = None,
 ) -> RingSchedule:
-    """The best schedule over theta (work that a GPU may be given) and kappa (gang size up to which FA-FFP places).
+    """The best schedule over theta (work that a GPU may be given) and kappa (gang size up to which FA-FFP
+    places).
 
-    Two corrections to the algorithm as printed: a kappa that leaves a job without GPUs counts as infeasible (printed, its
-    makespan stays too small and wins), as does one under which a job makes no progress in a slot, and theta is bisected on feasibility (printed, on strict improvement, where it
-    sticks). Only gang sizes that occur are tried as kappa, since those between change nothing.
+    There are two corrections to the algorithm as printed. A kappa that leaves a job without GPUs counts as
+    infeasible (as printed, its makespan stays too small and wins), and so does one under which a job makes no
+    progress in a slot. Theta is bisected on feasibility (as printed, on strict improvement, where it gets
+    stuck). Only gang sizes that occur are tried as kappa, since those in between change nothing.
 
     Raises:
         InfeasibleError: no kappa gives a schedule that ends.
@@ -76,7 +83,8 @@ def sjf_bco(
             if failures
             else InfeasibleError("no kappa places every job", expected="servers that hold every gang")
         )
-    # Below `low` no schedule exists; at `high` one does: the bound that the unbounded run kept by itself.
+    # Below `low` no schedule exists; at `high` one does: the bound that the unbounded run satisfied by
+    # itself.
     work = sum(estimates[job.name] * job.gpus for job in in_order) / sum(cluster.servers)
     low = max(work, *estimates.values())
     high = max(low, _largest_load(best, estimates))
