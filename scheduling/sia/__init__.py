@@ -1,1 +1,4 @@
-"""Sia: goodput-optimised scheduling over GPU types (Jayaram Subramanya et al., SOSP 2023), on measured applications."""
+"""Sia: goodput-optimised scheduling over GPU types, on measured applications.
+
+Jayaram Subramanya et al., SOSP 2023.
+"""

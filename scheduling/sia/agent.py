@@ -1,4 +1,4 @@
-"""A job's own agent: tunes its batch, remembers what it observed, fits its models. Policies read it."""
+"""A job's own agent: tunes its batch, stores its observations, and fits its models, which policies read."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from scheduling.sia.throughput import ThroughputParams, accumulation_s, fit, net
 
 
 class Observation(NamedTuple):
-    """What a job sees of its steps from `since_s` on: seconds of a step and of its exposed synchronisation."""
+    """Observed steps of a job from `since_s` on: seconds per step and of its exposed synchronisation."""
 
     since_s: float
     device: str
@@ -33,8 +33,9 @@ class Agent:
     Attributes:
         profiles: per type, (nodes, replicas, local batch) -> (step, sync) seconds.
         gradient: last squared norm and variance; None before the first step.
-        epoch: epochs done; local_batch, accumulation: what the job runs with.
-        running: what it sees once it has run so for a while.
+        epoch: number of epochs done.
+        local_batch, accumulation: what the job currently runs with.
+        running: the observation that it will have made once it has run like this for a while.
     """
 
     def __init__(self, job: TraceJob, application: Application) -> None:
@@ -43,16 +44,16 @@ class Agent:
             d: {} for d in application.on
         }
         self._params: dict[str, ThroughputParams] = {}
-        self._observed: dict[str, None] = {}  # types with points that their model does not have yet, in order
+        self._observed: dict[str, None] = {}  # types with points not yet in their model, in order
         self.gradient: tuple[float, float] | None = None
         self.epoch = 0
         self.running: Observation | None = None
         self.local_batch = self.accumulation = 0
-        self.version = 0  # counts what the models depend on
+        self.version = 0  # counts changes of the models' inputs
 
     @property
     def params(self) -> dict[str, ThroughputParams]:
-        """Per type, the fitted model where there are observations; fitted when it is asked for."""
+        """Per type, the fitted model if there are observations; fitted on access."""
         for device in self._observed:
             self._params[device] = fit(self.profiles[device])
         self._observed.clear()
@@ -60,13 +61,14 @@ class Agent:
 
     @cached_property
     def fixed_batch(self) -> int | None:
-        """The total batch of a job that does not tune it."""
+        """Total batch of a job that does not tune it."""
         if self.job.kind in ("adaptive", "hybrid"):
             return None
         return self.job.batch_size or self.application.batches[0]
 
     def tune(self, device: str, placement: tuple[int, ...]) -> None:
-        """Choose samples per GPU and accumulation for an allocation (the fitted model's best, or the asked total)."""
+        """Choose samples per GPU and accumulation for an allocation: the fitted model's best, or the
+        requested total."""
         app, on, replicas = self.application, self.application.on[device], sum(placement)
         if on.stages > 1:
             self.local_batch, self.accumulation = 1, MICROBATCHES - 1
@@ -88,7 +90,8 @@ class Agent:
         self.local_batch = min(self.local_batch, int(app.batches[-1] / (replicas * (self.accumulation + 1))))
 
     def _divide(self, batch: int, replicas: int, largest: int) -> tuple[int, int]:
-        """Samples per GPU and accumulation steps of a total batch, with at most `largest` samples on a GPU at a time."""
+        """Samples per GPU and accumulation steps of a total batch, with at most `largest` samples on a GPU at
+        a time."""
         local = math.ceil(batch / replicas - 1e-8)
         accumulation = math.ceil(local / largest - 1e-8) - 1
         if replicas == 1 and batch > self.application.batches[0]:
@@ -96,9 +99,9 @@ class Agent:
         return math.ceil(local / (accumulation + 1) - 1e-8), accumulation
 
     def submitted_steps_per_s(self, device: str, node_size: int) -> float:
-        """Measured steps per second with the batch and the GPUs that the job was submitted with, on full nodes.
+        """Measured steps per second with the submitted batch and number of GPUs, on full nodes.
 
-        0 where the application was not measured so.
+        0 if the application was not measured on that type or the GPUs do not suit its pipeline stages.
         """
         on = self.application.on.get(device)
         gpus = self.job.gpus
@@ -116,10 +119,12 @@ class Agent:
         return 1.0 / (step + (step - sync) * accumulation)
 
     def take_in(self, now_s: float, resumed_s: float) -> None:
-        """Take note of the steps up to now; a batch that was chosen this moment, or just before a restart, has not run.
+        """Record the steps up to now; a batch chosen at this moment, or just before a restart, has not run
+        yet.
 
         Args:
-            resumed_s: when the job was started last.
+            now_s: current time.
+            resumed_s: when the job was last started.
         """
         seen, self.running = self.running, None
         if seen is not None and resumed_s <= seen.since_s < now_s:
@@ -133,7 +138,7 @@ class Agent:
         sync_s: float,
         gradient: tuple[float, float],
     ) -> None:
-        """Take note of a running step."""
+        """Record a running step."""
         if gradient != self.gradient:
             self.gradient = gradient
             self.version += 1
@@ -144,12 +149,13 @@ class Agent:
             self.version += 1
 
     def batch(self, placement: tuple[int, ...], device: str) -> int:
-        """Total batch that the job runs with."""
+        """Total batch with which the job runs."""
         replicas = sum(placement) // self.application.on[device].stages
         return replicas * self.local_batch * (self.accumulation + 1)
 
     def most_gpus(self) -> int:
-        """GPUs (replicas of a hybrid job) it may have next: twice what it was seen with, within its batch range."""
+        """GPUs (replicas of a hybrid job) it may get next: twice the number observed, within its batch
+        range."""
         if self.job.kind in ("strong-scaling", "rigid"):
             return self.job.gpus
         seen = max((key[1] for profile in self.profiles.values() for key in profile), default=0)
@@ -159,12 +165,14 @@ class Agent:
     def goodput(
         self, device: str, nodes: Floats, replicas: Floats, node_size: Mapping[str, int]
     ) -> Floats | None:
-        """[C] predicted goodput on a type, carried over from another type where there is no model of it yet.
+        """[C] predicted goodput on a type, transferred from another type if there is no model of it yet.
 
-        T(N, A) = T(1, A) / T(1, B) * T(N, B), B the cluster's first type with a model, and N on as many nodes of B as so
-        many GPUs take there; None while no type has a model.
+        T(N, A) = T(1, A) / T(1, B) * T(N, B), where B is the cluster's first type with a model, and N GPUs
+        are on as many nodes of B as they take there; None while no type has a model.
 
         Args:
+            device: the type.
+            nodes, replicas: [C].
             node_size: GPUs of a node of each type.
         """
         if self.gradient is None or not self.params or device not in self.application.on:
@@ -178,14 +186,14 @@ class Agent:
         if other.stages > 1 or on.stages > 1:
             return ratio * self._hybrid(source, nodes, replicas)
         limits = self.application.limits(source)
-        # The scheduler values a job up to the batch it was submitted with; the job itself may go beyond.
+        # The scheduler values a job up to its submitted batch; the job itself may go beyond.
         asked = max(self.job.batch_size or limits.largest, limits.initial)
         limits = limits._replace(largest=min(limits.largest, asked))
         best = best_batch(self.params[source], *self.gradient, limits, nodes, replicas, self.fixed_batch)
         return ratio * best.goodput
 
     def _hybrid(self, device: str, nodes: Floats, replicas: Floats) -> Floats:
-        """Pipelines in data parallel: throughput from the type's table, one micro-batch size."""
+        """Data-parallel pipelines: throughput from the type's table, at one micro-batch size."""
         params, stages = self.params[device], self.application.on[device].stages
         compute = accumulation_s(params, 1) if stages == 1 else accumulation_s(params, MICROBATCHES)
         step = compute + network_s(params, nodes, replicas)

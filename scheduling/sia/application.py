@@ -1,6 +1,7 @@
-"""A measured application: step times by GPU type, placement and batch; progress and gradient statistics by epoch.
+"""A measured application: step times by GPU type, placement and batch; progress and gradient statistics by
+epoch.
 
-Reads the folder of an application of the public traces (`placements-<suffix>.csv`, `scalability-<suffix>.csv`,
+Read from an application's folder of the public traces (`placements-<suffix>.csv`, `scalability-<suffix>.csv`,
 `validation-<batch>.csv`).
 """
 
@@ -16,7 +17,8 @@ import numpy as np
 from profiling.errors import InputError
 from scheduling.sia.goodput import BatchLimits
 
-# Epochs of the full run, seconds of a checkpoint-restart, and how much slower the real cluster was than the traces.
+# Epochs of a full run, seconds of a checkpoint-restart, and how much slower the real cluster was than the
+# traces.
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50, "gpt_pmp": 2}
 RESTART_S = {
     "bert": 120.0,
@@ -28,7 +30,7 @@ RESTART_S = {
 }
 PENALTY_S = {"bert": 120.0, "cifar10": 30.0, "imagenet": 250.0, "deepspeech2": 25.0, "yolov3": 45.0}
 CALIBRATION = {"cifar10": 1.8, "imagenet": 1.2, "yolov3": 1.2, "bert": 1.2, "deepspeech2": 1.2, "ncf": 1.5}
-# Device types of the catalogue and the suffix of their files.
+# Device types of the catalogue, and the suffixes of their files.
 SUFFIX = {"t4": "aws", "rtx-2080-ti": "rtx", "a100": "dgx-ext", "quadro-rtx-6000": "quad"}
 # Stages of a pipeline replica of a hybrid-parallel job, by type; micro-batches per replica and step.
 STAGES = {"gpt_pmp": {"rtx-2080-ti": 8, "a100": 2}}
@@ -66,7 +68,7 @@ class Measured:
 
     @cached_property
     def single_samples_per_s(self) -> float:
-        """Samples per second at the smallest number of GPUs: what ratios between types are made of."""
+        """Samples per second at the smallest number of GPUs, from which ratios between types are computed."""
         rows = self.frame[self.frame.num_replicas == self.stages]
         return float(rows.local_bsz.max() / rows.step_time.max())
 
@@ -84,7 +86,8 @@ class Measured:
         return LinearNDInterpolator(both[:, :3], both[:, 3:])
 
     def times_s(self, placement: tuple[int, ...], local_batch: int) -> tuple[float, float]:
-        """Step and exposed synchronisation seconds for GPUs per node `placement`, linear between measured batches."""
+        """Step and exposed synchronisation seconds for GPUs per node `placement`, interpolated linearly
+        between batches."""
         key = (placement, local_batch)
         if key not in self._memo:
             self._memo[key] = self._times_s(placement, local_batch)
@@ -112,7 +115,7 @@ class Measured:
         return float(step), float(sync)
 
     def largest_batch(self, placement: tuple[int, ...]) -> int:
-        """Most samples per GPU that were measured for this placement."""
+        """Largest number of samples per GPU measured for this placement."""
         curve = self._curves.get(_name(placement))
         if curve is not None:
             return int(curve[0].max())
@@ -120,7 +123,7 @@ class Measured:
         return int(wide.local_bsz.max()) if len(wide) else self.local_largest
 
     def largest_of_replicas(self, replicas: int) -> int | None:
-        """Most samples per GPU that were measured with so many GPUs."""
+        """Largest number of samples per GPU measured with this many GPUs."""
         largest = self._most_of_replicas.get(replicas)
         return None if largest is None else int(largest)
 
@@ -150,7 +153,7 @@ class Application:
 
     @property
     def penalty_s(self) -> float:
-        """Restart cost as the policy counts it."""
+        """Restart cost as counted by the policy."""
         return PENALTY_S.get(self.name, 30.0)
 
     def limits(self, device: str) -> BatchLimits:
@@ -158,11 +161,12 @@ class Application:
         return BatchLimits(self.batches[0], self.batches[-1], on.local_least, on.local_largest)
 
     def progress(self, epoch: int) -> float:
-        """Progress (steps of the initial batch) after so many epochs."""
+        """Progress (steps of the initial batch) after `epoch` epochs."""
         return 0.0 if epoch == 0 else float(self._progress[epoch - 1])
 
     def gradient(self, batch: int, epoch: int) -> tuple[float, float]:
-        """Squared norm and variance of the gradient in an epoch, linear between measured batches."""
+        """Squared norm and variance of the gradient in an epoch, interpolated linearly between measured
+        batches."""
         epoch = min(epoch, self._sqr.shape[1] - 1)
         where = min(max(batch, self.batches[0]), self.batches[-1])
         return (
@@ -172,7 +176,7 @@ class Application:
 
 
 def load_applications(folder: Path, devices: list[str]) -> dict[str, Application]:
-    """Every application of a `traces` folder on those of `devices` for which there are measurements.
+    """Load every application of a `traces` folder on those of `devices` with measurements.
 
     Raises:
         InputError: the folder is not one.
@@ -196,5 +200,5 @@ def load_applications(folder: Path, devices: list[str]) -> dict[str, Application
 
 
 def _name(placement: tuple[int, ...]) -> str:
-    """Placements are stored as their lexicographically smallest rotation."""
+    """Name of a placement in the files: its lexicographically smallest rotation."""
     return "".join(map(str, min(placement[i:] + placement[:i] for i in range(len(placement)))))

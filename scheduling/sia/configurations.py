@@ -1,4 +1,4 @@
-"""Configurations (nodes, GPUs, type) and where they go (Sia, section 3.2)."""
+"""Configurations (nodes, GPUs, type) and their placement (Sia, section 3.2)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,8 @@ def configurations(nodes: Sequence[int], per_node: Sequence[int], largest: int =
     """Per type: 1, 2, 4, ..., R GPUs of one node, and 2 ... N whole nodes.
 
     Args:
-        nodes: nodes of each type; per_node: GPUs per node.
+        nodes: nodes of each type.
+        per_node: GPUs per node.
         largest: no configuration has more GPUs than this.
     """
     table: list[Configuration] = []
@@ -39,15 +40,15 @@ def place_configurations(
 ) -> dict[int, tuple[int, ...]]:
     """GPUs for each chosen job, by job number.
 
-    A job whose configuration is what it has stays where it is. A part of a node is not split, several nodes are whole
-    ones, where the type's nodes are large enough for that. Where the free GPUs are too scattered the fewest jobs are evicted and placed again; where that does not do
-    either, everything on the type is packed anew, largest first.
+    A job whose configuration is unchanged stays where it is. If the type's nodes are large enough, a part of
+    a node is not split, and several nodes are whole ones. If the free GPUs are too scattered, the fewest jobs
+    are evicted and placed again; if that is not enough, everything on the type is packed anew, largest first.
     """
     result: dict[int, tuple[int, ...]] = {}
     for kind in range(len(snapshot.types)):
         jobs = [(job, config) for job, config in chosen.values() if config.kind == kind]
         stay: dict[int, tuple[int, ...]] = {}
-        claimed: set[int] = set()  # of two that shared a GPU until now only one can stay alone on it
+        claimed: set[int] = set()  # of two jobs that have shared a GPU, only one can stay alone on it
         for j, c in jobs:
             if _has(snapshot, j, c) and claimed.isdisjoint(j.gpus):
                 stay[j.number] = j.gpus
@@ -74,7 +75,8 @@ def _make_room(
     rest: list[tuple[JobState, Configuration]],
     placed: dict[int, tuple[int, ...]],
 ) -> dict[int, tuple[int, ...]]:
-    """Evict smaller jobs from the node with the most free GPUs until `rest` is placed; `stay` and `rest` change."""
+    """Evict smaller jobs from the node with the most free GPUs until `rest` is placed; modifies `stay` and
+    `rest`."""
     for _ in range(len(rest) + len(stay)):
         missing = [c for j, c in rest if j.number not in placed]
         if not missing:
@@ -128,7 +130,7 @@ def _pack(
 def _whole_nodes(
     gpus: int, free: Mapping[int, int], sizes: Mapping[int, int]
 ) -> list[tuple[int, int]] | None:
-    """(node, GPUs): whole nodes of the largest size, and the rest on one node, which it fills best."""
+    """(node, GPUs): whole nodes of the largest size, and the rest on the one node that it fills best."""
     size = max(sizes.values())
     whole = [n for n, room in free.items() if room == sizes[n] == size][: gpus // size]
     plan, rest = [(n, size) for n in whole], gpus % size
@@ -143,7 +145,8 @@ def _whole_nodes(
 
 
 def _emptiest(config: Configuration, free: Mapping[int, int]) -> list[tuple[int, int]] | None:
-    """(node, GPUs) of nodes that are too small or too few for `_whole_nodes`: as many as the configuration has."""
+    """(node, GPUs) if nodes are too small or too few for `_whole_nodes`: as many nodes as the configuration
+    has."""
     need, plan = config.gpus, []
     for node in sorted(free, key=lambda n: (-free[n], n))[: config.nodes]:
         plan.append((node, min(need, free[node])))

@@ -21,7 +21,7 @@ class BatchLimits(NamedTuple):
 
 
 class Best(NamedTuple):
-    """[C] best goodput (samples per second, efficiency applied), samples per GPU and pass, further passes."""
+    """[C] best goodput (samples per second times efficiency), samples per GPU and pass, further passes."""
 
     goodput: Floats
     local_batch: Ints
@@ -48,7 +48,11 @@ def best_batch(
     """Search 50 totals on a geometric grid (or one `fixed` total) for each of C configurations.
 
     Args:
+        params: throughput model.
+        sqr, var: squared norm and variance of the gradient.
+        limits: batch sizes.
         nodes, replicas: [C].
+        fixed: the only total to consider.
     """
     nodes = np.atleast_1d(np.asarray(nodes, float))
     replicas = np.atleast_1d(np.asarray(replicas, float))
@@ -59,7 +63,7 @@ def best_batch(
         total = np.full((1, len(replicas)), float(fixed))
     local = total / replicas
     passes = np.ceil(local / limits.local_largest - 1e-8) - 1
-    # One small batch gives no variance of the gradient, so a single GPU accumulates at least once.
+    # A single small batch gives no variance of the gradient, so a single GPU accumulates at least once.
     passes = np.where(
         (replicas == 1) & (local > limits.initial + 1e-8), np.maximum(passes, 1), passes
     ).astype(int)

@@ -1,9 +1,9 @@
-"""The assignment of configurations to jobs: at most one a job, GPUs of each type within capacity.
+"""Assigns configurations to jobs: at most one per job, GPUs of each type within capacity.
 
-Same optimum as the full matrix, less to solve: configurations that cannot be in an optimum are left out (worth
-nothing, or worth no more than a smaller one of the same type), equal rows are one row with a count, jobs that must
-keep what they have are taken off the capacity first, and of the rest only a core is solved that the
-prices of GPUs prove to be enough.
+The optimum is that of the full matrix, with less to solve: configurations that cannot be in an optimum (worth
+nothing, or no more than a smaller one of the same type) are left out, equal rows become one row with a count,
+GPUs of jobs that must keep what they have are subtracted from the capacity, and of the rest, only a core is
+solved that GPU prices prove to be sufficient.
 """
 
 from __future__ import annotations
@@ -73,7 +73,8 @@ def solve(
 
 
 def solve_full(worth: Floats, gpus: Ints, kinds: Ints, capacity: Ints, gap: float = 1e-4) -> Ints:
-    """The plain formulation, one binary per job and configuration: the reference for tests and benchmarks."""
+    """The plain formulation, one binary variable per job and configuration: the reference for tests and
+    benchmarks."""
     jobs, configs = worth.shape
     where_job, where_config = (a.reshape(-1) for a in np.indices((jobs, configs)))
     value = np.where(np.isfinite(worth), worth, -1e3).reshape(-1)
@@ -86,7 +87,8 @@ def solve_full(worth: Floats, gpus: Ints, kinds: Ints, capacity: Ints, gap: floa
 def solve_columns(
     columns: Sequence[tuple[float, tuple[int, ...], int, int]], jobs: int, capacity: Ints, gap: float = 1e-4
 ) -> list[int]:
-    """Indices of the chosen columns (worth, job rows, type, GPUs), each job in one at most, within capacity."""
+    """Indices of the chosen columns (worth, job rows, type, GPUs), each job in at most one, within
+    capacity."""
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 
@@ -119,7 +121,7 @@ def total_worth(worth: Floats, chosen: Ints) -> float:
 def _useful(
     worth: Floats, gpus: Ints, kinds: Ints, room: Ints
 ) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-    """[J, C] without what costs more GPUs of a type and is worth no more."""
+    """[J, C] mask without configurations that cost more GPUs of a type and are worth no more."""
     useful = (worth > 0) & (gpus <= room[kinds])
     for kind in np.unique(kinds):
         columns = np.flatnonzero(kinds == kind)
@@ -134,21 +136,26 @@ def _useful(
 def _core(
     table: Floats, count: Ints, gpus: Ints, kinds: Ints, room: Ints, gap: float
 ) -> tuple[Ints, Ints, Ints]:
-    """Optimum over the few variables that matter, proven by the prices of GPUs: (row, configuration, amount).
+    """Optimum over the few variables that matter, proven by GPU prices: (row, configuration, amount).
 
-    With a price per GPU of each type the problem falls apart into rows, and their sum bounds the optimum from above
-    (Lagrangian bound). What a variable falls short of its row's best is its price; only cheap ones are solved for. The
-    others cannot be in an optimum if bound - price is below what was found; else the core grows to those that can.
+    With a price per GPU of each type, the problem separates into rows, whose sum bounds the optimum from
+    above (Lagrangian bound). The reduced cost of a variable is how far it falls short of its row's best; only
+    variables with a low reduced cost are solved for. The others cannot be in an optimum if the bound minus
+    their reduced cost is below the value found; otherwise the core grows to include those that can.
 
     Args:
-        table: [K, C] worth, 0 where of no use; count: [K] jobs of each row.
+        table: [K, C] worth, 0 if useless.
+        count: [K] jobs of each row.
+        gpus, kinds: [C] GPUs and type of each configuration.
+        room: [T] GPUs of each type.
+        gap: relative gap at which the solver may stop.
     """
     prices = _gpu_prices(table, count, gpus, kinds, room)
     reduced = np.where(table > 0, table - prices[kinds] * gpus, -np.inf)
     best = np.maximum(reduced.max(axis=1), 0.0)
     bound = float(count @ best + prices @ room)
     price = np.where(table > 0, best[:, None] - reduced, np.inf)
-    cut = max(0.02 * float(table.max()), float(price.min()))  # whatever the prices, something is in it
+    cut = max(0.02 * float(table.max()), float(price.min()))  # with any prices, it is not empty
     while True:
         rows, columns = np.nonzero(price <= cut)
         amounts = _milp(table[rows, columns], rows, columns, count, gpus, kinds, room, gap)
@@ -161,7 +168,8 @@ def _core(
 
 
 def _gpu_prices(table: Floats, count: Ints, gpus: Ints, kinds: Ints, room: Ints) -> Floats:
-    """[T] price per GPU that (nearly) minimises the Lagrangian bound: smoothed, then sharper and sharper."""
+    """[T] price per GPU that (nearly) minimises the Lagrangian bound, smoothed with less and less
+    smoothing."""
     from scipy.optimize import minimize
 
     types = len(room)
@@ -216,8 +224,10 @@ def _milp(
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """HiGHS writes a line to file descriptor 1 now and then, whatever its options; send it to stderr, because
-    stdout is where a command's JSON goes."""
+    """Redirect what HiGHS writes to file descriptor 1 to stderr.
+
+    It writes a line occasionally, whatever its options, and stdout is for a command's JSON.
+    """
     sys.stdout.flush()
     try:
         kept = os.dup(1)

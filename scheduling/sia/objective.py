@@ -1,4 +1,5 @@
-"""Sia's objective (section 3.3): normalised goodput, restart factor, power, penalties; as one utility to maximise."""
+"""Sia's objective (section 3.3): normalised goodput, restart factor, power and penalties, as one utility to
+maximise."""
 
 from __future__ import annotations
 
@@ -13,16 +14,18 @@ from scheduling.core.set_cache import Ints
 
 @dataclass(frozen=True, slots=True)
 class SiaConfig:
-    """Settings of Sia.
+    """Configuration of Sia.
 
     Attributes:
-        p: fairness power; negative favours jobs that have little. The published runs: -0.5; the paper's default: 0.5.
-        lambda_n: price of leaving a job out; above the least gain, 1.
+        p: fairness power; negative values favour jobs that have little. The published runs: -0.5; the paper's
+            default: 0.5.
+        lambda_n: price of leaving a job out; above the smallest gain, 1.
         lambda_a: price of changing an allocation.
         clip: largest normalised goodput.
-        largest: no configuration has more GPUs.
+        largest: most GPUs of a configuration.
         gap: relative gap at which the solver may stop.
-        decimals: of the normalised goodput to the power p, as the public simulator rounds it; None: not rounded.
+        decimals: decimals to which the public simulator rounds the normalised goodput to the power p; None:
+            not rounded.
     """
 
     p: float = -0.5
@@ -45,20 +48,22 @@ class SiaConfig:
 
 
 def restart_factor(age_s: float, restarts: int, cost_s: float) -> float:
-    """(T - N S) / (T + S) within [0.01, 1]; 1 while the job is younger than one restart."""
+    """(T - N S) / (T + S) clamped to [0.01, 1]; 1 while the job is younger than one restart."""
     if age_s < cost_s:
         return 1.0
     return float(min(max((age_s - restarts * cost_s) / (age_s + cost_s), 0.01), 1.0))
 
 
 def utilities(goodput: Floats, least: Floats, factor: Floats, current: Ints, config: SiaConfig) -> Floats:
-    """What each configuration is worth to the sum that is maximised; negative infinity where it is not possible.
+    """Utility of each configuration in the sum to maximise; negative infinity if it is not possible.
 
     Args:
         goodput: [J, C], NaN where a configuration is not possible.
-        least: [J] what the row's smallest becomes (1, or the least number of GPUs a job runs on).
-        factor: [J] restart factor of any configuration but the present.
-        current: [J] present configuration or -1.
+        least: [J] value to which the row's smallest goodput is normalised (1, or the smallest number of GPUs
+            that the job runs on).
+        factor: [J] restart factor of all configurations but the current one.
+        current: [J] current configuration or -1.
+        config: configuration.
     """
     possible = goodput > 0
     smallest = np.where(possible, goodput, np.inf).min(axis=1, initial=np.inf, keepdims=True)
@@ -77,7 +82,8 @@ def utilities(goodput: Floats, least: Floats, factor: Floats, current: Ints, con
     if config.decimals is not None:
         power = power.round(config.decimals)
     worth = power + config.lambda_n if config.p > 0 else config.lambda_n - power
-    # Every change costs lambda_a, being left out too; so what is kept is worth that much more.
+    # Every change costs lambda_a, including being left out, so keeping the configuration is worth that much
+    # more.
     kept = np.zeros(goodput.shape)
     kept[jobs[held], current[held]] = config.lambda_a
     return np.where(possible, worth + kept, -np.inf)

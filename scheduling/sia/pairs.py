@@ -1,8 +1,8 @@
 """Shared configurations for Sia's programme: two single-GPU jobs on one GPU, valued by the predictor.
 
-A step beyond the published system. A shared configuration is worth what its two members are worth together, each with
-its goodput on one GPU of the type divided by its predicted slowdown; it takes one GPU. The rows' smallest goodput
-includes the shared ones, so that the normalisation stays the paper's.
+This goes beyond the published system. The utility of a shared configuration is that of its two members, each
+with its goodput on one GPU of the type divided by its predicted slowdown; it takes one GPU. The row's
+smallest goodput includes shared configurations, so that the normalisation remains the paper's.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from scheduling.sia.configurations import Configuration
 from scheduling.sia.ilp import solve_columns
 from scheduling.sia.objective import SiaConfig, utilities
 
-_PARTNERS = 8  # most pairs of a job that are offered to the solver, per type
+_PARTNERS = 8  # most pairs per job and type that are offered to the solver
 
 
 class SharingPair(NamedTuple):
-    """Two rows that may share a GPU of type number `kind`, and the goodput of each there."""
+    """Two rows that may share a GPU of type number `kind`, and their goodput there."""
 
     first: int
     second: int
@@ -53,7 +53,7 @@ def choose_with_pairs(
     capacity: Ints,
     config: SiaConfig,
 ) -> Chosen:
-    """Whole and shared configurations of all jobs together; arguments as `utilities` and `solve` take them."""
+    """Whole and shared configurations of all jobs together; arguments as for `utilities` and `solve`."""
     gpus, kinds = np.array([c.gpus for c in table]), np.array([c.kind for c in table])
     # The smallest shared goodput of each row, for the normalisation only.
     shared = np.full((len(jobs), 1), np.nan)
@@ -104,7 +104,7 @@ def sharing_pairs(
     forced: set[int],
     max_slowdown: float,
 ) -> list[SharingPair]:
-    """Pairs that may share a GPU; the best few partners of each job."""
+    """Pairs that may share a GPU: the best few partners of each job."""
     single = {c.kind: k for k, c in enumerate(table) if c.gpus == 1}
     rows = [
         r

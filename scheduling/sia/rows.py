@@ -1,4 +1,4 @@
-"""What Sia's programme is made of: one row per job, one column per configuration."""
+"""Input of Sia's programme: one row per job, one column per configuration."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _RESTART_S = 30.0
 def configuration_table(
     snapshot: SchedulingSnapshot, config: SiaConfig, jobs: list[JobState]
 ) -> list[Configuration]:
-    """The paper's configurations, and those of jobs that may have none of these sizes."""
+    """The paper's configurations, and those of jobs that cannot have any of these sizes."""
     sizes = list(snapshot.gpus_per_node.values())
     node_sizes = [np.sort(snapshot.node_size[nodes])[::-1] for nodes in snapshot.nodes_of_type]
     full = [int((own == size).sum()) for own, size in zip(node_sizes, sizes, strict=True)]
@@ -30,7 +30,7 @@ def configuration_table(
     for count in sorted(others):
         for kind, own in enumerate(node_sizes):
             if (count, kind) not in known and count <= int(own.sum()):
-                # As few nodes as hold so many.
+                # The smallest number of nodes that hold this many.
                 table.append(Configuration(int(np.searchsorted(own.cumsum(), count)) + 1, count, kind))
     return table
 
@@ -41,7 +41,7 @@ def job_rows(
     jobs: list[JobState],
     table: list[Configuration],
 ) -> tuple[Floats, Floats, Ints, Floats, dict[int, int]]:
-    """Goodput [J, C], least [J], present configuration [J], restart factor [J], and who keeps what it has."""
+    """Goodput [J, C], least [J], current configuration [J], restart factor [J], and jobs that keep theirs."""
     goodput = np.full((len(jobs), len(table)), np.nan)
     least, factor = np.ones(len(jobs)), np.ones(len(jobs))
     current = np.full(len(jobs), -1, np.int64)
@@ -55,7 +55,7 @@ def job_rows(
             nodes = len({int(snapshot.node_of[g]) for g in job.gpus})
             held = Configuration(nodes, len(job.gpus), int(snapshot.type_of[job.gpus[0]]))
             current[row] = index.get(held, -1)
-            # A job in the middle of a checkpoint-restart, or one that may not be stopped, keeps what it has.
+            # A job in the middle of a checkpoint-restart, or a non-preemptible one, keeps what it has.
             if current[row] >= 0 and (job.resume_s > snapshot.now_s or not job.job.preemptible):
                 forced[row] = int(current[row])
     return goodput, least, current, factor, forced
@@ -67,7 +67,8 @@ def job_goodput(
     job: JobState,
     table: list[Configuration],
 ) -> tuple[Floats, float]:
-    """[C] predicted goodput of each configuration (NaN where not possible), and the least number of GPUs."""
+    """[C] predicted goodput of each configuration (NaN where not possible), and the smallest number of
+    GPUs."""
     row = np.full(len(table), np.nan)
     agent = job.agent if isinstance(job.agent, Agent) else None
     rigid = _is_rigid(job)
@@ -111,12 +112,13 @@ def job_goodput(
 
 
 def _is_rigid(job: JobState) -> bool:
-    """Whether it has one number of GPUs; jobs with an agent say so, those of other traces have a range or none."""
+    """Whether it has a fixed number of GPUs; jobs with an agent state it, those of other traces have a range
+    or none."""
     return job.job.kind == "rigid" if isinstance(job.agent, Agent) else len(_sizes(job)) == 1
 
 
 def _sizes(job: JobState) -> range:
-    """Numbers of GPUs that it may have."""
+    """Possible numbers of GPUs."""
     if isinstance(job.agent, Agent) and job.job.kind != "rigid":
         return range(1, job.agent.most_gpus() + 1)
     least, most = job.job.gpu_range

@@ -1,8 +1,8 @@
 """Throughput model of a data-parallel job on one GPU type, and its fit to observed step times.
 
-Model of Pollux (Qiao et al., OSDI 2021, section 3.2): T_accum = alpha_c + beta_c b; T_net from the slowest link;
-T_step = (T_accum^gamma + T_net^gamma)^(1/gamma). Priors as in AdaptDL (Apache-2.0): what was not observed is taken to
-be free, so that a job is willing to try it.
+Model of Pollux (Qiao et al., OSDI 2021, section 3.2): T_accum = alpha_c + beta_c b; T_net from the slowest
+link; T_step = (T_accum^gamma + T_net^gamma)^(1/gamma). Priors as in AdaptDL (Apache-2.0): costs not observed
+yet are assumed to be zero, so that a job is willing to try.
 """
 
 from __future__ import annotations
@@ -74,7 +74,7 @@ def fit(profile: Profile) -> ThroughputParams:
     start = np.array([0.1, 0.01, 0.1, 0.01, 0.1, 0.01, 1.001])
     lower = np.array([_TINY] * 6 + [1.0])
     upper = np.array([np.inf] * 6 + [10.0])
-    if len(np.unique(batch)) == 1:  # constant and slope cannot be told apart: half each
+    if len(np.unique(batch)) == 1:  # constant and slope cannot be distinguished: half each
         start[0] = lower[0] = upper[0] = compute.mean() / 2
     for unknown, columns in (
         (not (nodes > 1).any(), (2, 3)),

@@ -19,7 +19,7 @@ class GoodputTruth:
 
     Args:
         applications: by name.
-        calibration: whether the slow-downs by model against the physical cluster apply.
+        calibration: whether to apply the slowdowns per model relative to the physical cluster.
     """
 
     def __init__(self, applications: Mapping[str, Application], calibration: bool = True) -> None:
@@ -27,7 +27,11 @@ class GoodputTruth:
         self.calibration = calibration
 
     def agent(self, job: TraceJob) -> Agent:
-        """The agent of `job`. Raises `InputError` for an application that was not measured."""
+        """The agent of `job`.
+
+        Raises:
+            InputError: the application was not measured.
+        """
         if job.application not in self.applications:
             raise InputError(
                 f"the application of job {job.id} was not measured",
@@ -56,7 +60,7 @@ class GoodputTruth:
         return Segment(rate, max(job.job.iterations - app.progress(agent.epoch + 1), 0.0))
 
     def segment_done(self, job: JobState) -> None:
-        """An epoch is done."""
+        """Count a finished epoch."""
         job.agent.epoch += 1
 
     def fits(self, members: Sequence[JobState], _gpu: int, _snapshot: SchedulingSnapshot) -> bool:
