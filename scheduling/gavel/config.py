@@ -14,19 +14,21 @@ BLIND = ("max-min", "finish-time", "fifo")
 
 @dataclass(frozen=True, slots=True)
 class GavelConfig:
-    """One of Gavel's policies.
+    """Configuration of one of Gavel's policies.
 
     Attributes:
-        objective: `max-min` (least attained service), `max-sum` (steps per second; jobs with a deadline get what they
-            need for it), `finish-time` (least of the largest rho), `fifo`, `allox`.
-        packed: two jobs of the same number of GPUs may share them.
-        blind: to the types' speeds; types are then offered in a random order.
+        objective: `max-min` (least attained service), `max-sum` (steps per second; jobs with a deadline get
+            what they need for it), `finish-time` (lowest maximum rho), `fifo`, `allox`.
+        packed: whether two jobs with the same number of GPUs may share them.
+        blind: ignore the types' speeds; types are then offered in a random order.
         rounds: configuration of the rounds.
         decimals: number of decimals of shares; None: not rounded.
         too_small: steps per second of a job on a type with fewer GPUs than it takes.
-        even: jobs of equal speeds and GPUs get equal shares: the centre of the optima, as an interior-point method has it.
-        first_free: jobs take the first free GPUs of a type, over however many nodes; else one node where they can.
-        seed: of the blind variants' order of types.
+        even: give jobs of equal speeds and GPUs equal shares: the centre of the optima, as an interior-point
+            method would.
+        first_free: give jobs the first free GPUs of a type, over any number of nodes; otherwise one node if
+            possible.
+        seed: seed of the blind variants' order of types.
     """
 
     objective: str = "max-min"
@@ -53,5 +55,5 @@ class GavelConfig:
                 )
 
     def as_published(self) -> GavelConfig:
-        """With the two artefacts of the public simulator's rounds."""
+        """The same with the two artefacts of the public simulator's rounds."""
         return replace(self, rounds=replace(self.rounds, upstream=True))

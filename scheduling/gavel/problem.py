@@ -47,7 +47,7 @@ class AllocationProblem:
         counts: Sequence[float],
         pairs: Mapping[tuple[int, int], Floats] | None = None,
     ) -> AllocationProblem:
-        """From solo speeds [J, W] and, per pair of jobs, speeds together [W, 2]."""
+        """From solo speeds [J, W] and, per pair of jobs, joint speeds [W, 2]."""
         pairs = pairs or {}
         singles = np.stack([np.asarray(alone, float), np.zeros_like(alone, dtype=float)], axis=2)
         together = [np.asarray(speed, float)[None] for speed in pairs.values()]
@@ -65,16 +65,16 @@ class AllocationProblem:
         return self.speed[: self.jobs, :, 0]
 
     def equal_share(self) -> Floats:
-        """[J] steps per second of the mean GPU: the count-weighted mean over types."""
+        """[J] steps per second on the average GPU: the count-weighted mean over types."""
         return np.asarray(self.alone @ self.counts / self.counts.sum(), float)
 
     def allowed(self) -> np.ndarray[tuple[int, ...], np.dtype[np.bool_]]:
-        """[R, W] pairs of unequal sizes may not run."""
+        """[R, W] whether a row may run: not pairs of unequal sizes."""
         equal = [len({int(self.gpus[j]) for j in row}) == 1 for row in self.rows]
         return np.repeat(np.array(equal, bool)[:, None], len(self.counts), axis=1)
 
     def even(self, shares: Floats) -> Floats:
-        """[R, W] `shares` with the mean over jobs of equal speeds and GPUs for each of them; single rows only."""
+        """[R, W] `shares`, averaged over jobs of equal speeds and GPUs; single rows only."""
         alike, member = np.unique(np.column_stack([self.alone, self.gpus]), axis=0, return_inverse=True)
         member = member.reshape(-1)
         total = np.zeros((len(alike), shares.shape[1]))
@@ -96,7 +96,7 @@ class AllocationProblem:
         return csr_array((data, (at, cells)), shape=(self.jobs, len(self.rows) * width))
 
     def limits(self) -> tuple[csr_array, Floats]:
-        """(A, b) of A x <= b: a job's time sums to 1 at most, GPUs of each type to its count."""
+        """(A, b) of A x <= b: a job's time sums to at most 1, GPUs of each type to at most their number."""
         width, total = len(self.counts), len(self.rows) * len(self.counts)
         held: list[int] = []
         at: list[int] = []

@@ -1,7 +1,9 @@
-"""Gavel's linear programmes: max-min fairness, most throughput (by cost, with deadlines), finish-time fairness.
+"""Gavel's linear programmes: max-min fairness, maximum throughput (by cost, with deadlines), finish-time
+fairness.
 
-Every answer is [R, W]: the share of wall-clock time that each row spends on each type. Of the optima of a max-min
-programme the one with the most progress in sum is taken, because the floor alone leaves GPUs idle.
+Every answer is [R, W]: the share of wall-clock time that each row spends on each type. Among the optima of a
+max-min programme, the one with the largest total progress is chosen, because the minimum alone leaves GPUs
+idle.
 """
 
 from __future__ import annotations
@@ -24,8 +26,10 @@ def max_min(problem: AllocationProblem, weights: Floats | None = None, blind: bo
     """Maximise min_i s_i * speed_i / (p_i * E_i): least attained service over types (section 4.1).
 
     Args:
-        weights: [J] p_i; a larger one needs more.
-        blind: every speed counts as 1, also where it is 0 (the heterogeneity-blind base of the comparison).
+        problem: the problem.
+        weights: [J] p_i; a job with a larger weight gets more.
+        blind: treat every speed as 1, even where it is 0 (the heterogeneity-blind baseline of the
+            comparison).
     """
     if blind:
         held = (problem.speed > 0) | (np.arange(2) < np.array([[[len(r)]] for r in problem.rows]))
@@ -40,11 +44,12 @@ def max_sum(
     costs: Floats | None = None,
     deadlines: Mapping[int, float] | None = None,
 ) -> Floats:
-    """Maximise the sum of steps per second over cost: raw, so that jobs of short steps win.
+    """Maximise the sum of steps per second over cost, not normalised, so that jobs with short steps win.
 
     Args:
-        costs: [W] of a GPU-second of each type.
-        deadlines: job -> steps per second that it needs; all are dropped where they cannot be met together.
+        problem: the problem.
+        costs: [W] cost of a GPU-second of each type.
+        deadlines: job -> steps per second that it needs; all are dropped if they cannot be met together.
     """
     progress = problem.progress()
     target = -np.asarray(progress.sum(axis=0), float) / np.tile(
@@ -68,10 +73,13 @@ def finish_time_fair(
 ) -> Floats:
     """Minimise the largest rho_i = (t_i + n_i / speed_i) / D_i.
 
-    The programme is linear for a given rho; each solution's own largest rho is the next, until none is smaller.
+    The programme is linear for a given rho; the largest rho of each solution is used for the next, until none
+    is smaller.
 
     Args:
-        elapsed_s: [J] t_i, since the job came; left: [J] n_i, steps.
+        problem: the problem.
+        elapsed_s: [J] t_i, since the job arrived.
+        left: [J] n_i, steps.
         isolated_s: [J] D_i, completion time under the isolated split.
     """
     progress = problem.progress()
@@ -91,9 +99,10 @@ def finish_time_fair(
 
 
 def blind_speeds(problem: AllocationProblem, reference: int) -> AllocationProblem:
-    """The heterogeneity-blind base of finish-time fairness: every type is as fast as type number `reference`.
+    """The heterogeneity-blind baseline of finish-time fairness: every type is as fast as type number
+    `reference`.
 
-    Of rows that cannot run there, as fast as the first type where they can.
+    Rows that cannot run there are as fast as on the first type where they can.
     """
     runs = problem.speed.max(axis=2) > 0
     first = np.where(runs[:, reference], reference, runs.argmax(axis=1))
@@ -108,7 +117,8 @@ def _largest_rho(speed: Floats, elapsed_s: Floats, left: Floats, isolated_s: Flo
 
 
 def _floor(problem: AllocationProblem, progress: csr_array, need: Floats) -> tuple[Floats, float]:
-    """Largest z with progress_i >= z need_i for all jobs, and of its optima the one with the most progress over need."""
+    """Largest z with progress_i >= z need_i for all jobs, and among its optima the one with the most progress
+    over need."""
     matrix, bound = problem.limits()
     cells = matrix.shape[1]
     floor = hstack([-progress, csr_array(need[:, None])])
@@ -135,7 +145,7 @@ def _floor(problem: AllocationProblem, progress: csr_array, need: Floats) -> tup
 def _solve(
     problem: AllocationProblem, target: Floats, matrix: csr_array, bound: Floats, extra: int = 0
 ) -> Floats | None:
-    """[R, W] minimiser of target @ x, None where there is none; `extra` further variables are dropped."""
+    """[R, W] minimiser of target @ x, None if there is none; `extra` further variables are dropped."""
     upper = np.where(problem.allowed().ravel(), 1.0, 0.0)
     bounds = np.column_stack([np.zeros(len(target)), np.concatenate([upper, np.full(extra, np.inf)])])
     result: Any = _linprog(target, A_ub=matrix, b_ub=bound, bounds=bounds, method="highs")

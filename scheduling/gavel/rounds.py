@@ -1,8 +1,7 @@
-"""Gavel's rounds: units run in order of the share of time they should get over the share they got (section
-5).
+"""Gavel's rounds: units run in order of their target share of time over the share received (section 5).
 
-A unit is a job or a pair, named by job numbers. The classes hold no cluster: a caller supplies the allocation, the
-units that are present and how long each ran.
+A unit is a job or a pair, named by job numbers. The classes hold no cluster: a caller supplies the
+allocation, the present units and how long each ran.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from predictor.types import Floats
 from profiling.errors import InputError
 
 Unit = tuple[int, ...]
-_NEVER_RAN = 1e9  # of a unit that got no time: its share times this
+_NEVER_RAN = 1e9  # priority of a unit that has received no time: its share times this
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,13 +22,14 @@ class RoundConfig:
 
     Attributes:
         round_s: length of a round.
-        reset_s: the programme is solved again, and times start anew, when jobs came or went and this long has passed since
-            they last did; 0: solved every round, and times never start anew.
-        one_list: all types in one list by priority and then share, no deficits; else type by type.
+        reset_s: the programme is solved again, and received times are reset, if jobs arrived or left and this
+            much time has passed since the last reset; 0: solved every round, and times are never reset.
+        one_list: all types in one list by priority and then share, without deficits; otherwise type by type.
         whole: a round counts in full for a job that ends in it.
-        leftovers: units without a share may take GPUs that are left.
-        upstream: two artefacts of the public simulator: a job that came since the programme was solved takes GPUs in the
-            greedy pass but is not run, and time in which nothing ran counts as received by who runs next.
+        leftovers: units without a share may take remaining GPUs.
+        upstream: two artefacts of the public simulator: a job that arrived since the programme was solved
+            takes GPUs in the greedy pass but is not run, and time in which nothing ran counts as received by
+            the next unit to run.
     """
 
     round_s: float = 360.0
@@ -50,12 +50,14 @@ class RoundConfig:
 
 @dataclass(slots=True, eq=False)
 class Rounds:
-    """Shares, times received and deficits of all units, over `types` GPU types in the order in which they are offered.
+    """Shares, received times and deficits of all units, over `types` GPU types in the order in which they are
+    offered.
 
     Attributes:
         shares: [types] of each unit, as the programme gave them.
-        received_s: [types] seconds since the last reset, with half a round for a start (pairs that came since: none).
-        total_s: [types] of all units at the last reset, those that have left since included.
+        received_s: [types] seconds since the last reset, starting from half a round (pairs added since: from
+            0).
+        total_s: [types] of all units at the last reset, including those that have left since.
     """
 
     types: int
@@ -71,7 +73,7 @@ class Rounds:
         self.total_s = [0.0] * self.types
 
     def come(self, job: int, units: Sequence[Unit]) -> None:
-        """A job comes; `units` are all that it is a member of (itself alone, and pairs with who is there)."""
+        """Add a job; `units` are all that it is a member of (itself alone, and pairs with present jobs)."""
         for unit in units:
             head_start = self.config.round_s / 2 if unit == (job,) else 0.0
             self.received_s[unit] = [head_start] * self.types
@@ -79,24 +81,26 @@ class Rounds:
         self.changed = True
 
     def go(self, job: int) -> None:
-        """A job is done; what it received stays in the totals until the next reset."""
+        """Remove a finished job; the time it received stays in the totals until the next reset."""
         for unit in [u for u in self.received_s if job in u]:
             del self.received_s[unit], self.deficits[unit]
         self.changed = True
 
     def due(self, now_s: float, idle: bool) -> bool:
-        """Whether the programme is to be solved now; `idle`: nothing ran in the last round."""
+        """Whether the programme must be solved now; `idle`: nothing ran in the last round."""
         if self.config.reset_s == 0:
             return True
-        # Until the first reset after time 0 every change counts, as if a whole interval had passed.
+        # Until the first reset after time 0, every change triggers a solution, as if a whole interval had
+        # passed.
         waited = now_s - self.last_reset_s >= self.config.reset_s or self.last_reset_s == 0.0
         return self.changed and (waited or idle)
 
     def solved(self, shares: Mapping[Unit, Floats], now_s: float) -> None:
-        """Take the programme's answer; where times are reset, who got less than its share is owed the difference."""
+        """Take the programme's answer; if times are reset, units that received less than their share are owed
+        the rest."""
         if self.config.reset_s == 0:
             for unit, received in self.received_s.items():
-                if unit not in self.shares:  # it has come since
+                if unit not in self.shares:  # added since then
                     self.total_s = [t + r for t, r in zip(self.total_s, received, strict=True)]
         else:
             elapsed = now_s - self.last_reset_s
@@ -113,7 +117,7 @@ class Rounds:
         self.changed = False
 
     def ran(self, unit: Unit, kind: int, seconds: float) -> None:
-        """A unit had GPUs of type number `kind` for so long."""
+        """Record that a unit had GPUs of type number `kind` for `seconds`."""
         self.total_s[kind] += seconds
         if unit in self.received_s:
             self.received_s[unit][kind] += seconds
@@ -137,11 +141,13 @@ class Rounds:
         """(unit, type) to run in the next round, in the order of the greedy pass.
 
         Args:
-            free: [types] GPUs; gpus: of each unit; speed: [types] of each unit that may run, 0 where it cannot.
-            order: in which the types are offered; by number where None.
+            free: [types] free GPUs.
+            gpus: GPUs of each unit.
+            speed: [types] of each unit that may run, 0 where it cannot.
+            order: order in which types are offered; by number if None.
         """
         place = {kind: k for k, kind in enumerate(range(self.types) if order is None else order)}
-        # (place of the type, -priority, -deficit, -share): with one list the type does not count, nor do deficits.
+        # (position of the type, -priority, -deficit, -share); with one list, type and deficit are ignored.
         entries: list[tuple[int, float, float, float, int, Unit]] = []
         for kind in range(self.types):
             for unit, speeds in speed.items():
@@ -167,5 +173,5 @@ class Rounds:
         return chosen
 
     def _takes_leftovers(self, unit: Unit) -> bool:
-        """Whether a unit without a share may run; upstream offers what is left to pairs, too."""
+        """Whether a unit without a share may run; upstream offers remaining GPUs to pairs, too."""
         return self.config.leftovers and (len(unit) == 1 or self.config.upstream)

@@ -12,7 +12,8 @@ from scheduling.gavel.problem import AllocationProblem
 
 
 def isolated(problem: AllocationProblem) -> Floats:
-    """[J, W] every job has 1/m of each type, N_w / (m s_i); scaled down where that is more than all of its time."""
+    """[J, W] shares of 1/m of each type, N_w / (m s_i), for every job; scaled down if they exceed all of its
+    time."""
     share = problem.counts[None, :] / (problem.jobs * problem.gpus[:, None])
     return np.asarray(share / np.maximum(share.sum(axis=1, keepdims=True), 1.0), float)
 
@@ -28,13 +29,15 @@ def fifo(
     generator: np.random.Generator | None = None,
     held: Mapping[int, int] | None = None,
 ) -> Floats:
-    """[R, W] jobs by number, each on the free type where it is fastest; the first that fits nowhere holds up the rest.
+    """[R, W] jobs by number, each on the free type where it is fastest; the first that fits nowhere blocks
+    the rest.
 
     Args:
-        pack_above: jobs that are left over join a running one of equal size on the type where the sum of speeds over
+        problem: the problem.
+        pack_above: remaining jobs join a running one of equal size on the type where the sum of speeds over
             solo speeds is largest and above this; None: never.
-        generator: types are drawn at random (the heterogeneity-blind base) instead of by speed.
-        held: job -> type that it was drawn before and keeps.
+        generator: draws types at random (the heterogeneity-blind baseline) instead of by speed.
+        held: job -> type drawn earlier, which it keeps.
     """
     x = np.zeros((len(problem.rows), len(problem.counts)))
     free = problem.counts.copy()
@@ -81,12 +84,15 @@ def _pack(
 def allox(
     problem: AllocationProblem, elapsed_s: Floats, left: Floats, held: Mapping[int, int] | None = None
 ) -> Floats:
-    """[J, W] the least sum of completion times for jobs of one GPU: an assignment of jobs to (GPU, place from its end).
+    """[J, W] the lowest sum of completion times for single-GPU jobs.
 
-    Le et al., "AlloX: Compute Allocation in Hybrid Clusters", EuroSys 2020.
+    It is an assignment of jobs to (GPU, position from its end). Le et al., "AlloX: Compute Allocation in
+    Hybrid Clusters", EuroSys 2020.
 
     Args:
-        elapsed_s, left: [J] since the job came, steps left.
+        problem: the problem.
+        elapsed_s: [J] since the job arrived.
+        left: [J] steps left.
         held: job -> type that it runs on and keeps.
     """
     held = held or {}
@@ -104,7 +110,7 @@ def allox(
     places = np.arange(1, len(jobs) + 1)
     cost = (need[:, :, None] * places + elapsed_s[jobs][:, None, None]).reshape(len(jobs), -1)
     runs = np.isfinite(cost)
-    cost[~runs] = 1.0 + cost[runs].sum()  # no saving is worth a place where a job cannot run
+    cost[~runs] = 1.0 + cost[runs].sum()  # no saving justifies a position where a job cannot run
     first: dict[int, tuple[int, int]] = {}
     for row, column in zip(*linear_sum_assignment(cost), strict=True):
         if not runs[row, column]:

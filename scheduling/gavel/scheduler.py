@@ -1,4 +1,4 @@
-"""A cluster under Gavel: time received by every job, when the programme is solved, and assignments."""
+"""A cluster under Gavel: time received by each job, solution of the programme, and assignments."""
 
 from __future__ import annotations
 
@@ -18,16 +18,16 @@ from scheduling.gavel.rules import allox, fifo, isolated_speed
 from scheduling.gavel.speeds import pair_speeds, solo_speeds
 from scheduling.placement.gangs import Pool
 
-_PACK_ABOVE = 1.5  # FIFO: the least sum of speeds over solo speeds of two that share
+_PACK_ABOVE = 1.5  # FIFO: lowest sum of speeds over solo speeds at which two jobs share
 
 
 class GavelScheduler:
     """One run of one policy.
 
     Attributes:
-        kinds: type numbers of the snapshot, the fastest first: the order in which types are offered (in one list for all
-            types: the cluster's order, which decides between equals).
-        jobs: those that were there at the last round.
+        kinds: type numbers of the snapshot, fastest first, in the order in which types are offered (with one
+            list for all types: the cluster's order, which breaks ties).
+        jobs: jobs present at the last round.
         running: (unit, position in `kinds`) of the last round.
     """
 
@@ -48,10 +48,10 @@ class GavelScheduler:
         self.isolated: dict[int, tuple[float, float, float]] = {}
 
     def decide(self, snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-        """End the last round, start the next."""
+        """End the last round and start the next."""
         self._account(snapshot)
         idle = not self.running
-        if self.config.rounds.upstream:  # on an idle cluster the next round waits for a job
+        if self.config.rounds.upstream:  # on an idle cluster, the next round waits for a job
             idle &= snapshot.now_s == self.started_s
         self._come_and_go(snapshot, belief)
         if not self.jobs:
@@ -65,7 +65,7 @@ class GavelScheduler:
         return self._place(snapshot, chosen)
 
     def _account(self, snapshot: SchedulingSnapshot) -> None:
-        """Units that ran in the last round, and how long."""
+        """Account for the units that ran in the last round, and for how long."""
         ended = self.started_s
         for unit, kind in self.running:
             ends = {}
@@ -106,7 +106,7 @@ class GavelScheduler:
                 units += self._pairs(snapshot, belief, job)
             self.jobs[number] = job
             self.rounds.come(number, units)
-        if len(snapshot.refused) > self.refused:  # types on which they are not put again
+        if len(snapshot.refused) > self.refused:  # types on which they are not placed again
             self.refused = len(snapshot.refused)
             for number, job in self.jobs.items():
                 self.alone[number] = solo_speeds(snapshot, belief, job, self.kinds, self.config.too_small)
@@ -115,7 +115,7 @@ class GavelScheduler:
             del self.together[pair]  # they ran out of memory together
 
     def _pairs(self, snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> list[Unit]:
-        """Pairs of a job that has come with those who are there."""
+        """Pairs of a new job with those present."""
         mates = [j for j in self.jobs.values() if j.job.gpus == job.job.gpus and j.job.preemptible]
         members = [*mates, job]
         alone = np.stack([self.alone[j.number] for j in members])
@@ -184,7 +184,7 @@ class GavelScheduler:
         return finish_time_fair(problem, elapsed, left, isolated_s)
 
     def _choose(self, snapshot: SchedulingSnapshot) -> list[tuple[Unit, int]]:
-        """The round's units; a job that may not be stopped stays where it is."""
+        """The round's units; a non-preemptible job stays where it is."""
         free = snapshot.type_size[self.kinds].tolist()
         position = {kind: k for k, kind in enumerate(self.kinds)}
         fixed: list[tuple[Unit, int]] = []
@@ -202,7 +202,7 @@ class GavelScheduler:
         return fixed + self.rounds.choose(free, gpus, speed, order)
 
     def _speed(self, unit: Unit) -> list[float]:
-        """[W] of the slowest member; 0 where the unit cannot run."""
+        """[W] speed of the slowest member; 0 where the unit cannot run."""
         if len(unit) == 1:
             speeds: list[float] = self.alone[unit[0]].tolist()
             return speeds
@@ -224,7 +224,7 @@ class GavelScheduler:
     def _packed(
         self, snapshot: SchedulingSnapshot, chosen: list[tuple[Unit, int]]
     ) -> dict[Unit, tuple[int, ...]]:
-        """On one node if one has room."""
+        """Place units on one node each, if one has room."""
         placed: dict[Unit, tuple[int, ...]] = {}
         claimed: set[int] = set()
         for unit, kind in chosen:
@@ -244,7 +244,7 @@ class GavelScheduler:
     def _first_free(
         self, snapshot: SchedulingSnapshot, chosen: list[tuple[Unit, int]]
     ) -> dict[Unit, tuple[int, ...]]:
-        """By size, largest first: units that can stay do, the others take the first free GPUs."""
+        """By size, largest first: units stay if they can; the others take the first free GPUs."""
         bound = [self.jobs[unit[0]] for unit, _ in chosen if not self.jobs[unit[0]].job.preemptible]
         placed: dict[Unit, tuple[int, ...]] = {(job.number,): job.gpus for job in bound if job.gpus}
         claimed = {g for held in placed.values() for g in held}
@@ -267,7 +267,7 @@ class GavelScheduler:
 
 
 def _peak(device: str) -> float:
-    """FP32 peak by the catalogue; types that it does not know come last, in the cluster's order."""
+    """FP32 peak by the catalogue; unknown types come last, in the cluster's order."""
     try:
         return get_device(device).fp32_flops
     except UnknownNameError:

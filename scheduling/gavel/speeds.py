@@ -1,4 +1,4 @@
-"""Speeds of jobs: alone on each type, and beside another one."""
+"""Speeds of jobs: alone on each type, and beside another job."""
 
 from __future__ import annotations
 
@@ -21,7 +21,11 @@ def solo_speeds(
     A job with an agent is assumed to use its submitted batch size and number of GPUs.
 
     Args:
-        too_small: where a type has fewer GPUs than the job takes.
+        snapshot: the cluster.
+        belief: predictions.
+        job: the job.
+        kinds: type numbers.
+        too_small: speed on a type with fewer GPUs than the job takes.
     """
     if isinstance(job.agent, Agent):
         speeds = [_measured(snapshot, job, job.agent, kind) for kind in kinds]
@@ -49,12 +53,18 @@ def pair_speeds(
     pairs: list[tuple[int, int]],
     kinds: list[int],
 ) -> dict[tuple[int, int], Floats]:
-    """[W, 2] steps per second together, of those `pairs` (indices of `jobs`) that somewhere do more than taking turns.
+    """[W, 2] joint steps per second of those `pairs` that somewhere do more than taking turns.
 
-    Where the two do less together than in turn, or do not fit, the speeds are 0: no optimum needs such a row.
+    Where the two do less together than in turn, or do not fit, the speeds are 0, because no optimum needs
+    such a row.
 
     Args:
-        alone: [J, W] steps per second of each job alone.
+        snapshot: the cluster.
+        belief: predictions.
+        jobs: the jobs.
+        alone: [J, W] solo steps per second of each job.
+        pairs: indices of `jobs`.
+        kinds: type numbers.
     """
     if not pairs:
         return {}
