@@ -1,6 +1,6 @@
 """Graphs of libraries' networks, recorded once and stored as functions of the batch size: `timm/resnet50`.
 
-Reading them takes neither torch nor the library. `python -m profiling.collections.build` rebuilds them.
+Reading them requires neither torch nor the library. `python -m profiling.collections.build` rebuilds them.
 """
 
 from __future__ import annotations
@@ -30,12 +30,12 @@ __all__ = [
 
 
 def collected_names(collection: str) -> list[str]:
-    """Names of a collection's networks, as jobs name them."""
+    """Names of a collection's networks, as used in jobs."""
     return [f"{collection}/{name}" for name in store_of(collection).names]
 
 
 def is_collected(model: str) -> bool:
-    """Whether a model name is that of a stored network."""
+    """Whether a model name belongs to a stored network."""
     collection = collection_of(model)
     return bool(collection) and model.partition("/")[2] in store_of(collection).names
 
@@ -50,8 +50,8 @@ def sizes_of(model: str) -> tuple[int, ...]:
 def collected_graph(workload: Workload) -> ComputationGraph:
     """The graph of a training step of a stored network.
 
-    Any batch size, optimiser and number of accumulated passes; FP32 and AMP as recorded, other precisions by rule.
-    Frozen layers are a mask, as everywhere. Graphs are cached.
+    Any batch size, optimiser and number of accumulated passes is supported; FP32 and AMP are recorded, other
+    precisions derived by rule. Frozen layers are a mask, as everywhere. Graphs are cached.
 
     Raises:
         UnknownNameError: no such name in the collection.
@@ -127,7 +127,7 @@ def get_network(model: str) -> Name:
     """The stored network of a name `COLLECTION/NAME`.
 
     Raises:
-        UnknownNameError: no such collection or network; the message names the nearest ones.
+        UnknownNameError: no such collection or network; the message suggests similar names.
     """
     collection = collection_of(model)
     if not collection:

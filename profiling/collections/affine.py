@@ -1,7 +1,8 @@
 """A graph for every batch size: each number is a constant plus a slope times the batch size.
 
-All that a step on dense tensors does is affine in the number of samples: work and traffic of activations grow with it,
-those of weights do not. Two recorded batch sizes fix the line, others check it.
+Everything that a step on dense tensors does is affine in the number of samples: work and traffic of
+activations grow with it, those of weights do not. Two recorded batch sizes determine the line, and others
+verify it.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ Trait = tuple[str, str, str, str, bool, bool, int]
 
 @dataclass(frozen=True)
 class Structure:
-    """What graphs of one architecture share, whatever the sizes of their tensors.
+    """What graphs of one architecture have in common, regardless of tensor sizes.
 
     Attributes:
         layers: names of the atomic layers.
-        layer_index: [N] of each operator.
+        layer_index: [N] layer of each operator.
         paths: distinct module paths, in order of first use.
         path_index: [N] into `paths`.
         edges: [E, 2] source and target.
@@ -69,13 +70,13 @@ class AffineGraph:
     """A computation graph as an affine function of the batch size.
 
     Attributes:
-        name: what the user calls the model.
-        structure: operators' places and the edges between them.
+        name: name of the model.
+        structure: positions of the operators and the edges between them.
         traits: [N] of `TRAITS`.
         repeat: [N] folded counts.
         numbers: [2, N, len(NUMBERS)] constants, then slopes.
         edge_bytes: [2, E] likewise.
-        peaks: per name of `PEAKS` [2, lines] likewise; the largest counts.
+        peaks: per name of `PEAKS` [2, lines] likewise; the peak is the maximum over the lines.
         host_input: [2] likewise.
         fixed: [len(FIXED_SCALARS)].
         options: as captured.
@@ -94,7 +95,7 @@ class AffineGraph:
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
-        """Names of the operators, as a recording gives them."""
+        """Names of the operators, as in a recording."""
         seen: dict[str, int] = {}
         names = []
         paths = self.structure.paths
@@ -106,13 +107,13 @@ class AffineGraph:
         return tuple(names)
 
     def values(self, batch_size: int) -> Floats:
-        """[N, len(NUMBERS)] for so many samples."""
+        """[N, len(NUMBERS)] for a number of samples."""
         return self.numbers[0] + batch_size * self.numbers[1]
 
     def at(
         self, batch_size: int, values: Floats | None = None, traits: tuple[Trait, ...] | None = None
     ) -> ComputationGraph:
-        """The graph of a step with so many samples; `values` and `traits` replace what was recorded."""
+        """The graph of a step for a number of samples; `values` and `traits` replace the recorded ones."""
         values = self.values(batch_size) if values is None else values
         peaks = [float((lines[0] + batch_size * lines[1]).max()) for lines in self.peaks]
         edge_bytes = (self.edge_bytes[0] + batch_size * self.edge_bytes[1]).tolist()
@@ -184,13 +185,14 @@ class AffineGraph:
 
 
 def fit(first: ComputationGraph, second: ComputationGraph, curves: tuple[Curves, Curves]) -> AffineGraph:
-    """The line through two graphs of one model that differ in their batch size alone.
+    """The line through two graphs of one model that differ only in their batch size.
 
     Args:
-        curves: of both, the bytes alive after each new tensor, by the names of `PEAKS`.
+        first, second: the graphs.
+        curves: for both, the bytes alive after each new tensor, by the names of `PEAKS`.
 
     Raises:
-        InputError: the operators or the edges differ in more than numbers.
+        InputError: the operators or edges differ in more than numbers.
     """
     step = second.batch_size - first.batch_size
     structure, traits = structure_of(first), traits_of(first)
@@ -221,10 +223,10 @@ def fit(first: ComputationGraph, second: ComputationGraph, curves: tuple[Curves,
 
 
 def check(line: AffineGraph, graph: ComputationGraph) -> None:
-    """Compare what the line says with a graph of another batch size, number by number.
+    """Compare the line with a graph of another batch size, number by number.
 
     Raises:
-        InputError: they do not; the message says where.
+        InputError: they differ; the message states where.
     """
     batch = graph.batch_size
     if line.traits != traits_of(graph) or not same_structure(line.structure, structure_of(graph)):
@@ -252,7 +254,7 @@ def check(line: AffineGraph, graph: ComputationGraph) -> None:
 
 
 def same_structure(first: Structure, second: Structure) -> bool:
-    """Whether two graphs have the same operators in the same places."""
+    """Whether two graphs have the same operators in the same positions."""
     return (
         first.layers == second.layers
         and first.paths == second.paths
@@ -263,7 +265,7 @@ def same_structure(first: Structure, second: Structure) -> bool:
 
 
 def structure_of(graph: ComputationGraph) -> Structure:
-    """The places of a graph's operators."""
+    """The positions of a graph's operators."""
     places: dict[str, int] = {}
     path_index = [places.setdefault(op.module_path, len(places)) for op in graph.operators]
     return Structure(
@@ -321,7 +323,8 @@ def _edge_bytes(graph: ComputationGraph) -> Floats:
 
 
 def _envelope(lines: Floats) -> Floats:
-    """Of [2, lines] (constants, slopes) those that are largest at some batch size from 1 to `LARGEST_BATCH`."""
+    """The lines among [2, lines] (constants, slopes) that are largest at some batch size from 1 to
+    `LARGEST_BATCH`."""
     kept = []
     batch = 1.0
     while True:

@@ -41,7 +41,9 @@ def record(
     default_size: bool = False,
     again: bool = False,
 ) -> tuple[int, int]:
-    """Record what is missing in the folder, or everything `again`; a network that cannot be recorded leaves its reason there instead.
+    """Record everything missing in the folder, or everything `again`.
+
+    A network that cannot be recorded leaves its reason there instead.
 
     Returns:
         graphs recorded now, and networks (with sizes) that failed.
@@ -64,7 +66,7 @@ def record(
                 for precision, line in _lines(entry, size, collection, missing):
                     write_recorded(recorded_path(folder, collection, entry.name, size, precision), line)
                     done += 1
-            except Exception as error:  # whatever a library's network raises is its reason
+            except Exception as error:  # any error raised by a library's network is recorded as the reason
                 failed += 1
                 reason = (
                     error.message if isinstance(error, CotenantError) else f"{type(error).__name__}: {error}"
@@ -77,7 +79,10 @@ def record(
 def _lines(
     entry: Entry, size: int, collection: str, precisions: Sequence[str]
 ) -> list[tuple[str, AffineGraph]]:
-    """Graphs in these precisions, the last of them checked. Raises what the first way to make it raised."""
+    """Graphs in these precisions, the last of them verified.
+
+    Raises the error of the first way to make the network if none works.
+    """
     reason: Exception | None = None
     title = f"{collection}/{entry.name}"
     with warnings.catch_warnings():
@@ -85,7 +90,7 @@ def _lines(
         for make in entry.makers(size):
             try:
                 return [(p, _line(make, title, p, p == precisions[-1])) for p in precisions]
-            except Exception as error:  # the next way may do
+            except Exception as error:  # the next way may work
                 reason = reason or error
     assert reason is not None
     raise reason

@@ -1,4 +1,4 @@
-"""`Entry`: a network of a collection as its library builds it; needed for rebuilding only."""
+"""`Entry`: a network of a collection as built by its library; only needed for rebuilding."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ Maker = Callable[[int, str], Any]
 
 @dataclass(frozen=True)
 class Entry:
-    """One name with everything that it takes to record its graph.
+    """One name with everything needed to record its graph.
 
     Attributes:
         name: within the collection.
-        family: what splits by family go by: the library's module that defines it.
-        sizes: image sizes (or sequence lengths) to record, the default first; 0 where there is no such thing.
-        makers: `(size)` to ways to make its jobs, of which the first that can be recorded counts.
+        family: unit of splits by family: the library's module that defines it.
+        sizes: image sizes (or sequence lengths) to record, the default first; 0 if there is no such option.
+        makers: maps `(size)` to ways to make its jobs; the first that can be recorded is used.
         precisions: to record.
-        alias_of: name with the same network, in whose place it is never recorded itself.
+        alias_of: name of the same network, which is recorded instead.
     """
 
     name: str

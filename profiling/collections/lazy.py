@@ -1,4 +1,5 @@
-"""Modules whose weights are never initialised: on the CPU their memory is reserved and not used, on `meta` it saves time."""
+"""Modules whose weights are never initialised: on the CPU, their memory is reserved but unused; on `meta`, it
+saves time."""
 
 from __future__ import annotations
 
@@ -31,7 +32,10 @@ _IN_PLACE = frozenset(
 
 
 class _SkipInitialisation(TorchFunctionMode):
-    """Leaves large tensors as they are: their values decide nothing when a module is built, small ones' may."""
+    """Skips initialisation of large tensors, whose values do not affect how a module is built.
+
+    Those of small tensors may.
+    """
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -41,13 +45,13 @@ class _SkipInitialisation(TorchFunctionMode):
             tensor = args[0]
             if tensor.is_meta or tensor.numel() > _SMALL_ELEMENTS:
                 return tensor
-        if name == "linspace":  # rates of stochastic depth, which networks turn into numbers
+        if name == "linspace":  # rates of stochastic depth, which networks convert to numbers
             kwargs = {"device": "cpu", **(kwargs or {})}
         return func(*args, **(kwargs or {}))
 
 
 @contextmanager
 def lazy_weights(device: str) -> Iterator[None]:
-    """Build modules on `meta`, or on `cpu` where they look at values, without initialising their weights."""
+    """Build modules on `meta`, or on `cpu` if they read values, without initialising their weights."""
     with torch.device(device), _SkipInitialisation():
         yield

@@ -11,9 +11,9 @@ class Collection:
 
     Attributes:
         source: module of `profiling.collections.sources` that builds them.
-        library: what has to be installed for that, and for nothing else.
-        size_option: option of a job that picks among the stored sizes; empty where there is none.
-        batch_size: samples per step where a job says nothing.
+        library: what must be installed for rebuilding only.
+        size_option: option of a job that selects one of the stored sizes; empty if there is none.
+        batch_size: default number of samples per step.
         description: one line.
     """
 
@@ -58,6 +58,6 @@ COLLECTIONS: dict[str, Collection] = {
 
 
 def collection_of(model: str) -> str:
-    """Name of the collection that a model's name starts with; empty if it is none's."""
+    """Name of the collection that a model's name starts with; empty if there is none."""
     head, slash, _ = model.partition("/")
     return head if slash and head in COLLECTIONS else ""

@@ -1,7 +1,9 @@
-"""Recorded graphs into the project's data files: every operator, structure and size is kept once per collection.
+"""Packs recorded graphs into the project's data files, with each operator, structure and size stored once per
+collection.
 
-Networks of a library share most of their operators, and the sizes and precisions of one network its structure. A
-collection is four Parquet files: operators, structures, byte sizes of edges, and graphs that point into the others.
+Networks of a library share most of their operators, and sizes and precisions of one network share its
+structure. A collection is four Parquet files: operators, structures, byte sizes of edges, and graphs that
+refer to the others.
 """
 
 from __future__ import annotations
@@ -40,7 +42,7 @@ class _Numbering:
 
 
 def pack(collection: str, folder: Path, target: Path = DATA) -> str:
-    """Write the tables of a collection from its recorded files, and return a line that says how much it is."""
+    """Write a collection's tables from its recorded files, and return a line that states how much it is."""
     index = read_index(folder, collection)
     operators, structures, edge_sizes = _Numbering(), _Numbering(), _Numbering()
     graphs: list[dict[str, Any]] = []
@@ -101,7 +103,7 @@ def pack(collection: str, folder: Path, target: Path = DATA) -> str:
 def architecture(line: AffineGraph) -> str:
     """Digest of a network's weights: parameters, and every contraction by its weight, window and groups.
 
-    Neither the size of the input nor its precision, nor the library's way to write the rest, makes it another.
+    It does not depend on the size or precision of the input, nor on how the library implements the rest.
     """
     columns = [
         NUMBERS.index(name) for name in ("gemm_n", "gemm_k", "kernel_height", "kernel_width", "groups")
@@ -145,7 +147,7 @@ def _row(
 
 
 def _tidy(values: np.ndarray) -> np.ndarray:
-    """Whole numbers where subtraction has left a trace behind the point; never a negative zero."""
+    """Round whole numbers to which subtraction has added a rounding error; never returns a negative zero."""
     whole = np.rint(values)
     return np.where(np.abs(values - whole) < 1e-6 * np.maximum(1.0, np.abs(values)), whole, values) + 0.0
 

@@ -1,7 +1,7 @@
-"""Precisions that were not recorded, from a recording in FP32: the widths of its tensors, by rule.
+"""Precisions that were not recorded, derived by rule from a recording in FP32.
 
-A pure half-precision (or double) run differs from one in FP32 in the width of every floating-point tensor; operators,
-shapes and work are the same. TF32 differs in nothing but the units that multiply.
+A pure half-precision (or double) run differs from one in FP32 only in the width of floating-point tensors;
+operators, shapes and work are the same. TF32 differs only in the units that multiply.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ _COLUMN = {name: i for i, name in enumerate(NUMBERS)}
 
 
 def convert(values: Floats, traits: tuple[Trait, ...], precision: str) -> tuple[Floats, tuple[Trait, ...]]:
-    """Numbers [N, len(NUMBERS)] and traits of a graph in FP32, in another precision.
+    """Numbers [N, len(NUMBERS)] and traits of an FP32 graph, converted to another precision.
 
-    What an operator writes beside its first output (statistics, indices, masks) keeps its width; the rest scales.
+    What an operator writes besides its first output (statistics, indices, masks) keeps its width; the rest
+    scales.
     """
     if precision not in RATIOS and precision != "tf32":
         return values, traits
@@ -56,7 +57,7 @@ def convert(values: Floats, traits: tuple[Trait, ...], precision: str) -> tuple[
 
 
 def tensor_cores(values: Floats, traits: tuple[Trait, ...], multiple: int) -> NDArray[np.bool_]:
-    """[N] whether the contracted and output dimensions are such multiples; 0: never."""
+    """[N] whether contracted and output dimensions are multiples of `multiple`; never if it is 0."""
     if not multiple:
         return np.zeros(len(traits), dtype=bool)
 
@@ -83,7 +84,7 @@ def tensor_cores(values: Floats, traits: tuple[Trait, ...], multiple: int) -> ND
 
 
 def peak_ratios(before: Floats, after: Floats) -> dict[str, float]:
-    """How the peaks of live memory change with the tensors: by what is saved, and by what is written."""
+    """Ratios by which the peaks of live memory change with the tensors: of saved, and of written bytes."""
     ratios = {}
     for peak, column in zip(PEAKS, ("saved_activation_bytes", "bytes_written"), strict=True):
         total = before[:, _COLUMN[column]].sum()

@@ -1,4 +1,4 @@
-"""What a recording leaves on disk until it is packed: one compressed JSON file per network, size and precision."""
+"""Recordings on disk before packing: one compressed JSON file per network, size and precision."""
 
 from __future__ import annotations
 
@@ -20,24 +20,24 @@ def recorded_path(folder: Path, collection: str, name: str, size: int, precision
 
 
 def write_index(folder: Path, collection: str, entries: Iterable[Entry]) -> None:
-    """Keep what the library says of its networks: family, sizes with the default first, and other names."""
+    """Store what the library states about its networks: family, sizes with the default first, and aliases."""
     body = {e.name: {"family": e.family, "sizes": list(e.sizes), "alias_of": e.alias_of} for e in entries}
     write_json(folder / collection / "index.json", body)
 
 
 def read_index(folder: Path, collection: str) -> dict[str, dict[str, Any]]:
-    """What `write_index` wrote."""
+    """Read what `write_index` wrote."""
     index: dict[str, dict[str, Any]] = read_json(folder / collection / "index.json")
     return index
 
 
 def write_failure(folder: Path, collection: str, name: str, size: int, reason: str) -> None:
-    """Keep the reason why a network could not be recorded."""
+    """Store the reason why a network could not be recorded."""
     write_whole(folder / collection / f"{name}@{size}.failed", reason)
 
 
 def failures(folder: Path, collection: str) -> dict[str, str]:
-    """Reasons by `NAME@SIZE` of what could not be recorded, and was not since."""
+    """Reasons, by `NAME@SIZE`, for networks that could not be recorded and have not been since."""
     texts = {}
     for path in sorted((folder / collection).glob("*.failed")):
         if not list(path.parent.glob(f"{path.stem}.*.json.gz")):
@@ -98,7 +98,7 @@ def read_recorded(path: Path) -> AffineGraph:
 
 
 def recorded(folder: Path, collection: str) -> Iterator[tuple[str, int, str, AffineGraph]]:
-    """Every recorded graph of a collection with its name, size and precision, in order of the names."""
+    """Every recorded graph of a collection with its name, size and precision, ordered by name."""
     for path in sorted((folder / collection).glob("*.json.gz")):
         title, precision, *_ = path.name.rsplit(".", 3)
         name, _, size = title.rpartition("@")

@@ -1,4 +1,4 @@
-"""Reads the packed collections: the graph of any network, size and batch size, without its library and without torch."""
+"""Reads packed collections: the graph of any network, size and batch size, without its library or torch."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class Name:
     Attributes:
         name: within the collection.
         family: the module of the library that defines the network.
-        alias_of: the name whose graph it shares; empty for its own.
-        default_size: image size (or sequence length) where a job says nothing; 0 where there is none.
-        architecture: equal for names with one network, whatever their collection.
+        alias_of: the name whose graph it shares; empty if it has its own.
+        default_size: default image size (or sequence length); 0 if there is none.
+        architecture: equal for names of the same network in any collection.
     """
 
     name: str
@@ -44,11 +44,11 @@ class Name:
 
 
 class Store:
-    """One collection's tables; opened on first use, and kept.
+    """One collection's tables, opened on first use and cached.
 
     Args:
         collection: a name of `COLLECTIONS`.
-        folder: where its files are.
+        folder: folder of its files.
     """
 
     def __init__(self, collection: str, folder: Path = DATA) -> None:
@@ -58,7 +58,7 @@ class Store:
     def _read(self, table: str) -> Any:
         import pyarrow.parquet as pq
 
-        # `read_table` goes by pyarrow.dataset, which imports pandas where it is installed: most of a second.
+        # `read_table` uses pyarrow.dataset, which imports pandas if installed; that takes most of a second.
         with pq.ParquetFile(self._folder / f"{self.collection}.{table}.parquet") as file:
             return file.read()
 
@@ -114,7 +114,11 @@ class Store:
         return np.stack([table[key].to_numpy().astype(np.float64) for key in ("constant", "slope")])
 
     def line(self, name: str, size: int, precision: str) -> AffineGraph:
-        """The graph as a function of the batch size. Raises `KeyError` where it is not stored."""
+        """The graph as a function of the batch size.
+
+        Raises:
+            KeyError: it is not stored.
+        """
         return self._line(self.rows[name, size, precision])
 
     @lru_cache(maxsize=512)  # noqa: B019 - stores live as long as the process
@@ -162,6 +166,6 @@ def _store(collection: str) -> Store:
 
 
 def store_of(collection: str) -> Store:
-    """The one store of a collection in this process."""
+    """The process's store of a collection."""
     with _LOCK:
         return _store(collection)

@@ -1,4 +1,4 @@
-"""The project's data files back into one file per graph, so that some networks can be recorded again and the rest be kept."""
+"""Unpacks the project's data files into one file per graph, so that some networks can be recorded again."""
 
 from __future__ import annotations
 
@@ -12,15 +12,15 @@ from profiling.files import read_json
 
 
 def unpack(collection: str, folder: Path, source: Path = DATA) -> int:
-    """Write the recorded files, the index and the failures of a collection; packed again they give the same data files.
+    """Write a collection's recorded files, index and failures; packing them again gives the same data files.
 
     Args:
         collection: a name of `COLLECTIONS`.
-        folder: where `record` keeps what it recorded.
-        source: the data files.
+        folder: folder of `record`'s files.
+        source: folder of the data files.
 
     Returns:
-        how many graphs there are.
+        number of graphs.
     """
     store = Store(collection, source)
     for name, size, precision in store.rows:

@@ -1,1 +1,1 @@
-"""Libraries whose networks are collected; they are imported when a collection is rebuilt, and never otherwise."""
+"""Libraries whose networks are collected; they are only imported to rebuild a collection."""

@@ -1,7 +1,7 @@
 """Language models of Hugging Face transformers, from configurations: no weights, and nothing from the hub.
 
-Names that end in `-eager` take attention apart into products and a softmax, as transformers did before fused kernels.
-Batches are dense: nothing is padded. Experts get equal shares of the tokens, up to their capacity.
+Names that end in `-eager` split attention into products and a softmax, as transformers did before fused
+kernels. Batches are dense, without padding. Experts get equal shares of the tokens, up to their capacity.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ _NETWORKS: dict[str, _Network] = {
     "gpt2": _Network("GPT2LMHeadModel", "GPT2Config", _GPT2, _gpt2(768, 12), True),
     "gpt2-medium": _Network("GPT2LMHeadModel", "GPT2Config", _GPT2, _gpt2(1024, 24), True),
     "gpt2-large": _Network("GPT2LMHeadModel", "GPT2Config", _GPT2, _gpt2(1280, 36), True),
-    # Its 25 heads are 64 wide too.
+    # Its 25 heads are 64 wide, too.
     "gpt2-xl": _Network("GPT2LMHeadModel", "GPT2Config", _GPT2, _gpt2(1600, 48), True),
     "opt-125m": _Network("OPTForCausalLM", "OPTConfig", (2048, 512, 1024), _opt(768, 12, 12)),
     "opt-1.3b": _Network("OPTForCausalLM", "OPTConfig", (2048, 512, 1024), _opt(2048, 24, 32)),
@@ -120,7 +120,7 @@ def _makers(network: _Network, attention: str, length: int) -> Iterator[Maker]:
         _dispatch_evenly()
     elif not network.model.startswith("T5"):
         config._attn_implementation = attention
-    # Networks that make tables of positions as they are built do so on the CPU.
+    # Networks that compute position tables when they are built do so on the CPU.
     for device in ("meta", "cpu"):
         with lazy_weights(device):
             model = getattr(transformers, network.model)(config).to("meta")
@@ -129,7 +129,7 @@ def _makers(network: _Network, attention: str, length: int) -> Iterator[Maker]:
 
 
 def _dispatch_evenly() -> None:
-    """Which expert gets a token depends on its value: let each have the same number, at most its capacity."""
+    """Give each expert the same number of tokens, at most its capacity, instead of routing by value."""
     from transformers.models.switch_transformers import modeling_switch_transformers as switch
 
     def forward(self: Any, hidden_states: Tensor) -> Tensor:

@@ -1,4 +1,5 @@
-"""Every NAS-Bench-101 cell of up to five vertices, by its hash; the networks are in `profiling.zoo.nasbench`."""
+"""Every NAS-Bench-101 cell with up to five vertices, by its hash; the networks are in
+`profiling.zoo.nasbench`."""
 
 from __future__ import annotations
 

@@ -21,13 +21,13 @@ from profiling.collections.entry import Entry, Maker
 from profiling.collections.lazy import lazy_weights
 from profiling.training import Phase, TrainingJob
 
-# Sizes that timm's result files hold and its configurations do not.
+# Sizes that occur in timm's result files but not in its configurations.
 _EXTRA_SIZES = {
     "ese_vovnet57b": (224,),
     "mobilenetv3_large_150d": (224,),
     "sam2_hiera_tiny": (224,),
 }
-# Deprecated names that timm 1.x sends to a network of another width.
+# Deprecated names that timm 1.x maps to a network of another width.
 _WRONG_ALIASES = frozenset({"ig_resnext101_32x16d", "ig_resnext101_32x32d", "ig_resnext101_32x48d"})
 
 
@@ -39,10 +39,10 @@ def _as_built(model: nn.Module) -> nn.Module:
 
 
 def entries(change: Change = _as_built) -> Iterator[Entry]:
-    """Names of the timm that is on the import path, in the order of its registry.
+    """Names of the timm on the import path, in the order of its registry.
 
     Args:
-        change: what is done to a network before it is recorded.
+        change: applied to a network before it is recorded.
     """
     _without_inplace_abn()
     import timm
@@ -94,7 +94,7 @@ def _sizes(configurations: list[dict[str, Any]]) -> tuple[int, ...]:
 
 
 def _input_shape(configurations: dict[str, dict[str, Any]], size: int) -> tuple[int, int]:
-    """Height and width; a few networks take images that are not square."""
+    """Height and width; a few networks take non-square images."""
     for settings in configurations.values():
         shape = settings["input_size"]
         if shape and shape[-2] == size:
@@ -114,7 +114,7 @@ def _builder(
         for attempt in _attempts(name, tags.get(size, ""), shape):
             try:
                 model = change(attempt())
-            except Exception as error:  # a network that looks at values, or knows no such option
+            except Exception as error:  # a network that reads values, or lacks such an option
                 yield _raising(error)
             else:
                 yield partial(_job, model, shape)
@@ -130,7 +130,7 @@ def _raising(error: Exception) -> Maker:
 
 
 def _attempts(name: str, tag: str, shape: tuple[int, int]) -> Iterator[Callable[[], nn.Module]]:
-    """Ways to build a network, the plainest first; `meta` before the CPU, whose weights are never touched."""
+    """Ways to build a network, the simplest first; `meta` before the CPU, whose weights are never touched."""
     import timm
 
     title = f"{name}.{tag}" if tag else name
@@ -138,7 +138,7 @@ def _attempts(name: str, tag: str, shape: tuple[int, int]) -> Iterator[Callable[
     def on_meta(**options: Any) -> nn.Module:
         with lazy_weights("meta"):
             model = timm.create_model(title, **options)
-        # `torch.Tensor(...)` goes past the default device.
+        # `torch.Tensor(...)` ignores the default device.
         is_whole = all(t.is_meta for t in (*model.parameters(), *model.buffers()))
         return model if is_whole else to_meta(model)
 
@@ -174,9 +174,9 @@ def _job(model: nn.Module, shape: tuple[int, int], batch_size: int, precision: s
 
 
 def _without_inplace_abn() -> None:
-    """Stand in for `inplace_abn`, which has no build for today's torch: batch norm, then the activation in place.
+    """Replace `inplace_abn`, which has no build for current torch, by batch norm and an in-place activation.
 
-    It keeps its output only, and gets its input back from that (Rota Bulo et al., CVPR 2018).
+    It keeps only its output, and recomputes its input from that (Rota Bulo et al., CVPR 2018).
     """
     if "inplace_abn" in sys.modules:
         return
@@ -207,7 +207,7 @@ def _without_inplace_abn() -> None:
 
 @contextmanager
 def _kept_by_shape(x: Tensor) -> Iterator[None]:
-    """Have autograd keep the shape of `x` only: on `meta` there is nothing else that its gradient needs."""
+    """Make autograd keep only the shape of `x`: on `meta`, its gradient needs nothing else."""
     storage, device = x.untyped_storage()._cdata, x.device
 
     def pack(saved: Tensor) -> Tensor | tuple[torch.Size, tuple[int, ...], torch.dtype]:
@@ -219,7 +219,7 @@ def _kept_by_shape(x: Tensor) -> Iterator[None]:
         if isinstance(kept, Tensor):
             return kept
         shape, stride, dtype = kept
-        # Unseen by the recording: the gradient is made in the place of the output's.
+        # Hidden from the recording: the gradient is written in place of the output's.
         with torch._C._DisableTorchDispatch():
             return torch.empty_strided(shape, stride, dtype=dtype, device=device)
 

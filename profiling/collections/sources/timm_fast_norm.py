@@ -1,7 +1,7 @@
 """PyTorch Image Models with `set_fast_norm`: layer and group norms stay in half precision under autocast.
 
-Holds the networks with such norms, in AMP, under the names and at the sizes of the plain collection. timm's benchmark
-enables them with `--fast-norm`.
+It has the networks with such norms, in AMP, under the names and at the sizes of the plain collection. timm's
+benchmark enables them with `--fast-norm`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from profiling.collections.sources import timm as plain
 
 
 def entries() -> Iterator[Entry]:
-    """Names of the timm that is on the import path whose norms can stay in half precision."""
+    """Names of the timm on the import path whose norms can stay in half precision."""
     changed: set[str] = set()
     for entry in plain.entries(_with_fast_norms):
         if (entry.alias_of in changed) if entry.alias_of else _has_fast_norms(entry):

@@ -1,7 +1,7 @@
-"""PyTorch Image Models as they are deployed: parallel branches and batch norms merged into convolutions.
+"""PyTorch Image Models as deployed: parallel branches and batch norms merged into convolutions.
 
-Networks that timm's `reparameterize_model` changes (RepVGG, MobileOne, FastViT, RepViT, LeViT and others), by the names and at the
-sizes of the plain collection.
+It has the networks that timm's `reparameterize_model` changes (RepVGG, MobileOne, FastViT, RepViT, LeViT and
+others), under the names and at the sizes of the plain collection.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ _MERGERS = ("reparameterize", "fuse", "switch_to_deploy")
 
 
 def entries() -> Iterator[Entry]:
-    """Names of the timm that is on the import path whose networks change when they are merged."""
+    """Names of the timm on the import path whose networks change when merged."""
     changed: set[str] = set()
     for built, merged in zip(plain.entries(), plain.entries(_merged), strict=True):
         if merged.alias_of:
@@ -32,7 +32,10 @@ def entries() -> Iterator[Entry]:
 
 
 def _has_mergers(entry: Entry) -> bool:
-    """Whether the module that defines a network has layers that can be merged; whether it uses them shows in its parameters."""
+    """Whether the module that defines a network has layers that can be merged.
+
+    Whether the network uses them shows in its number of parameters.
+    """
     from timm.models import _registry as registry  # type: ignore[import-not-found]
 
     module = inspect.getmodule(registry._model_entrypoints[entry.name])

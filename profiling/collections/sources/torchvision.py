@@ -1,4 +1,5 @@
-"""Classification and segmentation networks of torchvision, at 224 pixels and at the size of their default weights."""
+"""Classification and segmentation networks of torchvision, at 224 pixels and at the size of their default
+weights."""
 
 from __future__ import annotations
 
@@ -29,7 +30,7 @@ def entries() -> Iterator[Entry]:
 
 
 def _sizes(name: str, models: Any) -> list[int]:
-    """Sizes at which the published weights of a network are used."""
+    """Sizes at which a network's published weights are used."""
     crops = []
     for weights in models.get_model_weights(name):
         size = getattr(weights.transforms, "keywords", {}).get("crop_size")
@@ -43,13 +44,13 @@ def _makers(name: str, size: int) -> Iterator[Maker]:
 
     module = torchvision.models.get_model_builder(name).__module__
     plain = {"weights_backbone": None} if "segmentation" in module else {}
-    # Auxiliary classifiers cannot read the small maps of images below their usual size.
+    # Auxiliary classifiers cannot read the small feature maps of images below their usual size.
     for options in (plain, {"image_size": size}, {"aux_logits": False}):
         for device in ("meta", "cpu"):
             try:
                 with lazy_weights(device):
                     model = torchvision.models.get_model(name, weights=None, **options).to("meta")
-            except Exception:  # another way to build it may do
+            except Exception:  # another way to build it may work
                 continue
             model.train()
             yield partial(_job, model, size)
@@ -71,6 +72,6 @@ def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
     output = model(batch["image"])
     if isinstance(output, dict):
         output = output["out"]
-    if isinstance(output, tuple):  # auxiliary classifiers run, and are not trained
+    if isinstance(output, tuple):  # auxiliary classifiers run but are not trained
         output = output[0]
     return F.cross_entropy(output, batch["mask"] if "mask" in batch else batch["label"])
