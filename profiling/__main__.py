@@ -1,6 +1,8 @@
-"""`python -m profiling campaign run PLAN -o DIR --limit 9m`: measure on a machine that has only torch and a
-few packages, straight from a checkout. The same commands are under `cotenant campaign` in a full
-installation."""
+"""`python -m profiling campaign run PLAN -o DIR --limit 9m`: measure straight from a checkout.
+
+It needs only torch and a few packages. In a full installation, the same commands are under `cotenant
+campaign`.
+"""
 
 from __future__ import annotations
 

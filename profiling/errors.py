@@ -44,7 +44,7 @@ class CotenantError(Exception):
         if self.got is not None:
             text += f"{', ' if self.expected is not None else ': '}got {self.got}"
         if self.hint is not None:
-            # A hint that begins in lower case, often a command, continues the sentence.
+            # A hint in lower case, often a command, continues the sentence.
             text += f"{';' if self.hint[:1].islower() else '.'} {self.hint.rstrip('.')}"
         return " ".join(text.split()) + "."
 

@@ -1,4 +1,4 @@
-"""Files that are written whole or not at all, and read with errors that say where they are wrong."""
+"""Files that are written atomically, and read with errors that state where they are wrong."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from filelock import FileLock, Timeout
 
 from profiling.errors import ConflictError, InputError
 
-# Longer than any import holds a folder.
+# Longer than any import locks a folder.
 _PATIENCE_S = 300.0
 
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Give an `OSError` of a write, such as a full disk, the name of its file: the system leaves it out."""
+    """Add the file name to an `OSError` of a write, such as a full disk, because the system omits it."""
     try:
         yield
     except OSError as error:
@@ -29,7 +29,7 @@ def naming(path: Path) -> Iterator[None]:
 
 
 def write_whole(path: Path | str, data: bytes | str) -> Path:
-    """Write `data` to `path` so that a reader sees the old file or the new one, never a part.
+    """Write `data` to `path` so that a reader sees the old file or the new one, never a part of it.
 
     The bytes go to a temporary file in the same folder, are synced, and are renamed over the target.
 
@@ -44,7 +44,8 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
             stream.write(data.encode() if isinstance(data, str) else data)
             stream.flush()
             os.fsync(stream.fileno())
-        # mkstemp makes files that only their owner may read; give the rights that open() would have given.
+        # mkstemp creates files that only their owner can read; set the permissions that open() would have
+        # set.
         mask = os.umask(0)
         os.umask(mask)
         os.chmod(temporary, 0o666 & ~mask)
@@ -57,7 +58,7 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
 
 @contextlib.contextmanager
 def only_writer(folder: Path | str, wait_s: float = _PATIENCE_S) -> Iterator[None]:
-    """Keep other processes from changing `folder` between reading its files and writing them.
+    """Prevent other processes from changing `folder` between reading its files and writing them.
 
     The lock is on the file `.lock` in it and is released with the process, however that ends.
 
@@ -79,7 +80,7 @@ def only_writer(folder: Path | str, wait_s: float = _PATIENCE_S) -> Iterator[Non
 
 
 def write_json(path: Path | str, value: Any) -> Path:
-    """Write `value` as indented JSON, whole or not at all."""
+    """Write `value` as indented JSON, atomically."""
     return write_whole(path, json.dumps(value, indent=2, sort_keys=False, allow_nan=False) + "\n")
 
 

@@ -26,9 +26,10 @@ READABLE_VERSIONS = (1, 2)
 
 @dataclass(frozen=True, slots=True)
 class Operator:
-    """One operator of the forward graph, with what its forward and backward cost for the whole batch.
+    """One operator of the forward graph, with the cost of its forward and backward for the whole batch.
 
-    All counts are for **one** execution; `repeat` says how many equal executions this node stands for.
+    All counts are for **one** execution; `repeat` gives the number of equal executions that this node
+    represents.
 
     Attributes:
         name: unique within the graph.
@@ -36,19 +37,20 @@ class Operator:
         forward_flops, backward_flops: floating-point operations (a multiply-add counts 2).
         bytes_read, bytes_written: device-memory traffic of the forward pass.
         backward_bytes: device-memory traffic of the backward pass.
-        parameter_bytes: bytes of the parameters that belong to it (0 where another operator holds them).
+        parameter_bytes: bytes of its own parameters (0 if another operator holds them).
         saved_activation_bytes: bytes kept from forward to backward.
         output_shape: shape of its (first) output, batch included.
-        dtype: of the output: `float32`, `float16`, `bfloat16`, ...
-        input_dtype, weight_dtype: of the first input that is no parameter, and of the parameter; empty where not known.
+        dtype: type of the output: `float32`, `float16`, `bfloat16`, ...
+        input_dtype, weight_dtype: types of the first input that is not a parameter, and of the parameter;
+            empty if unknown.
         module_path: dotted path of the module it ran in; empty at the top.
-        layer_index: atomic layer in module order, the unit of freezing; -1 where it belongs to none.
+        layer_index: atomic layer in module order, the unit of freezing; -1 if it belongs to none.
         kernel_count: estimated GPU kernels, forward and backward together.
-        forward_kernel_count: those of the forward pass among them.
+        forward_kernel_count: those of the forward pass.
         tensor_core: whether its shape and type can run on tensor cores.
         repeat: folded count of equal executions.
-        training_only: whether inference leaves it out: dropout, and the loss.
-        sizes: dimensions that decide its speed.
+        training_only: whether inference omits it: dropout, and the loss.
+        sizes: dimensions that determine its speed.
     """
 
     name: str
@@ -76,7 +78,7 @@ class Operator:
 
 @dataclass(frozen=True, slots=True)
 class TensorEdge:
-    """A tensor that `source` makes and `target` uses (indices into `operators`), and its size in bytes."""
+    """A tensor made by `source` and used by `target` (indices into `operators`), and its size in bytes."""
 
     source: int
     target: int
@@ -88,18 +90,18 @@ class ComputationGraph:
     """Operators and the tensors between them, for one batch size and set of training options.
 
     Attributes:
-        name: what the user calls the model.
+        name: the user's name for the model.
         operators: in execution order of the forward pass.
         edges: tensors between operators.
-        layers: names of the atomic layers in module order; `Operator.layer_index` points here.
+        layers: names of the atomic layers in module order, to which `Operator.layer_index` refers.
         batch_size: samples per step.
         parameter_count: elements of all distinct parameters.
-        parameter_bytes, gradient_bytes, optimizer_state_bytes: device bytes held through the whole step; gradients and
-            state are those of unfrozen parameters only.
+        parameter_bytes, gradient_bytes, optimizer_state_bytes: device bytes held through the whole step;
+            gradients and state are those of unfrozen parameters only.
         optimizer_flops, optimizer_bytes, optimizer_kernels: cost of one optimiser step.
         activation_bytes: peak live activations of a step.
-        forward_activation_bytes: peak live activations of a forward pass alone, nothing kept for a backward pass; 0
-            where the source does not say.
+        forward_activation_bytes: peak live activations of a forward pass alone, with nothing kept for a
+            backward pass; 0 if the source does not state it.
         host_input_bytes: bytes that a step copies from host to device.
         options: precision, optimizer, frozen_prefix, sequence_length, ... as captured.
         source: `torch`, `export`, `onnx` or `pipedream`.
@@ -139,14 +141,15 @@ class ComputationGraph:
 
     @cached_property
     def columns(self) -> dict[str, NDArray[np.float64]]:
-        """Operators as numpy columns, see `profiling.graph_columns`."""
+        """Operators as NumPy columns, see `profiling.graph_columns`."""
         from profiling.graph_columns import columns_of
 
         return columns_of(self.operators)
 
     @cached_property
     def gradient_layers(self) -> NDArray[np.int64]:
-        """Which operators a frozen prefix leaves without gradients, see `profiling.graph_columns.gradient_layers`."""
+        """Which operators a frozen prefix leaves without gradients, see
+        `profiling.graph_columns.gradient_layers`."""
         from profiling.graph_columns import gradient_layers
 
         return gradient_layers(self.operators, self.edges)
@@ -184,7 +187,7 @@ class ComputationGraph:
 
     @cached_property
     def tensor_core_ratio(self) -> float:
-        """Share of FLOPs in shapes and types that tensor cores can run."""
+        """Share of FLOPs with shapes and types that tensor cores can run."""
         flops = [(op.forward_flops + op.backward_flops) * op.repeat for op in self.operators]
         total = sum(flops)
         return (
@@ -195,18 +198,19 @@ class ComputationGraph:
 
     @property
     def state_bytes(self) -> float:
-        """Parameters, gradients of unfrozen ones and optimiser state: the least a training process holds."""
+        """Parameters, gradients of unfrozen ones and optimiser state: the minimum that a training process
+        holds."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_state_bytes
 
     @cached_property
     def content_hash(self) -> str:
-        """SHA-256 over everything but the display name: equal graphs, equal hash, in every process."""
+        """SHA-256 over everything but the display name; equal graphs have equal hashes in every process."""
         body = self.to_dict()
         del body["name"]
         return hashlib.sha256(json.dumps(body, sort_keys=True, separators=(",", ":")).encode()).hexdigest()
 
     def summary(self) -> dict[str, Any]:
-        """The totals that a person looks at first."""
+        """The totals of most interest to users."""
         kinds: dict[str, int] = {}
         for op in self.operators:
             kinds[op.kind] = kinds.get(op.kind, 0) + op.repeat
@@ -237,8 +241,10 @@ class ComputationGraph:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Column-wise JSON object: small, and quick to read for large graphs. Sizes that are all 0 are
-        omitted."""
+        """Column-wise JSON object: small, and quick to read for large graphs.
+
+        Sizes that are all 0 are omitted.
+        """
         columns: dict[str, Any] = {
             f.name: [getattr(op, f.name) for op in self.operators] for f in fields(Operator)
         }
@@ -265,8 +271,8 @@ class ComputationGraph:
         """Read what `to_dict` wrote.
 
         Raises:
-            InputError: not such an object, another version, columns of unequal length, values that no graph has, or an
-                edge to nowhere.
+            InputError: not such an object, another version, columns of unequal length, invalid values, or an
+                edge to a missing operator.
         """
         if not isinstance(body, dict) or body.get("format") != GRAPH_FORMAT:
             raise InputError(
@@ -298,7 +304,8 @@ class ComputationGraph:
             ) from None
 
     def save(self, path: Path | str) -> Path:
-        """Write the graph as one line of JSON: indenting 100,000 operators takes ten times as long."""
+        """Write the graph as one line of JSON, because indenting 100,000 operators takes ten times as
+        long."""
         return write_whole(path, json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False) + "\n")
 
     @classmethod
@@ -307,12 +314,13 @@ class ComputationGraph:
 
 
 def _read_operators(columns: dict[str, Any], version: int) -> tuple[Operator, ...]:
-    """Operators from their columns; version 1 lacks sizes, types of inputs, and what the forward pass alone needs."""
+    """Operators from their columns; version 1 lacks sizes, input types, and the forward pass's own
+    figures."""
     columns["output_shape"] = [tuple(int(n) for n in shape) for shape in columns["output_shape"]]
     count = len(columns["name"])
     if version == 1:
         columns["input_dtype"] = columns["weight_dtype"] = [""] * count
-        # A backward pass starts about two kernels for one of the forward pass.
+        # A backward pass launches about two kernels for each of the forward pass.
         columns["forward_kernel_count"] = [kernels / 3 for kernels in columns["kernel_count"]]
         columns["training_only"] = [kind in ("dropout", "loss") for kind in columns["kind"]]
     columns["sizes"] = _read_sizes({} if version == 1 else columns["sizes"], count)
@@ -337,7 +345,7 @@ def _read_sizes(columns: dict[str, list[int]], count: int) -> list[OperatorSizes
 
 
 def chain(operators: Iterable[Operator], name: str = "chain") -> ComputationGraph:
-    """A graph whose operators follow one another, each handing on what it writes."""
+    """A graph of consecutive operators, each passing on what it writes."""
     ops = tuple(operators)
     return ComputationGraph(
         name, ops, tuple(TensorEdge(i, i + 1, op.bytes_written) for i, op in enumerate(ops[:-1]))

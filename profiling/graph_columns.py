@@ -1,4 +1,4 @@
-"""Operators as numpy columns: what cost models and encoders compute with."""
+"""Operators as NumPy columns, the input of cost models and encoders."""
 
 from __future__ import annotations
 
@@ -37,9 +37,9 @@ COLUMNS = (*COUNT_COLUMNS, *SIZE_COLUMNS, *CODE_COLUMNS, "output_elements")
 def columns_of(operators: Sequence[Operator]) -> dict[str, NDArray[np.float64]]:
     """Every column by its name, [N] each, as float64.
 
-    Names are those of `Operator` and `OperatorSizes`. `kind` is an index into `profiling.operators.KINDS` (unknown kinds are
-    `other`), types are indices into `profiling.operators.DTYPES` (-1 where not known), and `output_elements` is the
-    product of the output's shape.
+    Names are those of `Operator` and `OperatorSizes`. `kind` is an index into `profiling.operators.KINDS`
+    (unknown kinds are `other`), types are indices into `profiling.operators.DTYPES` (-1 if unknown), and
+    `output_elements` is the product of the output's shape.
     """
     sizes = [op.sizes for op in operators]
     columns = {name: _array(getattr(op, name) for op in operators) for name in COUNT_COLUMNS}
@@ -56,13 +56,15 @@ def _array(values: Iterable[float]) -> NDArray[np.float64]:
 
 
 def gradient_layers(operators: Sequence[Operator], edges: Sequence[TensorEdge]) -> NDArray[np.int64]:
-    """[2, N] the atomic layer of an operator's own parameters [0], and the last one that its inputs depend on [1].
+    """[2, N] atomic layer of an operator's own parameters [0], and the last one that its inputs depend on
+    [1].
 
-    -1 where there is none. With the first k layers frozen, autograd computes the gradient of the parameters where [0] is k
-    or more, and that of the inputs where [1] is. Parameters of no layer are never frozen.
+    -1 if there is none. With the first k layers frozen, autograd computes the gradient of the parameters if
+    [0] is at least k, and that of the inputs if [1] is. Parameters outside any layer are never frozen.
     """
     never_frozen = np.iinfo(np.int64).max
-    # Tied weights are counted where they are used first; a product without parameters of its own still has its layer.
+    # Tied weights are counted where they are first used; a product without parameters of its own still has
+    # its layer.
     own = [
         never_frozen
         if op.parameter_bytes > 0 > op.layer_index

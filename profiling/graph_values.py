@@ -1,4 +1,5 @@
-"""Checks of the values in a stored graph, so that a damaged file is refused before it gives an answer of NaN."""
+"""Checks the values of a stored graph, so that a damaged file is rejected before it gives an answer of
+NaN."""
 
 from __future__ import annotations
 
@@ -9,24 +10,26 @@ import numpy as np
 
 from profiling.errors import InputError
 
-# Numbers that may be less than 0, or must be more.
+# Minimum of numbers that may be negative, or must be positive.
 _LEAST = {"layer_index": -1, "repeat": 1, "batch_size": 1}
 
 
 def check_values(name: str, field_type: str, values: Any) -> None:
-    """Raise unless each of `values`, one field of a graph or of all its operators, is what its type says.
+    """Check `values`, one field of a graph or of all its operators, against the field's type.
 
-    Numbers are finite and not negative (`layer_index` is -1 or more, `repeat` and `batch_size` are 1 or more).
+    Numbers must be finite and not negative (`layer_index` at least -1, `repeat` and `batch_size` at least 1).
 
     Args:
+        name: name of the field.
         field_type: as annotated: `float`, `int`, `bool` or `str`; any other passes.
+        values: the values.
 
     Raises:
-        InputError: a value is not.
+        InputError: a value is invalid.
     """
     if field_type in ("float", "int"):
         least = _LEAST.get(name, 0)
-        # [N]; a string or None among numbers makes it an array of another kind.
+        # [N]; a string or None among numbers gives an array of another kind.
         array = np.asarray(values)
         kinds = "iuf" if field_type == "float" else "iu"
         if array.size and not (
@@ -44,7 +47,11 @@ def check_values(name: str, field_type: str, values: Any) -> None:
 
 
 def check_scalars(scalars: dict[str, Any], known: tuple[Field[Any], ...]) -> None:
-    """Raise `InputError` unless the totals and names of a graph are what their fields say."""
+    """Check the totals and names of a graph against their fields.
+
+    Raises:
+        InputError: a value is invalid.
+    """
     for field in known:
         if field.name in scalars:
             check_values(field.name, str(field.type), [scalars[field.name]])

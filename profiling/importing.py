@@ -10,13 +10,15 @@ from profiling.errors import InputError
 
 
 def import_attribute(name: str, expected: str) -> object:
-    """The object called `module:attribute`; the module is looked for in the current folder, too. This runs its code.
+    """The object called `module:attribute`, also looked up in the current folder. This runs the module's
+    code.
 
     Args:
+        name: `module:attribute`.
         expected: what it should be, for the error.
 
     Raises:
-        InputError: no such module or attribute, or the module's own import fails.
+        InputError: no such module or attribute, or importing the module fails.
     """
     where, _, attribute = name.partition(":")
     if str(Path.cwd()) not in sys.path:
@@ -25,7 +27,7 @@ def import_attribute(name: str, expected: str) -> object:
         value: object = importlib.import_module(where)
         for part in attribute.split("."):
             value = getattr(value, part)
-    except Exception as error:  # whatever the user's own code raises
+    except Exception as error:  # anything that the user's code may raise
         got = (
             str(error)
             if isinstance(error, ImportError | AttributeError)

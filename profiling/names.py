@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
-# A list of up to so many names is shown whole; where none is near, of up to `_LONG`.
+# Lists of up to `_SHORT` names are shown whole; up to `_LONG` if no name is similar.
 _SHORT = 8
 _LONG = 30
 
@@ -24,7 +24,7 @@ def near_names(wanted: str, known: Iterable[str]) -> list[str]:
 
 
 def one_of(wanted: str, known: Iterable[str]) -> str:
-    """The `expected` text of an error: from a long list only the names similar to `wanted`, or else the first
+    """The `expected` text of an error: all names, or of many only those similar to `wanted`, or the first
     ones.
 
     >>> one_of("fif", ["sjf", "fifo", "srtf"])

@@ -1,4 +1,4 @@
-"""`OperatorSizes`: the dimensions of an operator that decide how fast a device runs it."""
+"""`OperatorSizes`: the dimensions of an operator that determine its speed on a device."""
 
 from __future__ import annotations
 
@@ -7,29 +7,31 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class OperatorSizes:
-    """Dimensions of **one** execution; 0 where an operator has no such dimension or its source does not say.
+    """Dimensions of **one** execution; 0 if an operator has no such dimension or its source does not state
+    it.
 
-    A contraction is the batched matrix product (`gemm_batch`, `gemm_m`, `gemm_n`, `gemm_k`) that computes it, batch
-    samples included:
+    A contraction is given as the batched matrix product (`gemm_batch`, `gemm_m`, `gemm_n`, `gemm_k`) that
+    computes it, batch samples included:
 
-    * convolution: groups, positions of the output over all samples, output channels of a group, input channels of a
-      group times kernel taps (implicit GEMM; Chetlur et al., "cuDNN", 2014);
-    * transposed convolution: groups, positions of the input, output channels of a group times taps, input channels of
-      a group;
+    * convolution: groups, positions of the output over all samples, output channels of a group, input
+      channels of a group times kernel taps (implicit GEMM; Chetlur et al., "cuDNN", 2014);
+    * transposed convolution: groups, positions of the input, output channels of a group times taps, input
+      channels of a group;
     * linear and matmul: products, rows, columns, contracted length;
     * attention: samples times heads, queries, keys, width of a head (the product of queries and keys);
-    * recurrent: layers times directions, samples, gates times hidden width, hidden width (the product of one step).
+    * recurrent: layers times directions, samples, gates times hidden width, hidden width (the product of one
+      step).
 
     Attributes:
-        steps: time steps of a recurrent layer that wait for each other.
+        steps: sequential time steps of a recurrent layer.
         kernel_depth, kernel_height, kernel_width: taps of a convolution or pooling window.
         stride_height, stride_width, dilation, groups: of a convolution or pooling window.
-        input_channels, output_channels: of a convolution, pooling, resize or batch/group norm; features of a recurrent
-            layer's input and output.
+        input_channels, output_channels: of a convolution, pooling, resize or batch/group norm; features of a
+            recurrent layer's input and output.
         input_depth, input_height, input_width: spatial size that the same operators read.
         heads, query_length, key_length, head_width: of attention.
-        reduction_size, reduction_count: elements that share one statistic (norm, softmax, reduction, pooling window,
-            classes of a loss), and how many such groups there are.
+        reduction_size, reduction_count: number of elements that share one statistic (norm, softmax,
+            reduction, pooling window, classes of a loss), and number of such groups.
         table_rows, table_width: of an embedding.
     """
 
@@ -72,12 +74,13 @@ def window_sizes(
     dilation: int = 1,
     groups: int = 1,
 ) -> dict[str, int]:
-    """Fields that a convolution and a pooling window share.
+    """Fields common to convolution and pooling windows.
 
     Args:
         spatial: of the input, 1 to 3 dimensions, the width last.
         channels: of input and output.
-        kernel, stride: per spatial dimension; one number serves for all.
+        kernel, stride: per spatial dimension; a single number applies to all.
+        dilation, groups: of the window.
     """
     rank = len(spatial)
     kernel = kernel * rank if len(kernel) == 1 else kernel

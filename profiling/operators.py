@@ -1,7 +1,7 @@
-"""Canonical operator kinds: one table for what torch, ONNX and PipeDream call the same thing.
+"""Canonical operator kinds: one table of the names that torch, ONNX and PipeDream use for the same operator.
 
-FLOPs follow `torch.utils.flop_counter`: a multiply-add of a contraction (matrix product, convolution, attention,
-recurrent cell) counts 2; every other operator counts by the bytes it moves, which is what bounds it.
+FLOPs follow `torch.utils.flop_counter`: a multiply-add of a contraction (matrix product, convolution,
+attention, recurrent cell) counts 2; every other operator counts by the bytes it moves, which limit its speed.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ _DTYPE_INDEX = {name: i for i, name in enumerate(DTYPES)}
 
 
 def dtype_index(name: str) -> int:
-    """Position of a type in `DTYPES`; -1 for others and for the empty name of a type that is unknown."""
+    """Position of a type in `DTYPES`; -1 for others, and for the empty name of an unknown type."""
     return _DTYPE_INDEX.get(name, -1)
 
 

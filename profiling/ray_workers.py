@@ -1,4 +1,5 @@
-"""Tasks spread over the nodes of a Ray cluster, one worker on each; what a dead worker was doing is done by another.
+"""Distributes tasks over the nodes of a Ray cluster, one worker per node; a dead worker's task is given to
+another.
 
 Ray is optional: `pip install 'cotenant[ray]'`, on every node and in the version of the cluster.
 """
@@ -19,21 +20,22 @@ from profiling.errors import CotenantError, UnavailableError
 Task = TypeVar("Task")
 Result = TypeVar("Result")
 
-# A task whose worker died so often is not handed out again: it may be what kills them.
+# A task is not handed out again after its worker has died this often, because it may be the cause.
 MOST_DEATHS = 3
-# How long to wait for a node when there is none (left), and how often to look for new ones.
+# How long to wait for a node if there is none (left), and how often to look for new ones.
 PATIENCE_S = 30.0
 _LOOK_S = 2.0
 
 
 class RayWorkers(Generic[Task, Result]):
-    """Workers on a cluster; a context that gives them back.
+    """Workers on a cluster, as a context that releases them.
 
     Args:
         address: of the cluster, like `10.0.0.1:6379`, `ray://...` or `auto`.
-        make: called once on each worker; it returns what carries out a task there. Importable on the nodes.
-        on_gpus: one worker for each GPU of a node, which sees that GPU alone, rather than one for each node.
-        patience_s: how long to wait for a node when there is none.
+        make: called once on each worker; returns the function that runs a task there. Must be importable on
+            the nodes.
+        on_gpus: one worker per GPU of a node, which sees only that GPU, instead of one per node.
+        patience_s: how long to wait for a node if there is none.
 
     Raises:
         UnavailableError: Ray is not installed, or no cluster answers.
@@ -69,13 +71,14 @@ class RayWorkers(Generic[Task, Result]):
         self._streams.close()
 
     def run(self, tasks: Iterable[Task]) -> Iterator[tuple[Task, Result]]:
-        """Each task with its result, in the order in which they end.
+        """Each task with its result, in order of completion.
 
-        `tasks` are drawn one at a time, when a worker is free. Tasks that outlived `MOST_DEATHS` workers are in
-        `given_up` afterwards.
+        `tasks` are drawn one at a time, when a worker is free. Tasks that outlived `MOST_DEATHS` workers are
+        in `given_up` afterwards.
 
         Raises:
-            CotenantError: a task raised it. UnavailableError: no node is left, or none came.
+            CotenantError: a task raised it.
+            UnavailableError: no node is left, or none came.
         """
         source, again, deaths = iter(tasks), deque[Task](), Counter[int]()
         busy: dict[Any, tuple[tuple[str, int], Task]] = {}
@@ -113,7 +116,7 @@ class RayWorkers(Generic[Task, Result]):
                 try:
                     result = self.ray.get(reference)
                 except CotenantError as error:
-                    # Ray's error is of the task's class, too, but not that very error.
+                    # Ray's error has the task's class, too, but is not the original error.
                     raise getattr(error, "cause", error) from None
                 except self.ray.exceptions.RayTaskError:
                     raise
@@ -125,7 +128,7 @@ class RayWorkers(Generic[Task, Result]):
                     yield task, result
 
     def _look_for_nodes(self) -> None:
-        """A worker for every place that has none."""
+        """Start a worker wherever there is none."""
         if time.monotonic() - self._looked < _LOOK_S and self._workers:
             return
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
@@ -148,7 +151,7 @@ class RayWorkers(Generic[Task, Result]):
 
 
 class _Worker:
-    """Lives on a node."""
+    """Runs on a node."""
 
     def __init__(self, make: Callable[[], Callable[[Any], Any]]) -> None:
         self.carry_out = make()
@@ -158,7 +161,7 @@ class _Worker:
 
 
 def stdout_without_ray() -> AbstractContextManager[Any]:
-    """What Ray prints of nodes that die goes to stderr, whatever it is told: stdout may be one JSON value."""
+    """Redirect Ray's messages about dying nodes to stderr, because stdout may be one JSON value."""
     return redirect_stdout(sys.stderr)
 
 

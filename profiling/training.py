@@ -1,4 +1,5 @@
-"""`TrainingJob`: one training step of a model, the same code for capture on `meta` and for measuring on a device."""
+"""`TrainingJob`: one training step of a model, the same code for capture on `meta` and measuring on a
+device."""
 
 from __future__ import annotations
 
@@ -20,13 +21,14 @@ AUTOCAST = "amp"
 
 @dataclass(frozen=True)
 class Phase:
-    """One optimiser's part of a step; most models have one, adversarial ones have several.
+    """One optimiser's part of a step; most models have one, adversarial ones several.
 
     Attributes:
-        loss: `(model, batch, memo) -> scalar`; `memo` is a dictionary that the phases of one step share.
+        loss: `(model, batch, memo) -> scalar`; `memo` is a dictionary shared by the phases of one step.
         trains: names of the sub-modules whose parameters this phase's optimiser updates; empty for all.
-        shares_forward: whether the phases of a step have one forward pass: its graph outlives this phase's backward pass,
-            which reaches the phase's own parameters only, and all parameters are updated after the last of them.
+        shares_forward: whether the phases of a step share one forward pass. Its graph is then kept beyond
+            this phase's backward pass, which only reaches the phase's own parameters, and all parameters are
+            updated after the last phase.
     """
 
     loss: Loss
@@ -35,10 +37,10 @@ class Phase:
 
 
 def make_optimizer(name: str, parameters: Sequence[nn.Parameter]) -> torch.optim.Optimizer | None:
-    """The optimiser of that name with its usual hyper-parameters; None when nothing is trained, or for `none`.
+    """The optimiser of that name with its usual hyper-parameters; None if nothing is trained, or for `none`.
 
     Raises:
-        InputError: the name is none of `profiling.workload.OPTIMIZERS`.
+        InputError: the name is not in `profiling.workload.OPTIMIZERS`.
     """
     if not parameters or name == "none":
         return None
@@ -60,17 +62,17 @@ class TrainingJob:
 
     Args:
         model: root module, already in training mode, on its device and in its data type.
-        batch: whatever the phases' losses take; its tensors stay on the device.
+        batch: input of the phases' losses; its tensors stay on the device.
         phases: parts of a step, in order.
         batch_size: samples per forward/backward pass.
         optimizer: one of `profiling.workload.OPTIMIZERS`, the same kind for every phase.
-        precision: one of `profiling.workload.PRECISIONS`; `amp` runs the forward pass under autocast; on a GPU, `tf32`
-            switches TF32 on for this process, and every other switches it off.
+        precision: one of `profiling.workload.PRECISIONS`; `amp` runs the forward pass under autocast; on a
+            GPU, `tf32` enables TF32 for this process, and every other precision disables it.
         gradient_accumulation: forward/backward passes per optimiser step.
 
     Attributes:
         samples_per_step: `batch_size * gradient_accumulation`.
-        optimizers: one per phase; None where everything that the phase trains is frozen, and with `none`.
+        optimizers: one per phase; None if everything that the phase trains is frozen, and with `none`.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class TrainingJob:
         """One training step: per phase forward, loss, backward, optimiser.
 
         Args:
-            mark: told `forward`, `backward` and `optimizer` as each part ends.
+            mark: called with `forward`, `backward` and `optimizer` as each part ends.
 
         Returns:
             the last phase's loss, a scalar on the device (not waited for).
@@ -172,7 +174,7 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 def atomic_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Modules that hold parameters of their own, in module order: the unit of freezing.
+    """Modules with parameters of their own, in module order: the unit of freezing.
 
     A module whose parameters all belong to an earlier one (tied weights) is not a layer of its own.
     """
@@ -187,7 +189,7 @@ def atomic_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
 
 
 def freeze_prefix(model: nn.Module, count: int) -> None:
-    """Stop training the first `count` atomic layers; their forward pass goes on as before.
+    """Stop training the first `count` atomic layers; their forward pass is unchanged.
 
     Raises:
         InputError: the model has fewer layers.
@@ -203,10 +205,11 @@ def freeze_prefix(model: nn.Module, count: int) -> None:
 
 
 def checkpoint_blocks(model: nn.Module) -> int:
-    """Recompute activations in the backward pass, block by block, and return the number of blocks.
+    """Recompute activations in the backward pass, block by block; returns the number of blocks.
 
-    A block is a member of an outermost `Sequential` or `ModuleList` that has two or more atomic layers; where a list
-    has no such member, it is one block itself. Only their inputs are then kept from forward to backward.
+    A block is a member of an outermost `Sequential` or `ModuleList` with two or more atomic layers; a list
+    without such a member is one block itself. Only the inputs of blocks are then kept from forward to
+    backward.
     """
     blocks: list[nn.Module] = []
 

@@ -1,4 +1,4 @@
-"""`Workload`: a training job and its options, written `NAME[:key=value,...]`; `ColocationSet`: jobs on one device."""
+"""`Workload`: a job and its options, written `NAME[:key=value,...]`; `ColocationSet`: jobs on one device."""
 
 from __future__ import annotations
 
@@ -15,8 +15,8 @@ COMPILERS = ("eager", "compile")
 MEMORY_LAYOUTS = ("contiguous", "channels-last")
 OPTIMIZERS = ("sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad", "none")
 SHARING_MODES = ("time-slice", "mps", "mig")
-#: A step takes a microsecond to two weeks; what lies outside is a wrong unit, or an attempt to make a calculation
-#: overflow or go on forever.
+#: A step takes a microsecond to two weeks; values outside have a wrong unit, or are an attempt to make a
+#: calculation overflow or run forever.
 STEP_TIMES_S = (1e-6, 1.2e6)
 
 #: No process that trains takes less; a smaller number has another unit.
@@ -24,7 +24,11 @@ LEAST_MEMORY_BYTES = 1e6
 
 
 def check_step_time(step_time_s: float) -> None:
-    """Raise `InputError` for a step time that no job has."""
+    """Check that a step time is plausible.
+
+    Raises:
+        InputError: it is outside `STEP_TIMES_S`.
+    """
     least, most = STEP_TIMES_S
     if not least <= step_time_s <= most:
         raise InputError(
@@ -36,11 +40,11 @@ def check_step_time(step_time_s: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class SoloProfile:
-    """What the caller measured of a job that ran alone on the device in question. Every field may be missing.
+    """The caller's measurements of a job alone on the device in question. Every field may be missing.
 
     Attributes:
         step_time_s: seconds per optimiser step.
-        memory_bytes: what the process takes on the device, its context included.
+        memory_bytes: device memory of the process, context included.
         utilization_ratio: share of time in which a kernel ran, 0 to 1.
         memory_bandwidth_ratio: share of time in which device memory was read or written, 0 to 1.
     """
@@ -68,26 +72,29 @@ _SOLO_KEYS = tuple(f.name for f in fields(SoloProfile))
 
 @dataclass(frozen=True, slots=True)
 class Workload:
-    """A model with its training options; hashable, so that it serves as the key of every cache.
+    """A model with its training options; hashable, as the key of every cache.
 
     Attributes:
         model: a zoo name, `graph:<content hash>` of a registered graph, or (local commands only) a path or
             `module:factory`.
-        batch_size: samples per forward/backward pass and GPU (a step takes `gradient_accumulation` of them); None takes
-            the zoo entry's default.
-        sequence_length: tokens per sample where the model has such a thing; None takes the default.
-        image_size: pixels along an image's side where the model takes other than its default; None takes that.
-        mode: `training` (a step is forward, backward and optimiser) or `inference` (a step is one forward pass).
+        batch_size: samples per forward/backward pass and GPU (a step takes `gradient_accumulation` of them);
+            None takes the zoo entry's default.
+        sequence_length: tokens per sample, if the model has this option; None takes the default.
+        image_size: pixels along an image's side, if other than the model's default; None takes the default.
+        mode: `training` (a step is forward, backward and optimiser) or `inference` (a step is one forward
+            pass).
         precision: `fp32`, `tf32`, `amp` (fp16 autocast), `fp16`, `bf16`, `fp64`.
         framework: `torch` or `tensorflow`.
         compiler: `eager`, or `compile` (torch.compile or XLA).
         memory_layout: of images: `contiguous` (NCHW) or `channels-last` (NHWC).
-        data_on_device: the batch waits on the device: no input pipeline, no copy from the host.
-        optimizer: one of `OPTIMIZERS` (`none`: a step ends with the backward pass); None takes the zoo entry's default.
-        frozen_prefix: number of first atomic layers that are not trained.
+        data_on_device: the batch is resident on the device: no input pipeline, no copy from the host.
+        optimizer: one of `OPTIMIZERS` (`none`: a step ends with the backward pass); None takes the zoo
+            entry's default.
+        frozen_prefix: number of leading atomic layers that are not trained.
         gradient_accumulation: forward/backward passes per optimiser step.
         activation_checkpointing: recompute activations in the backward pass.
-        sm_share_ratio: most of the device's SMs that the process may use at a time (the active-thread percentage of MPS).
+        sm_share_ratio: largest share of the device's SMs that the process may use at a time (the
+            active-thread percentage of MPS).
         solo: optional measurements of this job alone.
     """
 
@@ -161,7 +168,10 @@ class Workload:
     def from_mapping(cls, values: dict[str, Any]) -> Workload:
         """Build from a JSON object whose keys are the fields of `Workload` and `SoloProfile`.
 
-        `workload` is accepted for `model`. Raises `InputError` as `parse` does.
+        `workload` is accepted for `model`.
+
+        Raises:
+            InputError: as for `parse`.
         """
         values = dict(values)
         if "workload" in values and "model" not in values:
@@ -183,11 +193,11 @@ class Workload:
         return cls(**rest, solo=SoloProfile(**numbers))
 
     def without_solo(self) -> Workload:
-        """The same job with its solo measurements dropped: the key of its graph and of its encoding."""
+        """The same job without its solo measurements: the key of its graph and of its encoding."""
         return self if self.solo == _UNMEASURED else replace(self, solo=_UNMEASURED)
 
     def captured(self) -> Workload:
-        """The job whose graph this job's is read from: what only masks, scales or times a graph is left out."""
+        """The job whose graph this job uses: options that only mask, scale or time a graph are dropped."""
         return Workload(**{name: getattr(self, name) for name in _CAPTURED})
 
     def to_mapping(self) -> dict[str, Any]:
@@ -243,9 +253,11 @@ _CAPTURED = (
 
 
 def option_value(key: str, text: str, where: str) -> Any:
-    """The value of a job option from its text, as it stands in a SPEC.
+    """The value of a job option from its text in a SPEC.
 
     Args:
+        key: name of the option.
+        text: its text.
         where: what the text is part of, for the error.
 
     Raises:
@@ -274,7 +286,7 @@ class ColocationSet:
 
     Attributes:
         device: catalogue name of the GPU type.
-        workloads: members; their order carries no meaning.
+        workloads: members; their order is not significant.
         sharing: `time-slice`, `mps` or `mig`.
     """
 

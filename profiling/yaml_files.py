@@ -1,4 +1,4 @@
-"""YAML as YAML means it: a key that stands twice in a mapping is an error, where PyYAML keeps the last value without a word."""
+"""Strict YAML: a duplicate key in a mapping is an error, where PyYAML silently keeps the last value."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _MERGE = "tag:yaml.org,2002:merge"
 
 
 class _Loader(yaml.SafeLoader):
-    """`SafeLoader` without repeated keys. A key may still replace one that `<<` brings along."""
+    """`SafeLoader` without duplicate keys. A key may still override one merged by `<<`."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         lines: dict[str, int] = {}
@@ -32,10 +32,10 @@ class _Loader(yaml.SafeLoader):
 
 
 def read_yaml(text: str) -> Any:
-    """The one document of a YAML text.
+    """Parse a text with one YAML document.
 
     Raises:
-        InputError: a mapping has a key twice.
+        InputError: a mapping has a duplicate key.
         yaml.YAMLError: the text is not YAML.
     """
     return yaml.load(text, _Loader)
