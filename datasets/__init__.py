@@ -1,1 +1,1 @@
-"""Tidy tables of measurements, importers of others' data, named splits and the graph dataset."""
+"""Tidy tables of measurements, importers of public data, named splits and the graph dataset."""

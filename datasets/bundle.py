@@ -23,11 +23,12 @@ class Bundle:
 
     Attributes:
         target: a name of `datasets.targets`.
-        frame: rows of the target's table, with their targets; in a test bundle everything measured with them
-            is empty. Of co-location sets all members are there, partners without a target included.
-        solo: solo runs of the members of sets, from the same campaigns: known beforehand, so on both sides. Empty where a
-            protocol withholds them, and for targets of other tables.
-        known: further tables that are known beforehand, by name.
+        frame: rows of the target's table, with their targets; in a test bundle, everything measured together
+            with the targets is empty. Co-location sets have all their members, including partners without a
+            target.
+        solo: solo runs of the members of sets, from the same campaigns. They are known beforehand, so they
+            are on both sides. Empty if a protocol withholds them, and for targets of other tables.
+        known: further tables known beforehand, by name.
     """
 
     target: str
@@ -44,7 +45,7 @@ class Bundle:
 
     @property
     def colocation(self) -> pd.DataFrame:
-        """The members of the sets; no rows where the target is of another table."""
+        """The members of the sets; no rows if the target is in another table."""
         return self.frame if self.what.table == "colocation" else self.frame.iloc[:0]
 
     @property
@@ -54,9 +55,10 @@ class Bundle:
 
     @property
     def y(self) -> Floats:
-        """[n] the target of each of `rows`; NaN where it was not measured (a hard-coded value, a bound, a test bundle).
+        """[n] the target of each of `rows`; NaN if it was not measured (a hard-coded value, a bound, a test
+        bundle).
 
-        A censored ratio is given as the bound it is: see `censored`.
+        A censored ratio is given as the bound that it is: see `censored`.
         """
         rows = self.rows
         values = rows[self.what.column].to_numpy(dtype=np.float64, na_value=np.nan)

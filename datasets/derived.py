@@ -1,4 +1,7 @@
-"""Columns that follow from others, so that the two cannot disagree: a job's options from its SPEC, a set's processes from its members."""
+"""Columns derived from others, so that the two cannot disagree.
+
+They are a job's options, from its SPEC, and a set's processes, from its members.
+"""
 
 from __future__ import annotations
 
@@ -31,10 +34,11 @@ def fill_derived(fields: tuple[Field, ...], data: dict[str, pd.Series]) -> list[
     """Fill the empty cells of derived columns in place, and convert them to their types.
 
     Args:
-        data: columns by name; `workload` and `set_id` are typed, derived ones may be of objects.
+        fields: the table's columns.
+        data: columns by name; `workload` and `set_id` are typed, derived ones may contain objects.
 
     Returns:
-        (row from 0, column, what follows, what was given) of cells that disagree.
+        (row from 0, column, derived value, given value) of cells that disagree.
     """
     import pandas as pd
 
@@ -75,5 +79,5 @@ def _disagree(field: Field, given: pd.Series, follows: pd.Series) -> pd.Series:
     if field.kind not in ("integer", "number"):
         return given != follows
     gap = pd.to_numeric(follows, errors="coerce") - pd.to_numeric(given, errors="coerce")
-    # Others may run beside the members of a set, but not fewer than there are.
+    # Other processes may run beside the members of a set, but there are no fewer than the members.
     return gap > 0 if field.name == "processes" else gap.abs() > 1e-9

@@ -1,17 +1,17 @@
-"""Groups names: several names of one network are one architecture, and related ones are one family.
+"""Groups names: names of the same network are one architecture, and related architectures are one family.
 
-A family is what `by-family` splits hold out together. It is read off a name: without its collection and the prefixes that say who trained
-it, up to the first digit. Families that share a network are one.
+`by-family` splits hold out a family together. It is derived from a name: without its collection and the
+prefixes that state who trained it, up to the first digit. Families that share a network are merged.
 """
 
 from __future__ import annotations
 
 import re
 
-# Prefixes of timm's names that say whose weights or padding they are; the network is that without them.
+# Prefixes of timm's names for the origin of weights or padding; the network is the name without them.
 _PREFIXES = ("tf", "tv", "ssl", "swsl", "gluon", "legacy", "ig", "ese", "adv", "ens", "jx", "wide")
 _PREFIX = re.compile("^(?:" + "|".join(_PREFIXES) + ")_")
-# Families by their letters -> the family that has the same networks under its own name.
+# Family by letters -> family that has the same networks under its own name.
 _SAME = {"deit": "vit"}
 # Every cell is a family of its own.
 _SINGLE = ("nasbench",)

@@ -1,4 +1,4 @@
-"""Columns of tidy tables: name with unit, type, bounds, meaning; and columns shared by several tables."""
+"""Columns of tidy tables: name with unit, type, bounds and meaning; and columns shared by several tables."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any, Literal
 from profiling.workload import COMPILERS, FRAMEWORKS, MEMORY_LAYOUTS, MODES, PRECISIONS
 
 Kind = Literal["text", "integer", "number", "flag"]
-# Of a column in memory, by its kind.
+# Type of a column in memory, by its kind.
 DTYPES: dict[Kind, Any] = {"text": "str", "integer": "Int64", "number": "float64", "flag": "bool"}
 
 
@@ -19,13 +19,13 @@ class Field:
     Attributes:
         name: column name, with its unit.
         kind: `text`, `integer`, `number` or `flag`.
-        meaning: one line for people.
-        example: a value as it stands in the template.
-        required: False where the cell may be empty (the whole column may then be missing in a CSV).
+        meaning: one-line description.
+        example: a value for the template.
+        required: False if the cell may be empty (the whole column may then be missing in a CSV).
         least, most: inclusive bounds.
         above: exclusive lower bound.
-        choices: the only texts allowed.
-        derived: filled in from other columns where it is missing or empty; where it is given it must agree with them.
+        choices: the only valid texts.
+        derived: filled in from other columns if missing or empty; if given, it must agree with them.
     """
 
     name: str
@@ -100,7 +100,7 @@ SM_SHARE = Field(
     most=1,
     derived=True,
 )
-# Options of the job that decide its step; all of them stand in the SPEC, and are columns to filter and group by.
+# Options of the job that determine its step; all are in the SPEC, and are columns to filter and group by.
 JOB_OPTIONS = (
     text("mode", "training or inference", "training", choices=MODES, derived=True),
     text("framework", "what runs the step", "torch", choices=FRAMEWORKS, derived=True),

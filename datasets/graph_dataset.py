@@ -1,16 +1,20 @@
-"""Co-location sets as graphs of workloads, each with its computation graph: a PyTorch Geometric dataset on disk.
+"""Co-location sets as graphs of workloads, each with its computation graph: a PyTorch Geometric dataset on
+disk.
 
-A folder holds one file of sets and one of distinct computation graphs; a set refers to its members' graphs by number,
-so that a graph that a thousand sets share is stored, loaded and encoded once. The folder's name is a hash of everything
-that it was built from: the same rows give the same folder, and it is built once. Training reads its graphs from such a folder
-(`cotenant train --graphs`), so that nothing is captured again, nor need the models' code be there.
+A folder holds one file of sets and one of distinct computation graphs; a set refers to its members' graphs by
+number, so that a graph shared by a thousand sets is stored, loaded and encoded once. The folder's name is a
+hash of everything that it was built from: the same rows give the same folder, which is built once. Training
+can read its graphs from such a folder (`cotenant train --graphs`), so that nothing is captured again and the
+models' code is not needed.
 
 Layout of `ROOT/<hash>/`:
 
-* `sets.safetensors`: tensors over all sets and members, cut by `set_pointer`;
-* `graphs.safetensors`: operator features and edges of all distinct graphs, cut by `node_pointer` and `edge_pointer`;
-* `graphs.jsonl.gz`: the same graphs whole, one a line, as `ComputationGraph.to_dict` writes them;
-* `index.json`: set ids, workloads with the numbers of their graphs, devices, graph hashes, names of the feature columns.
+* `sets.safetensors`: tensors over all sets and members, split by `set_pointer`;
+* `graphs.safetensors`: operator features and edges of all distinct graphs, split by `node_pointer` and
+  `edge_pointer`;
+* `graphs.jsonl.gz`: the same graphs in full, one per line, as written by `ComputationGraph.to_dict`;
+* `index.json`: set ids, workloads with the numbers of their graphs, devices, graph hashes, names of the
+  feature columns.
 """
 
 from __future__ import annotations
@@ -154,8 +158,12 @@ class ColocationDataset(Dataset):
         return len(self.index["graph_hashes"])
 
     def computation_graph(self, number: int) -> Data:
-        """One distinct graph: `x` [n, len(OPERATOR_COLUMNS)], `kind` [n], `edge_index` [2, e], `edge_attr` [e, 1] bytes,
-        `totals` [1, 6] (parameters, gradients, optimiser state, activations, host input: bytes; kernels of the optimiser)."""
+        """One distinct graph.
+
+        It has `x` [n, len(OPERATOR_COLUMNS)], `kind` [n], `edge_index` [2, e], `edge_attr` [e, 1] bytes, and
+        `totals` [1, 6] (parameters, gradients, optimiser state, activations, host input: bytes; kernels of
+        the optimiser).
+        """
         node = slice(*(int(p) for p in self.graphs["node_pointer"][number : number + 2]))
         edge = slice(*(int(p) for p in self.graphs["edge_pointer"][number : number + 2]))
         return Data(
@@ -185,7 +193,7 @@ class ColocationDataset(Dataset):
         return {Workload.parse(text).captured(): number for text, number in specs}
 
     def graph_of(self, workload: Workload) -> ComputationGraph:
-        """The graph of a job in the dataset, captured now if missing; a graph source for training."""
+        """The graph of a job, captured now if it is not in the dataset; a graph source for training."""
         number = self._number_of.get(workload.captured())
         return _capture(workload) if number is None else self._whole_graphs[number]
 

@@ -1,4 +1,4 @@
-"""Look up the devices and models named in a user's rows and store them in the catalogue's spelling."""
+"""Looks up the devices and models named in a user's rows, and stores them in the catalogue's spelling."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ _ANY_MODEL = "a model of `cotenant zoo list`, or your own: module:factory, FILE.
 
 
 def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
-    """Look up the devices and the models of a typed table.
+    """Look up the devices and models of a typed table.
 
-    Devices and zoo models get the catalogue's spelling. A custom model (code, a file, or the hash of a captured graph) is
-    captured now. Its SPEC becomes that of the graph, which can be read without the code; `architecture` keeps the given
-    name. Runs the code that `workload` names.
+    Devices and zoo models get the catalogue's spelling. A custom model (code, a file, or the hash of a
+    captured graph) is captured now. Its SPEC becomes that of the graph, which can be read without the code;
+    `architecture` keeps the given name. This runs the code named in `workload`.
 
     Args:
-        frame: of any table, in its types and without faults.
+        frame: rows of any table, typed and without faults.
 
     Returns:
         the rows with those names, and a fault for each row with an unknown device or model.

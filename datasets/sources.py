@@ -237,8 +237,10 @@ def get_source(name: str) -> Source:
 
 
 def withheld(names: Iterable[str]) -> list[Source]:
-    """The sources among `names` that a shipped model may not learn from; unknown (your own) sources are
-    allowed."""
+    """The sources among `names` that a shipped model may not learn from.
+
+    Unknown sources (your own) are allowed.
+    """
     return [SOURCES[name] for name in sorted(set(names)) if name in SOURCES and not SOURCES[name].may_ship]
 
 

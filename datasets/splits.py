@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 SPLIT_FORMAT = "cotenant-split"
-# Kind: the column whose values are held out, and the number of folds that they are dealt to; None: a fold for each value.
+# Kind -> the column whose values are held out, and the number of folds over which they are distributed; None:
+# one fold per value.
 _RULES: dict[str, tuple[str, int | None]] = {
     "random": ("", 5),
     "by-pair": ("architecture", 5),
@@ -47,7 +48,7 @@ KINDS = tuple(_RULES)
 
 @dataclass(frozen=True, slots=True)
 class Fold:
-    """Units (set ids, families, ...) to learn from and to score; `name` says what is held out."""
+    """Units (set ids, families, ...) to learn from and to score; `name` states what is held out."""
 
     name: str
     train_set_ids: tuple[str, ...]
@@ -69,12 +70,12 @@ def make_split(
     Args:
         frame: the table; its order has no influence.
         kind: one of `KINDS`.
-        seed: of the assignment of values to folds, where there is a choice to make.
-        folds: their number, for kinds that deal values to folds; the others have one for each value.
-        unit: column whose values are moved whole.
+        seed: seed of the assignment of values to folds, if there is a choice.
+        folds: number of folds, for kinds that distribute values; the others have one per value.
+        unit: column whose values are never divided between sides.
 
     Returns:
-        folds in order of their names; each unit is in the test side of at least one.
+        folds ordered by name; each unit is in the test side of at least one.
 
     Raises:
         UnknownNameError: no such kind.
@@ -108,7 +109,7 @@ def make_split(
 
 
 def group_count(frame: pd.DataFrame, kind: str, unit: str = "set_id") -> int:
-    """The number of values that a split of that kind can hold out, i.e. its maximum number of folds."""
+    """Number of values that a split of that kind can hold out, which is its maximum number of folds."""
     return len(frozenset().union(*_groups(frame, kind, unit).values()))
 
 
@@ -145,7 +146,7 @@ def _groups(frame: pd.DataFrame, kind: str, unit: str) -> dict[str, frozenset[st
 
 
 def save_split(path: Path | str, folds: Iterable[Fold], **about: Any) -> Path:
-    """Write folds as JSON; `about` (kind, seed, data) goes with them."""
+    """Write folds as JSON, together with `about` (kind, seed, data)."""
     body = [{"name": f.name, "train": list(f.train_set_ids), "test": list(f.test_set_ids)} for f in folds]
     return write_json(path, {"format": SPLIT_FORMAT, "version": 1, **about, "folds": body})
 

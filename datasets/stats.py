@@ -1,4 +1,4 @@
-"""Statistics of a folder of tables, in numbers and in a plot."""
+"""Statistics of a folder of tables, as numbers and as a plot."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 
 def describe(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
-    """Rows by table and campaign, and of the co-location sets their number, members, architectures and ratios."""
+    """Rows by table and campaign, and number, members, architectures and ratios of the co-location sets."""
     campaigns: list[dict[str, Any]] = []
     colocation = tables["colocation"]
     for campaign, rows in colocation.groupby("campaign"):
@@ -52,7 +52,8 @@ def describe(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
 
 
 def plot(tables: dict[str, pd.DataFrame]) -> str:
-    """SVG: the distribution of co-located / solo throughput by campaign, and its mean for each pair of architectures."""
+    """SVG: distribution of co-located / solo throughput by campaign, and its mean per pair of
+    architectures."""
     import numpy as np
     from matplotlib.figure import Figure
 

@@ -40,7 +40,7 @@ def empty_table(name: str) -> pd.DataFrame:
 
 
 def make_table(name: str, rows: list[dict[str, Any]]) -> pd.DataFrame:
-    """A validated table of `rows`; keys that a row lacks are empty cells, or derived.
+    """A validated table of `rows`; keys missing from a row are empty cells, or derived.
 
     Raises:
         InputError: a row violates the schema.
@@ -67,8 +67,14 @@ def _typed(name: str, data: dict[str, list[Any]]) -> pd.DataFrame:
 def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.DataFrame, list[Fault]]:
     """Convert `frame` (of any types, as from a CSV) to the table's types and list all faults.
 
+    Args:
+        name: name of the table.
+        frame: the rows.
+        limit: most faults to list.
+
     Returns:
-        the typed frame (columns in order, meaningless where there are faults) and at most `limit` faults, by row.
+        the typed frame (columns in order, meaningless where there are faults) and at most `limit` faults, by
+        row.
     """
     import pandas as pd
     import pandera.pandas as pandera
@@ -222,10 +228,10 @@ def _incomplete_sets(frame: pd.DataFrame) -> list[Fault]:
 
 
 def validate_table(name: str, frame: pd.DataFrame, where: str | None = None) -> pd.DataFrame:
-    """`frame` in the table's types and column order.
+    """Convert `frame` to the table's types and column order.
 
     Raises:
-        InputError: the first fault (row, column, expected, got) and how many there are.
+        InputError: the first fault (row, column, expected, got), and how many there are.
     """
     typed, faults = find_faults(name, frame)
     if faults:
@@ -255,7 +261,8 @@ def table_bytes(name: str, frame: pd.DataFrame) -> bytes:
 
 
 def read_table(directory: Path | str, name: str) -> pd.DataFrame:
-    """Read and validate `directory/name.parquet`; columns that were not there when it was written are derived or empty.
+    """Read and validate `directory/name.parquet`; columns that were missing when it was written are derived
+    or empty.
 
     Raises:
         InputError: the table does not exist, is not Parquet, or violates the schema.
@@ -266,7 +273,11 @@ def read_table(directory: Path | str, name: str) -> pd.DataFrame:
 
 
 def sources_of(directory: Path | str, name: str) -> set[str]:
-    """Sources that have rows in `directory/name.parquet`; raises as `read_table` does where it is no Parquet file."""
+    """Sources with rows in `directory/name.parquet`.
+
+    Raises:
+        InputError: it is not a Parquet file.
+    """
     frame = _read_parquet(Path(directory) / f"{name}.parquet", name, ["source"])
     return set(frame["source"].astype(str))
 

@@ -18,17 +18,17 @@ _TOGETHER = (
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """One quantity.
+    """One target.
 
     Attributes:
         name: name in protocols and bundles.
-        table: whose rows are predicted.
+        table: table whose rows are predicted.
         column: its column.
-        unit: of errors, for people.
-        scale: from the column's unit to `unit`.
+        unit: unit of errors, as shown to users.
+        scale: factor from the column's unit to `unit`.
         hidden: columns that a test side must not contain.
         logarithmic: positive, and spread over decades: learned as a logarithm.
-        of_set: one value for each set rather than each row.
+        of_set: one value per set rather than per row.
         exponent: the column holds the logarithm of what is predicted and scored.
     """
 
@@ -96,7 +96,7 @@ TARGETS: dict[str, Target] = {
             "operators",
             "latency_s",
             "ms",
-            # Which kernel a library chose is known only once it ran.
+            # The kernel chosen by a library is known only after it ran.
             ("latency_s", "kernel", "warps_per_sm", "blocks_per_sm", "grid_blocks", "block_threads"),
             scale=1e3,
             logarithmic=True,

@@ -16,9 +16,11 @@ if TYPE_CHECKING:
 
 
 _OTHER_SEPARATORS = (";", "\t", "|")
-# Log of how far a ratio may be from that of its row's step times: a median of ratios is not the ratio of medians.
+# Largest log difference between a ratio and that of its row's step times: a median of ratios is not the ratio
+# of medians.
 _RATIO_APART = 0.2
-# Beyond what noise explains: a slowdown, or a percentage. Of the public measurements the largest is 1.5.
+# Larger than noise explains: a slowdown, or a percentage. The largest ratio in the public measurements is
+# 1.5.
 _LARGEST_RATIO = 2.0
 _MEMORY = ("memory_bytes", "set_memory_bytes", "lower_bound_bytes", "upper_bound_bytes")
 
@@ -66,7 +68,7 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
     except FileNotFoundError:
         raise InputError(f"no file at {source}", hint="check the path") from None
     except (pa.ArrowException, OSError) as error:
-        if getattr(error, "filename", None):  # a folder, or not ours to read
+        if getattr(error, "filename", None):  # a folder, or not readable
             raise
         raise InputError(
             f"{source} is not Parquet", expected="a complete Parquet file", got=str(error)
@@ -85,7 +87,11 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
 
 
 def _check_layout(source: Path, frame: pd.DataFrame) -> None:
-    """Raise `InputError` for a CSV with another separator, or with rows longer than its header."""
+    """Check a CSV's separator and the length of its rows.
+
+    Raises:
+        InputError: another separator, or rows longer than the header.
+    """
     import pandas as pd
 
     header = ",".join(frame.columns)
@@ -111,7 +117,8 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
     """Check one file of measurements, including the devices and models that it names (`datasets.names`).
 
     Returns:
-        the table it was held against, its rows in that table's types, and its faults (none: the rows are valid).
+        the table against which it was checked, its rows with that table's types, and its faults (none: the
+        rows are valid).
 
     Raises:
         InputError: the file cannot be read at all.
@@ -142,7 +149,8 @@ def _memory_in_other_units(frame: pd.DataFrame) -> list[Fault]:
 
 
 def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
-    """Ratios contradicted by the step times of their row, or impossible, e.g. slowdowns instead of throughput ratios."""
+    """Ratios that contradict their row's step times, or are impossible, e.g. slowdowns instead of throughput
+    ratios."""
     import numpy as np
 
     ratio = frame["throughput_ratio"]
@@ -161,14 +169,21 @@ def _fault(frame: pd.DataFrame, row: Any, column: Any, expected: str) -> Fault:
 
 
 def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> Path:
-    """Add valid rows to a table of `directory`. Sets that are there already are replaced, rows that are there already kept once.
+    """Add valid rows to a table of `directory`.
+
+    Sets that are already there are replaced; rows that are already there are kept once.
 
     Args:
+        directory: folder of tables.
+        table: name of the table.
+        rows: the rows.
         replace: replace all rows of the same sources.
 
     Raises:
-        InputError: together with what is there the rows are not valid (a set id given twice); nothing is written.
-        ConflictError: the rows claim a source that has an importer, or another process holds the folder for minutes.
+        InputError: together with the existing rows they are not valid (a set id given twice); nothing is
+            written.
+        ConflictError: the rows claim a source that has an importer, or another process holds the folder for
+            minutes.
     """
     import pandas as pd
 
@@ -198,6 +213,6 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
 
 
 def _as_tuples(frame: pd.DataFrame) -> list[tuple[object, ...]]:
-    """Rows that can be compared: two missing values are equal."""
+    """Rows as comparable tuples, in which two missing values are equal."""
     values = frame.astype(object)
     return list(values.where(values.notna(), None).itertuples(index=False, name=None))

@@ -1,4 +1,4 @@
-"""Measurements shipped with the project: our own only, with their card (`CARD.md`)."""
+"""Measurements shipped with the project (our own only), with their card (`CARD.md`)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ FOLDER = Path(__file__).parent
 
 
 def load() -> dict[str, pd.DataFrame]:
-    """The bundled tables; those that are not bundled are empty."""
+    """The bundled tables; tables that are not bundled are empty."""
     from datasets.schema import TABLES
     from datasets.tables import available_tables, empty_table, read_table
 

@@ -56,7 +56,7 @@ def write_source(name: str, tables: dict[str, pd.DataFrame], directory: Path | s
 
 
 def _merged(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> dict[str, bytes | None]:
-    """The changed tables of `directory`, as files; None if no rows are left."""
+    """The changed tables of `directory`, as files; None for a table without any rows left."""
     import pandas as pd
 
     from datasets.tables import available_tables, read_table, sources_of, table_bytes

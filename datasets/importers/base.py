@@ -122,7 +122,7 @@ def spec(model: str, **options: Any) -> str:
 
 
 def lookup(table: Mapping[str, T], name: str, where: object) -> T:
-    """`table[name]`.
+    """Look up `name` in `table`.
 
     Raises:
         InputError: no such name; with its location.
@@ -133,7 +133,8 @@ def lookup(table: Mapping[str, T], name: str, where: object) -> T:
 
 
 class CsvRows:
-    """Rows of a CSV file with typed cells whose errors name file, line, column, expected and actual value."""
+    """Rows of a CSV file with typed cells, whose errors name file, line, column, expected and actual
+    value."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         self.path = path
@@ -171,7 +172,7 @@ class CsvRows:
 
 @dataclass(frozen=True, slots=True)
 class CsvRow:
-    """One row; `number` and `integer` read a cell or raise `InputError` with its place."""
+    """One row; `number` and `integer` read a cell, or raise `InputError` with its location."""
 
     path: Path
     line: int
@@ -201,7 +202,7 @@ class CsvRow:
         try:
             value = int(text)
         except ValueError:
-            # Some tables write whole numbers as 1024.0.
+            # Some tables write integers as 1024.0.
             number = self.number(column)
             value = int(number)
             if value != number:

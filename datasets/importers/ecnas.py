@@ -1,8 +1,9 @@
-"""Training steps and power of NAS-Bench-101 cells on a Quadro RTX 6000 (EC-NAS-Bench, Bakhtiarifard et al., ICASSP 2024; MIT).
+"""Training steps and power of NAS-Bench-101 cells on a Quadro RTX 6000 (EC-NAS-Bench; MIT).
 
-`.../energy/SPACE/4_epochs/XX/CELL/repeat_N/results.json` for each run, `.../graphs/generated_graphs_SPACE.json` for the cells. A run
-trains four epochs and evaluates three times; the first evaluation's time holds TensorFlow's compilation, so a step is the training
-time between the last two divided by the steps between them. The input pipeline is part of it.
+Bakhtiarifard et al., ICASSP 2024. `.../energy/SPACE/4_epochs/XX/CELL/repeat_N/results.json` is one run,
+`.../graphs/generated_graphs_SPACE.json` has the cells. A run trains four epochs and evaluates three times.
+The time of the first evaluation includes TensorFlow's compilation, so a step is the training time between the
+last two evaluations divided by the steps in between. It includes the input pipeline.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ def read(folder: Path) -> Import:
     """Read every run and the cells' adjacency matrices below `folder`.
 
     Raises:
-        InputError: they are not there, a file is malformed, or a cell's graph is missing.
+        InputError: they are missing, a file is malformed, or a cell's graph is missing.
     """
     result = Import("ecnas")
     runs = find_files(folder, "energy/*/*/*/*/*/results.json")

@@ -1,11 +1,11 @@
-"""Step time and memory against frozen layers, on V100s (Gao et al., FrozenTraceAnalysis and TraceCollectionLibrary; no licence
-stated).
+"""Step time and memory by number of frozen layers, on V100s (no licence stated).
 
-Two layouts are read: a tidy `throughput.csv` and `memory.csv`, or clones with `APP/frozen/MODEL/placements.csv` (and
-`app_info.npy`) and `pytorch-cifar/memory/model_*.npy`, whose pickles are read as numpy arrays only.
+Gao et al., FrozenTraceAnalysis and TraceCollectionLibrary. Two layouts are read: a tidy `throughput.csv` and
+`memory.csv`, or clones with `APP/frozen/MODEL/placements.csv` (and `app_info.npy`) and
+`pytorch-cifar/memory/model_*.npy`, whose pickles are read as NumPy arrays only.
 
-Layers count as upstream's atomic layers, in module order. Layers were frozen after the model was wrapped for data
-parallelism, so the gradient exchange did not shrink with them.
+Layers are counted as upstream's atomic layers, in module order. Layers were frozen after the model was
+wrapped for data parallelism, so the gradient exchange did not shrink with them.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ def read(folder: Path) -> Import:
     """Read the tidy files, or clones of upstream.
 
     Raises:
-        InputError: neither is there, or a file is malformed.
-        UnsafeFileError: a pickle holds more than numpy arrays.
+        InputError: neither is present, or a file is malformed.
+        UnsafeFileError: a pickle contains anything but NumPy arrays.
     """
     result = Import("freezing")
     throughput = find_file(folder, "throughput.csv", required=False)
@@ -135,7 +135,7 @@ def _add_step(
     result.read += 1
     note = None
     if name == "yolov3-voc":
-        # Upstream measured these two first, without a warm-up; across GPUs its steps scatter by 11 %.
+        # Upstream measured these two first, without warm-up; its steps across GPUs scatter by 11 %.
         note = "warm-up" if frozen == 0 and batch in (4, 24) else "noisy" if gpus > 1 else None
     if note:
         result.flagged[note] += 1

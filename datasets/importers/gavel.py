@@ -1,7 +1,7 @@
 """Gavel's throughputs of jobs alone and in pairs (Narayanan et al., OSDI 2020; MIT).
 
-Two files, two campaigns. Their numbers for "the same" pair differ by a fifth on P100 and V100, so a pair is only ever
-set against a solo run of its own file. Steps per second:
+There are two files and two campaigns. Their numbers for "the same" pair differ by a fifth on P100 and V100,
+so a pair is only compared with a solo run of its own file. Values are steps per second:
 
     {gpu: {job: {"null": alone, other job: [of job, of other job]}}}
 
@@ -38,10 +38,10 @@ _NAME = re.compile(r"^(?P<model>[^( ]+)(?: \(batch size (?P<batch>\d+)\))?$")
 
 
 def read(folder: Path) -> Import:
-    """Read whichever of the two files `folder` holds, by upstream path or bare name.
+    """Read whichever of the two files `folder` has, by upstream path or bare name.
 
     Raises:
-        InputError: neither is there, or one is not what Gavel publishes.
+        InputError: neither is present, or one is not in Gavel's format.
     """
     result = Import("gavel")
     find_file(folder, *FILES.values())
@@ -134,7 +134,7 @@ def _add_pair(
 ) -> None:
     members = [_job(path, job) for job in jobs]
     if any(gpus > 1 for *_, gpus in members):
-        # The simulator of the paper never shares GPUs between distributed jobs: the cells were filled with 0.
+        # The paper's simulator never shares GPUs between distributed jobs, so these cells were filled with 0.
         result.dropped["multi-GPU pair, not profiled"] += 1
         return
     if 0 in rates:
@@ -160,7 +160,7 @@ def _add_pair(
             throughput_ratio=rate / alone[job],
             step_time_s=1 / rate,
             solo_step_time_s=1 / alone[job],
-            # The publisher caps a co-located rate at the solo rate; what was measured was at least that.
+            # The publisher caps a co-located rate at the solo rate; the measured one was at least that.
             censored=rate == alone[job],
             is_target=True,
         )
@@ -185,7 +185,7 @@ def _rate(path: Path, job: str, value: Any) -> float:
 
 
 def _fault(path: Path, key: str, expected: str, got: Any) -> InputError:
-    """An error that names the line on which `key` first stands."""
+    """An error that names the first line with `key`."""
     lines = path.read_text(encoding="utf-8").splitlines()
     line = next((number for number, text in enumerate(lines, 1) if f'"{key}"' in text), 0)
     return InputError(f"{path}, line {line}, job {key}", expected=expected, got=repr(got)[:80])

@@ -1,8 +1,9 @@
-"""Peak training memory of timm's networks on an A100 40 GB, and FakeTensor's estimates (GPUMemNet; no licence: evaluation only).
+"""Peak training memory of timm's networks on an A100 40 GB, and FakeTensor's estimates (GPUMemNet).
 
-`Related_works/FakeTensor/fake_tensor.xlsx`: one row for each run, `NAME_BATCH.out`. Columns headed GB hold MiB. Runs that crashed
-have a value like any other, that of the moment when they died; they show where memory falls or hardly rises with the batch,
-and where it is less than the step's tensors take together, which is what FakeTensor estimates.
+It has no licence, so it is for evaluation only. `Related_works/FakeTensor/fake_tensor.xlsx` has one row per
+run, `NAME_BATCH.out`. Columns headed GB hold MiB. A run that crashed has a value like any other, from the
+moment of the crash. Such runs are recognised where memory falls or hardly rises with the batch, and where it
+is below the total size of the step's tensors, which is what FakeTensor estimates.
 """
 
 from __future__ import annotations
@@ -16,10 +17,10 @@ from profiling.errors import InputError
 
 DEVICE = "a100"
 COLUMNS = ("Filename", "Batch Size", "Max GPU Memory (MiB)", "Last Numeric Value")
-# From the batch on at which a network's memory rises by less than this, its runs crashed.
+# From the batch at which a network's memory rises by less than this, its runs crashed.
 LEAST_SLOPE_RATIO = 0.5
 LEAST_SLOPE_MIB_PER_IMAGE = 5.0
-# Not run at their default size: their estimates are a fourteenth of what 1,024 pixels take.
+# Networks not run at their default size: their estimates are a fourteenth of those for 1,024 pixels.
 _IMAGE_SIZES = {"sam2_hiera_tiny": 224}
 _RUN = re.compile(r"(?P<name>.+)_(?P<batch>\d+)\.out")
 
@@ -28,7 +29,7 @@ def read(folder: Path) -> Import:
     """Read `fake_tensor.xlsx`.
 
     Raises:
-        InputError: it is not there or malformed; with the row.
+        InputError: it is missing or malformed; with the row.
     """
     result = Import("gpumemnet")
     (path,) = find_files(folder, "fake_tensor.xlsx")[:1]
@@ -73,7 +74,8 @@ def read(folder: Path) -> Import:
 
 
 def _alive(points: list[tuple[int, float]]) -> int:
-    """How many of a network's runs, by rising batch, did not crash; 0 where only one is left, which nothing confirms."""
+    """Number of a network's runs, by ascending batch, that did not crash; 0 if a single one is left,
+    unconfirmed."""
     first: float | None = None
     for position in range(1, len(points)):
         (batch, memory), (smaller, before) = points[position], points[position - 1]

@@ -1,13 +1,13 @@
-"""Co-location sets in ISACPP's CSV layout (Liu et al., TPDS 2025), for those who have such data.
+"""Co-location sets in ISACPP's CSV layout (Liu et al., TPDS 2025), for users who have such data.
 
-One folder a set, `A_32_and_B_64_in_RTX_4090` or `A_32_B_64_and_C_16_in_RTX_4090`, with
+There is one folder per set, `A_32_and_B_64_in_RTX_4090` or `A_32_B_64_and_C_16_in_RTX_4090`, with
 
-* `node_features.csv`: one row a member, its name under `Model name`;
+* `node_features.csv`: one row per member, its name under `Model name`;
 * `edges.csv`: `src, dst, performance degradation`: co-located / solo time of `dst`;
-* `labels.csv`: `execution_time, gpu_memory, pcie_band, gpu_util`, one row a member.
+* `labels.csv`: `execution_time, gpu_memory, pcie_band, gpu_util`, one row per member.
 
-Features and labels are min-max normalised by their authors, and their ranges are not in them; physical are the
-batch sizes (in the folder's name) and the slowdowns (on the edges), and these are what is imported.
+Features and labels were min-max normalised by their authors, and the ranges are not included. Only batch
+sizes (in the folder's name) and slowdowns (on the edges) are physical, and these are imported.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ def _read_set(result: Import, folder: Path) -> None:
         slowdowns.setdefault(row.text("dst"), []).append(row.number("performance degradation", above=0))
     result.read += len(names)
     if len(set(names)) < len(names):
-        # Edges name their ends: two members with the same name cannot be told apart.
+        # Edges name their ends, so two members with the same name cannot be distinguished.
         result.dropped["two members with the same name"] += len(names)
         return
     if any(name not in slowdowns for name in names):
@@ -83,7 +83,7 @@ def _read_set(result: Import, folder: Path) -> None:
 
 
 def _folder_name(folder: Path, names: list[str]) -> tuple[list[int], str]:
-    """(batch sizes, device) out of the folder's name."""
+    """(batch sizes, device) from the folder's name."""
     members = r"_(?:and_)?".join(re.escape(name) + r"_(\d+)" for name in names)
     match = re.fullmatch(members + "_in_(" + "|".join(DEVICES) + ")", folder.name)
     if match is None or len(names) < 2:

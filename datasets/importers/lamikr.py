@@ -1,8 +1,8 @@
 """Training and inference of torchvision's CNNs alone on eight GPUs (lamikr/pytorch-gpu-benchmark; MIT).
 
-`results/Nvidia/GPU/GPU__PRECISION_model_MODE_benchmark.csv`: a column is a network, a row one iteration in ms. An iteration copies
-the batch to the device and runs forward and, for training, backward; there is no optimiser step. `float` is TF32 from
-Ampere on, as torch's convolutions are by default.
+In `results/Nvidia/GPU/GPU__PRECISION_model_MODE_benchmark.csv`, a column is a network and a row one iteration
+in ms. An iteration copies the batch to the device and runs forward and, for training, backward; there is no
+optimiser step. `float` is TF32 from Ampere on, which is torch's default for convolutions.
 """
 
 from __future__ import annotations
@@ -33,12 +33,12 @@ DEFAULT_BATCH_SIZE, IMAGE_SIZE = 12, 224
 _NAME = re.compile(
     r"(?P<device>\w+)__(?P<precision>float|half|double)_model_(?P<mode>train|inference)_benchmark"
 )
-# Folders of several GPUs run DataParallel.
+# Folders with several GPUs used DataParallel.
 _SEVERAL = re.compile(r"_[2-9]X$")
 
 
 def read(folder: Path) -> Import:
-    """Read every `*_benchmark.csv` below `folder` that ran on one GPU of NVIDIA's.
+    """Read every `*_benchmark.csv` below `folder` from a single NVIDIA GPU.
 
     Raises:
         InputError: there are none, or one is malformed; with line and column.

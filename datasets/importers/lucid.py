@@ -1,7 +1,7 @@
 """Lucid's pairs on an RTX 3090 (Hu et al., ASPLOS 2023; S-Lab License 1.0: non-commercial use only).
 
-`single_data.csv` holds samples/s, SM %, memory-bandwidth % and MiB of each job alone; `colocate_info.csv` holds the speed
-of each member relative to its own solo speed, and SM %, bandwidth % and MiB of both together.
+`single_data.csv` has samples/s, SM %, memory-bandwidth % and MiB of each job alone; `colocate_info.csv` has
+the speed of each member relative to its solo speed, and SM %, bandwidth % and MiB of both together.
 """
 
 from __future__ import annotations
@@ -28,7 +28,8 @@ MODELS = [
     "PPO",
     "TD3",
 ]
-# Their speeds in pairs are all exactly 1.0 and their solo speeds have no stated unit: partners, never targets.
+# Their speeds in pairs are all exactly 1.0, and their solo speeds have no stated unit: used as partners,
+# never as targets.
 HARD_CODED = frozenset({"ppo-lunarlander", "td3-bipedalwalker"})
 
 

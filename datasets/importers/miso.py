@@ -1,12 +1,15 @@
 """One to seven training jobs together under MPS on an A100 40 GB (MISO, Li et al., SoCC 2022; MIT).
 
-`unet/input_data.npy` [mixes, 3, 7]: mean step of every job with all processes held to 100, 50 or 14 % of the SMs, divided by the longest of
-the three, so only ratios between shares are known. `unet/target_data.npy` [mixes, 3, 7]: the same jobs alone on slices 7g, 4g, 3g, which
-says who a column is. Every mix is there five times with its columns permuted. Places without a job hold tiny fillers: seven
-processes always run.
+`unet/input_data.npy` [mixes, 3, 7]: mean step of every job with all processes limited to 100, 50 or 14 % of
+the SMs, divided by the longest of the three, so only ratios between shares are known. `unet/target_data.npy`
+[mixes, 3, 7]: the same jobs alone on slices 7g, 4g, 3g, which identifies the job of each column. Every mix
+occurs five times with its columns permuted. Positions without a job hold tiny fillers, so seven processes
+always run.
 
-`mps/models/logs/mig/SLICE_MODEL_trainBATCH.json`: seconds of every step of a job alone on a MIG slice, by epoch, timed on the host.
-`mps/configs/util_collection/*.json`: SM %, memory-bandwidth %, W and MiB of a job alone, by batch; the MiB are TensorFlow's pool.
+`mps/models/logs/mig/SLICE_MODEL_trainBATCH.json`: seconds of every step of a job alone on a MIG slice, by
+epoch, timed on the host.
+`mps/configs/util_collection/*.json`: SM %, memory-bandwidth %, W and MiB of a job alone, by batch; the MiB
+are TensorFlow's pool.
 """
 
 from __future__ import annotations
@@ -28,13 +31,13 @@ from profiling.zoo.aliases import ALIASES
 
 DEVICE, PROCESSES = "a100", 7
 SHARES = (1.0, 0.5, 0.14)
-# Upstream writes the slices' steps of one job over the longest of them, rounded to four places.
+# Upstream gives the steps of a job on slices relative to the longest of them, rounded to four decimals.
 _PROFILE_SLICES = ("7g.40gb", "4g.20gb", "3g.20gb")
 _FILLER = np.array([8 / 9, 1.0, 8 / 9])
 _TOLERANCE = 6e-5
 _LOG = re.compile(r"(?P<slice>\dg)\.(?P<memory>\d+gb)_(?P<model>\w+)_train(?P<batch>\d+)")
 _OPTIMIZERS = {"embedding": "rmsprop"}
-# Files of `util_collection` by column of `solo`, and what one unit there is.
+# Files of `util_collection` -> column of `solo`, and the size of one unit.
 _USAGE = {
     "util_sm": ("utilization_ratio", 0.01),
     "util_mem": ("memory_bandwidth_ratio", 0.01),
@@ -48,13 +51,13 @@ def read(folder: Path) -> Import:
     """Read mixes, steps on slices and usage below `folder`.
 
     Raises:
-        InputError: a file is missing or malformed, or a column is no known job.
+        InputError: a file is missing or malformed, or a column is not a known job.
     """
     result = Import("miso")
     steps = _steps_on_slices(folder)
     for (job, name), seconds in sorted(steps.items()):
         result.read += 1
-        step = float(np.mean(seconds[1:]))  # the first holds compilation
+        step = float(np.mean(seconds[1:]))  # the first includes compilation
         workload = _spec(job)
         result.add_workload("miso", workload)
         result.add(
@@ -81,7 +84,7 @@ def _spec(job: Job) -> str:
         lookup(ALIASES, f"miso/{model}", "MISO"),
         batch_size=batch,
         framework="tensorflow",
-        # What TensorFlow 2 makes of fp32 on an A100.
+        # How TensorFlow 2 runs fp32 on an A100.
         precision="tf32",
         optimizer=_OPTIMIZERS.get(model, "adam"),
     )
@@ -147,7 +150,7 @@ def _add_mixes(result: Import, folder: Path, steps: dict[tuple[Job, str], list[f
     times: Counter[tuple[Job, ...]] = Counter()
     for number in range(len(inputs)):
         result.read += PROCESSES
-        # The order of columns carries nothing: a mix is what is left of them when they are sorted.
+        # The order of columns has no meaning: mixes that are equal after sorting their columns are the same.
         members = sorted(
             (who[number * PROCESSES + place], tuple(inputs[number, :, place].tolist()))
             for place in range(PROCESSES)
@@ -196,7 +199,7 @@ def _profiles(steps: dict[tuple[Job, str], list[float]]) -> dict[Job, NDArray[np
 
 
 def _who(targets: NDArray[np.float64], profiles: dict[Job, NDArray[np.float64]]) -> list[Job]:
-    """Whose steps on slices each column of [mixes, 3, 7] holds, in order; `_NOBODY` for a filler."""
+    """The job of each column of [mixes, 3, 7], identified by its steps on slices; `_NOBODY` for a filler."""
     jobs = list(profiles)
     columns = targets.transpose(0, 2, 1).reshape(-1, 1, len(_PROFILE_SLICES))
     same = np.abs(columns - np.array([profiles[job] for job in jobs])).max(axis=2) < _TOLERANCE

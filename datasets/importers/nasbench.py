@@ -1,8 +1,9 @@
-"""What a NAS-Bench-101 network computes, counted from its cell (Ying et al., ICML 2019): parameters, multiply-adds, activations.
+"""Parameters, multiply-adds and activations of a NAS-Bench-101 network, counted from its cell.
 
-A network is a 3x3 stem of 128 channels, three stacks of three cells with a 2x2 max-pool and twice the channels before the second and the
-third, a mean over the image and a dense layer. In a cell, vertices that feed the output share its channels evenly, the first ones
-taking the remainder; any other takes the most of those that it feeds; the cell's input enters through 1x1 projections.
+Ying et al., ICML 2019. A network is a 3x3 stem of 128 channels, three stacks of three cells with a 2x2
+max-pool and a doubling of channels before the second and third, a mean over the image and a dense layer. In a
+cell, vertices that feed the output share its channels evenly, the first ones taking the remainder; any other
+vertex has as many as the largest vertex that it feeds; the cell's input enters through 1x1 projections.
 """
 
 from __future__ import annotations
@@ -18,10 +19,10 @@ _STEM_CHANNELS, _STACKS, _CELLS_PER_STACK, _IMAGE_SIZE, _CLASSES = 128, 3, 3, 32
 
 @dataclass
 class CellCounts:
-    """Totals of a network for one CIFAR-10 image, convolutions with batch norm and ReLU.
+    """Totals of a network for one CIFAR-10 image, with convolutions followed by batch norm and ReLU.
 
     Attributes:
-        parameters: trainable ones.
+        parameters: trainable parameters.
         macs: multiply-adds of convolutions and the dense layer.
         activations: output elements of convolutions.
         pooled: output elements of pooling.
@@ -109,7 +110,7 @@ def _channels(edges: list[list[bool]], outputs: int) -> list[int]:
 
 
 def _on_a_path(matrix: Sequence[Sequence[int]]) -> list[int]:
-    """Vertices that lie on a path from the first to the last."""
+    """Vertices on a path from the first to the last."""
     size = len(matrix)
     reached, leads = {0}, {size - 1}
     for vertex in range(size):

@@ -1,7 +1,8 @@
 """Single forward operators and whole models on NVIDIA GPUs (NeuSight, Lee et al., ASPLOS 2025; MIT).
 
-Operators: `dataset/train/collect/OPERATOR/VERSION/GPU.csv` and, with large shapes of real models, `dataset/test/*.csv`. Latency in ms by CUDA
-events, mean of the fastest 5 of 25, fp32 without TF32, about 0.025 ms of launch in each. Whole models: `neusight_models`.
+Operators are in `dataset/train/collect/OPERATOR/VERSION/GPU.csv` and, with large shapes from real models, in
+`dataset/test/*.csv`. Latencies are in ms by CUDA events, mean of the fastest 5 of 25, fp32 without TF32, each
+with about 0.025 ms of launch. Whole models: see `neusight_models`.
 """
 
 from __future__ import annotations
@@ -11,7 +12,8 @@ from pathlib import Path
 from datasets.importers.base import CsvRow, CsvRows, Import, find_files
 from datasets.importers.neusight_models import DEVICES, read_models
 
-# Upstream's operator: canonical kind, operator, tensors that it reads. A name with `u` takes a number beside its tensor.
+# Upstream's operator -> canonical kind, operator, tensors that it reads. A name with `u` takes a number
+# besides its tensor.
 OPERATORS: dict[str, tuple[str, str, int]] = {
     "bmm": ("matmul", "bmm", 2),
     "linear": ("linear", "linear", 2),
@@ -24,7 +26,7 @@ OPERATORS: dict[str, tuple[str, str, int]] = {
     **{name: ("elementwise", name, 2) for name in ("add", "mul", "div", "pow")},
     **{f"{name}u": ("elementwise", name, 1) for name in ("add", "mul", "div", "pow")},
 }
-# Upstream multiplies [M, N] by [N, K], as the grids of its kernels show: its K is the width of the result.
+# Upstream multiplies [M, N] by [N, K], as its kernels' grids show: its K is the width of the result.
 _PRODUCT = {"b": "B", "m": "M", "n": "K", "k": "N"}
 _SHAPES: dict[str, dict[str, str]] = {
     "matmul": _PRODUCT,
@@ -59,7 +61,7 @@ def read(folder: Path) -> Import:
         InputError: there are none, or a file is malformed; with line and column.
     """
     result = Import("neusight")
-    # Upstream's other CSVs join those of the single devices.
+    # Upstream's other CSVs concatenate those of single devices.
     for path in find_files(folder, "dataset/train/collect/*/*/*.csv", "dataset/test/*.csv"):
         campaign = "neusight-test" if path.parent.name == "test" else "neusight-train"
         for row in CsvRows(path, _COLUMNS):

@@ -1,7 +1,8 @@
-"""NeuSight's whole models: `label/GPU/MODEL-MODE-SEQUENCE-BATCH[-VARIANT].json` and, for some, a CSV with a time for every node of the graph.
+"""NeuSight's whole models: `label/GPU/MODEL-MODE-SEQUENCE-BATCH[-VARIANT].json`, some with a CSV of node
+times.
 
-Times in ms. Training is forward and backward without an optimiser step. A CSV traces embeddings, **one** layer and the head; the layer
-runs `num_layer` times in the whole model.
+Times are in ms. Training is forward and backward without an optimiser step. A CSV traces embeddings, **one**
+layer and the head; the layer runs `num_layer` times in the whole model.
 """
 
 from __future__ import annotations
@@ -45,7 +46,7 @@ _NODE_COLUMNS = (
 
 
 def read_models(result: Import, folder: Path) -> None:
-    """Add every run of a whole model, and its nodes where they were timed.
+    """Add every run of a whole model, and its nodes if they were timed.
 
     Raises:
         InputError: a file is malformed.
@@ -96,7 +97,7 @@ def read_models(result: Import, folder: Path) -> None:
 
 
 def _whole(path: Path) -> tuple[float, int]:
-    """Seconds of a step, and how often its traced layer repeats."""
+    """Seconds of a step, and number of repeats of its traced layer."""
     body: Any = read_json(path)
     try:
         step = float(body["e2e_latency"]) / 1e3
@@ -117,12 +118,12 @@ def _add_node(result: Import, row: CsvRow, device: str, workload: str, layers: i
         device=device,
         workload=workload,
         node=row.text("Name"),
-        # An address in the text of a function means nothing.
+        # An address in a function's text has no meaning.
         operator=re.sub(r" at 0x\w+", "", row.text("target")),
         inputs=" ".join(inputs) or None,
         occurrences=layers if repeated else 1,
         forward_time_s=row.number("fw_latency", least=0) / 1e3,
-        # The gradient's accumulation into its parameter is part of the backward pass.
+        # Accumulating the gradient into its parameter is part of the backward pass.
         backward_time_s=(row.number("bw_latency", least=0) + row.number("acc_latency", least=0)) / 1e3,
         activation_bytes=_output_bytes(row),
     )
@@ -131,7 +132,7 @@ def _add_node(result: Import, row: CsvRow, device: str, workload: str, layers: i
 def _output_bytes(row: CsvRow) -> float:
     kind = row.text("dtype").removeprefix("torch.")
     if not kind:
-        return 0.0  # a size or another number: no tensor
+        return 0.0  # a size or another number, not a tensor
     try:
         shape = ast.literal_eval(row.text("output_shape"))
         return float(math.prod(shape) * _ELEMENT_BYTES[kind])

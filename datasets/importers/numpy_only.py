@@ -1,5 +1,7 @@
-"""Reads `.npy` files of pickled objects without running code, by an unpickler that supports only numpy
-arrays."""
+"""Reads `.npy` files of pickled objects without running code.
+
+Its unpickler supports only NumPy arrays.
+"""
 
 from __future__ import annotations
 
@@ -28,10 +30,10 @@ class _NumpyOnly(pickle.Unpickler):
 
 
 def load_npy(path: Path) -> Any:
-    """The object of an `.npy` file: an array, or what a 0-d object array holds.
+    """Load the object of an `.npy` file: an array, or the content of a 0-d object array.
 
     Raises:
-        UnsafeFileError: the pickle names anything but numpy arrays, or the file is over 64 MiB.
+        UnsafeFileError: the pickle names anything but NumPy arrays, or the file is over 64 MiB.
         InputError: not an `.npy` file, or a damaged one.
     """
     if path.stat().st_size > MAX_BYTES:

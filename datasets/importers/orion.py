@@ -1,8 +1,9 @@
-"""The kernels of a step in the order of their launch, on a V100 16 GB (Orion, Strati et al., EuroSys 2024; MIT).
+"""Kernels of a step in launch order, on a V100 16 GB (Orion, Strati et al., EuroSys 2024; MIT).
 
-`benchmarking/model_kernels/MODEL_BATCH_KIND`, CSV: duration in ns, the SMs that a kernel's blocks need (more than the device has, where they
-run in waves), and whether it is bound by compute (1), memory (0) or neither known (-1). KIND is `fwd` (inference) or `fb1` (one
-training step); `fb0` holds placeholders. Footprints are 0 everywhere.
+`benchmarking/model_kernels/MODEL_BATCH_KIND` is a CSV with duration in ns, the SMs that a kernel's blocks
+need (more than the device has if they run in waves), and whether it is limited by compute (1), memory (0) or
+neither is known (-1). KIND is `fwd` (inference) or `fb1` (one training step); `fb0` has placeholders.
+Footprints are 0 everywhere.
 """
 
 from __future__ import annotations

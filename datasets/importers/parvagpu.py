@@ -1,7 +1,8 @@
-"""Equal inference processes in MIG slices of an A100 80 GB (ParvaGPU, Lee et al., SC 2024; MIT): `prof_data/NETWORK.csv`.
+"""Equal inference processes in MIG slices of an A100 80 GB (ParvaGPU; MIT): `prof_data/NETWORK.csv`.
 
-Throughput is in images/s of each process; a row of several processes has them under MPS inside one slice. A throughput of 0 is out
-of memory. Torch, TF32 convolutions, 224 px for every network, a copy from pageable memory in each step.
+Lee et al., SC 2024. Throughput is in images/s per process; the processes of a row run under MPS inside one
+slice. A throughput of 0 means out of memory. Torch, TF32 convolutions, 224 px for every network, a copy from
+pageable memory in each step.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from pathlib import Path
 from datasets.importers.base import CsvRows, Import, find_files, spec
 
 CARD, IMAGE_SIZE = "a100-80gb", 224
-# File names that are not torchvision's.
+# File names that differ from torchvision's.
 NETWORKS = {"inceptionv3": "inception_v3"}
 _COLUMNS = ("Mig instance", "Batch size", "Workload Number", "Throughput")
 

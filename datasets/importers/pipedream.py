@@ -1,6 +1,6 @@
-"""Per-layer times of PipeDream's profiles (Narayanan et al., SOSP 2019; MIT): `MODEL/graph.txt` or `MODEL.graph.txt`.
+"""Per-layer times from PipeDream's profiles: `MODEL/graph.txt` or `MODEL.graph.txt`.
 
-Neither GPU type nor batch size is stated in the files, so neither stands in the rows.
+Narayanan et al., SOSP 2019; MIT. The files state neither GPU type nor batch size, so the rows do not either.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
 """Inference of torchvision's networks alone under MPS shares on a V100 16 GB (RaPP, FaST-GShare; Apache-2.0).
 
-`graph_features_all_models/*.json`: `profiling_result` is a list of `batch`, `sm` (share of the SMs in percent), `quota` (share of time windows in
-percent) and `latency` in ms. Upstream has one file for each network and share; a file that joins them has the same entries.
+In `graph_features_all_models/*.json`, `profiling_result` is a list of `batch`, `sm` (share of the SMs in
+percent), `quota` (share of time windows in percent) and `latency` in ms. Upstream has one file per network
+and share; a file that concatenates them has the same entries.
 """
 
 from __future__ import annotations

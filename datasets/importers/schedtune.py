@@ -1,7 +1,8 @@
-"""Peak training memory of torchvision's CNNs on five GPUs (SchedTune, Albahar et al., CCGrid 2022; MIT): `model_stats.csv`.
+"""Peak training memory of torchvision's CNNs on five GPUs (SchedTune; MIT): `model_stats.csv`.
 
-Memory is that of the device in MiB, context included; activations, parameters and input are in MiB for the whole batch, activations
-as `torchsummary` counts them (forward and backward: twice the outputs). A GPU is known by its number of SMs.
+Albahar et al., CCGrid 2022. Memory is that of the device in MiB, context included; activations, parameters
+and input are in MiB for the whole batch, activations as counted by `torchsummary` (forward and backward:
+twice the outputs). A GPU is identified by its number of SMs.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ def read(folder: Path) -> Import:
     """Read `model_stats.csv`.
 
     Raises:
-        InputError: it is not there or malformed; with line and column.
+        InputError: it is missing or malformed; with line and column.
     """
     result = Import("schedtune")
     path = find_file(folder, "model_stats.csv")

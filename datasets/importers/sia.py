@@ -1,7 +1,7 @@
 """Step and exposed synchronisation times of Sia (Jayaram Subramanya et al., SOSP 2023; no licence stated).
 
-`sia-simulator/traces/APPLICATION/placements-CLUSTER.csv`: local batch size, placement as one digit of GPUs for each node,
-step time, the exposed part of gradient synchronisation.
+`sia-simulator/traces/APPLICATION/placements-CLUSTER.csv` has local batch size, placement as one digit of GPUs
+per node, step time, and the exposed part of gradient synchronisation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from datasets.importers.base import CsvRows, Import, spec
 from profiling.errors import InputError
 from profiling.zoo.aliases import ALIASES
 
-# Machines as upstream's simulator describes them.
+# Machines as described by upstream's simulator.
 DEVICES = {
     "aws": "t4",
     "rtx": "rtx-2080-ti",
@@ -44,7 +44,7 @@ def read(folder: Path) -> Import:
             hint="`cotenant data sources` shows where to clone it from",
         )
     seen: dict[str, set[tuple[str, ...]]] = {}
-    # dgx-ext before dgx: the second repeats a part of the first.
+    # dgx-ext before dgx, which repeats a part of it.
     for path in sorted(
         files, key=lambda path: (path.parent.name, path.stem != "placements-dgx-ext", path.name)
     ):

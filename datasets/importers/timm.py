@@ -1,18 +1,22 @@
-"""Step times of timm's networks alone (huggingface/pytorch-image-models, `results/benchmark-*.csv`; Apache-2.0).
+"""Step times of timm's networks alone (huggingface/pytorch-image-models, `results/benchmark-*.csv`;
+Apache-2.0).
 
-The file's name says what a row does not: `benchmark-MODE-PRECISION-LAYOUT-ptTORCH-cuCUDA-GPU[-dynamo].csv`. Times are of a whole
-batch in ms, on random data that wait on the device; training is forward, backward and an SGD step with momentum. A pre-training tag
-behind a dot changes nothing of the step. Which networks ran, and how, follows from the release:
+The file's name states what a row does not: `benchmark-MODE-PRECISION-LAYOUT-ptTORCH-cuCUDA-GPU[-dynamo].csv`.
+Times are of a whole batch in ms, on random data resident on the device; training is forward, backward and an
+SGD step with momentum. A pre-training tag after a dot does not change the step. Which networks ran, and how,
+follows from the release:
 
-* Training files hold the networks of timm 0.6 (`timm-0.6/NAME`), inference files those of the releases since (`timm/NAME`).
+* Training files have the networks of timm 0.6 (`timm-0.6/NAME`), inference files those of later releases
+  (`timm/NAME`).
 * With torch 1.13, attention was not fused yet. Inference ran what is `timm-0.6/NAME` here.
-* From torch 2.9 on, inference ran with branches and norms merged where a network allows it (`timm-reparameterized/NAME`). The
-  parameters and activations stated there are those of the merged networks.
-* Under AMP, inference ran with `--fast-norm` (`timm-fast-norm/NAME`). No file says so, but ResNet-50 takes only 15 % longer with
-  group norm than with batch norm. Plain vision transformers had no such layers before torch 2.9, with which they alone sped up.
+* From torch 2.9 on, inference ran with branches and norms merged if a network supports it
+  (`timm-reparameterized/NAME`). The parameters and activations stated there are those of the merged networks.
+* Under AMP, inference ran with `--fast-norm` (`timm-fast-norm/NAME`). No file says so, but ResNet-50 takes
+  only 15 % longer with group norm than with batch norm. Plain vision transformers had no such layers before
+  torch 2.9, and only they sped up with it.
 
-A training benchmark begins at batch 512 and goes to the next smaller size while the card's memory does not hold it: the size that
-ran and the one before are an upper and a lower bound.
+A training benchmark starts at batch 512 and goes to the next smaller size as long as the card's memory is
+insufficient: the size that ran and the one before give an upper and a lower bound.
 """
 
 from __future__ import annotations
@@ -33,10 +37,10 @@ DEVICES = {
     "5090": "rtx-5090",
     "pro6000maxq": "rtx-pro-6000-max-q",
 }
-# `amp_bf16` is autocast to bfloat16, at the rates of fp16; its campaign tells the two apart.
+# `amp_bf16` is autocast to bfloat16, at the rates of fp16; it is distinguished by its campaign.
 PRECISIONS = {"amp": "amp", "amp_bf16": "amp", "bf16": "bf16"}
 LAYOUTS = {"nchw": "contiguous", "nhwc": "channels-last"}
-# Batch sizes that a training benchmark tries, one after another, on a card of so much memory.
+# Batch sizes tried by a training benchmark, in this order.
 TRAINING_BATCHES = (512, 384, 256, 192, 128, 96, 64, 48, 32, 24, 16, 12, 8, 6, 4, 3, 2, 1)
 TRAINING_DEVICE_BYTES = 24 * 2.0**30
 _MERGED_SINCE = (2, 9)
@@ -54,7 +58,7 @@ _NAME = re.compile(
 
 @dataclass(frozen=True, slots=True)
 class _Setting:
-    """What a file's name says."""
+    """Settings stated in a file's name."""
 
     campaign: str
     torch: str
@@ -65,7 +69,7 @@ class _Setting:
     compiler: str
 
     def network(self, name: str) -> str:
-        """The model of a row that names `name`."""
+        """The model of a row named `name`."""
         if self.mode == "training":
             return f"timm-0.6/{name}"
         release = tuple(map(int, self.torch.split(".")[:2]))
@@ -107,8 +111,8 @@ def read(folder: Path) -> Import:
     """
     result = Import("timm")
     counts: dict[tuple[str, int], tuple[float, float]] = {}
-    # Inference files first, the oldest before the newer: they count what training files do not, and the older releases
-    # count attention's products, too, which fused kernels hide from the newer.
+    # Inference files first, older before newer: they count what training files do not, and older releases
+    # also count attention's products, which fused kernels hide from the newer ones.
     files = sorted(
         find_files(folder, "benchmark-train-*.csv", "benchmark-infer-*.csv"),
         key=lambda path: (path.stem.startswith("benchmark-train"), _Setting.of(path).torch, path.name),
@@ -206,7 +210,7 @@ def _add_workload(
 def _add_bracket(
     result: Import, setting: _Setting, job: Callable[[int], str], batch: int, row: CsvRow
 ) -> None:
-    """The batch that ran, and the next larger one that did not."""
+    """Add the batch that ran, and the next larger one that did not."""
     if batch not in TRAINING_BATCHES:
         raise row.fault("train_batch_size", "one of " + ", ".join(map(str, TRAINING_BATCHES)))
     common = {"device": setting.device, "scope": "device"}
