@@ -77,7 +77,7 @@ PROVENANCE = (
     text(
         "campaign", "one measuring campaign: rows of different campaigns are not comparable", "mine-2026-01"
     ),
-    text("licence", "licence of the rows (SPDX identifier where there is one)", "CC-BY-4.0"),
+    text("licence", "licence of the rows (SPDX identifier if there is one)", "CC-BY-4.0"),
     text("origin", "origin of the row", "measured", choices=("measured", "modelled")),
 )
 WORKLOAD = text("workload", "job SPEC", "resnet18-cifar:batch_size=64")
@@ -103,15 +103,15 @@ SM_SHARE = Field(
 # Options of the job that determine its step; all are in the SPEC, and are columns to filter and group by.
 JOB_OPTIONS = (
     text("mode", "training or inference", "training", choices=MODES, derived=True),
-    text("framework", "what runs the step", "torch", choices=FRAMEWORKS, derived=True),
+    text("framework", "framework that runs the step", "torch", choices=FRAMEWORKS, derived=True),
     text("compiler", "eager, or compiled (torch.compile, XLA)", "eager", choices=COMPILERS, derived=True),
     text("precision", "arithmetic of the step", "fp32", choices=PRECISIONS, derived=True),
     text("memory_layout", "layout of images", "contiguous", choices=MEMORY_LAYOUTS, derived=True),
-    Field("data_on_device", "flag", "the batch waits on the device", False, derived=True),
+    Field("data_on_device", "flag", "the batch is resident on the device", False, derived=True),
     Field(
         "image_size",
         "integer",
-        "pixels along an image's side; empty: the model's own",
+        "pixels along an image's side; empty: the model's default",
         None,
         required=False,
         least=1,

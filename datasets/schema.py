@@ -39,8 +39,8 @@ from profiling.workload import PRECISIONS, SHARING_MODES
 if TYPE_CHECKING:
     import pandera.pandas as pandera
 
-_SET_ID = text("set_id", "names one co-location set within its campaign", "mine-2026-01/v100/0001")
-_MEMBER = Field("member", "integer", "position in the set, from 0; carries no meaning", 0, least=0)
+_SET_ID = text("set_id", "identifies a co-location set within its campaign", "mine-2026-01/v100/0001")
+_MEMBER = Field("member", "integer", "position in the set, from 0; the order is not significant", 0, least=0)
 _SHARING = text("sharing", "how the device is shared", "time-slice", choices=SHARING_MODES)
 _SHARE_OPTIONS = tuple(field for field in JOB_OPTIONS if field is not SM_SHARE)
 
@@ -49,12 +49,14 @@ TABLES: dict[str, tuple[Field, ...]] = {
     "workloads": (
         *JOB,
         *JOB_OPTIONS,
-        count("parameter_count", "parameters, where the source states them", 11173962),
-        amount("macs_per_sample", "multiply-adds of a forward pass, as the source counts them", 5.6e8),
-        amount("activations_per_sample", "output elements that the source counts in a forward pass", 7.4e5),
-        amount("pooled_activations_per_sample", "of these, outputs of pooling", 512.0),
-        count("layer_count", "layers, as the source counts them", 18),
-        text("dataset", "what it was trained on, in the source's words", "CIFAR-10", required=False),
+        count("parameter_count", "number of parameters, if stated by the source", 11173962),
+        amount("macs_per_sample", "multiply-adds of a forward pass, as counted by the source", 5.6e8),
+        amount(
+            "activations_per_sample", "output elements of a forward pass, as counted by the source", 7.4e5
+        ),
+        amount("pooled_activations_per_sample", "output elements of pooling among these", 512.0),
+        count("layer_count", "number of layers, as counted by the source", 18),
+        text("dataset", "training data, as named by the source", "CIFAR-10", required=False),
         *PROVENANCE,
     ),
     "solo": (
@@ -68,7 +70,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         ratio("memory_bandwidth_ratio", "share of time in which device memory was busy", 0.47),
         amount("power_w", "mean electrical power of the device", 187.5),
         GPUS,
-        count("repeat", "number of the run where one configuration ran several times", None, least=1),
+        count("repeat", "number of the run, if a configuration ran several times", None, least=1),
         FRAMEWORK_VERSION,
         *PROVENANCE,
     ),
@@ -113,7 +115,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field(
             "numerator_sm_share_ratio",
             "number",
-            "share of the SMs that every process may use: dividend's",
+            "share of the SMs available to every process, for the numerator",
             1.0,
             above=0,
             most=1,
@@ -121,7 +123,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field(
             "denominator_sm_share_ratio",
             "number",
-            "the same of the divisor",
+            "share of the SMs available to every process, for the denominator",
             0.14,
             above=0,
             most=1,
@@ -129,7 +131,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field(
             "log_step_time_ratio",
             "number",
-            "natural logarithm of this member's step time at the first share / at the second",
+            "natural logarithm of this member's step time at the first share over that at the second",
             -0.45,
         ),
         *PROVENANCE,
@@ -139,40 +141,40 @@ TABLES: dict[str, tuple[Field, ...]] = {
         *JOB,
         *JOB_OPTIONS,
         MEMORY,
-        amount("lower_bound_bytes", "the job did not run in this much", 2.6e10, above=0, least=None),
-        amount("upper_bound_bytes", "the job ran in this much", 2.6e10, above=0, least=None),
+        amount("lower_bound_bytes", "the job did not run in this much memory", 2.6e10, above=0, least=None),
+        amount("upper_bound_bytes", "the job ran in this much memory", 2.6e10, above=0, least=None),
         text(
             "scope",
-            "what was read: memory of the process on the `device`, context included; the `allocator`'s peak; "
-            "or the `pool` that a framework took beforehand",
+            "what was measured: memory of the process on the `device`, context included; the `allocator`'s "
+            "peak; or the `pool` that a framework reserved in advance",
             "device",
             choices=("device", "allocator", "pool"),
         ),
-        amount("estimate_bytes", "what the source's own estimator says", 1.9e9),
+        amount("estimate_bytes", "the source's own estimate", 1.9e9),
         *PROVENANCE,
     ),
     "operators": (
         DEVICE,
         text("kind", "canonical operator kind", "matmul"),
-        text("operator", "the operator in its framework's words", "bmm"),
-        count("operand_count", "tensors that it reads", 2),
+        text("operator", "the framework's name for the operator", "bmm"),
+        count("operand_count", "number of tensors that it reads", 2),
         count("b", "batch of matrices or images; rows of an elementwise or normalising operator", 16),
         count("m", "rows of the result", 512),
         count("n", "columns of the result; elements of a row", 64),
         count("k", "length of the contraction", 512),
-        count("input_channels", "of a convolution", None),
-        count("output_channels", "of a convolution", None),
-        count("kernel_size", "of a square convolution", None),
+        count("input_channels", "input channels of a convolution", None),
+        count("output_channels", "output channels of a convolution", None),
+        count("kernel_size", "kernel size of a square convolution", None),
         count("input_size", "pixels along the input's side", None),
-        count("stride", "of a convolution", None),
-        count("padding", "of a convolution", None),
+        count("stride", "stride of a convolution", None),
+        count("padding", "padding of a convolution", None),
         text("precision", "arithmetic", "fp32", choices=PRECISIONS),
         Field("latency_s", "number", "seconds of one forward call, launch included", 1.2e-4, above=0),
         text("kernel", "name of the longest kernel", "volta_sgemm_64x64_nn", required=False),
-        amount("warps_per_sm", "resident warps asked for, per SM", 0.65),
-        amount("blocks_per_sm", "blocks of the grid per SM", 0.325),
-        count("grid_blocks", "blocks of the grid", 13),
-        count("block_threads", "threads of a block", 64),
+        amount("warps_per_sm", "requested resident warps per SM", 0.65),
+        amount("blocks_per_sm", "blocks in the grid per SM", 0.325),
+        count("grid_blocks", "blocks in the grid", 13),
+        count("block_threads", "threads per block", 64),
         FRAMEWORK_VERSION,
         *PROVENANCE,
     ),
@@ -183,10 +185,10 @@ TABLES: dict[str, tuple[Field, ...]] = {
         Field("position", "integer", "order of launch within a step, from 0", 0, least=0),
         text("kernel", "the kernel's name", "cudnn::bn_fw_tr_1C11_kernel_NCHW"),
         Field("duration_s", "number", "seconds on the device", 1.07e-4, above=0),
-        count("sm_count", "SMs that its blocks need; may exceed the device's", 80),
+        count("sm_count", "SMs required by its blocks; may exceed the device's", 80),
         text(
             "bound",
-            "what limits it, as the source says",
+            "what limits it, according to the source",
             "compute",
             choices=("compute", "memory", "unknown"),
         ),
@@ -195,7 +197,9 @@ TABLES: dict[str, tuple[Field, ...]] = {
     "freezing": (
         DEVICE,
         *JOB,
-        Field("frozen_prefix", "integer", "first atomic layers that are not trained", 20, least=0),
+        Field(
+            "frozen_prefix", "integer", "number of leading atomic layers that are not trained", 20, least=0
+        ),
         Field("total_layers", "integer", "atomic layers of the model", 41, least=1),
         GPUS,
         NODES,
@@ -204,7 +208,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         MEMORY,
         text(
             "note",
-            "what is known to be wrong with the row: `warm-up`, `cudnn-workspace`, `noisy`",
+            "known problem of the row: `warm-up`, `cudnn-workspace`, `noisy`",
             "",
             required=False,
         ),
@@ -226,7 +230,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         BATCH_SIZE,
         optional(WORKLOAD),
         text("node", "name of the layer in its graph", "node5"),
-        text("operator", "the layer as its framework prints it", "Conv2d(3, 64, ...)"),
+        text("operator", "the layer as printed by its framework", "Conv2d(3, 64, ...)"),
         text("inputs", "nodes whose output it reads, separated by spaces", "node4", required=False),
         count("occurrences", "how often the whole model runs it; empty: once", 24, least=1),
         Field("forward_time_s", "number", "seconds of the forward pass", 0.0036, least=0),
