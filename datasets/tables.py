@@ -276,7 +276,7 @@ def sources_of(directory: Path | str, name: str) -> set[str]:
     """Sources with rows in `directory/name.parquet`.
 
     Raises:
-        InputError: it is not a Parquet file.
+        InputError: the table does not exist, is not Parquet, is too long, or lacks the column.
     """
     frame = _read_parquet(Path(directory) / f"{name}.parquet", name, ["source"])
     return set(frame["source"].astype(str))
