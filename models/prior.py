@@ -25,8 +25,9 @@ CONTENTION_FEATURES = ("turns", *DEMAND_EDGES)
 
 
 class ContentionPrior(nn.Module):
-    """The form above, with weights per sharing mode and campaign, as predicted excess (slowdown - 1) of a
-    member.
+    """The form above, with weights per sharing mode and campaign.
+
+    Its output is the predicted excess (slowdown - 1) of a member.
 
     Args:
         settings: number of columns of the one-hot setting.

@@ -1,5 +1,4 @@
-"""Baselines: means, rules of thumb, rooflines, linear models, tree ensembles, transfer and graph
-convolutions."""
+"""Baselines: means, rules of thumb, rooflines, linear models, trees, transfer and graph convolutions."""
 
 from models.baselines.additive import AdditivePredictor
 from models.baselines.constant import ConstantPredictor

@@ -93,8 +93,10 @@ def one_hot(column: pd.Series, values: list[str]) -> NDArray[np.float64]:
 
 
 def device_numbers(devices: pd.Series) -> NDArray[np.float64]:
-    """[n, 5] logs of peak rates, bandwidth, memory and multiprocessors; NaN for a device outside the
-    catalogue."""
+    """[n, 5] logs of peak rates, bandwidth, memory and multiprocessors.
+
+    NaN for a device outside the catalogue.
+    """
     from profiling.devices import get_device
 
     numbers: dict[str, list[float]] = {}

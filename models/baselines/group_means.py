@@ -1,5 +1,7 @@
-"""The mean of measurements under the same conditions: other models at the same batch size, share or number of
-processes."""
+"""The mean of measurements under the same conditions.
+
+These are, for instance, other models at the same batch size, share or number of processes.
+"""
 
 from __future__ import annotations
 

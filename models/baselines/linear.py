@@ -68,8 +68,9 @@ class LinearPredictor:
         self.totals, self.setting, self.constants = totals, tuple(setting), tuple(constants)
 
     def fit(self, train: Bundle, seed: int = 0) -> LinearPredictor:  # noqa: ARG002
-        """Keep the measured points of `train` with known totals; weights are fitted when a setting is
-        queried.
+        """Keep the measured points of `train` with known totals.
+
+        Weights are fitted when a setting is queried.
 
         Args:
             train: rows with their targets.
@@ -107,8 +108,10 @@ class LinearPredictor:
         return np.where(result > 0, result, np.nan)
 
     def _weights(self, dropped: int, name: str) -> Floats | None:
-        """Weights of the rows that agree in the setting without its first columns; None if there are too
-        few."""
+        """Weights of the rows that agree in the setting without its first columns.
+
+        None if there are too few.
+        """
         if (dropped, name) not in self.weights_:
             rows = np.flatnonzero(group_names(self.rows_, self.setting[dropped:]) == name)
             enough = len(rows) >= ENOUGH or dropped == len(self.setting)

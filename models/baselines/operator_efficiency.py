@@ -1,5 +1,4 @@
-"""Times of single operators from the roofline, and from the efficiency of similar operators on other
-devices."""
+"""Times of single operators from the roofline, and from similar operators on other devices."""
 
 from __future__ import annotations
 

@@ -13,12 +13,11 @@ from models.baselines.contract import FoldPredictor
 
 
 class ResidualTransferPredictor:
-    """Predictions of another model, times the geometric mean of measured over predicted for the same job
-    elsewhere.
+    """Predictions of another model, corrected by its error on the same job elsewhere.
 
-    The median residual of each setting is subtracted first, because it belongs to the setting, not to the
-    job. Means of few, scattered residuals are shrunk towards 1 (empirical Bayes; Efron and Morris, JASA
-    1975).
+    The correction is the geometric mean of measured over predicted. The median residual of each setting is
+    subtracted first, because it belongs to the setting, not to the job. Means of few, scattered residuals are
+    shrunk towards 1 (empirical Bayes; Efron and Morris, JASA 1975).
 
     Args:
         inner: predictor of a positive quantity; NaN if it has no answer.

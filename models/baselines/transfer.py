@@ -1,5 +1,4 @@
-"""Transfer of step times: a job's time in other settings, times the median ratio of the jobs that ran in
-both."""
+"""Transfer of step times: a job's time in other settings, times the median ratio of jobs in both."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Constants of the cost model's form, shared by the network that is fitted and the arrays used in
-predictions."""
+"""Constants of the cost model's form, shared by the fitted network and the arrays used in predictions."""
 
 from __future__ import annotations
 
@@ -32,8 +31,10 @@ OFFSETS = (1.0, 1.5, -1.0, 0.0, -0.5)
 
 
 def overlapped(device_s: Any, host_s: Any) -> Any:
-    """Seconds of two activities that overlap (floats, arrays or tensors): the longer, and more if they are
-    close."""
+    """Seconds of two overlapping activities: the longer one, and more if they are close.
+
+    The arguments are floats, arrays or tensors.
+    """
     return (device_s**HOST_OVERLAP + host_s**HOST_OVERLAP) ** (1 / HOST_OVERLAP)
 
 

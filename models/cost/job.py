@@ -145,8 +145,9 @@ def trained_ratio(columns: dict[str, Floats], frozen_prefix: int) -> float:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OperatorCost:
-    """Seconds and bytes of N operators, with all repeats; forward [0] and backward [1], 0 if a pass does not
-    run.
+    """Seconds and bytes of N operators, with all repeats.
+
+    Forward [0] and backward [1], 0 if a pass does not run.
 
     Attributes:
         busy_s: [2, N] time on the device.

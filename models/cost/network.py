@@ -1,5 +1,7 @@
-"""`EfficiencyNetwork`: the cost model as a torch module, for fitting; `CostModel` computes the same in
-NumPy."""
+"""`EfficiencyNetwork`: the cost model as a torch module, for fitting.
+
+`CostModel` computes the same in NumPy.
+"""
 
 from __future__ import annotations
 
@@ -182,8 +184,10 @@ class EfficiencyNetwork(nn.Module):
         return torch.log(torch.where(jobs.timing == TIMINGS.index("busy"), busy, step))
 
     def penalty(self) -> Tensor:
-        """Penalty on the effects: a device or campaign differs from the others only if its measurements
-        demand it."""
+        """Penalty on the effects of devices and campaigns.
+
+        With it, they differ from the others only if their measurements demand it.
+        """
         return (self.device_effect**2).mean() + 0.2 * (self.host_effect**2).mean()
 
 

@@ -1,5 +1,7 @@
-"""Features that determine an operator's efficiency. None depends on the batch size, so that time never falls
-as the batch grows."""
+"""Features that determine an operator's efficiency.
+
+None depends on the batch size, so that time never falls as the batch grows.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Times of single forward operators by the cost model: each row of the `operators` table is a graph of one
-node."""
+"""Times of single forward operators by the cost model.
+
+Each row of the `operators` table is a graph of one node.
+"""
 
 from __future__ import annotations
 

@@ -192,11 +192,11 @@ def width_of(device: DeviceSpec) -> float:
 
 
 def strain_of(device: DeviceSpec) -> float:
-    """Log ratio of a board's nominal FP32 rate per watt to that of a board of its generation that holds its
-    boost clock; at least 0.
+    """How much a board's boost clock overstates its speed under load, as a log; at least 0.
 
-    Boards of 70 W with the chip of a 250 W board lower their clocks under load, but the data sheet gives the
-    boost clock.
+    It is the log ratio of the board's nominal FP32 rate per watt to that of a board of its generation that
+    holds its boost clock. Boards of 70 W with the chip of a 250 W board lower their clocks under load, but
+    the data sheet gives the boost clock.
     """
     known = compute_capabilities().get(device.compute_capability)
     if known is None or not device.power_limit_w > 0:
