@@ -1,5 +1,7 @@
-"""Explains a slowdown: the contended resources, with contributions that sum to it, and the operators behind
-them."""
+"""Explains a slowdown by the contended resources and the operators behind them.
+
+The resources' contributions sum to the slowdown.
+"""
 
 from __future__ import annotations
 
@@ -73,8 +75,10 @@ def shares_of(excess: float, parts: Sequence[float], job: JobOnDevice) -> list[R
 
 @lru_cache(maxsize=4096)
 def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[tuple[str, float], ...]:
-    """Up to `most` operator kinds with their share (0 to 1) of the job's demand for `resource`, largest
-    first."""
+    """Up to `most` operator kinds with the highest demand for `resource`, largest first.
+
+    Each comes with its share (0 to 1) of the job's demand.
+    """
     cost = job.cost.operators
     wanted = {"memory_bandwidth": cost.traffic_bytes, "compute": cost.compute_s, "launch": cost.kernels}
     values = wanted.get(resource, cost.busy_s).sum(0)
@@ -87,8 +91,7 @@ def operators_wanting(job: JobOnDevice, resource: str, most: int = 3) -> tuple[t
 
 
 def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
-    """One sentence for reports: the slowdown, each resource's share in it, and the operators behind the
-    largest."""
+    """One sentence for reports: the slowdown, each resource's share, and the operators behind the largest."""
     if slowdown < 1.005 or not shares:
         return f"{name} runs as fast as alone"
     worst = shares[0]

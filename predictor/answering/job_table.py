@@ -231,8 +231,10 @@ class JobTable:
         return self._process.blended(excess, numbers, together[:, None] - own)
 
     def is_processor_shared(self, rows: Sequence[int]) -> bool:
-        """Whether a set follows processor sharing, because jobs like its members were never measured
-        together."""
+        """Whether a set follows processor sharing.
+
+        It does if jobs like its members were never measured together.
+        """
         return bool(self._processor_shared[list(rows)].all())
 
     def utilization_residual(self, rows: Integers) -> Floats:

@@ -256,8 +256,10 @@ class SetNetwork:
         return states
 
     def excess_from(self, prior: Array, residual: Array, occupied: Array, present: Array) -> Array:
-        """[M, S] from the prior's excess, the network's residual and the neighbours' occupancy; 0 without
-        neighbours."""
+        """[M, S] from the prior's excess, the network's residual and the neighbours' occupancy.
+
+        0 without neighbours.
+        """
         start = np.maximum(prior, 1e-3)
         excess = np.logaddexp(np.float32(0.0), start + np.log(-np.expm1(-start)) + residual)
         excess /= 1 + excess * (np.maximum(1 - occupied, 0) / np.maximum(occupied, 1e-3))

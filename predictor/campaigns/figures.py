@@ -69,8 +69,10 @@ def heat_map(pairs: pd.DataFrame, name: str) -> str:
 
 
 def spread(measurements: pd.DataFrame, name: str) -> str:
-    """Inline SVG: cumulative distribution of the spread over repeats, of solo step times and of throughput
-    ratios."""
+    """Inline SVG: cumulative distribution of the spread over repeats.
+
+    It shows solo step times and throughput ratios.
+    """
 
     def paint(_figure: Any, axes: Any) -> None:
         for column, label in (("solo_spread_ratio", "step time alone"), ("spread_ratio", "throughput ratio")):

@@ -236,8 +236,11 @@ def candidate(workload: Workload, rates: DeviceSpec) -> Candidate:
 
 
 def choose_workloads(pool: Sequence[Candidate], count: int) -> list[Candidate]:
-    """`count` jobs: one per model (the middle one by step time), then those farthest from all chosen by
-    features."""
+    """Choose `count` jobs that cover models and features.
+
+    One job of each model comes first (the middle one by step time), then those farthest from all chosen by
+    features.
+    """
     by_model: dict[str, list[Candidate]] = {}
     for c in sorted(pool, key=lambda c: c.step_time_s):
         by_model.setdefault(c.workload.model, []).append(c)

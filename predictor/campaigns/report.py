@@ -1,5 +1,7 @@
-"""An HTML page about a folder of measurements: what was measured, how reliably, and how the predictor
-compares."""
+"""An HTML report on a folder of measurements.
+
+It shows what was measured, how reliably, and how the predictor compares.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""Metrics of predictions: errors on the physical value, rank correlation, quantiles, bootstrap intervals,
-coverage."""
+"""Metrics of predictions: physical errors, rank correlation, quantiles, bootstrap intervals, coverage."""
 
 from __future__ import annotations
 

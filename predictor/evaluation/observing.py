@@ -1,5 +1,4 @@
-"""`cotenant evaluate --observe`: accuracy on architectures new to the model, after observing some of their
-sets."""
+"""`cotenant evaluate --observe`: accuracy on new architectures, after observing some of their sets."""
 
 from __future__ import annotations
 

@@ -148,8 +148,9 @@ def _jobs(quantity: str) -> Callable[[Predictor, pd.DataFrame, Report], Answers]
 
 
 def _host_factors(featurizer: Featurizer, rows: pd.DataFrame, answered: set[tuple[str, str]]) -> Floats:
-    """[n] ratio of the step time on the host of the row's campaign to the predicted one; 1 if that host is
-    unknown.
+    """[n] ratio of the step time on the host of the row's campaign to the predicted one.
+
+    1 if that host is unknown.
 
     A host is known if the cost model has learned its costs.
     """

@@ -1,5 +1,7 @@
-"""Hold out a group, fit on the rest, predict the group: the loop behind intervals, sweeps and refitted
-evaluations."""
+"""Hold out a group, fit on the rest, predict the group.
+
+This is the loop behind intervals, sweeps and refitted evaluations.
+"""
 
 from __future__ import annotations
 

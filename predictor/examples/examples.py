@@ -129,8 +129,7 @@ class Examples:
 
     @property
     def resident(self) -> NDArray[np.bool_]:
-        """[S] whether all members were on the device at once, so that the measurement is informative about
-        sharing.
+        """[S] whether all members were on the device at once, so that the set tells about sharing.
 
         A set with no more memory than one of its members alone was measured before the other started or after
         it ended. If memory was not measured, a set counts as resident.

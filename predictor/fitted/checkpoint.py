@@ -1,5 +1,7 @@
-"""A fitted predictor as files: `weights.safetensors`, `config.json`, `manifest.json` and `cost/`, none of it
-code."""
+"""A fitted predictor as files, none of which is code.
+
+They are `weights.safetensors`, `config.json`, `manifest.json` and the folder `cost/`.
+"""
 
 from __future__ import annotations
 

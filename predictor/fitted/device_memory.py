@@ -54,8 +54,10 @@ class HeadCalibration:
 
 
 def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCalibration) -> float:
-    """Device memory of one process, at least its parameters, gradients of unfrozen layers and optimiser
-    state."""
+    """Device memory of one process.
+
+    It is at least parameters, gradients of unfrozen layers and optimiser state.
+    """
     if solo.memory_bytes is not None:
         return solo.memory_bytes
     needed = job.demand.state_bytes + activation_factor(job, calibration) * job.demand.activation_bytes

@@ -59,8 +59,7 @@ class Intervals:
         return np.asarray(self.quantile[group] * (self.floor + np.asarray(log_slowdown) * alike))
 
     def widened_by(self, residuals: dict[str, tuple[Floats, Floats]]) -> Intervals:
-        """The same with a `device_factor` that covers residuals of held-out device types, given as in
-        `fit`."""
+        """The same with a `device_factor` that covers residuals of held-out device types, as for `fit`."""
         factors = {
             group: max(1.0, conformal_quantile(np.abs(error) / (self.floor + slow)) / self.quantile[group])
             for group, (error, slow) in residuals.items()
@@ -76,8 +75,14 @@ class Intervals:
         utilization_residuals: Floats,
         floor: float = 0.05,
     ) -> Intervals:
-        """Fit to held-out rows: group to (log residual, predicted log slowdown), log solo step times,
-        utilisation."""
+        """Fit to held-out rows.
+
+        Args:
+            residuals: group to (log residual, predicted log slowdown).
+            solo_residuals: log errors of solo step times.
+            utilization_residuals: errors of utilisation.
+            floor: part of the scale that does not grow with the slowdown.
+        """
         quantile = {}
         for group in GROUPS:
             error, slow = residuals[group]

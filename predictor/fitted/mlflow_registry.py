@@ -1,5 +1,4 @@
-"""Predictors in MLflow: logged with a signature and without a pickle, registered, promoted, loaded by
-alias."""
+"""Predictors in MLflow: logged with a signature and no pickle, registered, promoted, loaded by alias."""
 
 from __future__ import annotations
 
@@ -27,8 +26,7 @@ def address_of(tracking_uri: str | None) -> str:
 
 
 def use_store(tracking_uri: str | None) -> None:
-    """Set the MLflow store: the given one, else that of the environment, else an SQLite file in the working
-    folder.
+    """Set the MLflow store: the given one, the environment's, or an SQLite file in the working folder.
 
     Raises:
         InputError: MLflow knows no such kind of store, or cannot read it.

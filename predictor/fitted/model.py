@@ -1,5 +1,4 @@
-"""`CotenantModel`: encoder, ensemble of co-location networks, input scaling and Gaussian process in one
-object."""
+"""`CotenantModel`: encoder, ensemble of networks, input scaling and Gaussian process in one object."""
 
 from __future__ import annotations
 

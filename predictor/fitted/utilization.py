@@ -19,8 +19,10 @@ from profiling.devices import get_device
 
 
 def independent_ratio(model: CotenantModel, examples: Examples) -> Floats:
-    """[S] utilisation if the members' phases were independent, from measured or estimated solo
-    utilisation."""
+    """[S] utilisation if the members' phases were independent.
+
+    It uses solo utilisation, measured or estimated.
+    """
     variants, where = model.variants(examples.workloads, examples.devices)
     idle = np.ones(len(examples.set_ids))
     np.multiply.at(idle, examples.set_index, 1.0 - variants.demand[where, 0])
@@ -39,8 +41,10 @@ def members_measured(examples: Examples) -> NDArray[np.bool_]:
 
 
 def measured_difference(model: CotenantModel, examples: Examples) -> Tensor:
-    """[S] measured utilisation minus that of independent phases; NaN if not measured, or not for all
-    members."""
+    """[S] measured utilisation minus that of independent phases.
+
+    NaN if not measured, or not for all members.
+    """
     beyond = examples.set_utilization_ratio - independent_ratio(model, examples)
     counts = examples.resident & members_measured(examples)
     return torch.tensor(np.where(counts, beyond, np.nan), dtype=torch.float32)

@@ -75,8 +75,7 @@ class LayerTimes:
     def split(
         self, frozen_prefix: int, cache_bytes_per_s: float | None = None
     ) -> tuple[float, float, float, float]:
-        """Seconds of (input and forward, backward, optimiser, the rest) with `frozen_prefix` layers
-        frozen."""
+        """Seconds of (input and forward, backward, optimiser, the rest) with a frozen prefix."""
         k = frozen_prefix
         forward = float(self.forward_s.sum())
         if cache_bytes_per_s is not None and k > 0:

@@ -179,8 +179,10 @@ def _times_of(job: JobOnDevice, workload: Workload) -> LayerTimes:
 def _memory_bytes(
     job: JobOnDevice, measured: JobOnDevice, workload: Workload, heads: HeadCalibration
 ) -> float:
-    """Predicted memory; a measurement at another prefix is shifted by the difference between the two
-    predictions."""
+    """Predicted memory.
+
+    A measurement at another prefix is shifted by the difference between the two predictions.
+    """
     predicted = member_memory_bytes(job, SoloProfile(), heads)
     if workload.solo.memory_bytes is None:
         return predicted

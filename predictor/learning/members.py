@@ -81,8 +81,9 @@ def member_features(
 
 @dataclass(frozen=True)
 class MemberScale:
-    """Mean and standard deviation of member features; a feature that never varied is ignored (infinite
-    deviation).
+    """Mean and standard deviation of member features.
+
+    A feature that never varied is ignored (infinite deviation).
 
     Attributes:
         mean, deviation: [MEMBER_WIDTH].

@@ -149,8 +149,10 @@ class Process:
         self.weight = solve_triangular(self._factor, solved, lower=True, trans=1, check_finite=False)
 
     def _weighted(self, through: Floats, wanted: Floats) -> Floats:
-        """[used, used] weighted sum of the rows' outer products; only changes since the last call are
-        added."""
+        """[used, used] weighted sum of the rows' outer products.
+
+        Only changes since the last call are added.
+        """
         total: Floats | None = None
         if self._precision is not None:
             total, before = self._precision

@@ -224,7 +224,9 @@ class SetProcess:
         return out
 
     def blended(self, excess: Floats, numbers: Integers, occupied: Floats) -> Floats:
-        """[S, M] geometric mean of `slowdown` and `excess` + 1, minus 1; `excess` where the process has no
-        answer."""
+        """[S, M] geometric mean of `slowdown` and `excess` + 1, minus 1.
+
+        `excess` where the process has no answer.
+        """
         blend = np.sqrt(self.slowdown(numbers, occupied) * (1.0 + excess)) - 1.0
         return np.where(np.isnan(blend), excess, blend)

@@ -57,8 +57,10 @@ def no_slower(arrays: PredictionArrays, places: Sequence[int], slowdown: Floats)
 def members_bounded(
     members: tuple[MemberPrediction, ...], sharing: str, slowdown: Sequence[float] | None
 ) -> tuple[MemberPrediction, ...]:
-    """Limit a set's slowdowns to `slowdown` if given; otherwise, if time-sliced, limit total utilisation to
-    1."""
+    """Limit a set's slowdowns to `slowdown` if given.
+
+    Otherwise, if time-sliced, limit total utilisation to 1.
+    """
     if slowdown is not None:
         return tuple(map(_no_slower, members, slowdown))
     together = sum([m.utilization_ratio.value for m in members]) if sharing == "time-slice" else 0.0

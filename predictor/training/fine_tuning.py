@@ -127,8 +127,10 @@ def new_sets(base: Predictor, colocation: pd.DataFrame) -> pd.DataFrame:
 
 
 def with_campaigns(network: ColocationNetwork, campaigns: tuple[str, ...]) -> ColocationNetwork:
-    """The same network with additional campaigns; a new one starts with the weights of the unknown
-    campaign."""
+    """The same network with additional campaigns.
+
+    A new one starts with the weights of the unknown campaign.
+    """
     grown = ColocationNetwork(network.config, campaigns)
     more = len(campaigns) - len(network.campaigns)
     weights = {}

@@ -126,8 +126,11 @@ class Progress:
         write_whole(self._path(name), body)
 
     def _read(self, name: str) -> tuple[dict[str, Tensor], dict[str, Any]] | None:
-        """Tensors and the rest; None if the stage must start from scratch, because nothing is stored or it is
-        damaged or from another run."""
+        """Tensors and the rest.
+
+        None if the stage must start from scratch, because nothing is stored or it is damaged or from another
+        run.
+        """
         from safetensors import SafetensorError, safe_open
 
         path = self._path(name)

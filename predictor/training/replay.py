@@ -48,8 +48,10 @@ def padded_to(sets: SetTensors, size: int) -> SetTensors:
 
 
 def with_more_campaigns(sets: SetTensors, more: int) -> SetTensors:
-    """The same sets for a network with `more` additional campaigns; the last column remains the unknown
-    one."""
+    """The same sets for a network with `more` additional campaigns.
+
+    The last column remains the unknown one.
+    """
     setting = sets.setting
     room = setting.new_zeros(len(setting), more)
     return replace(sets, setting=torch.cat([setting[:, :-1], room, setting[:, -1:]], 1))

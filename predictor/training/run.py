@@ -228,8 +228,10 @@ def read_graphs(folder: Path) -> GraphSource:
 
 
 def planned_steps(training: TrainingConfig) -> int:
-    """Steps that a run reports, without the comparison: the model itself, and a smaller one per held-out
-    group."""
+    """Steps that a run reports, without the comparison.
+
+    They are those of the model itself, and of a smaller one per held-out group.
+    """
     from predictor.training.fit import CROSS_FITS
 
     own = training.encoder_steps + training.ensemble * training.epochs

@@ -1,9 +1,9 @@
-"""A sweep over sizes and hyper-parameters with Optuna (extra `sweep`), judged by held-out models of the
-training tables.
+"""A sweep over sizes and hyper-parameters with Optuna (extra `sweep`).
 
-Architectures are held out in groups, where the `by-model` protocols hold them out one by one, and only from
-the given tables: these must not contain what is reserved for scoring. The study is an SQLite file; a sweep
-that was killed resumes it, and a killed trial is repeated. Several processes may work on one study at once.
+Held-out models of the training tables decide. Architectures are held out in groups, where the `by-model`
+protocols hold them out one by one, and only from the given tables: these must not contain what is reserved
+for scoring. The study is an SQLite file; a sweep that was killed resumes it, and a killed trial is repeated.
+Several processes may work on one study at once.
 """
 
 from __future__ import annotations

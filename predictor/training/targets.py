@@ -1,9 +1,8 @@
-"""Training data of the co-location network in an epoch: measured sets, pairs labelled by a forest, and
-processor sharing.
+"""Training data of the co-location network in an epoch.
 
 Every measured set is seen with and without its members' solo measurements. Synthetic pairs from
-`predictor.training.teachers.mixtures` come in batches, one per epoch. Jobs with known utilisation on a GPU of
-no campaign, which no shippable measurement covers, are labelled by processor sharing
+`predictor.training.teachers.mixtures`, labelled by a forest, come in batches, one per epoch. Jobs with known
+utilisation on a GPU of no campaign, which no shippable measurement covers, are labelled by processor sharing
 (`predictor.training.teachers.processor_sharing`).
 """
 
@@ -95,8 +94,7 @@ class TrainingBatches:
 
 
 def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets | None = None) -> Scaler:
-    """Fit a scaler to the members of measured sets, with and without solo measurements, and of synthetic
-    ones."""
+    """Fit a scaler to the members of measured sets, in every view, and of synthetic ones."""
     members = [model.variants(examples.workloads, examples.devices)[0] for examples in ways]
     return Scaler.fit(
         np.concatenate([m.features for m in members]),

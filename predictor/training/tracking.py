@@ -120,8 +120,10 @@ def tracked(
 
 @contextmanager
 def _termination_as_exit() -> Iterator[None]:
-    """Turn SIGTERM into `SystemExit` within the block, so that resources are closed; a caller's own handler
-    stays."""
+    """Turn SIGTERM into `SystemExit` within the block, so that resources are closed.
+
+    A caller's own handler stays.
+    """
     is_ours = threading.current_thread() is threading.main_thread()
     if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield

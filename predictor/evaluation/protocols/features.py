@@ -27,8 +27,9 @@ Tables = Mapping[str, "pd.DataFrame"]
 
 
 def published(rows: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Figures of the `workloads` table: those of the same workload or, failing that, of the network by its
-    bare name.
+    """Figures of the `workloads` table for some rows' jobs.
+
+    They are those of the same workload or, failing that, of the network by its bare name.
 
     Returns:
         a column for each of `PER_SAMPLE`'s values, in the order of `rows`; NaN if not stated.

@@ -1,5 +1,7 @@
-"""Names of all protocols, so that a misspelt one is rejected before anything is imported; a test keeps the
-list up to date."""
+"""Names of all protocols, so that a misspelt one is rejected before anything is imported.
+
+A test keeps the list up to date.
+"""
 
 from __future__ import annotations
 

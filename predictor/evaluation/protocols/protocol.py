@@ -1,5 +1,4 @@
-"""Definition of a protocol: its measurements, what is held out, what is predicted, and what is known
-beforehand."""
+"""Definition of a protocol: its measurements, what is held out, predicted, and known beforehand."""
 
 from __future__ import annotations
 
@@ -167,8 +166,10 @@ def _with_own(tables: Tables) -> Tables:
 
 
 def _known(name: str, tables: Tables, sources: set[str]) -> pd.DataFrame:
-    """A further table, restricted to the same sources; `workloads`, which describes networks, is not
-    restricted."""
+    """A further table, restricted to the same sources.
+
+    `workloads`, which describes networks, is not restricted.
+    """
     table = tables[name] if name in tables else empty_table(name)
     return table if name == "workloads" else table[table["source"].isin(sources)].reset_index(drop=True)
 

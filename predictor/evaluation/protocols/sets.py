@@ -1,5 +1,7 @@
-"""Protocols of co-location sets: throughput, memory and utilisation together; and solo step times of their
-models."""
+"""Protocols of co-location sets.
+
+They cover throughput, memory and utilisation together, and solo step times of the sets' models.
+"""
 
 from __future__ import annotations
 
@@ -12,8 +14,10 @@ if TYPE_CHECKING:
 
 
 def resident(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Rows of sets whose members were all resident at once, judged by the set's memory and the members' solo
-    memory."""
+    """Rows of sets whose members were all resident at once.
+
+    This is judged by the set's memory and the members' solo memory.
+    """
     from predictor.examples.examples import examples_of
 
     examples = examples_of(frame, tables["solo"])

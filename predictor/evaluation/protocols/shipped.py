@@ -48,8 +48,10 @@ class ShippedPredictor:
         return answer[:, 1], answer[:, 2]
 
     def _ask(self, test: Bundle) -> NDArray[np.float64]:
-        """[n, 3] value, lower, upper; the last answer is cached, because values and intervals are queried
-        separately."""
+        """[n, 3] value, lower, upper.
+
+        The last answer is cached, because values and intervals are queried separately.
+        """
         if getattr(self, "asked_", None) is test:
             return self.answer_
         sets = colocation_sets(test)

@@ -18,8 +18,7 @@ from predictor.training.teachers.mixtures import MixedPairs, Seen
 
 
 class ForestTeacher:
-    """Extremely randomised trees (Geurts et al. 2006) on both members' features, their demands, and the
-    pair's edge.
+    """Extremely randomised trees (Geurts et al. 2006) on both members' features and the pair's edge.
 
     Args:
         embedding: number of leading columns of the member features that the forest does not see.
@@ -84,10 +83,10 @@ class ForestTeacher:
         )
 
     def answer(self, pairs: MixedPairs) -> tuple[Floats, Floats]:
-        """[V] log ratios of synthetic members, and [V / 2] utilisation of each pair minus that of independent
-        phases.
+        """[V] log ratios of synthetic members, and [V / 2] utilisation of each pair.
 
-        The latter is NaN in views without the members' solo utilisation.
+        The latter is relative to that of independent phases, and NaN in views without the members' solo
+        utilisation.
         """
         other = pairs.partner
         columns = self.columns(

@@ -1,5 +1,7 @@
-"""Pairs of synthetic workloads, mixtures of measured ones on the same device (after Zhang et al., mixup, ICLR
-2018)."""
+"""Pairs of synthetic workloads: mixtures of measured ones on the same device.
+
+After Zhang et al., mixup, ICLR 2018.
+"""
 
 from __future__ import annotations
 

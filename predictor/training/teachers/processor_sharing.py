@@ -1,10 +1,9 @@
-"""Synthetic sets without a campaign, on GPUs of any type, with known utilisation, labelled by processor
-sharing.
+"""Synthetic sets with known utilisation on GPUs of any type, labelled by processor sharing.
 
-A job alone keeps the device busy for a share u of its step. Jobs whose shares add up to at most 1 run as if
-alone; beyond that, each gets its share of its demand, so every step takes sum(u) times as long. Packing
-schedulers have used this rule since Gandiva (Xiao et al., OSDI 2018), and it is what is known about sharing
-before anything was measured on a device.
+They have no campaign. A job alone keeps the device busy for a share u of its step. Jobs whose shares add up
+to at most 1 run as if alone; beyond that, each gets its share of its demand, so every step takes sum(u) times
+as long. Packing schedulers have used this rule since Gandiva (Xiao et al., OSDI 2018), and it is what is
+known about sharing before anything was measured on a device.
 """
 
 from __future__ import annotations
@@ -45,8 +44,9 @@ class SharedSets:
 def invent_shared_sets(
     model: CotenantModel, examples: Examples, count: int, seed: int = 0
 ) -> SharedSets | None:
-    """Make `count` sets of the examples' jobs on GPUs of the catalogue; None if `count` is 0 or there are no
-    jobs.
+    """Make `count` sets of the examples' jobs on GPUs of the catalogue.
+
+    None if `count` is 0 or there are no jobs.
 
     GPUs of the examples are included, because the known utilisation changes the answer, not the type.
     """

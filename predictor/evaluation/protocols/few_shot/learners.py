@@ -43,8 +43,9 @@ class FewShotLearner(Protocol):
 
 @dataclass(frozen=True)
 class Fold:
-    """Input of a learner: all rows of both sides. It must use measurements of test rows only if they are
-    `seen`.
+    """Input of a learner: all rows of both sides.
+
+    It must use measurements of test rows only if they are `seen`.
 
     Attributes:
         train, test: the two sides.
@@ -175,8 +176,10 @@ class RefittedTrees:
 
 
 class Factorisation:
-    """Jobs x partners of a device as biases and low-rank factors, by alternating least squares (Paragon,
-    ASPLOS 2013)."""
+    """Jobs x partners of a device as biases and low-rank factors, by alternating least squares.
+
+    This is Paragon's method (ASPLOS 2013).
+    """
 
     rank, ridge, sweeps = 3, 0.3, 15
 
@@ -216,8 +219,10 @@ class Factorisation:
     def _solve(
         self, mine: Floats, theirs: Floats, own: Integers, other: Integers, rest: Floats, fixed: int
     ) -> None:
-        """Solve for one side given the other; column `fixed` of `mine` stays 1, so the other side's column is
-        its bias."""
+        """Solve for one side given the other.
+
+        Column `fixed` of `mine` stays 1, so the other side's column is its bias.
+        """
         free = [k for k in range(mine.shape[1]) if k != fixed]
         order = np.argsort(own, kind="stable")
         starts = np.searchsorted(own[order], np.arange(len(mine) + 1))

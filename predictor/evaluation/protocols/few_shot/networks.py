@@ -1,5 +1,7 @@
-"""Few-shot learners that start from the network, corrected as in the service and combined with the process
-over the training sets."""
+"""Few-shot learners that start from the network.
+
+They correct it as the service does, and combine it with the process over the training sets.
+"""
 
 from __future__ import annotations
 

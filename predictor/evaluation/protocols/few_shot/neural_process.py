@@ -126,8 +126,10 @@ class NeuralProcessLearner:
         return torch.tensor(np.stack(ends)), edges
 
     def _answer(self, context: Integers, asked: Integers) -> tuple[Tensor, Tensor]:
-        """[len(asked)] means and standard deviations, relative to `spread`; averaged over a member's
-        partners."""
+        """[len(asked)] means and standard deviations, relative to `spread`.
+
+        Averaged over a member's partners.
+        """
         index, edges = self._edges(context)
         number, first, second = self._pairs(asked)
         output = self.network(self.nodes, index, edges, torch.tensor(np.stack([first, second])))

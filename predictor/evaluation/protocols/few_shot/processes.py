@@ -1,5 +1,7 @@
-"""Learners that are Gaussian processes (around a constant, a prior or a predictor's answers), and their
-average."""
+"""Learners that are Gaussian processes, and their average.
+
+Their means are a constant, a prior or a predictor's answers.
+"""
 
 from __future__ import annotations
 
@@ -57,8 +59,7 @@ class Conditioned:
 
 
 class ProcessLearner(Conditioned):
-    """The Gaussian process of `predictor.learning`, fitted to the training rows and conditioned on them
-    first.
+    """The Gaussian process of `predictor.learning`, fitted to and conditioned on the training rows first.
 
     Args:
         fold: the rows.

@@ -1,5 +1,4 @@
-"""Few-shot protocols: a model is held out, some of its sets are observed on each device, and the rest are
-scored."""
+"""Few-shot protocols: a model is held out, some of its sets are observed, and the rest are scored."""
 
 from __future__ import annotations
 
@@ -198,8 +197,9 @@ def report(
     command: str,
     done: Callable[[str], None] = lambda _n: None,
 ) -> dict[str, Any]:
-    """Run a protocol on tables of measurements; returns everything needed to read the figures and to
-    reproduce them.
+    """Run a protocol on tables of measurements.
+
+    Returns everything needed to read the figures and to reproduce them.
 
     Raises:
         InputError: the tables lack its campaign.

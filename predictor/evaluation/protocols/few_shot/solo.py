@@ -106,8 +106,10 @@ class SoloPoints:
         return Members(np.zeros((len(self), MEMBER_WIDTH)), *columns)
 
     def groups(self, axis: str, among: Integers) -> list[Integers]:
-        """Groups of at least two points that differ only in `axis`, the device or the batch size, as numbers
-        from `among`."""
+        """Groups of at least two points that differ only in `axis`, the device or the batch size.
+
+        They are given as numbers from `among`.
+        """
         groups: dict[Any, list[int]] = {}
         for number in among.tolist():
             workload, campaign = self.workloads[number], self.campaigns[number]

@@ -1,5 +1,7 @@
-"""The predictor's form of a process's memory as a contender: fitted to the fold's measured peaks, and as
-shipped."""
+"""The predictor's form of a process's memory as a contender.
+
+It takes part fitted to the fold's measured peaks, and as shipped.
+"""
 
 from __future__ import annotations
 
@@ -14,8 +16,10 @@ from profiling.workload import Workload
 
 
 class GraphMemoryPredictor:
-    """Context of the device type, state, activations and the largest workspace, with non-negative weights
-    fitted to relative errors."""
+    """Memory as a weighted sum of context, state, activations and the largest workspace.
+
+    The context is per device type; weights are non-negative and fitted to relative errors.
+    """
 
     def fit(self, train: Bundle, seed: int) -> GraphMemoryPredictor:  # noqa: ARG002 (as its protocol)
         from scipy.optimize import nnls
@@ -42,8 +46,10 @@ class GraphMemoryPredictor:
 
 
 class ShippedMemory:
-    """Memory as predicted without fitting, by `HeadCalibration`'s constants; its upper bound decides whether
-    a job fits."""
+    """Memory as predicted without fitting, by `HeadCalibration`'s constants.
+
+    Its upper bound decides whether a job fits.
+    """
 
     def fit(self, train: Bundle, seed: int) -> ShippedMemory:  # noqa: ARG002 (as its protocol)
         return self
@@ -77,10 +83,9 @@ class ShippedMemory:
 
 
 def parts_of(specs: list[str]) -> Floats:
-    """[n, 3] bytes of parameters, gradients and optimiser state; of live activations; of the largest
-    workspace.
+    """[n, 3] bytes of state, of live activations, and of the largest workspace; NaN without a graph.
 
-    NaN without a graph.
+    State is parameters, gradients and optimiser state.
     """
     return np.array([_parts(spec) for spec in specs], dtype=np.float64).reshape(-1, 3)
 

@@ -1,5 +1,7 @@
-"""Peak training memory with networks held out: points, and bounds from batch sizes that did and did not
-run."""
+"""Peak training memory with networks held out.
+
+There are points, and bounds from batch sizes that did and did not run.
+"""
 
 from __future__ import annotations
 
@@ -20,8 +22,10 @@ OF_MEMORY = ("constant", "linear-memory", "graph-memory", "shipped-memory")
 
 
 def on_device(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
-    """Rows of the memory that a process takes on the device; pools and allocator peaks are other
-    quantities."""
+    """Rows of the memory that a process takes on the device.
+
+    Pools and allocator peaks are other quantities.
+    """
     return frame[frame["scope"] == "device"]
 
 

@@ -14,10 +14,10 @@ _PROTOCOLS = frozenset({"miso-other-share", "miso-other-share-by-model"})
 
 
 class MixObserved:
-    """Mean of extremely randomised and boosted trees, on the log ratio of the steps at the queried and the
-    observed share.
+    """Mean of extremely randomised and boosted trees, on the log ratio of steps at two shares.
 
-    Their features are those of `MixProfiles`, the member's observation, and the mean observation in its mix.
+    The ratio is that of the queried to the observed share. Features are those of `MixProfiles`, the member's
+    observation, and the mean observation in its mix.
     """
 
     def fit(self, train: Bundle, seed: int = 0) -> MixObserved:

@@ -27,8 +27,7 @@ _MOST_ROWS = 6_000
 
 
 class MixProfiles:
-    """Mean of a ridge regression, extremely randomised trees and boosted trees, on the logarithm of the
-    target.
+    """Mean of ridge regression, extremely randomised trees and boosted trees, on the log of the target.
 
     Each sees a member's own profile, and number, sum, maximum and mean of its partners'. Trees capture
     interactions but do not extrapolate beyond the sizes in training; the ridge regression does.

@@ -1,8 +1,7 @@
-"""Mixes under MPS shares from each job's pressure on the others and its sensitivity, to extrapolate to larger
-mixes.
+"""Mixes under MPS shares from each job's pressure on the others and its own sensitivity.
 
-Pressure and sensitivity are those of Bubble-Up (Mars et al., MICRO 2011), which measures them with a
-synthetic neighbour; here they are fitted to mixes.
+The aim is to extrapolate to larger mixes. Pressure and sensitivity are those of Bubble-Up (Mars et al., MICRO
+2011), which measures them with a synthetic neighbour; here they are fitted to mixes.
 """
 
 from __future__ import annotations
@@ -78,8 +77,10 @@ FORMS: dict[Form, tuple[float, float, float, float]] = {
 
 
 class MixSharing:
-    """Mean of `FORMS`; a job's numbers are linear in its solo profile, plus an effect of its own if it was in
-    training."""
+    """Mean of `FORMS`.
+
+    A job's numbers are linear in its solo profile, plus an effect of its own if it was in training.
+    """
 
     def fit(self, train: Bundle, seed: int = 0) -> MixSharing:
         """Learn from the measured points of `train`.

@@ -38,8 +38,10 @@ def _efficiency() -> FoldPredictor:
 
 
 def _sum_of_nodes(bundle: Bundle) -> Floats:
-    """[n] measured times of the nodes of each run, times how often the model runs them; NaN if none were
-    timed."""
+    """[n] measured times of the nodes of each run, times how often the model runs them.
+
+    NaN if none were timed.
+    """
     nodes = bundle.known["graphs"]
     times = (nodes["forward_time_s"] + nodes["backward_time_s"]) * nodes["occurrences"].fillna(1).astype(
         float

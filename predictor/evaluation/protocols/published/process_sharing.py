@@ -1,5 +1,7 @@
-"""Equal processes in a slice, from the share of time one of them keeps it busy: processor sharing, and trees
-on top."""
+"""Equal processes in a slice: processor sharing, and trees on top.
+
+Both start from the share of time for which one process keeps the slice busy.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +19,10 @@ _PROTOCOL = "parvagpu-by-model"
 
 
 class ProcessSharing:
-    """Processor sharing: n processes that each keep the slice busy for a share u of their solo step run n u
-    times as long.
+    """Processor sharing: n processes that each keep the slice busy for a share u run n u times as long.
 
-    They are not slowed if n u is at most 1. u is the cost model's busy time over the measured solo step time.
+    u is the cost model's busy time over the measured solo step time. If n u is at most 1, they are not
+    slowed.
 
     Args:
         corrected: whether trees predict the ratio instead, from the cost model's figures for a step.

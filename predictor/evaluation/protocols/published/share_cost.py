@@ -99,8 +99,10 @@ class ShareCostPredictor:
 
 
 def _regression(seed: int) -> VotingRegressor:
-    """The mean of a forest, which is discontinuous, and a smooth regression; both were chosen on training
-    networks only."""
+    """The mean of a forest, which is discontinuous, and a smooth regression.
+
+    Both were chosen on training networks only.
+    """
     from sklearn.ensemble import ExtraTreesRegressor, VotingRegressor
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
@@ -135,10 +137,9 @@ def _examples(rows: pd.DataFrame, seed: int) -> list[CostExample]:
 
 
 def share_features(model: CostModel, rows: pd.DataFrame) -> tuple[Floats, Floats]:
-    """[n, F] features, and [n] log ratio of the step times under the share and on the whole device, by
-    `model`.
+    """[n, F] features, and [n] log ratio of the step times under the share and on the whole device.
 
-    NaN if unknown.
+    Both are computed with `model`; NaN if unknown.
     """
     features = np.full((len(rows), 9 + len(_CURVE)), np.nan)
     log_ratio = np.full(len(rows), np.nan)

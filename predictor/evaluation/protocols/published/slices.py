@@ -22,8 +22,10 @@ _KNOWN = ("utilization_ratio", "memory_bandwidth_ratio", "power_w")
 
 
 def on_slices(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
-    """Rows of slices smaller than the card, with the same job's step time, utilisation, bandwidth and power
-    on the whole card."""
+    """Rows of slices smaller than the card, with the same job's measurements on the whole card.
+
+    These are step time, utilisation, bandwidth and power.
+    """
     whole = frame[frame["device"] == _WHOLE].groupby("workload")["step_time_s"].mean()
     known = {"step_time_s": whole}
     solo = tables["solo"]

@@ -36,8 +36,10 @@ def inference_cells(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
 
 
 def cells_left_out(frame: pd.DataFrame, seed: int) -> list[Fold]:
-    """Hold out a part of the families on each device in turn; the same networks on other devices stay in
-    training."""
+    """Hold out a part of the families on each device in turn.
+
+    The same networks on other devices stay in training.
+    """
     fold_of = deal(frame["family"], _FOLDS, seed)
     cells = frame.drop_duplicates("cell").set_index("cell")
     part = cells["device"] + " " + cells["family"].map(fold_of)

@@ -107,8 +107,10 @@ class NeighbourNetwork(EfficiencyNetwork):
 
 
 class _Attention(nn.Module):
-    """Multi-head attention between a job's operators; a repeated operator counts as often as it is
-    repeated."""
+    """Multi-head attention between a job's operators.
+
+    A repeated operator counts as often as it is repeated.
+    """
 
     def __init__(self) -> None:
         super().__init__()
