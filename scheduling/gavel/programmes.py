@@ -1,9 +1,8 @@
-"""Gavel's linear programmes: max-min fairness, maximum throughput (by cost, with deadlines), finish-time
-fairness.
+"""Gavel's linear programmes: max-min fairness, maximum throughput, finish-time fairness.
 
-Every answer is [R, W]: the share of wall-clock time that each row spends on each type. Among the optima of a
-max-min programme, the one with the largest total progress is chosen, because the minimum alone leaves GPUs
-idle.
+Throughput may be by cost, and with deadlines. Every answer is [R, W]: the share of wall-clock time that each
+row spends on each type. Among the optima of a max-min programme, the one with the largest total progress is
+chosen, because the minimum alone leaves GPUs idle.
 """
 
 from __future__ import annotations
@@ -99,10 +98,10 @@ def finish_time_fair(
 
 
 def blind_speeds(problem: AllocationProblem, reference: int) -> AllocationProblem:
-    """The heterogeneity-blind baseline of finish-time fairness: every type is as fast as type number
-    `reference`.
+    """The heterogeneity-blind baseline of finish-time fairness.
 
-    Rows that cannot run there are as fast as on the first type where they can.
+    Every type is as fast as type number `reference`. Rows that cannot run there are as fast as on the first
+    type where they can.
     """
     runs = problem.speed.max(axis=2) > 0
     first = np.where(runs[:, reference], reference, runs.argmax(axis=1))

@@ -50,8 +50,7 @@ class RoundConfig:
 
 @dataclass(slots=True, eq=False)
 class Rounds:
-    """Shares, received times and deficits of all units, over `types` GPU types in the order in which they are
-    offered.
+    """Shares, received times and deficits of all units, over `types` GPU types in the order offered.
 
     Attributes:
         shares: [types] of each unit, as the programme gave them.
@@ -96,8 +95,10 @@ class Rounds:
         return self.changed and (waited or idle)
 
     def solved(self, shares: Mapping[Unit, Floats], now_s: float) -> None:
-        """Take the programme's answer; if times are reset, units that received less than their share are owed
-        the rest."""
+        """Take the programme's answer.
+
+        If times are reset, units that received less than their share are owed the rest.
+        """
         if self.config.reset_s == 0:
             for unit, received in self.received_s.items():
                 if unit not in self.shares:  # added since then

@@ -12,8 +12,10 @@ from scheduling.gavel.problem import AllocationProblem
 
 
 def isolated(problem: AllocationProblem) -> Floats:
-    """[J, W] shares of 1/m of each type, N_w / (m s_i), for every job; scaled down if they exceed all of its
-    time."""
+    """[J, W] shares of 1/m of each type, N_w / (m s_i), for every job.
+
+    Scaled down if they exceed all of its time.
+    """
     share = problem.counts[None, :] / (problem.jobs * problem.gpus[:, None])
     return np.asarray(share / np.maximum(share.sum(axis=1, keepdims=True), 1.0), float)
 
@@ -29,8 +31,9 @@ def fifo(
     generator: np.random.Generator | None = None,
     held: Mapping[int, int] | None = None,
 ) -> Floats:
-    """[R, W] jobs by number, each on the free type where it is fastest; the first that fits nowhere blocks
-    the rest.
+    """[R, W] jobs by number, each on the free type where it is fastest.
+
+    The first that fits nowhere blocks the rest.
 
     Args:
         problem: the problem.

@@ -1,5 +1,4 @@
-"""The partition of a chain of layers with the lowest bottleneck, without a table over all pairs of
-boundaries.
+"""The partition of a chain of layers with the lowest bottleneck, without a table over all ranges.
 
 Partitions and costs are those of `optimal`, which fills matrices over all ranges of states. In a chain,
 workers that can compute boundaries `a` to `c` within a bound can also compute `a` to `b < c`: the last stage
@@ -80,8 +79,10 @@ class ChainSearch:
         return [] if stage is None else self._open(self.levels, stage, math.inf)[1]
 
     def _least_s(self, level: int, start: int, end: int, after: int) -> float:
-        """Lowest bottleneck of one group of `level` on these boundaries; infinity if nothing fits the
-        memory."""
+        """Lowest bottleneck of one group of `level` on these boundaries.
+
+        Infinity if nothing fits the memory.
+        """
 
         def attempt(bound_s: float) -> float | None:
             stage = self._stages(level, start, end, bound_s, after)
@@ -92,8 +93,10 @@ class ChainSearch:
     def _open(
         self, level: int, stage: _Stage, bound_s: float, refine: bool = False
     ) -> tuple[float, list[Span]]:
-        """Bottleneck and stages of a group's chain; with `refine`, the inside of each stage at its own
-        optimum."""
+        """Bottleneck and stages of a group's chain.
+
+        With `refine`, the inside of each stage at its own optimum.
+        """
         worst_s, spans, number, first = 0.0, [], 0, True
         link: _Stage | None = stage
         while link is not None:
@@ -122,15 +125,17 @@ class ChainSearch:
         return worst_s, spans
 
     def _stages(self, level: int, start: int, end: int, bound_s: float, after: int) -> _Stage | None:
-        """First stage of a group of `level` on these boundaries, within the bound and with the fewest
-        members."""
+        """First stage of a group of `level` on these boundaries.
+
+        It is within the bound, and has the fewest members.
+        """
         return self._search(level, end, bound_s, after, start)[1]
 
     def _search(
         self, level: int, end: int, bound_s: float, after: int, floor: int
     ) -> tuple[int, _Stage | None]:
-        """First boundary from `floor` on at which a group of `level` can begin in order to compute the rest
-        up to `end`.
+        """First boundary from `floor` on at which a group of `level` can begin to compute the rest up to
+        `end`.
 
         It is `end` if there is none, and comes with the stages if it is `floor`. `after` is the number of
         later workers outside the group, for each group.
@@ -165,8 +170,10 @@ class ChainSearch:
         return earliest, None
 
     def _stage_begins(self, level: int, stop: int, bound_s: float, behind: int, own: int, floor: int) -> int:
-        """First boundary from `floor` on at which a stage can begin, ignoring transfers; `stop` if there is
-        none."""
+        """First boundary from `floor` on at which a stage can begin, ignoring transfers.
+
+        `stop` if there is none.
+        """
         if level == 1:
             start = self._first(
                 self._work(own),
@@ -268,8 +275,10 @@ class ChainSearch:
 
     @staticmethod
     def _first(sums: list[float], stop: int, bound: float, floor: int, fits: Callable[[int], bool]) -> int:
-        """First boundary from `floor` on that `fits`; the difference of sums to `stop` is within rounding of
-        the bound."""
+        """First boundary from `floor` on that `fits`.
+
+        The difference of sums to `stop` is within rounding of the bound.
+        """
         start = bisect_left(sums, sums[stop] - bound, floor, stop)
         while start > floor and fits(start - 1):
             start -= 1

@@ -1,5 +1,7 @@
-"""Cuts a chain of layers into a given number of parts, one worker each, to minimise the slowest (or largest)
-part."""
+"""Cuts a chain of layers into a given number of parts, one worker each.
+
+The slowest part, or the one with the most bytes, is minimised.
+"""
 
 from __future__ import annotations
 
@@ -37,8 +39,10 @@ def part_bytes(
 
 
 class ChainCut:
-    """Cuts of a chain; part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch (see
-    `part_bytes`)."""
+    """Cuts of a chain.
+
+    Part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch (see `part_bytes`).
+    """
 
     def __init__(
         self,

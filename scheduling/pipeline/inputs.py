@@ -35,8 +35,10 @@ def read_states(
 def read_graph(
     source: str, device: str | None = None, *, as_published: bool = False
 ) -> StateSpace | ComputationGraph:
-    """States of a `graph.txt`, which has measured times; or the graph of a file or job SPEC, which needs a
-    device."""
+    """Read states from a `graph.txt`, which has measured times, or else a graph.
+
+    The graph of a file or job SPEC needs a device.
+    """
     path = Path(source)
     if path.suffix == ".txt":
         from profiling.capture.pipedream_profile import read_profile

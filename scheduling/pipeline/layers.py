@@ -38,8 +38,9 @@ class Layers:
 
     @classmethod
     def from_profile(cls, profile: PipeDreamProfile) -> Layers:
-        """Without `Input*` sources and `__getitem__*` sinks; searches start from the first source in the
-        file.
+        """Without `Input*` sources and `__getitem__*` sinks.
+
+        Searches start from the first source in the file.
 
         Raises:
             InputError: nothing is left.
@@ -117,8 +118,10 @@ class Layers:
         )
 
     def branches_merged(self, last_activation_only: bool = False) -> Layers:
-        """Merge chains inside branches into one layer each; a layer that all others precede or follow stays
-        as it is."""
+        """Merge chains inside branches into one layer each.
+
+        A layer that all others precede or follow stays as it is.
+        """
         count = len(self.after)
         apart = [(self.ancestors[i] | self.descendants[i]).bit_count() < count - 1 for i in range(count)]
         feeders = [0] * count

@@ -1,7 +1,7 @@
-"""The partition of a model into pipeline stages with the lowest bottleneck, with memory counted as the
-runtime uses it.
+"""The partition of a model into pipeline stages with the lowest bottleneck.
 
-The search of Narayanan et al., SOSP 2019, section 3.1, with the errors of its public code corrected:
+Memory is counted as the runtime uses it. The search is that of Narayanan et al., SOSP 2019, section 3.1, with
+the errors of its public code corrected:
 
 * A stage's workers hold `ceil(R / r)` minibatches, where `R` is the number of workers of this stage and all
   later ones, and `r` its replicas. The search runs from the last stage to the first, so `R` is known exactly,

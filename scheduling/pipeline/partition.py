@@ -71,8 +71,7 @@ class Partition:
         return self.data_parallel_s / self.bottleneck_s if self.bottleneck_s > 0 else 1.0
 
     def timeline(self, minibatches: int) -> Timeline:
-        """The first minibatches through the pipeline, without transfers: 1F1B, replicated stages, no
-        flush."""
+        """The first minibatches through the pipeline: 1F1B, replicated stages, no flush, no transfers."""
         from scheduling.pipeline.schedules import worker_orders
         from scheduling.pipeline.timeline import StageTimes, simulate
 

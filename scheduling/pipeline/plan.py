@@ -1,5 +1,4 @@
-"""`plan`: stages, replicas, devices, memory, step time and bubble of a model on a cluster, for one
-schedule."""
+"""`plan`: stages, replicas, devices, memory, step time and bubble of a model, for one schedule."""
 
 from __future__ import annotations
 

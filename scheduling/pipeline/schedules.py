@@ -40,8 +40,10 @@ def check_schedule(name: str) -> str:
 
 
 def check_counts(**counts: int) -> None:
-    """Reject invalid numbers of stages, microbatches or chunks; the argument's name states what is
-    counted."""
+    """Reject invalid numbers of stages, microbatches or chunks.
+
+    The argument's name states what is counted.
+    """
     for name, value in counts.items():
         most = MAX_MICROBATCHES if name == "microbatches" else None
         if not isinstance(value, int) or value < 1 or (most is not None and value > most):
@@ -95,8 +97,10 @@ def worker_orders(
 
 
 def warm_up(replicas: Sequence[int], stage: int) -> int:
-    """Forwards that a replica runs before its first backward: floor((N - 1 - workers before) / own
-    replicas)."""
+    """Forwards that a replica runs before its first backward.
+
+    They are floor((N - 1 - workers before) / own replicas).
+    """
     return (sum(replicas) - 1 - sum(replicas[:stage])) // replicas[stage]
 
 

@@ -25,8 +25,10 @@ def stage_times(space: StateSpace, span: Span, share: float, send_s: float) -> S
 def send_s(
     cluster: PipelineCluster, sent_bytes: float, senders: Sequence[int], receivers: Sequence[int]
 ) -> float:
-    """Seconds until each sender's bytes reach its receiver, all at once; workers of a member share its
-    link."""
+    """Seconds until each sender's bytes reach its receiver, all at once.
+
+    Workers of a member share its link.
+    """
     left, right = np.asarray(senders), np.asarray(receivers)
     apart, slowest_s = left != right, 0.0
     for level, bandwidth in enumerate(cluster.bandwidth_bytes_per_s):

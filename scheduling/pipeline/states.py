@@ -70,8 +70,7 @@ class StateSpace:
     split_points: tuple[str, ...] = ()
 
     def split_spec(self, boundaries: Sequence[int]) -> dict[str, str] | None:
-        """Module → name of the `torch.distributed.pipelining.SplitPoint`, for stages that begin at these
-        boundaries.
+        """Module → name of the `SplitPoint` of `torch.distributed.pipelining`, for stages that begin here.
 
         None if a stage does not begin with a module.
         """
@@ -117,8 +116,10 @@ class StateSpace:
 
     @cached_property
     def subset(self) -> NDArray[np.bool_]:
-        """[n + 1, n + 1]: whether the down-set of `a` is a proper subset of that of `b`, so that a stage can
-        span a to b."""
+        """[n + 1, n + 1]: whether the down-set of `a` is a proper subset of that of `b`.
+
+        If so, a stage can span a to b.
+        """
         import numpy as np
 
         size = self.count + 1
@@ -129,8 +130,10 @@ class StateSpace:
         return result
 
     def members(self, start: int, end: int) -> list[str]:
-        """Nodes of the stage from boundary `start` to `end`, in the graph's order; inputs belong to the first
-        stage."""
+        """Nodes of the stage from boundary `start` to `end`, in the graph's order.
+
+        Inputs belong to the first stage.
+        """
         inner = self.down_sets[end] & ~self.down_sets[start]
         inside = [name for index, names in enumerate(self.nodes) if inner >> index & 1 for name in names]
         return [*self.inputs, *inside] if start == 0 else inside

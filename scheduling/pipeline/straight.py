@@ -261,8 +261,10 @@ def _cut_branching(
 
 
 def cut(cost: Callable[[int], NDArray[np.float64]], parts: int) -> list[int] | None:
-    """Boundaries 0 = b0 < b1 < ... = n of `parts` parts with the lowest maximum cost; `cost` gives a part's
-    matrix."""
+    """Boundaries 0 = b0 < b1 < ... = n of `parts` parts with the lowest maximum cost.
+
+    `cost` gives a part's matrix.
+    """
     best = np.full(len(cost(0)), np.inf)
     best[0] = 0.0
     tables = [best]

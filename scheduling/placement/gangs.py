@@ -139,8 +139,10 @@ def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Worklo
 
 
 def _most_memory(types: Sequence[str], among: Sequence[int]) -> int:
-    """The type among `among` with the most memory by the catalogue; the first if the catalogue has none of
-    them."""
+    """The type among `among` with the most memory by the catalogue.
+
+    The first if the catalogue has none of them.
+    """
 
     def memory_bytes(kind: int) -> float:
         try:
@@ -159,7 +161,7 @@ def remaining_s(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -
 def shortest_first(
     snapshot: SchedulingSnapshot, belief: SetCache, jobs: Iterable[JobState]
 ) -> list[JobState]:
-    """`jobs` by predicted time left alone on the fastest type over their weight (Smith's rule), then by
+    """`jobs` by predicted time left alone on the fastest type over weight (Smith's rule), then by
     submission."""
     return sorted(jobs, key=lambda job: (remaining_s(snapshot, belief, job) / job.job.priority, job.number))
 
@@ -178,10 +180,9 @@ def exclusive_gpus(pool: Pool, belief: SetCache, job: JobState, count: int | Non
 def admit_by_priority(
     snapshot: SchedulingSnapshot, belief: SetCache, order: Sequence[JobState]
 ) -> list[Allocation]:
-    """Time sharing on whole GPUs: the first jobs of `order` that fit run, and running ones stay where they
-    are.
+    """Time sharing on whole GPUs: the first jobs of `order` that fit run.
 
-    A non-preemptible job keeps its GPUs regardless of its position.
+    Running jobs stay where they are. A non-preemptible job keeps its GPUs regardless of its position.
     """
     room = len(snapshot)
     keep: dict[int, None] = {}

@@ -66,8 +66,9 @@ def guarded(
     max_slowdown: float,
     restart_s: float,
 ) -> list[Allocation]:
-    """Return the first safe proposal; if none is safe, the one with the smallest loss, or the plain rule's
-    starts.
+    """Return the first safe proposal.
+
+    If none is safe, the one with the smallest loss, or the plain rule's starts.
 
     Jobs that a proposal leaves waiting are projected to start at once by the plain rule: waiting has no cost
     until the next decision, which then starts from what it has cost. A proposal that stops jobs is also tried

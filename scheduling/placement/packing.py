@@ -123,8 +123,10 @@ class Tenancy:
         return np.where(snapshot.tenant_count > 0, np.maximum(ends.at_s - now_s, 0.0), 0.0)
 
     def alone_s(self, snapshot: SchedulingSnapshot) -> Floats:
-        """[G, M] predicted seconds that each tenant still needs if alone on its GPU; 0 where there is
-        none."""
+        """[G, M] predicted seconds that each tenant still needs if alone on its GPU.
+
+        0 where there is none.
+        """
         state = self.candidates(snapshot, np.arange(len(snapshot)))
         steps = np.zeros((int(self.members.max()) + 1, len(snapshot.types)))
         for number in np.unique(self.members[self.present]).tolist():
@@ -160,8 +162,7 @@ def pack(
     budget: float = np.inf,
     max_members: int = 2,
 ) -> list[Allocation]:
-    """Start the jobs of `order` on whole empty GPUs, or else beside others where the sum of demands is
-    smallest.
+    """Start the jobs of `order` on whole empty GPUs, or else where the sum of demands is smallest.
 
     Args:
         snapshot: the cluster.

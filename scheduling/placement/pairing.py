@@ -1,5 +1,7 @@
-"""Evaluates every job of a batch on every shared GPU in one call; on a large cluster, only what has
-changed."""
+"""Evaluates every job of a batch on every shared GPU in one call.
+
+On a large cluster, only what has changed is evaluated.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Placement of one job on the current cluster: all GPUs are evaluated in one batched call, then ranked; or
-wait."""
+"""Placement of one job on the current cluster.
+
+All GPUs are evaluated in one batched call, then ranked; the answer may also be to wait.
+"""
 
 from __future__ import annotations
 
@@ -190,8 +192,10 @@ def _place_gang(
     config: PlacementConfig,
     notes: list[str],
 ) -> PlacementDecision:
-    """Place a gang on whole empty GPUs of one type, the fastest type first; wait if no type has enough empty
-    ones."""
+    """Place a gang on whole empty GPUs of one type, the fastest type first.
+
+    Wait if no type has enough empty ones.
+    """
     state = SchedulingSnapshot(snapshot)
     steps = solo_step_s(state, cache, cache.workloads[workload])
     able = [k for k, step in enumerate(steps) if np.isfinite(step) and state.type_size[k] >= config.gpus]

@@ -209,8 +209,10 @@ class _Departures:
         heapq.heappush(self._heaps[int(self._type_of[gpu])], (float(self.ends_s[gpu]), gpu))
 
     def wait(self, kind: int, seconds: float) -> int:
-        """Record that a job waits for the next departure; returns its GPU, -1 if another job goes there
-        first."""
+        """Record that a job waits for the next departure.
+
+        Returns its GPU, -1 if another job goes there first.
+        """
         end, gpu = heapq.heappop(self._heaps[kind])
         heapq.heappush(self._heaps[kind], (end + seconds, -1))
         return gpu

@@ -18,8 +18,9 @@ from scheduling.placement.gangs import solo_step_s
 def progress_per_s(
     snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, kind: int, gpus: Sequence[int]
 ) -> Floats:
-    """[K] steps of its own batch per second on each number of GPUs of type number `kind`; 0 if it does not
-    fit.
+    """[K] steps of its own batch per second on each number of GPUs of type number `kind`.
+
+    0 if it does not fit.
 
     A job that chooses its batch is assumed to choose the best one.
     """

@@ -84,8 +84,7 @@ class Steps:
 
 
 class PlainSchedule:
-    """A cluster under shortest job first: a waiting job takes an empty GPU or, with `pack`, joins a single
-    tenant.
+    """A cluster under shortest job first, with exclusive GPUs or, with `pack`, pairs of jobs.
 
     Gangs hold whole GPUs of one type, wherever those are.
 
@@ -96,7 +95,7 @@ class PlainSchedule:
         left: iterations left by number.
         tenants: numbers of the jobs on every GPU.
         now_s: time of the snapshot.
-        pack: whether jobs may share a GPU in pairs.
+        pack: whether a waiting job may join a single tenant.
     """
 
     def __init__(

@@ -112,8 +112,10 @@ def first_overdue(snapshot: SchedulingSnapshot, belief: SetCache, aging_s: float
 
 
 def work_s(snapshot: SchedulingSnapshot, tenancy: Tenancy) -> float:
-    """Predicted seconds until everything is done if the work were spread evenly over all GPUs, without new
-    sharing."""
+    """Predicted seconds until everything is done if the work were spread evenly over all GPUs.
+
+    New sharing is not assumed.
+    """
     waiting = sum(remaining_s(snapshot, tenancy.cache, j) * j.job.gpus for j in snapshot.waiting.values())
     return (float(tenancy.empty_in_s(snapshot).sum()) + waiting) / len(snapshot)
 

@@ -191,11 +191,10 @@ def rank_possible(
     config: PlacementConfig,
     before: Stages,
 ) -> Ranking:
-    """Like `rank`, but without following what the first stage already refuses: there, times are 0 and
-    slowdowns 1.
+    """Like `rank`, but without following what the first stage already refuses.
 
-    A job without room or memory, or slowed beyond every budget as soon as it starts, cannot go there whatever
-    follows; in a busy cluster, this is the case on most GPUs.
+    There, times are 0 and slowdowns 1. A job without room or memory, or slowed beyond every budget as soon as
+    it starts, cannot go there whatever follows; in a busy cluster, this is the case on most GPUs.
     """
     c, count = candidates, len(candidates.devices)
     # [M + 1, N], the job first: sets do not depend on the order of members, and NumPy is slow along rows of a

@@ -1,5 +1,4 @@
-"""Ring-all-reduce jobs under communication contention: the model, schedulers, an exact solver, the online
-run.
+"""Ring-all-reduce jobs under communication contention: model, schedulers, exact solver, online run.
 
 `model` has equations 6 to 9, `fabric` the links, `engine` the execution of a schedule over time; every
 scheduler is a function of (cluster, jobs) that drives the engine.

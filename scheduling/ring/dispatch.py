@@ -67,8 +67,9 @@ def any_that_fits(
 def queued(
     cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None = None
 ) -> RingSchedule | None:
-    """Give every job its GPUs at once, busy or not; a gang starts when all of them are done with earlier
-    jobs.
+    """Give every job its GPUs at once, busy or not.
+
+    A gang starts when all of them are done with earlier jobs.
 
     `pick` reads only `run.load`: GPUs are queues, and no job waits for a choice.
     """

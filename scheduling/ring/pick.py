@@ -11,10 +11,10 @@ Pick = Callable[[RingJob, RingRun], "tuple[Gpu, ...] | None"]
 
 
 def estimate_s(cluster: RingCluster, job: RingJob) -> float:
-    """rho_j: execution time without contention, on one server if any is large enough, otherwise on the
-    fewest.
+    """rho_j: execution time without contention.
 
-    The paper divides it by a bound u on its error; a constant u only rescales theta, so it is omitted here.
+    It is on one server if any is large enough, otherwise on the fewest. The paper divides it by a bound u on
+    its error; a constant u only rescales theta, so it is omitted here.
     """
     left, servers = job.gpus, 0
     for count in sorted(cluster.servers, reverse=True):

@@ -39,13 +39,13 @@ def sjf_bco(
     execution: Execution | None = None,
     config: SjfBcoConfig | None = None,
 ) -> RingSchedule:
-    """The best schedule over theta (work that a GPU may be given) and kappa (gang size up to which FA-FFP
-    places).
+    """The best schedule over theta, the work that a GPU may be given, and kappa.
 
-    There are two corrections to the algorithm as printed. A kappa that leaves a job without GPUs counts as
-    infeasible (as printed, its makespan stays too small and wins), and so does one under which a job makes no
-    progress in a slot. Theta is bisected on feasibility (as printed, on strict improvement, where it gets
-    stuck). Only gang sizes that occur are tried as kappa, since those in between change nothing.
+    Kappa is the gang size up to which FA-FFP places. There are two corrections to the algorithm as printed. A
+    kappa that leaves a job without GPUs counts as infeasible (as printed, its makespan stays too small and
+    wins), and so does one under which a job makes no progress in a slot. Theta is bisected on feasibility (as
+    printed, on strict improvement, where it gets stuck). Only gang sizes that occur are tried as kappa, since
+    those in between change nothing.
 
     Raises:
         InfeasibleError: no kappa gives a schedule that ends.

@@ -67,8 +67,10 @@ class Agent:
         return self.job.batch_size or self.application.batches[0]
 
     def tune(self, device: str, placement: tuple[int, ...]) -> None:
-        """Choose samples per GPU and accumulation for an allocation: the fitted model's best, or the
-        requested total."""
+        """Choose samples per GPU and accumulation for an allocation.
+
+        They are the fitted model's best, or those of the requested total.
+        """
         app, on, replicas = self.application, self.application.on[device], sum(placement)
         if on.stages > 1:
             self.local_batch, self.accumulation = 1, MICROBATCHES - 1
@@ -119,8 +121,9 @@ class Agent:
         return 1.0 / (step + (step - sync) * accumulation)
 
     def take_in(self, now_s: float, resumed_s: float) -> None:
-        """Record the steps up to now; a batch chosen at this moment, or just before a restart, has not run
-        yet.
+        """Record the steps up to now.
+
+        A batch chosen at this moment, or just before a restart, has not run yet.
 
         Args:
             now_s: current time.
@@ -154,8 +157,10 @@ class Agent:
         return replicas * self.local_batch * (self.accumulation + 1)
 
     def most_gpus(self) -> int:
-        """GPUs (replicas of a hybrid job) it may get next: twice the number observed, within its batch
-        range."""
+        """GPUs that it may get next: twice the number observed, within its batch range.
+
+        For a hybrid job, they are replicas.
+        """
         if self.job.kind in ("strong-scaling", "rigid"):
             return self.job.gpus
         seen = max((key[1] for profile in self.profiles.values() for key in profile), default=0)

@@ -1,5 +1,6 @@
-"""A measured application: step times by GPU type, placement and batch; progress and gradient statistics by
-epoch.
+"""A measured application: step times by GPU type, placement and batch.
+
+Progress and gradient statistics by epoch.
 
 Read from an application's folder of the public traces (`placements-<suffix>.csv`, `scalability-<suffix>.csv`,
 `validation-<batch>.csv`).
@@ -86,8 +87,7 @@ class Measured:
         return LinearNDInterpolator(both[:, :3], both[:, 3:])
 
     def times_s(self, placement: tuple[int, ...], local_batch: int) -> tuple[float, float]:
-        """Step and exposed synchronisation seconds for GPUs per node `placement`, interpolated linearly
-        between batches."""
+        """Step and exposed synchronisation seconds for GPUs per node `placement`, linear between batches."""
         key = (placement, local_batch)
         if key not in self._memo:
             self._memo[key] = self._times_s(placement, local_batch)
@@ -165,8 +165,7 @@ class Application:
         return 0.0 if epoch == 0 else float(self._progress[epoch - 1])
 
     def gradient(self, batch: int, epoch: int) -> tuple[float, float]:
-        """Squared norm and variance of the gradient in an epoch, interpolated linearly between measured
-        batches."""
+        """Squared norm and variance of the gradient in an epoch, linear between measured batches."""
         epoch = min(epoch, self._sqr.shape[1] - 1)
         where = min(max(batch, self.batches[0]), self.batches[-1])
         return (

@@ -75,8 +75,10 @@ def _make_room(
     rest: list[tuple[JobState, Configuration]],
     placed: dict[int, tuple[int, ...]],
 ) -> dict[int, tuple[int, ...]]:
-    """Evict smaller jobs from the node with the most free GPUs until `rest` is placed; modifies `stay` and
-    `rest`."""
+    """Evict smaller jobs from the node with the most free GPUs until `rest` is placed.
+
+    Modifies `stay` and `rest`.
+    """
     for _ in range(len(rest) + len(stay)):
         missing = [c for j, c in rest if j.number not in placed]
         if not missing:

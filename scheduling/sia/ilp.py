@@ -73,8 +73,7 @@ def solve(
 
 
 def solve_full(worth: Floats, gpus: Ints, kinds: Ints, capacity: Ints, gap: float = 1e-4) -> Ints:
-    """The plain formulation, one binary variable per job and configuration: the reference for tests and
-    benchmarks."""
+    """The plain formulation, one binary per job and configuration; reference for tests and benchmarks."""
     jobs, configs = worth.shape
     where_job, where_config = (a.reshape(-1) for a in np.indices((jobs, configs)))
     value = np.where(np.isfinite(worth), worth, -1e3).reshape(-1)
@@ -87,8 +86,10 @@ def solve_full(worth: Floats, gpus: Ints, kinds: Ints, capacity: Ints, gap: floa
 def solve_columns(
     columns: Sequence[tuple[float, tuple[int, ...], int, int]], jobs: int, capacity: Ints, gap: float = 1e-4
 ) -> list[int]:
-    """Indices of the chosen columns (worth, job rows, type, GPUs), each job in at most one, within
-    capacity."""
+    """Indices of the chosen columns (worth, job rows, type, GPUs).
+
+    Each job is in at most one, and capacity is respected.
+    """
     from scipy.optimize import Bounds, LinearConstraint, milp
     from scipy.sparse import csr_array
 

@@ -1,5 +1,7 @@
-"""Sia's objective (section 3.3): normalised goodput, restart factor, power and penalties, as one utility to
-maximise."""
+"""Sia's objective (section 3.3) as one utility to maximise.
+
+It combines normalised goodput, restart factor, power and penalties.
+"""
 
 from __future__ import annotations
 

@@ -67,8 +67,10 @@ def job_goodput(
     job: JobState,
     table: list[Configuration],
 ) -> tuple[Floats, float]:
-    """[C] predicted goodput of each configuration (NaN where not possible), and the smallest number of
-    GPUs."""
+    """[C] predicted goodput of each configuration, and the smallest number of GPUs.
+
+    Goodput is NaN where a configuration is not possible.
+    """
     row = np.full(len(table), np.nan)
     agent = job.agent if isinstance(job.agent, Agent) else None
     rigid = _is_rigid(job)
@@ -112,8 +114,10 @@ def job_goodput(
 
 
 def _is_rigid(job: JobState) -> bool:
-    """Whether it has a fixed number of GPUs; jobs with an agent state it, those of other traces have a range
-    or none."""
+    """Whether it has a fixed number of GPUs.
+
+    Jobs with an agent state it, those of other traces have a range or none.
+    """
     return job.job.kind == "rigid" if isinstance(job.agent, Agent) else len(_sizes(job)) == 1
 
 
