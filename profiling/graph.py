@@ -148,8 +148,7 @@ class ComputationGraph:
 
     @cached_property
     def gradient_layers(self) -> NDArray[np.int64]:
-        """Which operators a frozen prefix leaves without gradients, see
-        `profiling.graph_columns.gradient_layers`."""
+        """Operators that a frozen prefix leaves without gradients; see `graph_columns.gradient_layers`."""
         from profiling.graph_columns import gradient_layers
 
         return gradient_layers(self.operators, self.edges)
@@ -198,8 +197,7 @@ class ComputationGraph:
 
     @property
     def state_bytes(self) -> float:
-        """Parameters, gradients of unfrozen ones and optimiser state: the minimum that a training process
-        holds."""
+        """Parameters, gradients of unfrozen ones and optimiser state: a training process's minimum."""
         return self.parameter_bytes + self.gradient_bytes + self.optimizer_state_bytes
 
     @cached_property
@@ -304,8 +302,10 @@ class ComputationGraph:
             ) from None
 
     def save(self, path: Path | str) -> Path:
-        """Write the graph as one line of JSON, because indenting 100,000 operators takes ten times as
-        long."""
+        """Write the graph as one line of JSON.
+
+        Indenting 100,000 operators would take ten times as long.
+        """
         return write_whole(path, json.dumps(self.to_dict(), separators=(",", ":"), allow_nan=False) + "\n")
 
     @classmethod
@@ -314,8 +314,10 @@ class ComputationGraph:
 
 
 def _read_operators(columns: dict[str, Any], version: int) -> tuple[Operator, ...]:
-    """Operators from their columns; version 1 lacks sizes, input types, and the forward pass's own
-    figures."""
+    """Operators from their columns.
+
+    Version 1 lacks sizes, input types, and the forward pass's own figures.
+    """
     columns["output_shape"] = [tuple(int(n) for n in shape) for shape in columns["output_shape"]]
     count = len(columns["name"])
     if version == 1:

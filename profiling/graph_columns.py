@@ -56,11 +56,11 @@ def _array(values: Iterable[float]) -> NDArray[np.float64]:
 
 
 def gradient_layers(operators: Sequence[Operator], edges: Sequence[TensorEdge]) -> NDArray[np.int64]:
-    """[2, N] atomic layer of an operator's own parameters [0], and the last one that its inputs depend on
-    [1].
+    """[2, N] layer of an operator's own parameters [0], and last layer that its inputs depend on [1].
 
-    -1 if there is none. With the first k layers frozen, autograd computes the gradient of the parameters if
-    [0] is at least k, and that of the inputs if [1] is. Parameters outside any layer are never frozen.
+    Layers are atomic layers; -1 if there is none. With the first k layers frozen, autograd computes the
+    gradient of the parameters if [0] is at least k, and that of the inputs if [1] is. Parameters outside any
+    layer are never frozen.
     """
     never_frozen = np.iinfo(np.int64).max
     # Tied weights are counted where they are first used; a product without parameters of its own still has

@@ -1,5 +1,7 @@
-"""Checks the values of a stored graph, so that a damaged file is rejected before it gives an answer of
-NaN."""
+"""Checks the values of a stored graph.
+
+A damaged file is rejected before it gives an answer of NaN.
+"""
 
 from __future__ import annotations
 

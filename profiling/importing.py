@@ -10,8 +10,9 @@ from profiling.errors import InputError
 
 
 def import_attribute(name: str, expected: str) -> object:
-    """The object called `module:attribute`, also looked up in the current folder. This runs the module's
-    code.
+    """The object called `module:attribute`, also looked up in the current folder.
+
+    This runs the module's code.
 
     Args:
         name: `module:attribute`.

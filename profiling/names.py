@@ -24,8 +24,9 @@ def near_names(wanted: str, known: Iterable[str]) -> list[str]:
 
 
 def one_of(wanted: str, known: Iterable[str]) -> str:
-    """The `expected` text of an error: all names, or of many only those similar to `wanted`, or the first
-    ones.
+    """The `expected` text of an error: all names, or of many only those similar to `wanted`.
+
+    If none is similar, it gives the first ones.
 
     >>> one_of("fif", ["sjf", "fifo", "srtf"])
     'one of fifo, sjf, srtf'

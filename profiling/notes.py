@@ -11,8 +11,7 @@ from typing import Any
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Print `UserWarning`s, such as a capture's assumptions, as lines on stderr, without their source
-    location."""
+    """Print `UserWarning`s, such as a capture's assumptions, on stderr without their source location."""
     with warnings.catch_warnings():
         plain = warnings.showwarning
 

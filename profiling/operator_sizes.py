@@ -7,8 +7,9 @@ from dataclasses import dataclass, fields
 
 @dataclass(frozen=True, slots=True)
 class OperatorSizes:
-    """Dimensions of **one** execution; 0 if an operator has no such dimension or its source does not state
-    it.
+    """Dimensions of **one** execution.
+
+    0 if an operator has no such dimension or its source does not state it.
 
     A contraction is given as the batched matrix product (`gemm_batch`, `gemm_m`, `gemm_n`, `gemm_k`) that
     computes it, batch samples included:

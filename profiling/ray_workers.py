@@ -1,5 +1,6 @@
-"""Distributes tasks over the nodes of a Ray cluster, one worker per node; a dead worker's task is given to
-another.
+"""Distributes tasks over the nodes of a Ray cluster, one worker per node.
+
+A dead worker's task is given to another.
 
 Ray is optional: `pip install 'cotenant[ray]'`, on every node and in the version of the cluster.
 """

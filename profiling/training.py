@@ -1,5 +1,7 @@
-"""`TrainingJob`: one training step of a model, the same code for capture on `meta` and measuring on a
-device."""
+"""`TrainingJob`: one training step of a model.
+
+The same code serves capture on `meta` and measuring on a device.
+"""
 
 from __future__ import annotations
 

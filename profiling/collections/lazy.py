@@ -1,5 +1,7 @@
-"""Modules whose weights are never initialised: on the CPU, their memory is reserved but unused; on `meta`, it
-saves time."""
+"""Builds modules without initialising their weights.
+
+On the CPU, their memory is reserved but unused; on `meta`, it saves time.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,8 @@
-"""Packs recorded graphs into the project's data files, with each operator, structure and size stored once per
-collection.
+"""Packs recorded graphs into the project's data files.
 
-Networks of a library share most of their operators, and sizes and precisions of one network share its
-structure. A collection is four Parquet files: operators, structures, byte sizes of edges, and graphs that
-refer to the others.
+Each operator, structure and size is stored once per collection: networks of a library share most of their
+operators, and sizes and precisions of one network share its structure. A collection is four Parquet files:
+operators, structures, byte sizes of edges, and graphs that refer to the others.
 """
 
 from __future__ import annotations

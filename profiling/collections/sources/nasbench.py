@@ -1,5 +1,7 @@
-"""Every NAS-Bench-101 cell with up to five vertices, by its hash; the networks are in
-`profiling.zoo.nasbench`."""
+"""Every NAS-Bench-101 cell with up to five vertices, by its hash.
+
+The networks are in `profiling.zoo.nasbench`.
+"""
 
 from __future__ import annotations
 

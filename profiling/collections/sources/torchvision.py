@@ -1,5 +1,7 @@
-"""Classification and segmentation networks of torchvision, at 224 pixels and at the size of their default
-weights."""
+"""Classification and segmentation networks of torchvision.
+
+They are recorded at 224 pixels and at the size of their default weights.
+"""
 
 from __future__ import annotations
 
