@@ -55,8 +55,9 @@ class Bundle:
 
     @property
     def y(self) -> Floats:
-        """[n] the target of each of `rows`; NaN if it was not measured (a hard-coded value, a bound, a test
-        bundle).
+        """[n] the target of each of `rows`.
+
+        NaN if it was not measured (a hard-coded value, a bound, a test bundle).
 
         A censored ratio is given as the bound that it is: see `censored`.
         """

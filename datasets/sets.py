@@ -28,8 +28,10 @@ def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
-    """Rows of `solo` from the campaigns of `colocation`, and rows for members with only a
-    `solo_step_time_s`."""
+    """Solo runs from the campaigns of `colocation`.
+
+    They are rows of `solo`, and a row for each member that has only a `solo_step_time_s`.
+    """
     import pandas as pd
 
     known = solo[solo["campaign"].isin(set(colocation["campaign"]))]

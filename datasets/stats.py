@@ -52,8 +52,7 @@ def describe(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
 
 
 def plot(tables: dict[str, pd.DataFrame]) -> str:
-    """SVG: distribution of co-located / solo throughput by campaign, and its mean per pair of
-    architectures."""
+    """SVG: distribution of the throughput ratio by campaign, and its mean per pair of architectures."""
     import numpy as np
     from matplotlib.figure import Figure
 

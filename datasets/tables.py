@@ -261,8 +261,9 @@ def table_bytes(name: str, frame: pd.DataFrame) -> bytes:
 
 
 def read_table(directory: Path | str, name: str) -> pd.DataFrame:
-    """Read and validate `directory/name.parquet`; columns that were missing when it was written are derived
-    or empty.
+    """Read and validate `directory/name.parquet`.
+
+    Columns that were missing when it was written are derived or empty.
 
     Raises:
         InputError: the table does not exist, is not Parquet, or violates the schema.

@@ -133,8 +133,7 @@ def lookup(table: Mapping[str, T], name: str, where: object) -> T:
 
 
 class CsvRows:
-    """Rows of a CSV file with typed cells, whose errors name file, line, column, expected and actual
-    value."""
+    """Rows of a CSV file with typed cells; errors name file, line, column, expected and actual value."""
 
     def __init__(self, path: Path, columns: tuple[str, ...]) -> None:
         self.path = path

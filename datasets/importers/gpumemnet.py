@@ -74,8 +74,10 @@ def read(folder: Path) -> Import:
 
 
 def _alive(points: list[tuple[int, float]]) -> int:
-    """Number of a network's runs, by ascending batch, that did not crash; 0 if a single one is left,
-    unconfirmed."""
+    """Number of a network's runs, by ascending batch, that did not crash.
+
+    0 if a single one is left, unconfirmed.
+    """
     first: float | None = None
     for position in range(1, len(points)):
         (batch, memory), (smaller, before) = points[position], points[position - 1]

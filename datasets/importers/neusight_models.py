@@ -1,8 +1,8 @@
-"""NeuSight's whole models: `label/GPU/MODEL-MODE-SEQUENCE-BATCH[-VARIANT].json`, some with a CSV of node
-times.
+"""NeuSight's whole models, some with a CSV of node times.
 
-Times are in ms. Training is forward and backward without an optimiser step. A CSV traces embeddings, **one**
-layer and the head; the layer runs `num_layer` times in the whole model.
+Files are `label/GPU/MODEL-MODE-SEQUENCE-BATCH[-VARIANT].json`. Times are in ms. Training is forward and
+backward without an optimiser step. A CSV traces embeddings, **one** layer and the head; the layer runs
+`num_layer` times in the whole model.
 """
 
 from __future__ import annotations
