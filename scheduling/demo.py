@@ -23,7 +23,7 @@ from scheduling.simulator.gantt import draw_gantt
 from scheduling.simulator.plots import save_figure
 from scheduling.simulator.result import SimulationResult
 
-# Quick to capture, and of different character: convolutions, recurrence, attention, embeddings.
+# Models that are quick to capture and of different kinds: convolutions, recurrence, attention, embeddings.
 MODELS = (
     "resnet18-cifar:batch_size=128",
     "lstm-wikitext2:batch_size=20",
@@ -45,7 +45,8 @@ class Pair:
 
     Attributes:
         slowdown: of each, at least 1.
-        throughput_ratio: sum over both of co-located / solo throughput; at 1 sharing gains nothing over taking turns.
+        throughput_ratio: sum over both of co-located / solo throughput; at 1, sharing is no better than
+            taking turns.
     """
 
     jobs: ColocationSet
@@ -115,7 +116,7 @@ def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[T
 def run_policies(
     jobs: Sequence[TraceJob], cluster: ClusterSnapshot, predictor: SetPredictor, seed: int = 0
 ) -> dict[str, SimulationResult]:
-    """The stream through the simulator under `POLICIES`, against a ground truth with a random error."""
+    """Run the stream through the simulator under `POLICIES`, against a ground truth with a random error."""
     truth = SetTruth(SetCache(NoisyPredictor(predictor, NOISE, seed)))
     return {
         name: simulate(
@@ -147,7 +148,10 @@ def starts(result: SimulationResult) -> list[Start]:
 
 
 def draw(results: dict[str, SimulationResult], path: Path) -> None:
-    """The cluster without sharing and with it, one Gantt chart above the other, as SVG (or what the suffix says)."""
+    """Draw Gantt charts of the cluster without and with sharing, one above the other.
+
+    The suffix of `path` selects the format.
+    """
     from matplotlib import colormaps
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch

@@ -20,9 +20,9 @@ class PairMatrix:
     """Predictions of all pairs.
 
     Attributes:
-        device, sharing: where.
-        jobs: N of them.
-        names: what to call them; their SPECs, where a model of one's own is `graph:` and a hash, if empty.
+        device, sharing: where they run.
+        jobs: N jobs.
+        names: labels; if empty, the SPECs are used, in which a custom model is `graph:` and a hash.
         slowdown: [N, N] of the row's job beside the column's job.
         fits: [N, N] whether both fit in the device's memory.
     """
@@ -75,7 +75,7 @@ def pair_matrix(
     return PairMatrix(device, sharing, tuple(jobs), slowdown, fits, tuple(names))
 
 
-_WRITTEN_OUT = 24  # jobs at most whose slowdowns stand in the cells
+_WRITTEN_OUT = 24  # most jobs for which slowdowns are written in the cells
 
 
 def draw_matrix(matrix: PairMatrix) -> Any:
@@ -95,7 +95,7 @@ def draw_matrix(matrix: PairMatrix) -> Any:
     axis = figure.subplots()
     possible = matrix.slowdown[matrix.fits]
     most = max(2.0, float(possible.max()) if possible.size else 2.0)
-    # A slowdown of 2 is to 1 what 4 is to 2.
+    # Logarithmic: the step from 1 to 2 is as large as that from 2 to 4.
     image = axis.imshow(matrix.slowdown, cmap="viridis_r", norm=LogNorm(1.0, most))
     axis.set_xticks(range(count), names, rotation=90, fontsize=7)
     axis.set_yticks(range(count), names, fontsize=7)

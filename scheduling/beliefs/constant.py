@@ -1,4 +1,4 @@
-"""A belief without interference model: every co-located job keeps the same share of its speed."""
+"""A belief without an interference model: every co-located job keeps the same share of its speed."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from profiling.workload import ColocationSet
 
 
 class ConstantPredictor:
-    """Solo times and memory of another predictor, and one throughput ratio for every member of every set of two or more.
+    """Solo times and memory of another predictor, and one throughput ratio for every co-located job.
 
-    The control in measuring the value of interference predictions.
+    It is the control for measuring the value of interference predictions.
     """
 
     def __init__(self, base: SetPredictor, ratio: float = 0.65) -> None:

@@ -1,5 +1,7 @@
-"""A learner that conditions a predictor on the step times of co-located jobs, which any scheduler sees after
-a few steps."""
+"""A learner that conditions a predictor on the step times of co-located jobs.
+
+Any scheduler sees these after a few steps.
+"""
 
 from __future__ import annotations
 

@@ -25,14 +25,14 @@ class Solo:
 
 
 class TablePredictor:
-    """Answers from measurements.
+    """Predictions from measurements.
 
     Args:
-        solo: (device, workload) -> its solo run. Workloads are without solo measurements.
-        ratios: (device, workloads) -> co-located / solo throughput of each, in the same order. Order of the workloads
-            carries no meaning; a set may be given once.
+        solo: (device, workload) -> its solo run. Workloads have no solo measurements.
+        ratios: (device, workloads) -> co-located / solo throughput of each, in the same order. The order of
+            the workloads is not significant; a set may be given once.
         memory_bytes: device -> bytes; a set whose memory (measured, else the sum) exceeds it does not fit.
-        set_memory_bytes: (device, workloads) -> total bytes, where measured.
+        set_memory_bytes: (device, workloads) -> total bytes, if measured.
         missing: answer for an unmeasured set of two or more: `refuse` (it does not fit) or `pairwise` (the
             product of the measured ratios of its pairs; refused if a pair is missing).
     """
@@ -64,7 +64,7 @@ class TablePredictor:
         return tuple(sorted({device for device, _ in self.solo}))
 
     def workloads(self, device: str) -> tuple[Workload, ...]:
-        """Workloads that were measured alone on `device`, by name."""
+        """Workloads measured alone on `device`, by name."""
         return tuple(sorted((w for d, w in self.solo if d == device), key=str))
 
     @classmethod
@@ -75,7 +75,7 @@ class TablePredictor:
         memory_bytes: Mapping[str, float] | None = None,
         missing: str = "refuse",
     ) -> TablePredictor:
-        """Read the tidy tables `solo` and `colocation` of `datasets.tables`; of one campaign, not several mixed.
+        """Read the tidy tables `solo` and `colocation` of `datasets.tables`, from one campaign only.
 
         Rows with a workload missing from `solo` are skipped; repeated rows of a set are averaged.
         """
@@ -146,7 +146,7 @@ class TablePredictor:
             ) from None
 
     def _ratios(self, device: str, members: tuple[Workload, ...]) -> Sequence[float] | None:
-        """Ratios of `members` in their sorted order, or None where unknown."""
+        """Ratios of `members` in their sorted order, or None if unknown."""
         if len(members) == 1:
             return (1.0,)
         known = self.ratios.get((device, members))
@@ -167,8 +167,8 @@ class TablePredictor:
 class NoisyPredictor:
     """A predictor with seeded errors in the cost of sharing, as a ground truth unknown to the belief.
 
-    The excess slowdown of each member of a set of two or more is multiplied by exp(sigma z), z standard normal, drawn
-    from the set's names and the seed, so that the same set always behaves in the same way.
+    The excess slowdown of each member of a set of two or more is multiplied by exp(sigma z), with z standard
+    normal, drawn from the set's names and the seed, so that the same set always behaves in the same way.
     """
 
     def __init__(self, predictor: Any, sigma: float = 0.2, seed: int = 0) -> None:

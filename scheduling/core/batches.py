@@ -1,7 +1,8 @@
 """Batch sizes that a job may choose from during training, and the value of larger batches.
 
-McCandlish et al., "An Empirical Model of Large-Batch Training", 2018; Qiao et al., "Pollux", OSDI 2021, section 3: with a gradient
-noise scale phi, a sample in a batch of M makes (phi + M0) / (phi + M) of the progress that it makes in the job's own batch of M0.
+McCandlish et al., "An Empirical Model of Large-Batch Training", 2018; Qiao et al., "Pollux", OSDI 2021,
+section 3: with a gradient noise scale phi, a sample in a batch of M makes (phi + M0) / (phi + M) of the
+progress that it makes in the job's own batch of M0.
 """
 
 from __future__ import annotations
@@ -44,16 +45,17 @@ class BatchRange:
         step_time_s: Sequence[float],
         scaling: float,
     ) -> Floats:
-        """[K] progress per second, in steps of the job's own batch, on each number of GPUs with the best
-        batch size.
+        """[K] progress per second on each number of GPUs with the best batch size, in steps of the job's own
+        batch.
 
-        The total batch is never smaller than the job's own where enough samples fit on its GPUs; a smaller one is worth no
-        more for each sample. 0 if even the smallest size on that many GPUs exceeds `largest`.
+        The total batch is never smaller than the job's own if enough samples fit on its GPUs; samples in a
+        smaller batch are worth no more. 0 if even the smallest size on that many GPUs exceeds `largest`.
 
         Args:
-            workload: of the job as it was submitted, on `asked` GPUs; it states its batch size.
+            workload: of the job as submitted, on `asked` GPUs; it states its batch size.
+            asked: number of GPUs requested.
             gpus: [K].
-            step_time_s: [B] of each of `sizes` on one GPU; infinite where that does not fit.
+            step_time_s: [B] of each of `sizes` on one GPU; infinite if it does not fit.
             scaling: k times the GPUs do k ** scaling times the work in the same time.
         """
         own = workload.batch_size or self.sizes[0]

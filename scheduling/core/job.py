@@ -24,11 +24,11 @@ class TraceJob:
         min_gpus, max_gpus: range for policies that resize a job; None for `gpus`.
         user: owner or group, for fairness.
         application: the measured application of a goodput job (Sia), else empty.
-        kind: of a job with an application: `rigid` (fixed GPUs and batch), `strong-scaling` (fixed batch), `adaptive` (both tuned) or `hybrid`
-            (pipeline x data parallel).
+        kind: of a job with an application: `rigid` (fixed GPUs and batch), `strong-scaling` (fixed batch),
+            `adaptive` (both tuned) or `hybrid` (pipeline x data parallel).
         batch_size: total batch size requested by a rigid or strong-scaling job.
-        batches: what a job without a measured application may train with where it has its GPUs for itself; its workload
-            states its own batch. None: that one only.
+        batches: batches that a job without a measured application may train with if it has its GPUs for
+            itself; its workload states its own batch. None: only that one.
         preemptible: whether it may be stopped before it is done.
         priority: relative weight; 2 should get twice as much as 1.
         deadline_s: deadline in seconds after submission.

@@ -33,14 +33,20 @@ class Learner(Protocol):
 
 
 class SettledGpus:
-    """Shared GPUs whose tenants have run together since they last changed; each such stretch is reported once."""
+    """Shared GPUs whose tenants have run together since they last changed.
+
+    Each such stretch is reported once.
+    """
 
     def __init__(self) -> None:
         self._reported: Ints = np.zeros(0, np.int64)
 
     def new(self, snapshot: SchedulingSnapshot) -> list[int]:
-        """Numbers of the GPUs that settled since the last call. GPUs of gangs are excluded, because a gang
-        runs at the pace of its slowest GPU, which says nothing about the others."""
+        """Numbers of the GPUs that settled since the last call.
+
+        GPUs of gangs are excluded, because a gang runs at the pace of its slowest GPU, which says nothing
+        about the others.
+        """
         if not self._reported.size:
             self._reported = np.full(len(snapshot), -1, np.int64)
         settled = []

@@ -20,8 +20,9 @@ class Policy:
         decide: the function; jobs that it does not mention are unchanged.
         round_s: seconds between calls; None: whenever a job arrives or leaves.
         preemptive: whether to call it even when no job waits.
-        aligned: rounds lie on multiples of `round_s`; else one begins as soon as a job waits and nothing runs.
-        rests: after a round that serves no job the next begins with the next arrival, where there is one.
+        aligned: rounds start at multiples of `round_s`; otherwise one starts as soon as a job waits and
+            nothing runs.
+        rests: after a round that serves no job, the next one starts with the next arrival, if there is one.
         freezes: whether it freezes layers and so needs the jobs' gradient norms.
         as_published: the same policy with the known bugs of its published code.
     """

@@ -22,7 +22,7 @@ Keys = NDArray[np.uint64]
 
 # Step time of a job that cannot run at all; finite, so that no arithmetic on it is undefined.
 _NEVER_S = 1e9
-_WIDTH = 4  # members a row has room for at first; grows when a larger set is asked for
+_WIDTH = 4  # initial number of members per row; grows for larger sets
 
 
 class SetAnswer(NamedTuple):
@@ -42,10 +42,10 @@ class SetAnswer(NamedTuple):
 
 
 class SetCache:
-    """Remembers the predictor's answer for every set, by interned devices and workloads.
+    """Caches the predictor's answer for every set, by interned devices and workloads.
 
     A set's key is the sum of one random 64-bit number per member and one for its device: it is independent of
-    the members' order, and a departure is a subtraction. Keys live in an open-addressing table, so that a
+    the members' order, and a departure is a subtraction. Keys are in an open-addressing table, so that a
     batch of sets is looked up without a Python loop. A row's columns are the set's members by ascending
     workload number.
 
@@ -54,8 +54,9 @@ class SetCache:
 
     Attributes:
         revision: number of times that the answers were cleared.
-        step_time_s, slowdown, contention: [K, M] of the sets known so far. Contention is kappa of the multi-stage
-            quantification: the mean over memory bandwidth, compute and PCIe of solo demand over co-located share.
+        step_time_s, slowdown, contention: [K, M] of the sets known so far. Contention is kappa of the
+            multi-stage quantification: the mean over memory bandwidth, compute and PCIe of solo demand over
+            co-located share.
         worst_slowdown: [K] the largest of a set's members; memory_upper_bytes: [K]; fits: [K].
     """
 
@@ -130,7 +131,7 @@ class SetCache:
             [N] row numbers, valid until the next call that adds sets beyond `limit`.
         """
         keys, empty = self._device_keys[devices], np.ones(len(devices), bool)
-        for column in range(members.shape[1]):  # a sum along rows of a few members is slow in numpy
+        for column in range(members.shape[1]):  # a sum along rows of a few members is slow in NumPy
             here = present[:, column]
             own = self._workload_keys[np.where(here, members[:, column], 0)]
             keys += np.where(here, own, np.uint64(0))
@@ -181,7 +182,10 @@ class SetCache:
         return self.rows(devices, np.full(shape, workload), np.ones(shape, bool))
 
     def steps_by_batch_s(self, device: int, workload: Workload, sizes: Sequence[int]) -> list[float]:
-        """Seconds of a step of `workload` alone with each batch size; infinite for another than its own that does not fit."""
+        """Seconds of a step of `workload` alone with each batch size.
+
+        Infinite for a size other than its own that does not fit.
+        """
         steps = []
         for size in sizes:
             row = self.solo(device, self.workload_id(replace(workload, batch_size=size)))
@@ -222,7 +226,10 @@ class SetCache:
         self._append(keys, groups[:known], answer, alone)
 
     def _predict(self, sets: list[ColocationSet]) -> PredictionArrays:
-        """The predictor's answer; a set for which the device lacks a precision or MIG slices does not fit, and is not asked for."""
+        """The predictor's answer.
+
+        A set for which the device lacks a precision or MIG slices does not fit, and is not queried.
+        """
         kinds = {(s.device, w.precision) for s in sets for w in s.workloads}
         lacking = {kind for kind in kinds if not runs_on(*kind)}
         possible = np.array(
@@ -318,13 +325,14 @@ class SetCache:
 
 
 def contention(slowdown: Floats, share: Floats, solo_share: Floats) -> Floats:
-    """kappa: mean over memory bandwidth, compute and PCIe of solo demand over predicted co-located share, at least 1.
+    """kappa: mean over bandwidth, compute and PCIe of solo demand over co-located share, at least 1.
 
-    Bandwidth and PCIe shares are not predicted, so for them the share is demand / slowdown and kappa the slowdown; the
-    same stands in for compute where a share is unknown or zero.
+    Bandwidth and PCIe shares are not predicted, so for them the share is demand / slowdown, and kappa is the
+    slowdown; the same is used for compute if a share is unknown or zero.
 
     Args:
-        slowdown: [..., M]; share, solo_share: [..., M] utilisation ratios together and alone.
+        slowdown: [..., M].
+        share, solo_share: [..., M] utilisation ratios together and alone.
     """
     known = (share > 0) & (solo_share > 0)
     with np.errstate(divide="ignore", invalid="ignore"):
@@ -333,7 +341,7 @@ def contention(slowdown: Floats, share: Floats, solo_share: Floats) -> Floats:
 
 
 def _has_slices(asked: ColocationSet) -> bool:
-    """Whether the device has a MIG slice for each job, where they are to have one each."""
+    """Whether the device has a MIG slice for each job, if the set is to have one each."""
     if asked.sharing != "mig" or len(asked.workloads) == 1:
         return True
     try:

@@ -230,8 +230,11 @@ def check_size(body: Any, gpus: int = CLUSTER_GPUS) -> None:
 
 
 def check_counts(counts: Mapping[str, int], gpus: int) -> None:
-    """Raise `LimitError` if there are more than four "tenants" per GPU, or more than `gpus` of anything
-    else."""
+    """Check counts of a cluster.
+
+    Raises:
+        LimitError: more than four "tenants" per GPU, or more than `gpus` of anything else.
+    """
     for what, count in counts.items():
         most = 4 * gpus if what == "tenants" else gpus
         if count > most:
@@ -254,8 +257,10 @@ def _count(value: Any) -> int:
 
 
 def _check_name(name: Any, where: str) -> None:
-    """A node's name is part of a URL (`/v1/cluster/nodes/NAME`), so a name not allowed there could never be
-    read or removed."""
+    """Check a node's name, which is part of a URL (`/v1/cluster/nodes/NAME`).
+
+    A node with a name not allowed there could never be read or removed.
+    """
     if not isinstance(name, str) or not name:
         raise InputError(where, expected="a string that is not empty", got=name)
     if name in (".", "..") or any(c == "/" or unicodedata.category(c) in ("Cc", "Cs") for c in name):

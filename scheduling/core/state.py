@@ -17,7 +17,10 @@ Derived = TypeVar("Derived")
 
 
 class WaitingQueue(dict[int, JobState]):
-    """Waiting jobs by number, in the order of submission; `entered` logs who joined, for orders kept up to date."""
+    """Waiting jobs by number, in order of submission.
+
+    `entered` logs who joined, for orders that are kept up to date.
+    """
 
     def __init__(self) -> None:
         super().__init__()

@@ -15,7 +15,7 @@ from scheduling.core.job import JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 
-# Of a job resized to k times its GPUs: it makes k ** SCALING times the progress.
+# A job resized to k times its GPUs makes k ** SCALING times the progress.
 SCALING = 0.9
 
 
@@ -64,7 +64,7 @@ class SetTruth:
         inter_node_slowdown: factor on the step time of a gang that spans nodes; squared if these are not
             under one switch.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress.
-        restart_bytes_per_s: a restart takes the job's memory over this longer.
+        restart_bytes_per_s: a restart takes longer by the job's memory divided by this rate.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class SetTruth:
         return Segment(rate)
 
     def _tuned_rate(self, job: JobState, batches: BatchRange, snapshot: SchedulingSnapshot) -> float:
-        """Steps of its own batch per second with the best one; it tries them where it runs, on GPUs of one type."""
+        """Steps of its own batch per second with the best batch size on its GPUs, which are of one type."""
         gpu, asked, workload = job.gpus[0], job.job.gpus, current_workload(job)
         device, sharing = snapshot.devices[gpu], snapshot.sharing[gpu]
         key = device, sharing, workload, batches, asked, len(job.gpus)
@@ -133,7 +133,7 @@ class SetTruth:
         ids = sorted(self.cache.workload_id(current_workload(m)) for m in members)
         row = self._row(
             snapshot.devices[gpu], snapshot.sharing[gpu], ids
-        )  # first: it may grow the cache's arrays
+        )  # done first, because it may grow the cache's arrays
         return bool(self.cache.fits[row])
 
     def restart_s(self, job: JobState, first: bool) -> float:

@@ -69,7 +69,9 @@ def size_index(gpus: int) -> int:
 
 
 def size_rates(job: TraceJob, step_time_s: float, scaling: float) -> Floats:
-    """[S] iterations per second on each size that `job` may have; k times its GPUs make k ** scaling times the progress.
+    """[S] iterations per second on each size that `job` may have.
+
+    k times its GPUs make k ** scaling times the progress.
 
     Raises:
         InputError: none of the sizes is in the job's range.
@@ -116,10 +118,10 @@ def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache)
 
 
 class ElasticTruth:
-    """Ground truth for jobs with an `ElasticAgent`: iterations weigh 1 - penalty, prefix changes and restarts cost.
+    """Ground truth for jobs with an `ElasticAgent`.
 
-    The simulator must re-query each round (`SimulationConfig(reevaluate_each_round=True)`): norms move with
-    progress.
+    Iterations weigh 1 - penalty; prefix changes and restarts cost time. The simulator must query again each
+    round (`SimulationConfig(reevaluate_each_round=True)`), because norms change with progress.
 
     Args:
         shared: slowdowns and memory of two jobs on one GPU with their current prefixes; None: no sharing.

@@ -1,7 +1,8 @@
 """IceFrog's round: GPUs and frozen prefixes for all jobs, by marginal effective progress.
 
-Without co-location the prefix decouples: R*(g) = max_k R(g, k). What is left is elastic allocation on R*: one GPU each,
-shortest remaining effective work first, then each further GPU to whom it lowers the sum of R*(fair) / R*(g) most.
+Without co-location, the prefix decouples: R*(g) = max_k R(g, k). What remains is elastic allocation on R*:
+one GPU each, shortest remaining effective work first; then each further GPU to the job for which it lowers
+the sum of R*(fair) / R*(g) most.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""Which prefix a running job freezes next: argmax of throughput times (1 - penalty), under the guards."""
+"""Chooses the prefix that a running job freezes next: argmax of throughput times (1 - penalty), with
+guards."""
 
 from __future__ import annotations
 
@@ -24,10 +25,15 @@ def best_prefix(
     """Index of the best candidate prefix; keeps `current` unless another gains at least `min_gain`.
 
     Args:
-        throughput: [K] samples per second of each candidate, 0 where it does not fit.
+        throughput: [K] samples per second of each candidate, 0 if it does not fit.
         norm_share: [K] S_k of each candidate; the first freezes nothing.
+        progress, debt: effective progress from 0 to 1, and the penalty integrated over it.
+        guards: limits on freezing.
+        current: index of the current prefix.
+        min_gain: relative gain required for a change.
     """
-    # What is frozen now may go to the cap of the debt; what would be new stops short of it, or both would alternate.
+    # The current prefix may use the debt up to its cap, a new one only up to a lower limit, or the two would
+    # alternate.
     stricter = replace(guards, max_debt_ratio=0.8 * guards.max_debt_ratio)
     allowed = allowed_prefixes(norm_share, progress, debt, stricter)
     allowed[current] = allowed_prefixes(norm_share, progress, debt, guards)[current]

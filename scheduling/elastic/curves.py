@@ -1,5 +1,7 @@
-"""Agents for the jobs of any trace: step times from truth and belief, freezing gains from the graphs, norms
-from our runs."""
+"""Agents for the jobs of any trace.
+
+Step times come from truth and belief, freezing gains from the graphs, norms from our own runs.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,7 @@ _CANDIDATES, _DEEPEST = 10, 0.9
 
 
 def norm_curve(name: str, depth: Floats) -> tuple[Floats, Floats]:
-    """(progress [P], S [P, K]) of prefixes at `depth` [K] (share of the layers) from a training run of our own.
+    """(progress [P], S [P, K]) of prefixes at `depth` [K] (share of the layers), from our own training run.
 
     A prefix that had not settled in at least half of the trainings must not be frozen yet, as if S were 1.
     """
@@ -47,8 +49,8 @@ def freezing_agents(
 ) -> Callable[[TraceJob], ElasticAgent]:
     """Creates agents of jobs: solo step times from `truth` and `belief`, freezing gains from the cost model.
 
-    Truth and belief have the same gains, and convolutional jobs the norms of our CNN, all others those of our LSTM: what
-    freezing really does to a job of a log is unknown.
+    Truth and belief have the same gains. Convolutional jobs have the norms of our CNN, all others those of
+    our LSTM, because the actual effect of freezing on a logged job is unknown.
     """
     snapshot = SchedulingSnapshot(cluster)
 

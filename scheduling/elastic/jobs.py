@@ -26,11 +26,12 @@ class IceFrogConfig:
         resize_s: cost of a change of size, which is skipped if the job would not recoup it.
         prefix_change_s: cost of a change of the frozen prefix.
         starvation_s: a job that has waited this long is served before shorter ones.
-        shortness: 0 weighs all jobs alike; 1 weighs each by the inverse of its remaining time, which favours the mean
-            completion time over fairness [ours].
+        shortness: 0 weighs all jobs alike; 1 weighs each by the inverse of its remaining time, which favours
+            the mean completion time over fairness [ours].
         share_gpus: jobs without a GPU may run beside a single-GPU job, with both prefixes chosen together.
         min_pair_gain: R'_i / R_i + R'_j / R_j from which two jobs share a GPU; they part below 1.
-        pairs_per_round: jobs that look for a partner in one round, shortest first (a bound on the decision's time).
+        pairs_per_round: jobs that look for a partner in one round, shortest first (which bounds decision
+            time).
     """
 
     guards: FreezingGuards = field(default_factory=FreezingGuards)
@@ -68,8 +69,8 @@ class ElasticJob:
     Attributes:
         number: unique; smaller was submitted earlier.
         left: unfrozen iterations left.
-        rate: [S, K] iterations per second with each size of `SIZES` and candidate prefix, statistical efficiency
-            included; 0 where it does not fit or is not allowed to grow so far.
+        rate: [S, K] iterations per second with each size of `SIZES` and candidate prefix, statistical
+            efficiency included; 0 if it does not fit or may not grow that far.
         norm_share: [K] S_k of the candidates; the first freezes nothing.
         progress, debt: effective progress from 0 to 1, and the penalty integrated over it.
         size, prefix: indices held now; size -1 while it waits.
@@ -109,7 +110,10 @@ class Grant:
 
 
 def best_by_size(jobs: Sequence[ElasticJob], config: IceFrogConfig) -> tuple[Floats, NDArray[np.int64]]:
-    """R* [J, S] over prefixes, and the prefixes [J, S] that reach it; the present one stays for less than the least gain."""
+    """R* [J, S] over prefixes, and the prefixes [J, S] that reach it.
+
+    The current prefix stays if another gains less than the required minimum.
+    """
     count, width = len(jobs), max(len(job.norm_share) for job in jobs)
     share = np.full((count, width), np.inf)
     rate = np.zeros((count, len(SIZES), width))
@@ -118,7 +122,8 @@ def best_by_size(jobs: Sequence[ElasticJob], config: IceFrogConfig) -> tuple[Flo
         rate[i, :, : len(job.norm_share)] = job.rate
     progress = np.array([[job.progress] for job in jobs])
     debt = np.array([[job.debt] for job in jobs])
-    # What is frozen now may go to the cap of the debt; what would be new stops short of it, or both would alternate.
+    # The current prefix may use the debt up to its cap, a new one only up to a lower limit, or the two would
+    # alternate.
     stricter = replace(config.guards, max_debt_ratio=0.8 * config.guards.max_debt_ratio)
     is_present = np.arange(width)[None, :] == np.array([[job.prefix] for job in jobs])
     allowed = np.where(

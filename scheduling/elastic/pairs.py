@@ -1,5 +1,7 @@
-"""Chooses the frozen prefixes of two jobs on one GPU jointly, because freezing lowers each one's demand on
-device and memory."""
+"""Chooses the frozen prefixes of two jobs on one GPU jointly.
+
+Freezing lowers each job's demand on device and memory.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,7 @@ from scheduling.core.set_cache import SetCache
 
 @dataclass(frozen=True, slots=True)
 class PairChoice:
-    """Prefixes (candidate indices) for two jobs on one GPU, and the share of effective progress that each
-    keeps."""
+    """Prefixes (candidate indices) for two jobs on one GPU, and the share of progress that each keeps."""
 
     prefixes: tuple[int, int]
     kept: tuple[float, float]
@@ -40,17 +41,21 @@ def choose_pair(
     present: tuple[int, int] | None = None,
     min_prefix_gain: float = 0.02,
 ) -> PairChoice | None:
-    """The pair (k_i, k_j) that maximises R'_i / R_i + R'_j / R_j, or None if none that fits exceeds
-    `min_gain`.
+    """The pair (k_i, k_j) that maximises R'_i / R_i + R'_j / R_j.
 
-    R is the effective progress of a job alone on the GPU with its best candidate, R' that beside the other: the rate alone
-    over the slowdown that is predicted for both prefixes.
+    None if none that fits exceeds `min_gain`. R is the effective progress of a job alone on the GPU with its
+    best candidate, and R' that beside the other job: the solo rate over the slowdown predicted for both
+    prefixes.
 
     Args:
+        workloads: the two jobs.
         candidates: prefixes that the guards allow now, for each job.
         penalties, rates: frozen penalties, and steps per second alone on the GPU; same lengths.
         predictor: predicts slowdowns and memory of all pairs in one call.
+        device, sharing: where they run.
+        min_gain: lowest gain.
         present: current indices of a pair, kept unless others gain `min_prefix_gain`.
+        min_prefix_gain: relative gain required for a change.
     """
     for prefixes, penalty, rate in zip(candidates, penalties, rates, strict=True):
         if not len(prefixes) or not len(prefixes) == len(penalty) == len(rate):
@@ -83,7 +88,7 @@ def choose_pair(
 def pair_slowdowns(
     predictor: SetPredictor | SetCache, device: str, sharing: str, pairs: Sequence[tuple[Workload, Workload]]
 ) -> tuple[Floats, Bools]:
-    """([P, 2] slowdown of each job beside the other, [P] whether both fit), each pair queried once."""
+    """[P, 2] slowdown of each job beside the other, and [P] whether both fit; each pair is queried once."""
     cache = SetCache.of(predictor)
     with cache.lock:
         members = np.array([[cache.workload_id(w) for w in pair] for pair in pairs])

@@ -1,8 +1,9 @@
 """Frozen penalty: the share of its progress that a job gives up while its first k layers are frozen.
 
-S_k is the share of the squared gradient norm that sits in the frozen prefix, the penalty pi_k = S_k ** kappa. kappa is a
-setting, not a constant of nature: results are shown for several (see docs/elastic.md for what our own runs give).
-Source: Gao et al., "IceFrog", IEEE TPDS 36(6), 2025 (abstract: frozen penalty, effective progress); the form is our own.
+S_k is the share of the squared gradient norm in the frozen prefix, and the penalty is pi_k = S_k ** kappa.
+kappa is a setting, not a constant of nature: results are given for several values (docs/elastic.md has those
+of our own runs). Source: Gao et al., "IceFrog", IEEE TPDS 36(6), 2025 (abstract: frozen penalty, effective
+progress); the form is our own.
 """
 
 from __future__ import annotations
@@ -17,13 +18,14 @@ from profiling.errors import InputError
 
 @dataclass(frozen=True, slots=True)
 class FreezingGuards:
-    """Guards on freezing a prefix.
+    """Limits on freezing a prefix.
 
     Attributes:
         kappa: exponent of the penalty.
         max_norm_share: largest S_k of a frozen prefix.
         warmup_progress: nothing is frozen before this share of the job's progress.
-        max_debt_ratio: debt (the integral of the penalty over progress) is kept below this share of the progress made.
+        max_debt_ratio: debt (the integral of the penalty over progress) stays below this share of the
+            progress made.
     """
 
     kappa: float = 2.0
@@ -42,7 +44,7 @@ class FreezingGuards:
 
 
 def norm_shares(squared_norms: Floats) -> Floats:
-    """[L + 1] S_k for k = 0..L from squared gradient norms [L]; all 0 where there is no gradient yet."""
+    """[L + 1] S_k for k = 0..L from squared gradient norms [L]; all 0 if there is no gradient yet."""
     norms = np.clip(np.asarray(squared_norms, dtype=np.float64), 0.0, None)
     total = norms.sum()
     if not np.isfinite(total):
@@ -58,12 +60,13 @@ def frozen_penalty(norm_share: Floats, kappa: float) -> Floats:
 def allowed_prefixes(
     norm_share: Floats, progress: float | Floats, debt: float | Floats, guards: FreezingGuards
 ) -> Bools:
-    """[..., K] which prefixes the guards let a job take now; one that freezes nothing (share 0) always.
+    """[..., K] prefixes that the guards allow now; one that freezes nothing (share 0) is always allowed.
 
     Args:
         norm_share: [..., K] S_k of the candidate prefixes, 0 for the one that freezes nothing.
-        progress, debt: effective progress from 0 to 1, and the penalty integrated over it; numbers, or arrays that
-            broadcast against `norm_share`.
+        progress, debt: effective progress from 0 to 1, and the penalty integrated over it; numbers, or arrays
+            that broadcast against `norm_share`.
+        guards: limits on freezing.
     """
     share = np.asarray(norm_share, dtype=np.float64)
     within_debt = np.asarray(debt) < guards.max_debt_ratio * np.asarray(progress)

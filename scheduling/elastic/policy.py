@@ -1,8 +1,9 @@
-"""IceFrog and two elastic peers as policies of the simulator: they differ in admission and objective.
+"""IceFrog and two elastic peers as policies of the simulator; they differ in admission and objective.
 
-Peng et al., "Optimus", EuroSys 2018, section 4.1: each further GPU goes where it shortens a job's remaining time most.
-Qiao et al., "Pollux", OSDI 2021, section 4.2: the allocation with the best power mean (p = -1) of speed-ups over a
-fair share, without knowing how long jobs take. Both freeze nothing and keep the batch; greedy instead of genetic search.
+Peng et al., "Optimus", EuroSys 2018, section 4.1: each further GPU goes where it shortens a job's remaining
+time most. Qiao et al., "Pollux", OSDI 2021, section 4.2: the allocation with the best power mean (p = -1) of
+speed-ups over a fair share, without knowing how long jobs take. Both freeze nothing and keep the batch; the
+search is greedy instead of genetic.
 """
 
 from __future__ import annotations
@@ -37,7 +38,10 @@ def icefrog_unfrozen(config: IceFrogConfig | None = None) -> Policy:
 
 
 def optimus(config: IceFrogConfig | None = None) -> Policy:
-    """Greatest fall of the sum of remaining times per GPU; admission by submission, rounds of 600 s, as published."""
+    """Largest fall of the sum of remaining times per GPU, as published.
+
+    Jobs are admitted by submission, in rounds of 600 s.
+    """
     base = config or IceFrogConfig()
     return _policy("optimus", _optimus, replace(base, guards=NEVER, round_s=OPTIMUS_ROUND_S))
 
@@ -48,7 +52,7 @@ def optimus_shortest(config: IceFrogConfig | None = None) -> Policy:
 
 
 def pollux(config: IceFrogConfig | None = None) -> Policy:
-    """Greatest fall of the sum of inverse speed-ups over a fair share; admission by submission."""
+    """Largest fall of the sum of inverse speed-ups over a fair share; admission by submission."""
     return _policy("pollux", _pollux, replace(config or IceFrogConfig(), guards=NEVER, shortness=0.0))
 
 
@@ -95,7 +99,7 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
         pool = Pool(snapshot, also={g for s in states for g in s.gpus} - held)
         for state, grant in sorted(moving, key=lambda item: -item[1].gpus):
             places[state.number] = ()
-            for size in range(grant.size, -1, -1):  # no node has room for it: the next smaller size
+            for size in range(grant.size, -1, -1):  # the next smaller size if no node has room for it
                 if not runs[state.number][size]:
                     continue
                 taken = exclusive_gpus(pool, belief, state, SIZES[size])

@@ -53,8 +53,8 @@ def share_gpus(
 ) -> list[Shared]:
     """Pairs of this round, each job in at most one.
 
-    A pair of the last round stays where the allocator still gives its two jobs one GPU together and both make more of it
-    than one. Then the shortest jobs without a GPU look for the host that gains most.
+    A pair of the last round stays if the allocator still gives its two jobs one GPU together and both make
+    more of it than one. Then the shortest jobs without a GPU look for the host that gains most.
     """
     granted = {state.number: grant.gpus for state, grant in zip(states, grants, strict=True)}
     options = {

@@ -32,14 +32,16 @@ class TrackerConfig:
     """Configuration of the gradient averages.
 
     Attributes:
-        decay: of the exponential moving average, per `measure_every` steps; a probe after a long gap counts for more.
+        decay: of the exponential moving average, per `measure_every` steps; a probe after a long gap has more
+            weight.
         measure_every: steps from one measurement to the next; a measurement reads every gradient once.
         probe_every: steps from one unfrozen probe to the next while a prefix is frozen.
-        settle_ratio: a prefix may be frozen once its squared norm is below this share of the highest it had. On a
-            plateau, and with a random last layer, the first layers have small gradients *because nothing is learnt
-            yet*: their share is small, and freezing them would keep random features.
-        unbiased: use products of successive gradients, whose mean is the squared norm of the mean gradient without
-            the noise of the batch (it may fall below 0 and is then clipped); keeps one copy of the gradients.
+        settle_ratio: a prefix may be frozen once its squared norm is below this share of its peak. On a
+            plateau, and with a random last layer, the first layers have small gradients *because nothing is
+            learnt yet*: their share is small, and freezing them would keep random features.
+        unbiased: use products of successive gradients, whose mean is the squared norm of the mean gradient
+            without the noise of the batch (it may be negative and is then clipped); keeps one copy of the
+            gradients.
     """
 
     decay: float = 0.9
@@ -66,8 +68,10 @@ class GradientNormTracker:
     """Exponential moving averages of squared gradient norms of L atomic layers, and the frozen prefix itself.
 
     Args:
-        layers: atomic layers in module order; a parameter shared by several counts with the first. Layers are of a
-            model in training mode; frozen ones are put into evaluation mode, so that their output is a constant.
+        layers: atomic layers in module order, of a model in training mode; a parameter shared by several
+            counts with the first. Frozen layers are switched to evaluation mode, so that their output is
+            constant.
+        config: configuration of the averages.
     """
 
     def __init__(self, layers: Sequence[nn.Module], config: TrackerConfig | None = None) -> None:
@@ -91,7 +95,7 @@ class GradientNormTracker:
 
     @property
     def squared_norms(self) -> Floats:
-        """[L] averages without the bias of their start; a frozen layer keeps its last probe's value. 0 or more."""
+        """[L] bias-corrected averages, at least 0; a frozen layer keeps its last probe's value."""
         return np.clip(self._norms / np.maximum(self._weights, 1e-300), 0.0, None)
 
     @property
@@ -101,13 +105,14 @@ class GradientNormTracker:
 
     @property
     def settled(self) -> Bools:
-        """[L + 1] prefixes whose squared norm has fallen far enough below its peak; freezing nothing always is."""
+        """[L + 1] prefixes whose squared norm has fallen far enough below its peak; the empty one always
+        has."""
         now = np.append(0.0, np.cumsum(self.squared_norms))
         return now <= self.config.settle_ratio * self._peaks
 
     @property
     def freezable_shares(self) -> Floats:
-        """[L + 1] S_k, and 1 for prefixes that have not settled: what a controller decides by."""
+        """[L + 1] S_k, or 1 for prefixes that have not settled: the basis of a controller's decisions."""
         return np.where(self.settled, self.norm_shares, 1.0)
 
     def freeze(self, prefix: int) -> None:

@@ -41,7 +41,8 @@ def _measured(snapshot: SchedulingSnapshot, job: JobState, agent: Agent, kind: i
     if job.job.gpus > snapshot.type_size[kind]:
         return 0.0
     speed = agent.submitted_steps_per_s(snapshot.types[kind], size)
-    # As in Sia's artifact, at the speed of its physical cluster: only the sum of steps per second depends on that.
+    # As in Sia's artifact, at the speed of its physical cluster; only the sum of steps per second depends on
+    # this.
     return speed / CALIBRATION.get(agent.application.name, 1.0)
 
 

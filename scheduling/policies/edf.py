@@ -1,6 +1,7 @@
-"""Earliest deadline first, preemptive, on whole GPUs; jobs without a deadline run by weight on what is left.
+"""Earliest deadline first, preemptive, on whole GPUs; jobs without a deadline run by weight on the rest.
 
-Liu and Layland, JACM 20(1), 1973; deadlines are those of the trace, and a job that misses its own keeps its place.
+Liu and Layland, JACM 20(1), 1973. Deadlines are those of the trace, and a job that misses its deadline keeps
+its place.
 """
 
 from __future__ import annotations

@@ -15,9 +15,9 @@ from scheduling.sia.agent import Agent
 
 
 def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> list[int]:
-    """Sizes that `job` may have: its own if it cannot be resized, else powers of two within its range.
+    """Sizes that `job` may have: its own if it cannot be resized, otherwise powers of two within its range.
 
-    None is larger than the types that it fits on: their GPUs are all that it could ever be given.
+    None is larger than the types on which it fits, because it could never get more GPUs.
     """
     least, most = job.job.gpu_range
     if isinstance(job.agent, Agent) and job.job.kind != "rigid":
@@ -30,7 +30,10 @@ def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> lis
 
 
 def speeds(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes: list[int]) -> list[float]:
-    """Predicted progress per second at each size, on the type it holds (or the cluster's first): blind to types."""
+    """Predicted progress per second at each size, on the type it holds (or the cluster's first).
+
+    Other types are ignored.
+    """
     kind = int(snapshot.type_of[job.gpus[0]]) if job.gpus else 0
     if isinstance(job.agent, Agent):
         device = snapshot.types[kind]
@@ -45,10 +48,12 @@ def speeds(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes:
 
 
 def best_sizes(rows: Sequence[tuple[Sequence[int], Sequence[float]]], gpus: int) -> list[int]:
-    """One size for each job with the least sum of costs, on at most `gpus` GPUs: an exact dynamic programme.
+    """One size per job with the lowest sum of costs, on at most `gpus` GPUs, by exact dynamic programming.
 
     Args:
-        rows: by job, the sizes it may have, smallest first, and the cost of each. The smallest sizes fit together.
+        rows: by job, the sizes it may have, smallest first, and the cost of each. The smallest sizes fit
+            together.
+        gpus: number of GPUs.
     """
     if not rows:
         return []

@@ -1,7 +1,7 @@
-"""Gavel: shares of every GPU type by a linear programme or a rule, realised in rounds of 360 s.
+"""Gavel: shares of every GPU type by a linear programme or a rule, implemented in rounds of 360 s.
 
-Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020; `SIA` is the
-variant in the artifact of Jayaram Subramanya et al., "Sia", SOSP 2023.
+Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020;
+`SIA` is the variant in the artifact of Jayaram Subramanya et al., "Sia", SOSP 2023.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Horus-like packing: jobs share a GPU while their predicted utilisation adds up to no more than the whole.
+"""Horus-like packing: jobs share a GPU while their predicted utilisation adds up to at most 1.
 
-After Yeung et al., "Horus: Interference-aware and prediction-based scheduling in deep learning systems", IEEE TPDS
-33(1), 2022: the GPU with the least utilisation is chosen, memory must fit; interference itself is not predicted.
+After Yeung et al., "Horus: Interference-aware and prediction-based scheduling in deep learning systems", IEEE
+TPDS 33(1), 2022: the GPU with the lowest utilisation is chosen, and memory must fit; interference itself is
+not predicted.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""IceFrog: GPUs and frozen layers of all jobs by effective progress, in rounds of 60 s; its allocator without freezing;
-and Pollux's allocator with it.
+"""IceFrog: GPUs and frozen layers of all jobs by effective progress, in rounds of 60 s.
 
-Gao et al., "IceFrog", IEEE TPDS 36(6), 2025 (abstract); the forms are ours, see `scheduling.elastic`. Types are taken as
-equal.
+Also its allocator without freezing, and Pollux's allocator with it. Gao et al., "IceFrog", IEEE TPDS 36(6),
+2025 (abstract); the forms are ours, see `scheduling.elastic`. GPU types are treated as equal.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """Lucid-like packing: jobs are labelled by solo utilisation, and only light combinations are allowed.
 
-After Hu et al., "Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning Training Jobs",
-ASPLOS 2023: tiny (0), medium (1) and jumbo (2) jobs by solo utilisation; two share a GPU when their labels sum to no
-more than 2; shorter jobs first. The labels' thresholds are ours.
+After Hu et al., "Lucid: A Non-intrusive, Scalable and Interpretable Scheduler for Deep Learning Training
+Jobs", ASPLOS 2023: tiny (0), medium (1) and jumbo (2) jobs by solo utilisation; two share a GPU if their
+labels sum to at most 2; shorter jobs first. The thresholds are ours.
 """
 
 from __future__ import annotations
@@ -23,7 +23,8 @@ BUDGET = 2
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2) -> list[Allocation]:
-    """Start waiting jobs, the shortest first: on an empty GPU, else where the labels add up to the budget at most."""
+    """Start waiting jobs, shortest first: on an empty GPU, else where the labels add up to at most the
+    budget."""
 
     def label(device: str, sharing: str, workload: Workload) -> float:
         return bisect_right(THRESHOLDS, solo_utilization(snapshot, belief, device, sharing, workload))

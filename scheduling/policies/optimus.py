@@ -1,7 +1,8 @@
 """Optimus: GPUs go one step at a time to the job whose predicted remaining time they shorten most.
 
-Peng et al., "Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters", EuroSys 2018, section 4.1;
-without parameter servers, on types taken as equal. Jobs are admitted by submission; `optimus-shortest` is ours.
+Peng et al., "Optimus: An Efficient Dynamic Resource Scheduler for Deep Learning Clusters", EuroSys 2018,
+section 4.1; without parameter servers, and with GPU types treated as equal. Jobs are admitted by submission;
+`optimus-shortest` is ours.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, shortest: bool = Fals
         pace = speeds(snapshot, belief, job, rungs)
         left = snapshot.left(job)
         choices[job.number] = rungs, [left / p if p > 0 else float("inf") for p in pace]
-        # Every job has its first GPUs before any has more; by number is by submission.
+        # Every job gets its first GPUs before any gets more; by number means by submission.
         work_s = choices[job.number][1][0] * rungs[0] if shortest else 0.0
         heapq.heappush(heap, (False, work_s, job.number, 0))
     while heap and room > 0:

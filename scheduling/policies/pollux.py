@@ -1,8 +1,9 @@
-"""Pollux: sizes and batches by goodput, on types taken as equal.
+"""Pollux: sizes and batches by goodput, with GPU types treated as equal.
 
-Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021, section 4: the
-power mean (p = -1) of the jobs' speedups is raised; a job that would restart is valued at its restart factor. Where the
-paper searches genetically, the best sizes are found by dynamic programming: nothing is lost but sizes off the ladder.
+Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021, section
+4: the power mean (p = -1) of the jobs' speedups is maximised; a job that would restart is valued at its
+restart factor. The paper's genetic search is replaced by dynamic programming, which finds the best sizes;
+only sizes off the ladder are lost.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ _NOTHING = 1e6
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-    """Sizes that minimise the sum of 1 / speedup over the first submitted jobs that there are GPUs for."""
+    """Sizes that minimise the sum of 1 / speedup over the first submitted jobs for which there are GPUs."""
     room = len(snapshot)
     numbers: list[int] = []
     rows: list[tuple[list[int], list[float]]] = []
@@ -36,7 +37,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
             p / base * (1.0 if r == len(job.gpus) else factor) for p, r in zip(pace, rungs, strict=True)
         ]
         numbers.append(job.number)
-        # A size without progress is as good as none; the first is what the job is admitted with.
+        # A size without progress is as good as none; the first is the one with which the job is admitted.
         rows.append((rungs, [1 / s if s > 0 else _NOTHING for s in speedup]))
     sizes = best_sizes(rows, len(snapshot))
     return allocate_sizes(snapshot, belief, dict(zip(numbers, sizes, strict=True)))

@@ -1,8 +1,7 @@
-"""Sia: chooses the configurations of all jobs jointly by goodput, in rounds of 60 s; `sia-packed` also shares
-GPUs.
+"""Sia: chooses the configurations of all jobs jointly by goodput, in rounds of 60 s.
 
-Jayaram Subramanya et al., SOSP 2023. Jobs with an agent are valued by their fitted models; others by the predictor's
-step time and `gpus ** 0.9`.
+`sia-packed` also shares GPUs. Jayaram Subramanya et al., SOSP 2023. Jobs with an agent are valued by their
+fitted models; others by the predictor's step time and `gpus ** 0.9`.
 """
 
 from __future__ import annotations
@@ -34,8 +33,11 @@ def decide(
     """Give every active job its configuration of this round.
 
     Args:
-        shared_max_slowdown: single-GPU jobs may share a GPU where no member is predicted to be slower than this; None:
-            GPUs are not shared, as published.
+        snapshot: the cluster.
+        belief: predictions.
+        config: configuration.
+        shared_max_slowdown: single-GPU jobs may share a GPU if no member is predicted to be slower than this;
+            None: GPUs are not shared, as published.
     """
     config = config or SiaConfig()
     jobs = sorted(snapshot.active(), key=lambda j: j.number)

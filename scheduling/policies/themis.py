@@ -1,9 +1,9 @@
 """Themis: finish-time fairness, with leases.
 
-Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020: rho is the predicted completion time
-in the shared cluster over that on a 1/N share of it, N the jobs present. GPUs are leased:
-a job keeps its own until its lease ends, and those whose leases have ended go to the jobs that are worst off. The
-paper's partial auctions among those jobs are replaced by the order of rho itself.
+Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020: rho is the predicted
+completion time in the shared cluster over that on a 1/N share of it, where N is the number of jobs present.
+GPUs are leased: a job keeps its own until its lease ends, and those whose leases have ended go to the jobs
+that are worst off. The paper's partial auctions among those jobs are replaced by the order of rho itself.
 """
 
 from __future__ import annotations

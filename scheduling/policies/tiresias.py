@@ -1,9 +1,9 @@
 """Tiresias: two-dimensional least attained service, in discretised queues.
 
-Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, sections 3.2 and 3.3: a job's
-priority falls as the GPU-seconds it has received pass thresholds; inside a queue the first submitted goes first; no
-length is needed. A job that has waited `PROMOTION` times as long as it has run goes back to the first queue (the
-paper's PROMOTEKNOB), and its service counts from there.
+Gu et al., "Tiresias: A GPU Cluster Manager for Distributed Deep Learning", NSDI 2019, sections 3.2 and 3.3: a
+job's priority falls as the GPU-seconds it has received exceed thresholds; within a queue, the job submitted
+first goes first; no length is needed. A job that has waited `PROMOTION` times as long as it has run returns
+to the first queue (the paper's PROMOTEKNOB), and its service is counted from there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROMOTION = 8.0  # ours: the paper leaves it to the operator
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-    """Jobs of the first queues run."""
+    """Run the jobs of the first queues."""
     if not snapshot.waiting:
         return []
     forgiven: dict[int, float] = snapshot.derived("tiresias", dict)

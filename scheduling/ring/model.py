@@ -87,7 +87,13 @@ class RingJob:
 
 @dataclass(frozen=True, slots=True)
 class RingTiming:
-    """contention: p_j of equation 6 (0 on one server). bandwidth: B_j. iteration_time_s: tau_j of equation 8."""
+    """Timing of a job.
+
+    Attributes:
+        contention: p_j of equation 6 (0 on one server).
+        bandwidth: B_j.
+        iteration_time_s: tau_j of equation 8.
+    """
 
     contention: float
     bandwidth: float

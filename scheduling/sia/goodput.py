@@ -29,7 +29,10 @@ class Best(NamedTuple):
 
 
 def efficiency(batch: Any, initial: int, sqr: float, var: float) -> Any:
-    """Progress per sample relative to the initial batch: gain / scale, from the gradient's squared norm and variance."""
+    """Progress per sample relative to the initial batch: gain / scale.
+
+    Both follow from the gradient's squared norm and variance.
+    """
     scale = batch / initial
     below = var / scale + sqr
     gain = np.where(below > 0, (var + sqr) / np.where(below > 0, below, 1.0), 1.0)

@@ -22,7 +22,11 @@ Profile = Mapping[
 
 
 class ThroughputParams(NamedTuple):
-    """Seconds; `beta_c` per sample, `beta_n` and `beta_r` per replica beyond two; `gamma` from 1 (no overlap) to 10."""
+    """Parameters of the model, in seconds.
+
+    `beta_c` is per sample, `beta_n` and `beta_r` per replica beyond two; `gamma` is from 1 (no overlap) to
+    10.
+    """
 
     alpha_c: float
     beta_c: float

@@ -1,5 +1,5 @@
-"""Accounting: finish-time fairness, Jain's index, users, deadlines, weights, and GPU-hours that sharing
-saves."""
+"""Accounting: finish-time fairness, Jain's index, users, deadlines, weights, and GPU-hours saved by
+sharing."""
 
 from __future__ import annotations
 
@@ -17,13 +17,15 @@ from scheduling.core.job import JobState
 def finish_time_rho(jobs: Sequence[JobState], completion_s: Floats, gpus: int, alone_s: Floats) -> Floats:
     """[jobs] completion time over that on a 1/N share of the cluster; at most 1 is fair.
 
-    Mahajan et al., "Themis", NSDI 2020, section 3. N is the number of jobs that were submitted and not done, averaged
-    over the job's own time in the cluster. A job that asks for more GPUs than `gpus` / N takes proportionally longer on
-    its share; one that asks for fewer does not gain.
+    Mahajan et al., "Themis", NSDI 2020, section 3. N is the number of jobs submitted and not done, averaged
+    over the job's own time in the cluster. A job that requests more GPUs than `gpus` / N takes proportionally
+    longer on its share; one that requests fewer does not gain.
 
     Args:
+        jobs: the jobs.
         completion_s: [jobs] seconds from submission to the end.
-        alone_s: [jobs] seconds alone on the GPUs that the job asks for.
+        gpus: GPUs of the cluster.
+        alone_s: [jobs] seconds alone on the requested GPUs.
     """
     if not jobs:
         return np.zeros(0)
@@ -33,7 +35,7 @@ def finish_time_rho(jobs: Sequence[JobState], completion_s: Floats, gpus: int, a
     order = np.argsort(moments, kind="stable")
     times = moments[order]
     active = np.cumsum(np.where(order < len(jobs), 1.0, -1.0))
-    # Job-seconds until each moment: N changes at these times only.
+    # Job-seconds up to each time at which N changes.
     area = np.concatenate([[0.0], np.cumsum(active[:-1] * np.diff(times))])
     during = np.interp(end, times, area) - np.interp(begin, times, area)
     contending = np.maximum(during / np.maximum(completion_s, 1e-9), 1.0)
@@ -44,7 +46,7 @@ def finish_time_rho(jobs: Sequence[JobState], completion_s: Floats, gpus: int, a
 
 
 def jain_index(values: Floats) -> float:
-    """1 where all are equal, 1 / n where one has everything (Jain, Chiu and Hawe, 1984)."""
+    """1 if all are equal, 1 / n if one has everything (Jain, Chiu and Hawe, 1984)."""
     squares = float(np.square(values).sum()) * len(values)
     return float(values.sum()) ** 2 / squares if squares > 0 else 1.0
 

@@ -30,8 +30,8 @@ class SimulationConfig:
     """Configuration of a simulation.
 
     Attributes:
-        free_moves: a job that keeps type and number of its GPUs per node does not restart when only their places
-            change (what the public simulator of Sia assumes).
+        free_moves: a job that keeps the type and number of its GPUs per node does not restart when only their
+            location changes (as assumed by Sia's public simulator).
         record: record GPU assignments over time, for plots.
         reevaluate_each_round: query the ground truth again in every round (jobs that tune themselves).
         realism: uncertain lengths, early ends, node failures and lost progress; None for an ideal cluster.

@@ -1,4 +1,4 @@
-"""Gantt chart: which job held which GPU when; jobs that share a GPU are drawn in thinner bars beside each other."""
+"""Gantt chart of which job held which GPU when; jobs that share a GPU are thinner bars side by side."""
 
 from __future__ import annotations
 

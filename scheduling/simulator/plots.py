@@ -41,12 +41,16 @@ def save_figure(figure: Any, path: Path) -> Path:
 def plot_all(
     results: Mapping[str, Sequence[SimulationResult]], out: Path, gantt_filter: str = ""
 ) -> list[Path]:
-    """Write `summary.png`, `jct_cdf.png`, `queue.png`, `utilization.png` and one `gantt-POLICY.png` each; the paths.
+    """Write `summary.png`, `jct_cdf.png`, `queue.png`, `utilization.png` and `gantt-POLICY.png` files.
 
     Args:
-        results: by policy, one result per seed. Means carry standard errors over the seeds, the CDF is over the jobs of
-            all seeds, and the other plots show the first seed.
+        results: by policy, one result per seed. Means have standard errors over the seeds, the CDF is over
+            the jobs of all seeds, and the other plots show the first seed.
+        out: folder for the files.
         gantt_filter: Gantt charts show only GPUs whose type or place contains this text.
+
+    Returns:
+        The paths.
     """
     from matplotlib.figure import Figure
 

@@ -21,17 +21,20 @@ class Realism:
     """Deviations of a simulated cluster from an ideal one, which is the default.
 
     Attributes:
-        length_sigma: policies expect the iterations of a job times a log-normal factor of median 1 with this sigma.
-        early_ratio: share of the jobs that are killed or fail, after a uniformly drawn part of their iterations.
+        length_sigma: policies expect a job's iterations times a log-normal factor of median 1 with this
+            sigma.
+        early_ratio: share of the jobs that are killed or fail, after a uniformly drawn part of their
+            iterations.
         node_mtbf_s: mean seconds between failures of a node, exponential; its jobs go back to the queue.
-        repair_s: how long it then stays down.
+        repair_s: seconds for which it then stays down.
         checkpoint_s: running seconds between checkpoints; a job that is stopped, moved or fails with its node
             loses its work since. 0: nothing is lost.
         saved_stops: jobs stopped or moved by the policy save a checkpoint first; only node failures lose
             work.
-        restart_bytes_per_s: a restart also takes the job's memory over this.
+        restart_bytes_per_s: a restart takes longer by the job's memory divided by this rate.
         scatter_slowdown: factor on the step time of a gang that spans nodes.
-        scaling: a job resized to k times its GPUs makes k ** scaling times the progress; None: as policies believe.
+        scaling: a job resized to k times its GPUs makes k ** scaling times the progress; None: as policies
+            believe.
     """
 
     length_sigma: float = 0.0
@@ -62,7 +65,7 @@ class Realism:
 
     @classmethod
     def of(cls, parts: Sequence[str]) -> Realism:
-        """With `parts` of `PARTS`, or `all` of them, and of `OPTIONS`."""
+        """Combine `parts` of `PARTS`, or `all` of them, and of `OPTIONS`."""
         known = PARTS | OPTIONS
         names = [name for part in parts for name in (PARTS if part == "all" else [part])]
         for name in names:
@@ -90,7 +93,8 @@ class Realism:
                 job.expected_iterations = expected
 
 
-# Killed and unsuccessful jobs: 13.5 and 17.2 % of Philly's (Jeon et al., ATC 2019, table 6). The other figures are ours.
+# Killed and unsuccessful jobs: 13.5 and 17.2 % of Philly's (Jeon et al., ATC 2019, table 6). The other
+# figures are ours.
 PARTS = {
     "lengths": Realism(length_sigma=0.5),
     "early-ends": Realism(early_ratio=0.307),
@@ -111,7 +115,7 @@ class NodeOutages:
         self.down: set[int] = set()
         self.failures = 0
         self._events: list[tuple[float, int]] = []
-        # Those of the cluster: one with GPUs of two types, which counts as two for gangs, fails as a whole.
+        # Nodes of the cluster: one with GPUs of two types, which counts as two for gangs, fails as a whole.
         nodes: dict[str, list[int]] = {}
         for gpu, (node, _) in enumerate(snapshot.names):
             nodes.setdefault(node, []).append(gpu)
@@ -126,7 +130,7 @@ class NodeOutages:
         return self._events[0][0] if self._events else float("inf")
 
     def due(self) -> list[int]:
-        """The node whose turn it is now, once it has changed sides: its GPUs if it fails, none if it comes back."""
+        """Fail or recover the node that is due; returns its GPUs if it fails, none if it recovers."""
         _, node = heapq.heappop(self._events)
         now_s, gpus = self._snapshot.now_s, self._nodes[node]
         back = gpus[0] in self.down
@@ -141,10 +145,11 @@ class NodeOutages:
         return list(gpus)
 
     def close(self, gpus: Sequence[int], like: JobState) -> None:
-        """`gpus` are empty now and stay so until the repair.
+        """Keep `gpus`, which are empty now, empty until the repair.
 
         Args:
-            like: whose workload the predictor is asked about where a policy looks at them.
+            gpus: GPUs of a failed node.
+            like: its workload is the one for which the predictor is queried if a policy looks at these GPUs.
         """
         self.down.update(gpus)
         for gpu in gpus:

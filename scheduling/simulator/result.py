@@ -33,9 +33,11 @@ class SimulationResult:
         gpus: GPUs in the cluster.
         decisions_s: wall-clock seconds of each call of the policy.
         intervals: GPU assignments over time, if recorded.
-        queue: (time, jobs waiting) and busy: (time, GPUs in use) after each change, if recorded.
+        queue: (time, jobs waiting) after each change, if recorded.
+        busy: (time, GPUs in use) after each change, if recorded.
         out_of_memory: starts that the ground truth refused.
-        node_failures: how often a node failed; lost_gpu_s: GPU-seconds of work since a checkpoint that were lost.
+        node_failures: number of node failures.
+        lost_gpu_s: GPU-seconds of work since a checkpoint that were lost.
         gpu_names: device type and place of each GPU, by number.
         alone_s: [jobs] seconds that each needs alone on its requested GPUs; None if undefined.
     """

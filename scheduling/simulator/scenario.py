@@ -53,24 +53,26 @@ class ScenarioSpec:
         trace: a CSV, `philly[:FILE]`, `sia:FILE`, or `synthetic:rate=...,jobs=...`.
         cluster: a cluster.yaml or the name of a built-in cluster.
         seed: seed of the mix, of the synthetic trace, and of the truth's deviation from the belief.
-        data: folder of imported tables; its co-location table is then the ground truth and its workloads the mix.
+        data: folder of imported tables; its co-location table is then the ground truth, and its workloads the
+            mix.
         source: use only rows from this source; if None, from the only one that covers the cluster's types.
-        belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one throughput
-            ratio, .65, for every job that shares: what a prediction of interference has to beat).
+        belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one
+            throughput ratio, .65, for every job that shares: the baseline for predictions of interference).
         model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or a user's `module:PREDICTOR`.
         noise: sigma of the truth's deviation from the predictor if there are no tables.
         columns: column names of the trace, if not recognised.
         limit: only the first jobs.
         applications: folder of Sia's measured applications; None: beside the workload's folder.
         calibration: whether Sia's calibration applies.
-        kind: kind of Sia's jobs if the file does not say.
+        kind: kind of Sia's jobs if the file does not state it.
         restart_s: seconds to stop and resume a job.
         upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
         load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as in
             the trace.
         elastic: share of jobs that get a range of GPUs (`scheduling.traces.elastic`).
         tunable: share of jobs that may tune their batch size; 0: only those that may in the trace.
-        realism: parts of `scheduling.simulator.realism.PARTS` that the cluster has, or `all`, and its `OPTIONS`; none: an ideal one.
+        realism: parts of `scheduling.simulator.realism.PARTS`, or `all`, and of its `OPTIONS`; none: an ideal
+            cluster.
         skip_infeasible: skip jobs that can never run on the cluster; otherwise they are an error.
     """
 
@@ -221,7 +223,7 @@ class Scenario:
         self._check_batches(policy)
         cards = [gpu.device for _, gpu in self.cluster.gpus()]
         truth, belief = self.truth.cache.predictor, SetCache.of(self.belief).predictor
-        # As everywhere in the simulator: a first start is free, a restart costs what the scenario says.
+        # As everywhere in the simulator, a first start is free, and a restart costs what the scenario states.
         costs = SliceCosts(first_start_s=0.0, resume_s=self.truth.resume_s, checkpoint_s=0.0, report_s=0.0)
         options = {"move_s": costs.move_s} if policy == "isacpp-slices" else {}
         run = simulate_slices(
@@ -247,8 +249,9 @@ def check_policy(name: str) -> None:
 
 
 def build_scenario(spec: ScenarioSpec) -> Scenario:
-    """Load the scenario described by `spec`. Current tenants are ignored, because a simulation starts with
-    empty GPUs.
+    """Load the scenario described by `spec`.
+
+    Current tenants are ignored, because a simulation starts with empty GPUs.
 
     Raises:
         InputError: a part of it is invalid.
@@ -320,7 +323,7 @@ def _is_ratio(text: str) -> bool:
 
 
 def _trace(spec: ScenarioSpec) -> tuple[Callable[[Mix], list[TraceJob]], list[RowCount]]:
-    """The trace's jobs as a function of the mix that their workloads are drawn from, and what is wrong with its rows."""
+    """The trace's jobs as a function of the mix from which workloads are drawn, and faults in its rows."""
     head, _, tail = spec.trace.partition(":")
     if head == "synthetic":
         parse_synthetic(tail)
@@ -362,7 +365,7 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     folder = Path(spec.applications) if spec.applications else path.resolve().parents[2] / "traces"
     applications = load_applications(folder, devices)
     jobs = read_sia(path, applications, spec.kind)[: spec.limit]
-    rigid = [job for job in jobs if job.kind == "rigid"]  # the others take what there is
+    rigid = [job for job in jobs if job.kind == "rigid"]  # the others adapt to what there is
     reasons = infeasible_jobs(rigid, SchedulingSnapshot(cluster), None)
     jobs, skipped = without_infeasible(jobs, reasons, spec.skip_infeasible)
     truth = GoodputTruth(applications, spec.calibration)

@@ -1,5 +1,7 @@
-"""Runs several policies and seeds on one scenario, in one process, several, or on Ray; writes results and
-plots."""
+"""Runs several policies and seeds on one scenario, in one process, several, or on Ray.
+
+It writes results and plots.
+"""
 
 from __future__ import annotations
 
@@ -116,14 +118,16 @@ def run_all(
 
 
 def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:
-    """Per policy, and load where there are several, the mean over its seeds of every number of `SimulationResult.to_json`; of several seeds also `seeds`
-    and `standard_error` of each."""
+    """Per policy (and load, if there are several), means over its seeds of the figures of `to_json`.
+
+    If there are several seeds, also `seeds` and the `standard_error` of each figure.
+    """
     bodies = []
     for policy, load in dict.fromkeys((run.policy, run.load) for run in runs):
         own = [run for run in runs if (run.policy, run.load) == (policy, load)]
         results = [run.result.to_json() for run in own if run.result is not None]
         errors = list(dict.fromkeys(run.error for run in own if run.error))
-        # Some figures are not there for every seed: deadlines, where the one job that has one is left out, or energy.
+        # Some figures are missing for some seeds: deadlines if the only job with one is left out, or energy.
         first = results[0] if results else {}
         body = {key: value for key, value in first.items() if all(key in result for result in results)}
         body["policy"] = policy

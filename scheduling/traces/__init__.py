@@ -1,1 +1,1 @@
-"""Traces: job lists from public logs, by columns, or drawn at random."""
+"""Traces: job lists from public logs, by columns, or generated at random."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Floats = NDArray[np.float64]
-_GUESSES = 20  # texts that a form of timestamps is guessed from
+_GUESSES = 20  # number of texts from which the format of timestamps is guessed
 
 
 class Cells:
@@ -28,7 +28,7 @@ class Cells:
         self.remarks: list[Remark | None] = [None] * len(frame)
 
     def numbers(self, column: str, unit: str = "", optional: bool = False) -> Floats:
-        """[rows] numbers; `unit` is said where one is none: ` of seconds`."""
+        """[rows] numbers; `unit` completes the error message, e.g. ` of seconds`."""
         import pandas as pd
 
         values = pd.to_numeric(self.frame[column], errors="coerce").to_numpy(float, na_value=np.nan)
@@ -36,7 +36,10 @@ class Cells:
         return np.where(np.isfinite(values), values, np.nan)
 
     def seconds(self, column: str, optional: bool = False) -> tuple[Floats, bool]:
-        """[rows] seconds as they stand, or since 1970 where most cells are timestamps, which is the second value."""
+        """[rows] seconds as given or since 1970, and whether they are since 1970.
+
+        They are since 1970 if most cells are timestamps.
+        """
         import pandas as pd
 
         raw = self.frame[column]
@@ -72,15 +75,15 @@ class Cells:
 
 
 def _as_written(cell: object) -> str:
-    """pandas makes 0.0 of a 0 in a column where another cell is empty."""
+    """Undo pandas' conversion of 0 to 0.0 in a column with empty cells."""
     return f"{cell:g}" if isinstance(cell, float) else str(cell)
 
 
 def _stamps(texts: pd.Series[str]) -> tuple[pd.Series[Any], str]:
-    """Time stamps, NaT where a text is none of the form that they have, and what is then wrong with it.
+    """Timestamps, NaT for texts not in their format, and the fault of these.
 
-    Of ISO 8601; where no text is, all of the form of the first. A form whose texts can all be read with the day or the month
-    first is none.
+    The format is ISO 8601 or, if no text has it, that of the first text. A format in which all texts can be
+    read with either day or month first is rejected.
     """
     import pandas as pd
     from pandas.tseries.api import guess_datetime_format
@@ -92,7 +95,7 @@ def _stamps(texts: pd.Series[str]) -> tuple[pd.Series[Any], str]:
     if best.notna().any():
         return best, fault
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # that the day is not first after all
+        warnings.simplefilter("ignore")  # a warning that the day is not first after all
         forms: set[str | None] = set()
         for text in texts.unique()[:_GUESSES]:
             forms |= {guess_datetime_format(text, dayfirst=first) for first in (False, True)}

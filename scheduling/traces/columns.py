@@ -16,16 +16,18 @@ from scheduling.traces.logged import LoggedJob
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Names of a log's columns. `end` is used if there is no `duration`; `gpu_scale` converts the GPU
-    column's unit to GPUs.
+    """Names of a log's columns.
+
+    `end` is used if there is no `duration`; `gpu_scale` converts the GPU column's unit to GPUs.
 
     Attributes:
         submit: a timestamp or seconds.
-        gpus: GPUs of the job (of an instance where `instances` is given).
-        priority: weight of the job, above 0; 1 where empty.
+        gpus: GPUs of the job (of an instance if `instances` is given).
+        priority: weight of the job, above 0; 1 if empty.
         deadline: a timestamp, or a number of seconds from submission.
         min_gpus, max_gpus: range of an elastic job.
-        batch_size, max_batch_size: samples per step on all its GPUs, and up to how many it may tune that.
+        batch_size, max_batch_size: samples per step on all its GPUs, and the largest number that it may tune
+            this to.
         noise_scale: its gradient noise scale, in samples.
     """
 
@@ -79,7 +81,7 @@ KNOWN: dict[str, Columns] = {
         )
     ),
 }
-# Of pai_task_table.csv, which is published without a header.
+# Columns of pai_task_table.csv, which is published without a header.
 PAI_TASKS = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
     "gpu_type",
@@ -98,7 +100,7 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     import pandas as pd
 
     try:
-        # Read at once, because in chunks a column would get several types, and a warning.
+        # Read in one piece, because chunks could give a column several types, and a warning.
         frame = pd.read_csv(path, low_memory=False)
         if columns is None and _is_pai_row(list(frame.columns)):
             frame = _whole_jobs(pd.read_csv(path, header=None, names=list(PAI_TASKS), low_memory=False))
@@ -192,7 +194,11 @@ def _gpus(cells: Cells, names: Columns) -> Floats:
 
 
 def _check_alike(submit: str, by_stamp: bool, other: str, other_by_stamp: bool) -> None:
-    """Raise `InputError` where one column has seconds and the other timestamps."""
+    """Check that two columns are either both seconds or both timestamps.
+
+    Raises:
+        InputError: one has seconds and the other timestamps.
+    """
     if by_stamp != other_by_stamp:
         kinds = ("seconds", "timestamps")
         raise InputError(
@@ -229,13 +235,16 @@ def _check_present(columns: Columns, header: list[str], path: Path) -> None:
 
 
 def _is_pai_row(first: list[str]) -> bool:
-    """Whether a first line is a row of pai_task_table: as many fields, and numbers where it has them."""
+    """Whether a first line is a row of pai_task_table: as many fields, with numbers in the same places."""
     numbers = [first[k] for k in (2, 4)] if len(first) == len(PAI_TASKS) else ["no"]
     return all(text.replace(".", "", 1).isdigit() for text in numbers)
 
 
 def _whole_jobs(tasks: Any) -> Any:
-    """Tasks of one job (workers, parameter servers) as one row: it has the GPUs of all of them, from first to last."""
+    """Merge the tasks of a job (workers, parameter servers) into one row.
+
+    It has all their GPUs, from the first start to the last end.
+    """
     tasks["plan_gpu"] = tasks.plan_gpu.fillna(0.0) * tasks.inst_num.fillna(1.0)
     grouped = tasks.groupby("job_name", sort=False)
     jobs = grouped.agg({"start_time": "min", "plan_gpu": "sum"})

@@ -1,4 +1,4 @@
-"""Ranges of GPUs and of batch sizes for jobs of a trace that names none."""
+"""Ranges of GPUs and of batch sizes for jobs of a trace that states none."""
 
 from __future__ import annotations
 
@@ -13,15 +13,17 @@ from profiling.workload import Workload
 from scheduling.core.batches import BatchRange
 from scheduling.core.job import TraceJob
 
-# Of a job's own total batch. In Sia's measured applications it rises within a run from one batch to some hundreds.
+# Relative to a job's own total batch. In Sia's measured applications it rises during a run from one batch to
+# some hundreds.
 _NOISE_SCALES = (1.0, 64.0)
 _LARGEST_BATCHES = (4, 8, 16, 32)
 
 
 def with_ranges(jobs: Sequence[TraceJob], share: float, most: int, seed: int = 0) -> list[TraceJob]:
-    """The same jobs, each elastic with probability `share`: from 1 GPU to 2 or 4 times those it asks for.
+    """The same jobs, each elastic with probability `share`: from 1 GPU to 2 or 4 times the requested number.
 
-    The draws are ours. Jobs that have a range keep it, and nobody gets more than `most` GPUs, those of the largest type.
+    The draws are ours. Jobs that already have a range keep it, and none gets more than `most` GPUs, the
+    number of GPUs of the largest type.
 
     Raises:
         InputError: `share` is not from 0 to 1.
@@ -39,13 +41,17 @@ def with_ranges(jobs: Sequence[TraceJob], share: float, most: int, seed: int = 0
 def with_batches(
     jobs: Sequence[TraceJob], share: float, sizes: Callable[[Workload, int], Sequence[int]], seed: int = 0
 ) -> list[TraceJob]:
-    """The same jobs, each with a batch that it may tune with probability `share`.
+    """The same jobs, each with a tunable batch with probability `share`.
 
-    Up to 4, 8, 16 or 32 times its own total batch, with a gradient noise scale of 1 to 64 times that (log-uniform); the draws
-    are ours. Jobs that have a range keep it; jobs without a batch of their own, or with no other to choose, get none.
+    The batch may grow to 4, 8, 16 or 32 times the job's own total, with a gradient noise scale of 1 to 64
+    times that (log-uniform); the draws are ours. Jobs that already have a range keep it; jobs without a batch
+    of their own, or with no other to choose, get none.
 
     Args:
+        jobs: the jobs.
+        share: probability.
         sizes: batch sizes per GPU that a workload can run with, up to a number of samples.
+        seed: seed of the draws.
 
     Raises:
         InputError: `share` is not from 0 to 1.
@@ -63,7 +69,10 @@ def with_batches(
 def with_batch_range(
     job: TraceJob, largest_ratio: float, noise_ratio: float, sizes: Callable[[Workload, int], Sequence[int]]
 ) -> TraceJob:
-    """`job` with batches of up to `largest_ratio` times its own total, and a noise scale of `noise_ratio` times that."""
+    """`job` with batches of up to `largest_ratio` times its own total.
+
+    Its noise scale is `noise_ratio` times that total.
+    """
     own = job.workload.batch_size
     if own is None:
         return job
@@ -78,7 +87,7 @@ def with_batch_range(
 
 
 def _drawn(count: int, share: float, seed: tuple[int, int]) -> tuple[np.random.Generator, NDArray[np.bool_]]:
-    """A generator for further draws, and [count] who is chosen with probability `share`."""
+    """A generator for further draws, and [count] jobs chosen with probability `share`."""
     if not 0 <= share <= 1:
         raise InputError("share of the jobs is out of range", expected="0 to 1", got=share)
     rng = np.random.default_rng(seed)

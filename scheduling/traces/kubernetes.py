@@ -1,4 +1,7 @@
-"""Jobs of a Kubernetes cluster: the pods of `kubectl get pods -A -o json`, or of `kubectl get pods,events -A -o json`."""
+"""Jobs of a Kubernetes cluster, from pods: the output of `kubectl get pods -A -o json`.
+
+That of `kubectl get pods,events -A -o json` is read, too.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +24,10 @@ def is_pod_list(body: Any) -> bool:
 
 def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
     """One row per job: pods with the same job label in a namespace are a gang; other pods are separate jobs.
-    In a gang with GPUs, pods without GPUs (a launcher) do not count.
 
-    Times are those of the first and last container, or of the pod's events if its status has none; pods that
-    did not end have no duration. The user is the namespace, the deadline `activeDeadlineSeconds`, the weight
-    by `priority`.
+    In a gang with GPUs, pods without GPUs (a launcher) do not count. Times are those of the first and last
+    container, or of the pod's events if its status has none; pods that did not end have no duration. The user
+    is the namespace, the deadline `activeDeadlineSeconds`, the weight by `priority`.
 
     Raises:
         InputError: only events, which do not state how many GPUs a pod requests.

@@ -138,8 +138,8 @@ def trace_jobs(log: Log, mix: Mix, seed: int = 0, limit: int | None = None) -> l
 def weights_of_levels(levels: Sequence[float]) -> list[float]:
     """Weights from priorities that only order jobs (Slurm's, Kubernetes').
 
-    Levels above 0 are taken relative to their median, at least 1/16 and at most 16; where a level is 0 or below, the
-    lowest distinct level weighs 1, the next 2, and so on.
+    Levels above 0 are taken relative to their median, from 1/16 to 16; if a level is 0 or below, the lowest
+    distinct level weighs 1, the next 2, and so on.
     """
     if not levels:
         return []

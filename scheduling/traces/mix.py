@@ -10,8 +10,8 @@ import numpy as np
 from profiling.errors import InputError
 from profiling.workload import Workload
 
-# Shares of image classification, language, recommendation and generation, after the model families that public
-# cluster studies name; the exact shares are ours.
+# Shares of image classification, language, recommendation and generation, after the model families named in
+# public cluster studies; the exact shares are ours.
 ZOO_MIX: tuple[tuple[str, float], ...] = (
     ("resnet18-cifar:batch_size=128", 0.18),
     ("resnet50-imagenet:batch_size=32", 0.16),
@@ -52,7 +52,10 @@ class Mix:
         return [self.workloads[k] for k in picks]
 
     def batch_sizes(self, workload: Workload, largest: int) -> list[int]:
-        """Samples per GPU that `workload` can run with, up to `largest`: those in the mix, or powers of two times its own."""
+        """Samples per GPU that `workload` can run with, up to `largest`.
+
+        They are those in the mix, or powers of two times its own.
+        """
         own = workload.batch_size
         if own is None:
             return []

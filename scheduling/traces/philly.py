@@ -1,4 +1,4 @@
-"""Jobs of Microsoft's Philly log as it was published: `cluster_job_log`, a JSON list of jobs with their attempts."""
+"""Jobs of Microsoft's Philly log as published: `cluster_job_log`, a JSON list of jobs with their attempts."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ def is_philly(body: Any) -> bool:
 
 
 def read_philly(body: list[dict[str, Any]]) -> list[LoggedJob]:
-    """One row per job: the sum of its attempts' times, the most GPUs of any attempt, the virtual cluster as user.
+    """One row per job: total time of its attempts, and the most GPUs of any attempt.
 
-    The log has neither priorities nor deadlines.
+    The user is the virtual cluster. The log has neither priorities nor deadlines.
     """
     return [_job(job) for job in body]
 

@@ -1,7 +1,7 @@
 """Jobs of Slurm's accounting: `sacct --parsable2` (or `--parsable`), or with `--delimiter=,`.
 
-`sacct -aX -P -o JobID,User,Submit,Start,End,Elapsed,State,Priority,AllocTRES` has all that is read. GPUs are `gres/gpu` of
-AllocTRES; where that has only typed ones (`gres/gpu:a100=4`), their sum.
+`sacct -aX -P -o JobID,User,Submit,Start,End,Elapsed,State,Priority,AllocTRES` has everything that is read.
+GPUs are `gres/gpu` of AllocTRES; if that only has typed ones (`gres/gpu:a100=4`), their sum.
 """
 
 from __future__ import annotations

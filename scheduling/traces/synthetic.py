@@ -12,7 +12,9 @@ _DEFAULTS = {"rate": 20.0, "jobs": 100.0, "mean_s": 3600.0, "sigma": 1.0, "gangs
 
 
 def parse_synthetic(spec: str) -> dict[str, float]:
-    """Settings of `synthetic:rate=...,jobs=...`: jobs per hour, count, mean seconds, sigma of the log, share of gangs.
+    """Settings of `synthetic:rate=...,jobs=...`.
+
+    They are jobs per hour, count, mean seconds, sigma of the log, and share of gangs.
 
     Raises:
         InputError: unknown key, or a value is out of range.
