@@ -1,1 +1,1 @@
-"""MIG slices and MPS shares: which partition of which GPU for which jobs."""
+"""MIG slices and MPS shares: how to partition each GPU, and which jobs run where."""

@@ -15,14 +15,14 @@ NEVER_S = -1e30
 
 @dataclass(frozen=True, slots=True)
 class Slot:
-    """A slice of a card, or the whole card, and its jobs.
+    """A slice of a card, or the whole card, with its jobs.
 
     Attributes:
         device: `a100:mig=3g`, or `a100` for the whole card.
         start: first memory slot; None for a whole card.
         jobs: numbers of the jobs.
-        sharing: of several jobs: `time-slice` or `mps`.
-        sm_share_ratio: most of the slot's multiprocessors that each job may use.
+        sharing: how several jobs share the slot: `time-slice` or `mps`.
+        sm_share_ratio: maximum share of the slot's multiprocessors that each job may use.
     """
 
     device: str
@@ -33,7 +33,7 @@ class Slot:
 
     @property
     def place(self) -> tuple[str, int | None]:
-        """What has to be cut for it."""
+        """Device and first memory slot, i.e. the slice that has to be created."""
         return self.device, self.start
 
 
@@ -47,7 +47,8 @@ class Card:
         slots: its partition, including empty slices.
         checkpoint_s: when its jobs were last saved.
         profile_until_s: end of the joint observation of its jobs (MISO); None if not observed.
-        left: jobs that finished since it was last reshaped; left_s: when the last of them did.
+        left: jobs that have finished since the card was last repartitioned.
+        left_s: when the last of them finished.
     """
 
     number: int
@@ -87,9 +88,9 @@ class SliceSnapshot:
 
     Attributes:
         queue: numbers of waiting jobs, in order of arrival.
-        jobs: by number; policies read them only.
-        woke_s, woke_before_s: when the controller woke, and the time before.
-        report_s: delay until it learns that a job has ended.
+        jobs: states by job number; read-only for policies.
+        woke_s, woke_before_s: last and second-to-last time at which the controller woke up.
+        report_s: delay until the controller learns that a job has ended.
     """
 
     now_s: float
@@ -129,11 +130,11 @@ class SlicePolicy(Protocol):
 
 
 def largest_slice(card: str) -> str:
-    """The device that takes all of a card in MIG mode: `a100:mig=7g`."""
+    """Return the slice that covers a whole card in MIG mode: `a100:mig=7g`."""
     layout = mig_layout(card)
     return layout.device(layout.profiles[-1])
 
 
 def without_jobs(slots: Iterable[Slot]) -> tuple[tuple[str, int | None], ...]:
-    """The partition without jobs, for comparison."""
+    """Return the partition without its jobs, for comparison."""
     return tuple(slot.place for slot in slots)

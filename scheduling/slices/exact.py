@@ -1,8 +1,9 @@
-"""The best use of one card by exact search: every partition, every assignment of jobs to its slices.
+"""The best use of one card by exact search over every partition and every assignment of jobs to its slices.
 
-A set of jobs is a bit mask. `best[S]` is the most that the slices seen so far give to exactly the jobs of S; a further slice
-takes any subset T of them: best'[S] = max over T of best[S - T] + value[T]. Partitions that begin with the same slices
-share that work. With 7 jobs a slice costs 3^7 = 2,187 additions.
+A set of jobs is a bit mask. `best[S]` is the greatest value that the slices considered so far can have when
+they hold exactly the jobs of S. A further slice takes any subset T of them:
+best'[S] = max over T of best[S - T] + value[T]. Partitions that begin with the same slices share that work.
+With 7 jobs, a slice costs 3^7 = 2,187 additions.
 """
 
 from __future__ import annotations
@@ -24,13 +25,13 @@ NONE = -np.inf
 
 @dataclass(frozen=True, slots=True)
 class Packing:
-    """The outcome of a partition.
+    """The best packing of one partition.
 
     Attributes:
         jobs: mask of the placed jobs.
         value: sum over its slices.
-        least: least speed of a job, if that is the first objective; else 0.
-        parts: mask of the jobs on each slice, in the order of `Partition.profiles`; 0 for a slice that stays empty.
+        least: least speed of any job if fairness is the objective, else 0.
+        parts: mask of the jobs on each slice, in the order of `Partition.profiles`; 0 for an empty slice.
     """
 
     partition: Partition
@@ -42,7 +43,8 @@ class Packing:
 
 @lru_cache(maxsize=8)
 def _subsets(jobs: int, largest: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
-    """All (S, T) with T a subset of S of at most `largest` jobs, by S; and where each S begins."""
+    """All pairs (S, T) with T a subset of S of at most `largest` jobs, sorted by S, and where each S
+    begins."""
     count = 1 << jobs
     parts = np.flatnonzero(_sizes(count) <= largest)
     whole, part = np.nonzero((parts[None, :] & ~np.arange(count)[:, None]) == 0)
@@ -51,7 +53,7 @@ def _subsets(jobs: int, largest: int) -> tuple[NDArray[np.int64], NDArray[np.int
 
 @lru_cache(maxsize=MAX_JOBS + 1)
 def _sizes(count: int) -> NDArray[np.int64]:
-    """Jobs of each mask below `count`."""
+    """Number of jobs in each mask below `count`."""
     return np.array([mask.bit_count() for mask in range(count)])
 
 
@@ -62,12 +64,16 @@ def pack(
     largest: int,
     least: Mapping[str, Floats] | None = None,
 ) -> list[Packing]:
-    """The best packing of each partition: as many jobs as possible, then the greatest value.
+    """Find the best packing of each partition: as many jobs as possible, then the greatest value.
 
     Args:
-        values: slice (`MigProfile.name`) to [2^jobs] value of a set on it; -inf where it does not fit, 0 for the empty set.
-        largest: most jobs on a slice.
-        least: slice to [2^jobs] least speed in a set; given, the greatest least speed comes before the value.
+        values: for each slice (`MigProfile.name`) the [2^jobs] values of the sets on it: -inf if a set does
+            not
+            fit, 0 for the empty set.
+        largest: maximum number of jobs on a slice.
+        least: for each slice the [2^jobs] least speeds within the sets. If given, the least speed is
+            maximised
+            before the value.
 
     Raises:
         LimitError: more than `MAX_JOBS` jobs.
@@ -81,8 +87,9 @@ def pack(
         names = [p.name for p in partition.profiles]
         bottleneck = _fold(names, least, jobs, largest, np.minimum, np.inf, {})[-1]
         floor = bottleneck[_most(bottleneck)]
-        # Sets below the best least speed are ruled out; among the rest throughput decides. Predictions have
-        # single precision; smaller differences count as ties.
+        # Sets below the best least speed are ruled out; throughput decides among the rest. Predictions are in
+        # single
+        # precision, so smaller differences count as ties.
         ruled = {name: np.where(least[name] >= floor * (1 - 1e-6), values[name], NONE) for name in set(names)}
         packings.extend(replace(p, least=float(floor)) for p in _pack([partition], ruled, jobs, largest))
     return packings
@@ -116,7 +123,8 @@ def _fold(
     neutral: float,
     memo: dict[tuple[str, ...], Floats],
 ) -> list[Floats]:
-    """[slices + 1] of [2^jobs]: the best of the first k slices for exactly those jobs."""
+    """[slices + 1] arrays of [2^jobs]: the best value of the first k slices with exactly the jobs of each
+    mask."""
     whole, part, first = _subsets(jobs, largest)
     best = np.full(1 << jobs, NONE)
     best[0] = neutral
@@ -133,14 +141,14 @@ def _fold(
 
 
 def _within(mask: int, jobs: int, largest: int) -> NDArray[np.int64]:
-    """Subsets of `mask` of at most `largest` jobs, the smallest first, so that ties leave slices empty."""
+    """Subsets of `mask` of at most `largest` jobs, smallest first so that ties leave slices empty."""
     whole, part, first = _subsets(jobs, largest)
     end = first[mask + 1] if mask + 1 < len(first) else len(whole)
     return part[first[mask] : end]
 
 
 def _most(best: Floats) -> int:
-    """The mask with the most jobs among those that can be placed, then with the greatest value."""
+    """The mask with the most jobs among the feasible ones, ties broken by the greatest value."""
     size = np.where(best == NONE, -1, _sizes(len(best)))
     among = np.flatnonzero(size == size.max())
     return int(among[np.argmax(best[among])])

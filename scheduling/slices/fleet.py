@@ -1,9 +1,9 @@
-"""Partitions and places for many cards of one type at once.
+"""Partitions and placements for many cards of one type at once.
 
-A mixed-integer program gives each card a partition and each job a slice of its own (exact where slices are
-not shared: with whole numbers of each partition the rest is a transport problem, whose optimum is whole).
-Remaining jobs join cards by sharing (see `joining`); the other cards are replanned for their jobs, sharing
-included, which can only improve them.
+A mixed-integer program gives each card a partition and each job a slice of its own. It is exact as long as
+slices are not shared: once the number of cards with each partition is fixed to integers, the rest is a
+transportation problem, whose optimum is integral. Remaining jobs join cards by sharing (see `joining`). The
+other cards are replanned for their jobs with sharing allowed, which can only improve them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,8 @@ from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of
 from scheduling.slices.plan import CardPlan, SlicePlan, best_of
 from scheduling.slices.questions import answer, check_jobs
 
-# Most sets queried when the cards are replanned; sharing among many is dropped to stay below.
+# Maximum number of sets queried when cards are replanned; the limits on set size are lowered to stay below
+# it.
 MOST_SETS = 200_000
 
 
@@ -33,10 +34,10 @@ class FleetPlan:
     """The plan for all cards.
 
     Attributes:
-        cards: numbers of the jobs on each card that is used, and how it is used (job numbers in it count within).
+        cards: for each card in use, the numbers of its jobs and its plan (which numbers them from 0).
         waiting: numbers of the jobs without room.
-        bound: of the objective where no slice is shared: nothing better is possible then, for as many jobs as find a slice
-            of their own.
+        bound: upper bound of the objective if no slice is shared, for as many jobs as can get a slice of
+            their own.
     """
 
     jobs: tuple[SliceJob, ...]
@@ -56,7 +57,7 @@ class FleetPlan:
         return sum(c.value for c in chosen)
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object of `cotenant plan slices --gpus N --json`."""
+        """Convert to the JSON object of `cotenant plan slices --gpus N --json`."""
         summaries = [plan.summary(plan.chosen) for _, plan in self.cards]
         placed = sum(s["placed"] for s in summaries)
         return {
@@ -83,10 +84,10 @@ def _title(plan: CardPlan) -> str:
 def plan_fleet(
     jobs: Sequence[SliceJob], card: str, gpus: int, predictor: SetPredictor, config: SliceConfig | None = None
 ) -> FleetPlan:
-    """Use `gpus` cards of one type for these jobs, as many of them as possible.
+    """Plan `gpus` cards of one type so that as many of these jobs as possible run.
 
     Raises:
-        InputError: no job, no card, or a job that the card cannot run.
+        InputError: no jobs, no cards, or a job that the card cannot run.
         InfeasibleError: no job fits on the card at all.
     """
     config = config or SliceConfig()
@@ -94,7 +95,7 @@ def plan_fleet(
         raise InputError("gpus is out of range", expected="an integer from 1", got=gpus)
     check_jobs(jobs, card)
     card = get_device(card).name
-    # Kinds of one workload are adjacent, so that cards are similar.
+    # Kinds with the same workload are adjacent, so that similar cards come out alike.
     kinds = sorted(dict.fromkeys(jobs), key=lambda job: str(job.workload))
     number = {kind: k for k, kind in enumerate(kinds)}
     kind_of = np.array([number[job] for job in jobs])
@@ -130,7 +131,7 @@ def _placed(numbers: tuple[int, ...], plan: SlicePlan) -> list[int]:
 
 
 def _patterns(card: str, devices: list[str]) -> NDArray[np.int64]:
-    """[P, D] how many of each device (the whole card first) a card can be."""
+    """[P, D] number of slices of each device in each way to use a card, the unpartitioned card first."""
     whole = np.zeros((1, len(devices)), np.int64)
     whole[0, 0] = 1
     if len(devices) == 1:
@@ -144,7 +145,7 @@ def _patterns(card: str, devices: list[str]) -> NDArray[np.int64]:
 
 
 def _tables(alone: Options, devices: list[str]) -> tuple[Floats, Floats]:
-    """[K, D] relative speed and value; -inf where the job does not fit."""
+    """[K, D] relative speed and value; -inf if the job does not fit."""
     row = np.array([[alone.rows[d, (k,)][0] for d in devices] for k in range(len(alone.jobs))])
     columns = alone.columns
     fits = columns.fits[row]
@@ -152,7 +153,7 @@ def _tables(alone: Options, devices: list[str]) -> tuple[Floats, Floats]:
 
 
 def _memory_bytes(alone: Options) -> Floats:
-    """[K] upper bound of each kind alone on the whole card."""
+    """[K] upper bound of the memory of each kind, alone on the whole card."""
     rows = [alone.rows[alone.card, (k,)][0] for k in range(len(alone.jobs))]
     return alone.columns.memory_bytes[rows]
 
@@ -175,10 +176,13 @@ def _joined(
 
 
 class _Program:
-    """Jobs of K kinds onto cards of P patterns: x[k, d] jobs of kind k on device d, y[p] cards of pattern p.
+    """Assign jobs of K kinds to cards of P patterns.
 
-    Sums over d of x[k, d] <= count[k]; sums over k of x[k, d] <= sum over p of y[p] patterns[p, d]; y adds up to `gpus`
-    at most. Only y has to be declared integer.
+    Variables: x[k, d] jobs of kind k on device d, and y[p] cards of pattern p. Constraints: the sum of x[k,
+    d]
+    over d is at most count[k]; the sum of x[k, d] over k is at most the sum of y[p] patterns[p, d] over p;
+    the
+    sum of y is at most `gpus`. Only y has to be declared integer.
     """
 
     def __init__(
@@ -206,16 +210,19 @@ class _Program:
         self.pairs, self.shapes = pairs, shapes
 
     def solve(self, value: Floats) -> tuple[NDArray[np.int64], NDArray[np.int64], float]:
-        """As many jobs as possible, then the greatest sum of `value` [pairs]: cards of each pattern [P], jobs [K, D], and
-        a bound of that sum.
+        """Place as many jobs as possible, then maximise the sum of `value` [pairs].
+
+        Returns:
+            The number of cards of each pattern [P], the jobs [K, D], and an upper bound of the sum.
 
         Raises:
             UnavailableError: the solver fails.
         """
         from scipy.optimize import Bounds, LinearConstraint, milp
 
-        # A job that is placed counts more than any other choice of slices for the jobs around it. (The same as a
-        # constraint takes the solver twenty times as long.)
+        # One more placed job outweighs any rearrangement of the others. (Expressed as a constraint, this
+        # takes the
+        # solver twenty times as long.)
         placed = 10.0 * max(float(np.ptp(value)), float(np.abs(value).max()), 1e-12)
         result = milp(
             np.concatenate([-1.0 - (value - value.min()) / placed, np.zeros(self.shapes)]),
@@ -237,7 +244,10 @@ class _Program:
 def _most(
     allowed: NDArray[np.bool_], count: NDArray[np.int64], patterns: NDArray[np.int64], gpus: int
 ) -> int:
-    """How many jobs can be placed; jobs that may go to the same devices are one kind here, so that it takes milliseconds."""
+    """The number of jobs that can be placed.
+
+    Jobs that may go to the same devices are merged into one kind, so that solving takes milliseconds.
+    """
     alike, kind = np.unique(allowed, axis=0, return_inverse=True)
     program = _Program(alike, np.bincount(kind.ravel(), count).astype(np.int64), patterns, gpus)
     return int(program.solve(np.ones(program.pairs))[1].sum()) if program.pairs else 0
@@ -246,8 +256,8 @@ def _most(
 def _fair_floor(
     speed: Floats, count: NDArray[np.int64], patterns: NDArray[np.int64], gpus: int, most: int
 ) -> float:
-    """The greatest least speed at which that many jobs can be placed, by bisection over the existing
-    speeds."""
+    """The highest minimum speed at which `most` jobs can be placed, by bisection over the speeds that
+    occur."""
     levels = np.unique(speed[np.isfinite(speed)])
     low, high = 0, len(levels) - 1
     while low < high:
@@ -265,7 +275,7 @@ def _groups(
     patterns: NDArray[np.int64],
     kind_of: NDArray[np.int64],
 ) -> list[list[int]]:
-    """The jobs of each card that gets one. Kinds are dealt in order, so that cards are alike."""
+    """The jobs of each card that gets any; kinds are dealt out in order, so that cards come out alike."""
     free = {k: list(np.flatnonzero(kind_of == k)[::-1]) for k in range(len(given))}
     queues = [
         [int(free[k].pop()) for k in range(len(given)) for _ in range(int(given[k, d]))]
@@ -288,13 +298,15 @@ def _replan(
     predictor: SetPredictor,
     config: SliceConfig,
 ) -> list[tuple[tuple[int, ...], SlicePlan]]:
-    """The best plan of each card for its jobs; cards with equal jobs are planned once, and all sets are
-    queried together."""
+    """The best plan of each card for its jobs.
+
+    Cards with equal jobs are planned once, and all sets are queried together.
+    """
     numbers = [tuple(sorted(group, key=lambda j: str(jobs[j].workload))) for group in groups]
     flat = list(dict.fromkeys(jobs[j] for group in numbers for j in group))
     index = {job: k for k, job in enumerate(flat)}
     alike = [tuple(index[jobs[j]] for j in group) for group in numbers]
-    # Two equal shares are enough here: a fleet has thousands of sets.
+    # Pairs are only tried with an even split here, because a fleet has thousands of sets.
     for most in (config.max_together, 2, 1):
         tried = replace(
             config,

@@ -1,7 +1,7 @@
-"""Places jobs beyond one per slice: each joins a card on which the single-card planner has room for all.
+"""Place jobs beyond one per slice: each joins a card on which the single-card planner finds room for all.
 
-Packing cards is hard where memory is tight, so this is a greedy search: jobs of little memory come first, because more of
-them fit, and each goes to the card where the objective gains most.
+Packing is hard when memory is tight, so the search is greedy: jobs with a small memory footprint come first,
+because more of them fit, and each goes to the card where the objective gains most.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from scheduling.slices.options import SliceConfig, SliceJob, devices_of
 from scheduling.slices.plan import SlicePlan, plan_slices
 from scheduling.slices.remembered import Remembered
 
-# With more jobs than this, several join a card at once, and the first card with room is taken.
+# Above this number of jobs, several join a card at once, and the first card with room is taken.
 MANY = 64
-# Up to this many jobs are also tried in other orders.
+# Up to this number of jobs, other orders are tried too.
 FEW = 40
-# Different cards on which a job is tried, the emptiest first.
+# Number of distinct cards on which a job is tried, the emptiest first.
 TRIED = 8
-# Numbers of the kinds of job on a card, ascending.
+# Kinds of the jobs on a card, in ascending order.
 State = tuple[int, ...]
 
 
 class CardPlanner:
-    """Plans of cards by the kinds of job on them, cached.
+    """Plans for cards, cached by the kinds of their jobs.
 
     Args:
         kinds: the distinct jobs.
-        memory_bytes: [K] upper bound of each kind alone on the whole card.
+        memory_bytes: [K] upper bound of the memory of each kind, alone on the whole card.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class CardPlanner:
         self._too_full: set[tuple[str, ...]] = set()
 
     def planned(self, state: State) -> SlicePlan | None:
-        """The plan of a card with exactly these jobs; None if not all of them fit."""
+        """Return the plan of a card with exactly these jobs, or None if they do not all fit."""
         # Whether jobs fit does not depend on their lengths and weights.
         together = tuple(sorted(self._workload[k] for k in state))
         if len(state) > self.most or together in self._too_full:
@@ -70,11 +70,11 @@ class CardPlanner:
         return plan
 
     def final(self, state: State) -> SlicePlan:
-        """The plan with SM shares."""
+        """Return the plan with SM shares."""
         return self._plan(state, self.config)
 
     def worth(self, state: State) -> tuple[float, float]:
-        """Least speed (if the objective is fairness) and value of a card; more is better."""
+        """Least speed (for the fairness objective, else 0) and value of a card; higher is better."""
         plan = self.planned(state) if state else None
         fair = self.config.objective == "fairness"
         if plan is None:
@@ -83,7 +83,8 @@ class CardPlanner:
         return least, plan.chosen.value
 
     def load(self, state: State, more: State) -> tuple[bool, int, float]:
-        """By which cards are tried: those whose memory seems to suffice for `more` jobs, the fewest jobs, the least memory."""
+        """Sort key of the cards to try: memory seems to suffice for `more` jobs, then fewest jobs, then least
+        memory."""
         used = float(self.memory_bytes[[*state, *more]].sum())
         return used > self._room_bytes, len(state), used
 
@@ -94,10 +95,10 @@ class CardPlanner:
 
 
 class Cards:
-    """The cards of a fleet as they fill up; those with equal jobs are one state.
+    """The cards of a fleet as they fill up; cards with equal jobs share one state.
 
     Args:
-        groups: numbers of the jobs on each card, which may be none.
+        groups: numbers of the jobs on each card, possibly none.
         kind_of: kind of each job.
     """
 
@@ -109,11 +110,12 @@ class Cards:
 
     @property
     def groups(self) -> list[list[int]]:
-        """The jobs of each card that has some."""
+        """The jobs of each card that has any."""
         return [group for groups in self._of.values() for group in groups if group]
 
     def worth(self) -> tuple[int, float, float]:
-        """Jobs placed, least speed (if the objective is fairness), sum of the values; more is better."""
+        """Jobs placed, least speed (for the fairness objective, else 0), sum of the values; higher is
+        better."""
         placed, least, value = 0, float("inf"), 0.0
         for state, groups in self._of.items():
             own_least, own_value = self.planner.worth(state)
@@ -122,7 +124,7 @@ class Cards:
         return placed, least, value
 
     def join(self, left: Sequence[int]) -> list[int]:
-        """Let jobs join cards in order; returns those without room."""
+        """Let jobs join cards in the given order, and return those without room."""
         many = len(left) > MANY
         count = -(-len(left) // sum(map(len, self._of.values()))) if many else 1
         queue, waiting, given_up = deque(left), list[int](), set[str]()
@@ -132,14 +134,14 @@ class Cards:
                 continue
             for job in together:
                 workload = str(self.planner.kinds[self.kind_of[job]].workload)
-                # Cards only fill up, so a job without room never gets any later.
+                # Cards only fill up, so a job without room will not find any later.
                 if workload in given_up or not self._insert([job], TRIED, many):
                     given_up.add(workload)
                     waiting.append(job)
         return waiting
 
     def _insert(self, jobs: list[int], tried: int, first: bool) -> bool:
-        """Put jobs on one card: of those tried the best, or the first with room."""
+        """Put jobs on one card: the best of those tried, or the first with room."""
         best: tuple[tuple[float, float], State, State] | None = None
         more = tuple(self.kind_of[job] for job in jobs)
         for state in nsmallest(tried, self._of, key=lambda state: self.planner.load(state, more)):
@@ -172,29 +174,29 @@ def filled(
     gpus: int,
     kind_of: Sequence[int],
 ) -> tuple[list[list[int]], list[int]]:
-    """The jobs of each card, and those that wait, after jobs joined the cards of `seeds`.
+    """Let the jobs of `left` join the cards of `seeds`; return the jobs of each card and those that wait.
 
     Args:
-        seeds: numbers of the jobs that have a slice of their own, card by card.
+        seeds: for each card, numbers of the jobs that have a slice of their own.
         left: numbers of the other jobs that fit on the card at all.
         kind_of: kind of each job.
     """
 
     def small_first(job: int) -> tuple[float, ...]:
-        """By memory; of equal ones those that the objective counts most."""
+        """Sort key: least memory first, then the job that counts most for the objective."""
         kind = planner.kinds[kind_of[job]]
         length = kind.iterations or 0.0 if planner.config.objective == "jct" else 1.0
         return float(planner.memory_bytes[kind_of[job]]), length / kind.weight, kind_of[job]
 
     everyone = sorted([*left, *(job for group in seeds for job in group)], key=small_first)
     if planner.uncut:
-        seeds, left = [], everyone  # whoever has such a card alone takes the room of many
+        seeds, left = [], everyone  # a job alone on an unpartitioned card takes the room of many
     empty: list[list[int]] = [[] for _ in range(gpus - len(seeds))]
     best = Cards(planner, [*seeds, *empty], kind_of)
     waiting = best.join(sorted(left, key=small_first))
     if len(everyone) > FEW or not (waiting or planner.uncut):
         return best.groups, waiting
-    # If memory is short, large jobs must go first to find room; those too large for any room go last.
+    # If memory is short, large jobs must go first to find room; those that fit nowhere go last.
     low, high = len(everyone) - len(waiting), min(len(everyone), gpus * planner.most)
     first = high
     while True:

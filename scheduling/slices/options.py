@@ -1,4 +1,4 @@
-"""Options of sets of jobs on a whole card and on each of its slices."""
+"""Predicted options of sets of jobs on a whole card and on each of its slices."""
 
 from __future__ import annotations
 
@@ -46,9 +46,10 @@ class SliceConfig:
     """Configuration of a plan.
 
     Attributes:
-        objective: `throughput` the weighted sum of speeds relative to a whole card alone; `jct` the weighted
-            sum of completion times if all jobs stay where they are placed; `fairness` the least relative
-            speed, then throughput.
+        objective: `throughput`, the weighted sum of speeds relative to running alone on a whole card; `jct`,
+            the
+            weighted sum of completion times if all jobs stay where they are placed; `fairness`, the least
+            relative speed, then throughput.
         sharing: how several jobs may share a card or a slice.
         mig: whether cards may be partitioned.
         max_together: largest set on a slice; a whole card may take more, see `max_on_card`.
@@ -108,11 +109,11 @@ class SetOption:
 
 @dataclass(frozen=True, slots=True)
 class SetColumns:
-    """The fields of N `SetOption`s as columns: thousands are compared, few are looked at.
+    """The fields of N `SetOption`s as columns, because thousands are compared but few are looked up.
 
     Attributes:
         device, members, sharing, sm_share_ratio: [N]; see `SetOption`.
-        step_time_s: [N, M], 1 behind the last member.
+        step_time_s: [N, M], padded with 1 beyond the last member.
         memory_bytes, fits, value, least_speed: [N].
     """
 
@@ -128,7 +129,7 @@ class SetColumns:
 
     @classmethod
     def joined(cls, parts: Sequence[SetColumns]) -> SetColumns:
-        """All rows, part by part."""
+        """Concatenate the rows of all parts."""
         width = max((part.step_time_s.shape[1] for part in parts), default=1)
         steps = [
             np.pad(p.step_time_s, ((0, 0), (0, width - p.step_time_s.shape[1])), constant_values=1.0)
@@ -147,7 +148,7 @@ class SetColumns:
         )
 
     def taken(self, rows: Sequence[int], members: list[tuple[int, ...]]) -> SetColumns:
-        """Some rows, for jobs of other numbers."""
+        """Select rows, with new job numbers."""
         at = np.asarray(rows, np.int64)
         return SetColumns(
             [self.device[row] for row in rows],
@@ -183,8 +184,8 @@ class Options:
     Attributes:
         reference_s: [J] step time alone on the whole card.
         iterations: [J], with unknown ones filled in.
-        columns: what sets of jobs can do, a row for each set, sharing mode and choice of shares.
-        rows: (device, members) to the first row of the set and the one behind its last.
+        columns: one row for each set, sharing mode and choice of shares.
+        rows: (device, members) to the first row of the set and the row after its last.
     """
 
     jobs: tuple[SliceJob, ...]
@@ -196,11 +197,11 @@ class Options:
     rows: dict[SetKey, tuple[int, int]]
 
     def choices(self, device: str, members: tuple[int, ...]) -> tuple[SetOption, ...]:
-        """What a set can do on a device."""
+        """Return the options of a set on a device."""
         return tuple(self.columns.option(row) for row in range(*self.rows[device, members]))
 
     def joined(self, *others: Options) -> Options:
-        """With the sets of `others`, which are about the same jobs and have none twice."""
+        """Add the sets of `others`, which must be about the same jobs and have no set in common."""
         rows, start = dict(self.rows), len(self.columns.device)
         for other in others:
             rows |= {key: (first + start, end + start) for key, (first, end) in other.rows.items()}
@@ -209,12 +210,13 @@ class Options:
         return replace(self, columns=columns, rows=rows)
 
     def without(self, keys: Collection[SetKey]) -> Options:
-        """The same less these sets."""
+        """Drop these sets."""
         kept = [key for key in self.rows if key not in keys]
         return self._taken(kept, kept)
 
     def restricted(self, numbers: Sequence[int], devices: Sequence[str]) -> Options:
-        """The same for some of the jobs, which are numbered anew; a number may stand there more than once."""
+        """Restrict to some of the jobs, renumbered from 0; a number may appear in `numbers` more than
+        once."""
         keys = list(sets_of(self.card, devices, range(len(numbers)), self.config))
         index = list(numbers)
         return replace(
@@ -225,7 +227,7 @@ class Options:
         )
 
     def _taken(self, keys: Sequence[SetKey], sources: Sequence[SetKey]) -> Options:
-        """The sets `sources` under the names `keys`."""
+        """Copy the sets `sources` under the keys `keys`."""
         at: list[int] = []
         members: list[tuple[int, ...]] = []
         rows = {}
@@ -246,7 +248,7 @@ def devices_of(card: str, mig: bool = True) -> list[str]:
 def sets_of(
     card: str, devices: Sequence[str], jobs: Sequence[int], config: SliceConfig
 ) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """(device, members) of every set that the configuration allows of these jobs."""
+    """Yield (device, members) of every set of these jobs that the configuration allows."""
     for device in devices:
         most = config.max_on_card if device == card else config.max_together
         for size in range(1, min(len(jobs), most if config.sharing else 1) + 1):
@@ -256,5 +258,5 @@ def sets_of(
 
 @lru_cache(maxsize=1 << 14)
 def mask_of(members: tuple[int, ...]) -> int:
-    """Bits of a set of jobs."""
+    """Return the bit mask of a set of jobs."""
     return sum(1 << j for j in members)

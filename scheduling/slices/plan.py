@@ -1,4 +1,5 @@
-"""The plan for one card: whole, shared by time slices or MPS, partitioned by MIG, or both; with reasons."""
+"""The plan for one card: whole, shared by time slicing or MPS, partitioned by MIG, or a mixture; with
+reasons."""
 
 from __future__ import annotations
 
@@ -40,11 +41,12 @@ class CardPlan:
     """One way to use a card.
 
     Attributes:
-        kind: `whole` (one job), `time-slice`, `mps`, `mps-shares` (some share below 1), `mig` (one job a slice) or
-            `mixture` (slices that several jobs share).
+        kind: `whole` (one job), `time-slice`, `mps`, `mps-shares` (some share below 1), `mig` (one job per
+            slice)
+            or `mixture` (some slices hold several jobs).
         partition: e.g. `4g+2g+1g`; empty for an unpartitioned card.
         slices: in slot order.
-        value: of the objective; more is better.
+        value: of the objective; higher is better.
         waiting: jobs without room.
     """
 
@@ -59,7 +61,7 @@ class CardPlan:
         return sum(len(s.option.members) for s in self.slices if s.option is not None)
 
     def of_job(self, number: int) -> tuple[PlacedSlice, int] | None:
-        """Slice of a job and its position there."""
+        """Return the slice of a job and the job's position on it."""
         for placed in self.slices:
             if placed.option is not None and number in placed.option.members:
                 return placed, placed.option.members.index(number)
@@ -88,7 +90,7 @@ class SlicePlan:
         return float(self.options.reference_s[number] / placed[0].option.step_time_s[placed[1]])
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object of `cotenant plan slices --json`."""
+        """Convert to the JSON object of `cotenant plan slices --json`."""
         options = self.options
         return {
             "device": options.card,
@@ -107,7 +109,7 @@ class SlicePlan:
         }
 
     def summary(self, plan: CardPlan) -> dict[str, float]:
-        """Jobs placed, sum and least of their relative speeds, mean completion."""
+        """Number of jobs placed, sum and minimum of their relative speeds, mean completion time."""
         speeds = [self.speed(plan, j) for j in range(len(self.options.jobs))]
         placed = [s for s in speeds if s > 0]
         return {
@@ -165,15 +167,17 @@ def plan_slices(
     config: SliceConfig | None = None,
     alternatives: bool = True,
 ) -> SlicePlan:
-    """The best use of one card for these jobs, exact over its partitions and the assignments to their slices.
+    """Find the best use of one card for these jobs, by exact search over its partitions and assignments.
 
-    As many jobs as possible run; ties are decided by the objective. SM shares below 1 are tried for the sets
-    that share a slice in the best plan of a partition (in the chosen one, without `alternatives`), not for
-    every set of jobs. Slices are assumed not to slow each other down (they share only power and the host
+    As many jobs as possible run; ties are decided by the objective. SM shares below 1 are tried not for every
+    set
+    of jobs, but for the sets that share a slice in the best plan of a partition (without `alternatives`, in
+    the
+    chosen plan only). Slices are assumed not to slow each other down (they share only power and the host
     link).
 
     Raises:
-        InputError: no job, or one that the card cannot run.
+        InputError: no jobs, or a job that the card cannot run.
         InfeasibleError: no job fits on the card at all.
         LimitError: more jobs than the exact search supports.
     """
@@ -199,10 +203,10 @@ def _shared_sets(plan: SlicePlan) -> list[SetKey]:
 
 
 def best_of(options: Options, alternatives: bool = True) -> SlicePlan:
-    """The plan from the predictions; see `plan_slices`.
+    """Choose the plan from the predictions; see `plan_slices`.
 
     Args:
-        alternatives: also the best of each other kind and partition, with reasons.
+        alternatives: also return the best plan of each other kind and partition, with reasons.
     """
     plans = [*_whole_card(options), *_partitioned(options, alternatives)]
     plans = [p for p in plans if p.placed]
@@ -219,7 +223,7 @@ def best_of(options: Options, alternatives: bool = True) -> SlicePlan:
 
 
 def _rank(options: Options, plan: CardPlan) -> tuple[float, ...]:
-    """What is compared: jobs placed, the objective, throughput; of equals the simplest kind and the least cuts."""
+    """Sort key: jobs placed, objective, throughput; ties go to the simplest kind and the fewest slices."""
     used = [placed.option for placed in plan.slices if placed.option is not None]
     fair = options.config.objective == "fairness"
     least = round(min(option.least_speed for option in used), 9) if fair else 0.0
@@ -227,7 +231,7 @@ def _rank(options: Options, plan: CardPlan) -> tuple[float, ...]:
 
 
 def _whole_card(options: Options) -> list[CardPlan]:
-    """The card uncut: the largest set that fits, one plan for each way to share it."""
+    """The unpartitioned card: for each way to share it, the best plan with the largest set that fits."""
     fair = options.config.objective == "fairness"
     columns = options.columns
     best: dict[str, tuple[tuple[float, ...], SetOption]] = {}
@@ -255,7 +259,8 @@ def _whole_card(options: Options) -> list[CardPlan]:
 
 
 def _partitioned(options: Options, alternatives: bool) -> list[CardPlan]:
-    """Every partition with one job a slice, and with slices shared; the best one alone without `alternatives`."""
+    """Every partition, with one job per slice and with shared slices; only the best without
+    `alternatives`."""
     if not (options.config.mig and has_mig(options.card)):
         return []
     layout, jobs = mig_layout(options.card), len(options.jobs)
@@ -277,7 +282,8 @@ def _partitioned(options: Options, alternatives: bool) -> list[CardPlan]:
 def _tables(
     options: Options, layout: MigLayout
 ) -> tuple[dict[str, NDArray[np.int64]], dict[str, Floats], dict[str, Floats]]:
-    """For each slice, by mask: the row of the best option of a set (-1: none fits), its value and its least speed."""
+    """For each slice and mask: the row of the set's best option (-1 if none fits), its value and its least
+    speed."""
     count, columns = 1 << len(options.jobs), options.columns
     number = {layout.device(profile): k for k, profile in enumerate(layout.profiles)}
     device = np.array([number.get(name, -1) for name in columns.device], np.int64)
@@ -303,7 +309,7 @@ def _tables(
 def _card_plan(
     options: Options, layout: MigLayout, packing: Packing, chosen: dict[str, NDArray[np.int64]]
 ) -> CardPlan:
-    """Slots for the slices of a packing, and its jobs on them."""
+    """The slices of a packing in their slots, with its jobs on them."""
     placed = []
     waiting_parts = list(zip(packing.partition.profiles, packing.parts, strict=True))
     for start, profile in packing.partition.placements:
@@ -318,7 +324,7 @@ def _card_plan(
 
 
 def _reasons(plan: SlicePlan) -> list[str]:
-    """Why the chosen plan, and why not the runner-up."""
+    """Why this plan was chosen, and why not the runner-up."""
     options, chosen = plan.options, plan.chosen
     objective = options.config.objective
     reasons = [f"{describe(chosen)}: {_score(plan, chosen)}"]

@@ -39,7 +39,7 @@ def check_jobs(jobs: Sequence[SliceJob], card: str) -> None:
 
 
 def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig) -> Options:
-    """Options of all sets that the configuration allows.
+    """Predict all sets that the configuration allows.
 
     Raises:
         InputError: no jobs, or a job cannot run on the card (`UnknownNameError`: unknown card or model).
@@ -53,8 +53,11 @@ def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: Sl
 def ask_unlimited(
     jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig
 ) -> Options:
-    """As `ask`, but without SM shares, and only of sets that a best plan can have: on a slice those of which every part
-    fits, because members only add memory; on the whole card the largest that fit.
+    """Like `ask`, but without SM shares and only for sets that an optimal plan can contain.
+
+    On a slice, these are the sets whose every part fits, because members only add memory; on the whole card,
+    the
+    largest sets that fit under each sharing mode.
     """
     check_jobs(jobs, card)
     card = get_device(card).name
@@ -98,11 +101,12 @@ def answer(
     config: SliceConfig,
     known: Options | None = None,
 ) -> Options:
-    """Options of the sets (device, members) named.
+    """Predict the given sets (device, members).
 
     Args:
-        known: an answer about the same jobs, which has their times alone on the whole card; without it they are asked for, and
-            stand first in the answer.
+        known: previous options of the same jobs, for their step times alone on the whole card. Without it,
+            those
+            are predicted as well and come first in the result.
     """
     by_size: dict[int, dict[SetKey, None]] = {}
     if known is None:
@@ -156,7 +160,7 @@ def answer(
 def _grouped(
     sets: list[SetKey], given: Floats, config: SliceConfig
 ) -> Iterator[tuple[tuple[_Form, ...], list[SetKey]]]:
-    """Sets of one size by the forms that they can have; all of them together where no job brings a share along."""
+    """Group sets of one size by their possible forms; all in one group if no job has a fixed SM share."""
     size = len(sets[0][1])
     if size == 1 or (given == 1.0).all():
         yield _forms((1.0,) * size, config.sharing, config.shares), sets
@@ -169,10 +173,10 @@ def _grouped(
 
 
 class _Workloads:
-    """What is asked for jobs: their workloads with SM shares; jobs of equal workloads have an answer in common.
+    """The workloads of the jobs with their SM shares, for queries; equal workloads are queried once.
 
     Attributes:
-        given: [J] shares that the jobs bring along.
+        given: [J] fixed SM shares of the jobs; 1 if not fixed.
         weight: [J].
     """
 
@@ -181,14 +185,14 @@ class _Workloads:
         self.weight = np.array([job.weight for job in jobs])
         self._number: dict[Workload, int] = {}
         self._of_job = np.array([self._number_of(job.workload) for job in jobs], np.int64)
-        # Share to [workloads] the number of the workload with it; -1 where not asked yet.
+        # Share to [workloads] number of the workload limited to it; -1 if not numbered yet.
         self._limited: dict[float, NDArray[np.int64]] = {}
 
     def _number_of(self, workload: Workload) -> int:
         return self._number.setdefault(workload, len(self._number))
 
     def _with_share(self, numbers: NDArray[np.int64], share: float) -> NDArray[np.int64]:
-        """Numbers of the workloads of jobs when limited to a share."""
+        """Numbers of the jobs' workloads when limited to a share."""
         plain = self._of_job[numbers]
         limited = self._limited.setdefault(share, np.full(int(self._of_job.max()) + 1, -1))
         missing = np.unique(plain[limited[plain] < 0])
@@ -208,10 +212,10 @@ class _Workloads:
         shares: Floats,
         predictor: SetPredictor,
     ) -> tuple[PredictionArrays, NDArray[np.int64]]:
-        """Answers for sets of one size, and the row of each set in them.
+        """Predict sets of one size; return the predictions and the row of each set in them.
 
         Args:
-            numbers, shares: [N, size] jobs, and what each of them is limited to.
+            numbers, shares: [N, size] jobs and their SM shares.
         """
         workload = np.empty(numbers.shape, np.int64)
         for share in np.unique(shares).tolist():
@@ -228,8 +232,10 @@ class _Workloads:
 
 @lru_cache(maxsize=4096)
 def _forms(own: tuple[float, ...], sharing: tuple[str, ...], shares: tuple[float, ...]) -> tuple[_Form, ...]:
-    """Sharing modes and shares that a set can have whose jobs bring along the shares `own`; one below 1 stays under MPS, and nothing
-    limits a job in its turn on the device."""
+    """Sharing modes and SM shares that are possible for a set of jobs with fixed shares `own`.
+
+    A fixed share below 1 is kept under MPS; under time slicing, no shares apply.
+    """
     size = len(own)
     if size == 1:
         return ((EXCLUSIVE, (1.0,)),)

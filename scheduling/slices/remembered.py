@@ -1,4 +1,4 @@
-"""A caching predictor, because cards that differ by a job share most of their sets."""
+"""A caching predictor, for cards that differ by one job and so have most of their sets in common."""
 
 from __future__ import annotations
 

@@ -29,10 +29,12 @@ class SliceResult:
     Attributes:
         jobs: final states, by number.
         seen_s: when the controller first saw each job.
-        busy_s_on: seconds in which a card had a job, summed over cards, by device.
-        reshapes: number of repartitionings; moves: jobs saved and restarted.
-        intervals: which job was on which card when.
-        queue: (time, jobs waiting) and busy: (time, cards in use) after each change.
+        busy_s_on: by device, seconds in which a card had a job, summed over cards.
+        reshapes: number of repartitionings.
+        moves: number of times a job was saved and restarted.
+        intervals: which job was on which card, and when.
+        queue: (time, jobs waiting) after each change.
+        busy: (time, cards in use) after each change.
     """
 
     policy: str
@@ -49,7 +51,7 @@ class SliceResult:
     busy: list[tuple[float, int]] = field(default_factory=list)
 
     def completion_s(self, from_arrival: bool = False) -> np.ndarray:
-        """[J] from when the controller saw each job (or from its arrival) to its end."""
+        """[J] seconds from when the controller first saw each job (or from its arrival) to its end."""
         start = [j.job.submit_s for j in self.jobs] if from_arrival else self.seen_s
         return np.array([float(j.finished_s or math.nan) for j in self.jobs]) - np.array(start)
 
@@ -68,7 +70,7 @@ class SliceResult:
         )
 
     def to_json(self) -> dict[str, Any]:
-        """The JSON object of `cotenant simulate --json`, with fields on slices."""
+        """Convert to the JSON object of `cotenant simulate --json`, with additional fields on slices."""
         body = self.summary().to_json()
         span = body["makespan_s"]
         return body | {
@@ -224,7 +226,7 @@ class _Simulation:
             ready_s += self.costs.reconfigure_s
             self.result.reshapes += 1
         checkpoint_s = ready_s if saved else card.checkpoint_s
-        # Between the two moments nobody new is on the card, and those that stay go on.
+        # Until the new jobs start, only the jobs that stay are on the card, and they keep running.
         self.cards[action.card] = replace(
             card,
             slots=tuple(

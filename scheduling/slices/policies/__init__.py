@@ -1,5 +1,5 @@
-"""Policies for cards that can be partitioned: `full`, `mps`, `static-mig`, `oracle` and `miso` after MISO,
-and ours."""
+"""Policies for cards that can be partitioned: `full`, `mps`, `static-mig`, `oracle`, `miso` (after MISO) and
+ours."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SLICE_POLICIES = {
 
 
 def get_slice_policy(name: str, **options: Any) -> SlicePolicy:
-    """The policy of that name.
+    """Return the policy of that name.
 
     Raises:
         UnknownNameError: no such policy.

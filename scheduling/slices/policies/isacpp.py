@@ -1,9 +1,10 @@
-"""`isacpp-slices`: partitions every card from predictions alone, before a job has run anywhere.
+"""`isacpp-slices`: partition every card from predictions alone, before a job has run anywhere.
 
-Whenever a job arrives or one has left, each card is looked at: for its jobs and the one that waits, every cut (4+3 and such
-with empty slots included) and every assignment, by the predicted seconds that all of them still need, the time lost by
-those that have to move included. Jobs whose slice stays where it is run on. The card where the sum grows least takes the
-job; a card that a job has left is repartitioned if that saves more than the moves cost.
+When a job arrives, every partition (including ones such as 4+3 with empty slots) and every assignment is
+evaluated on each card for the card's jobs and the waiting one, by the predicted seconds that all of them
+still need plus the time lost by those that have to move. Jobs whose slice stays where it is keep running.
+The job goes to the card where the sum grows least. When a job has left a card and none waits, the card is
+repartitioned if that saves more than the moves cost.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ _MOST_CUTS = 200_000
 # Seconds on a slice that the job does not fit on.
 _NEVER = 1e15
 _Place = tuple[str, int | None]
-# Workloads with where they are now; and the outcome: seconds, and the slot of each.
+# Card, workloads, their current slots and remaining seconds; and the result: seconds, and the slot of each
+# job.
 _Key = tuple[str, tuple[Workload, ...], tuple[_Place | None, ...], tuple[float, ...]]
 _Cut = tuple[float, tuple[tuple[str, int, int], ...]]
 
@@ -36,10 +38,13 @@ class IsacppSlices:
     """Predict first, then partition.
 
     Attributes:
-        move_s: assumed cost of a move for a job: saving, repartitioning, restarting.
-        horizon_s: seconds of a job alone on the whole card for which a cut is taken to last; what moves cost is weighed
-            against the gain over that time.
-        knows_length: whether the jobs' iterations may be read, so that one that ends sooner counts for what it has left.
+        move_s: assumed cost of moving a job: saving, repartitioning, restarting.
+        horizon_s: how long a partition is assumed to last, in seconds of a job alone on the whole card; the
+            cost
+            of moves is weighed against the gain over that time.
+        knows_length: whether the jobs' iterations may be read, so that a job that ends sooner counts only for
+            its
+            remaining time.
     """
 
     move_s: float = 12.0
@@ -77,8 +82,8 @@ class IsacppSlices:
         return None
 
     def _left_s(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> float:
-        """Seconds alone on the whole card to consider: the horizon, or the job's remaining time if known and
-        shorter."""
+        """Seconds alone on the whole card to consider: the horizon, or less if the job is known to end
+        sooner."""
         if not self.knows_length:
             return self.horizon_s
         workload = snapshot.jobs[job].job.workload
@@ -121,7 +126,8 @@ class IsacppSlices:
     def _search(
         self, snapshot: SliceSnapshot, belief: SetPredictor, key: _Key, jobs: Sequence[int]
     ) -> _Cut | None:
-        """Every partition with as many slices as jobs, each with its best assignment."""
+        """The best of all partitions with as many slices as jobs, each with its best assignment; None if none
+        fits."""
         card, _, here, left = key
         layout = mig_layout(card)
         devices = {profile.name: layout.device(profile) for profile in layout.profiles}

@@ -19,7 +19,7 @@ from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot, largest_slice
 
-# The partitions of the published controllers, as sizes: none with 4+3, none with an empty slice.
+# The partitions of the published controllers, by slice size; none contains 4+3 or an empty slice.
 MISO_PARTITIONS = (
     (7,),
     (4, 2, 1),
@@ -44,7 +44,7 @@ class SliceTimes:
     known: dict[tuple[str, Workload], float | None] = field(default_factory=dict)
 
     def step_s(self, belief: SetPredictor, device: str, workload: Workload) -> float | None:
-        """None if the job does not fit."""
+        """Return the step time, or None if the job does not fit."""
         key = device, workload
         if key not in self.known:
             layout = mig_layout(device.partition(":")[0])
@@ -87,7 +87,7 @@ class Oracle:
         return self._admit(snapshot, belief) if snapshot.queue else self._fill(snapshot, belief)
 
     def _admit(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
-        """The head of the queue onto the card with the fewest jobs that has room."""
+        """Place the head of the queue on the card with the fewest jobs that has room."""
         job = snapshot.queue[0]
         for card in sorted(snapshot.cards, key=lambda c: (len(c.jobs), c.number)):
             if not self._room(snapshot, belief, card, job):
@@ -104,12 +104,12 @@ class Oracle:
         return None if slots is None else Reshape(card.number, slots)
 
     def _fill(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
-        """A card that a job has left, for the jobs that remain."""
+        """Reassign the remaining jobs of a card that a job has left."""
         for card in snapshot.cards:
             if not card.left or not card.jobs or self._touched(snapshot, card):
                 continue
             if card.left_s > snapshot.woke_s - snapshot.report_s:
-                continue  # not heard of when the controller woke
+                continue  # the controller had not learned of it when it woke up
             slots = self.best(snapshot, belief, card, card.jobs)
             if slots is not None:
                 return Reshape(card.number, slots)
@@ -119,7 +119,8 @@ class Oracle:
         return snapshot.now_s - card.checkpoint_s < self.settle_s or card.profile_until_s is not None
 
     def _room(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> bool:
-        """Some partition has the smallest slice of every job here, and one for the new job that is large enough."""
+        """Whether some partition has the smallest slice of every job here, and one large enough for the new
+        job."""
         if not card.jobs:
             return True
         least = [self._least(snapshot, belief, card, j) for j in card.jobs]
@@ -132,7 +133,7 @@ class Oracle:
         return False
 
     def _least(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> int:
-        """Compute slices of the smallest slice that the job fits on; more than there are where it fits on none."""
+        """Size in compute slices of the smallest slice that the job fits on; 99 if it fits on none."""
         workload = snapshot.jobs[job].job.workload
         sizes = (
             size
@@ -144,7 +145,7 @@ class Oracle:
     def best(
         self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, jobs: Sequence[int]
     ) -> tuple[Slot, ...] | None:
-        """The partition with as many slices as jobs, and who gets which, with the least mean of t(slice) / t(7g)."""
+        """Find the partition and assignment with the least mean of t(slice) / t(7g), one slice per job."""
         ratio = {}
         for job in jobs:
             workload = snapshot.jobs[job].job.workload
@@ -204,7 +205,7 @@ class Miso(Oracle):
 
 @lru_cache(maxsize=256)
 def _distinct(partition: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:
-    """Orders of positions that differ in who gets which size."""
+    """Permutations of positions that differ in which position gets which size."""
     seen: dict[tuple[int, ...], tuple[int, ...]] = {}
     for order in permutations(range(len(partition))):
         given = tuple(partition[order.index(k)] for k in range(len(partition)))
@@ -218,7 +219,7 @@ def _orders(jobs: tuple[int, ...], partition: tuple[int, ...]) -> Iterator[tuple
 
 
 def _slots(device: str, partition: tuple[int, ...], jobs: Sequence[int]) -> tuple[Slot, ...]:
-    """Slots in slot order for slices of these sizes, the largest first, and the job of each."""
+    """Slots, in slot order, for slices of these sizes (largest first) and the job of each."""
     layout = mig_layout(device)
     placed = layout.place([f"{size}g" for size in partition])
     assert placed is not None

@@ -1,5 +1,7 @@
-"""`mps`: up to three jobs per card under MPS with a third of it each, on the first card with room (MISO's
-baseline)."""
+"""`mps`: up to three jobs per card under MPS with a third of it each, on the first card with room.
+
+This is the baseline of MISO.
+"""
 
 from __future__ import annotations
 

@@ -63,7 +63,7 @@ class StaticMig:
 
 
 def _upward(card: Card) -> tuple[int, int] | None:
-    """The smallest busy slice and the largest idle one, if that is larger."""
+    """The smallest busy slice and the largest idle one if the latter is larger."""
     busy = [k for k, slot in enumerate(card.slots) if slot.jobs]
     idle = [k for k, slot in enumerate(card.slots) if not slot.jobs]
     if not busy or not idle:
