@@ -45,7 +45,7 @@ from scheduling.policies import srtf, tiresias
 from scheduling.simulator.engine import SimulationConfig, simulate
 
 NODES, GPUS_PER_NODE, DEVICE = 12, 4, "v100"
-# Zoo name, batch per GPU that it asks for, and whose norms it has.
+# Zoo name, batch size per GPU that the job requests, and the task whose gradient norms it has.
 TYPES = (
     ("resnet18-cifar", 128, "cnn-digits"),
     ("resnet50-imagenet", 64, "cnn-digits"),
@@ -62,7 +62,8 @@ JOBS_AT_LOAD = {0.5: 160, 1.0: 240, 1.5: 320, 2.0: 480}
 
 @functools.cache
 def step_parts(kind: int, cache: bool) -> tuple[tuple[int, ...], np.ndarray, np.ndarray, float]:
-    """Candidate prefixes [K], batches [B], times [B, K, 2] (per micro-batch; once per step), parameter bytes."""
+    """Candidate prefixes [K], batch sizes [B], times [B, K, 2] (per micro-batch; once per step), parameter
+    bytes."""
     model, batch, _ = TYPES[kind]
     batches = np.array([max(batch // 8, 1), batch // 2, batch * 2])
     prefixes: tuple[int, ...] = ()
@@ -87,9 +88,12 @@ def step_parts(kind: int, cache: bool) -> tuple[tuple[int, ...], np.ndarray, np.
 
 @functools.cache
 def rate_table(kind: int, asked: int, cache: bool) -> np.ndarray:
-    """[S, K] steps per second of a total batch of `asked` times the batch per GPU, on each size; re-wrapped DDP.
+    """[S, K] steps per second at a total batch of `asked` times the batch size per GPU, for each number of
+    GPUs.
 
-    A share of the batch beyond twice the batch per GPU is run in micro-batches.
+    DDP is re-wrapped when a prefix freezes. The share of the batch beyond twice the batch size per GPU runs
+    in
+    micro-batches.
     """
     prefixes, batches, parts, parameter_bytes = step_parts(kind, cache)
     total = TYPES[kind][1] * asked
@@ -122,7 +126,7 @@ def shares_table(kind: int, curve: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 class StepTimes:
-    """What gang policies are told: the true step time of each job on the GPUs it asks for."""
+    """The belief of gang policies: the true step time of each job on the GPUs it requests."""
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         width = max(len(s.workloads) for s in sets)
@@ -152,10 +156,12 @@ class Case:
 
 
 def window(trace: Path, load: float, seed: int) -> list[tuple[float, float, int, int]]:
-    """(submitted, seconds at the GPUs asked for, GPUs, type) of consecutive Philly jobs, at a set offered load.
+    """(submitted, seconds on the requested GPUs, GPUs, type) of consecutive Philly jobs at a given offered
+    load.
 
-    Jobs of up to 16 GPUs and 24 h. Arrivals keep their order and relative gaps; the window is stretched or compressed so
-    that GPU-seconds asked for are `load` times what 48 GPUs offer while jobs arrive.
+    Jobs use at most 16 GPUs and last at most 24 h. Arrivals keep their order and relative gaps; the window is
+    stretched or
+    compressed until the requested GPU-seconds are `load` times what 48 GPUs offer while jobs arrive.
     """
     import pandas as pd
 
@@ -177,7 +183,7 @@ def window(trace: Path, load: float, seed: int) -> list[tuple[float, float, int,
 
 @functools.cache
 def slowdowns() -> SetCache:
-    """Pairs on one GPU as the shipped predictor has them: for the policy and, the same, for what really happens."""
+    """Slowdowns of pairs on one GPU, from the shipped predictor, used both as belief and as ground truth."""
     return SetCache(load_predictor())
 
 
@@ -209,7 +215,7 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
         jobs.append(
             TraceJob(
                 id=f"{number}-{kind}",
-                # Only gang policies need the step time; pairs are remembered by workload.
+                # Only gang policies need the step time; pairs are cached by workload.
                 workload=Workload(TYPES[kind][0], batch_size=TYPES[kind][1])
                 if sharing
                 else Workload(TYPES[kind][0], solo=SoloProfile(step_time_s=step)),
@@ -254,7 +260,12 @@ def run(case: Case, trace: Path) -> dict[str, Any]:
 
 
 def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
-    """Peers, controls and IceFrog (kappa 2, also with shared GPUs) at every load; at load 1 also over kappa and norms."""
+    """The cases to simulate.
+
+    Peers, controls and IceFrog (kappa 2, also with shared GPUs) at every load; at load 1 also variations of
+    kappa
+    and norms.
+    """
     distinct: dict[Case, None] = {}
     for seed in seeds:
         for load in loads:
@@ -271,7 +282,7 @@ def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
 
 
 PEERS = ("tiresias", "srtf", "optimus", "optimus-shortest", "pollux")
-# Policies that freeze -> the same allocator without freezing.
+# Policy that freezes -> the same allocator without freezing.
 CONTROLS = {
     "icefrog": "icefrog-unfrozen",
     "icefrog-shared": "icefrog-shared-unfrozen",
@@ -308,7 +319,7 @@ def main(arguments: list[str] | None = None) -> None:
         todo = [c for c in plain if c.policy in options.policies]
     path = RESULTS / f"{options.name}.json"
     before = read_json(path)["figures"] if path.exists() else {"rows": [], "runs": []}
-    # Runs of other windows and loads stay; a case that is run again is replaced.
+    # Runs of other windows and loads are kept; a repeated case replaces its earlier run.
     runs = {Case(**row["case"]): row for row in before.get("runs", ())}
     results: Iterable[dict[str, Any]] = map(run, todo, [options.trace] * len(todo))
     if options.processes > 1:
@@ -340,7 +351,7 @@ def main(arguments: list[str] | None = None) -> None:
                     entry[f"jct_change_vs_{peer}_standard_error"] = 100.0 * error
         table.append(entry)
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})
-    # Rows from before single runs were kept; loads may be run one by one.
+    # Results from before single runs were stored have only table rows; loads may be run one at a time.
     table += [r for r in before["rows"] if r["load"] not in {case.load for case in runs}]
     record(
         options.name, {"types": [t[0] for t in TYPES], "rows": table, "runs": [runs[case] for case in runs]}

@@ -1,4 +1,5 @@
-"""The real training tasks: digits with a small CNN, text with an LSTM from scratch or pre-trained; and one run of a task."""
+"""Real training tasks (digits with a small CNN, text with an LSTM from scratch or pre-trained), and one run
+of a task."""
 
 from __future__ import annotations
 
@@ -18,7 +19,7 @@ UNMEASURED = TrackerConfig(measure_every=10**9, probe_every=10**9)
 
 @dataclass(frozen=True)
 class Task:
-    """A small training: `layers` are the atomic layers of `model` in order."""
+    """A small training task; `layers` are the atomic layers of `model` in order."""
 
     name: str
     build: Callable[[], tuple[nn.Module, list[nn.Module]]]
@@ -29,7 +30,7 @@ class Task:
 
 
 class CharLSTM(nn.Module):
-    """Characters to a class: embedding, three LSTM layers, linear."""
+    """Character-level classifier: embedding, three LSTM layers, linear layer."""
 
     def __init__(self, characters: int, classes: int, hidden: int = 64) -> None:
         super().__init__()
@@ -40,7 +41,7 @@ class CharLSTM(nn.Module):
         self.head = nn.Linear(hidden, classes)
 
     def states(self, text: torch.Tensor) -> torch.Tensor:
-        """[B, T, hidden] of the last recurrent layer."""
+        """[B, T, hidden] outputs of the last recurrent layer."""
         x = self.embedding(text)
         for layer in self.recurrent:
             x, _ = layer(x)
@@ -51,9 +52,11 @@ class CharLSTM(nn.Module):
 
 
 class PooledLSTM(CharLSTM):
-    """The same as a language model is fine-tuned: embeddings start within 0.1, last, highest and mean state are classified.
+    """`CharLSTM` set up like a language model for fine-tuning.
 
-    Howard and Ruder, "Universal Language Model Fine-tuning for Text Classification", ACL 2018.
+    Embeddings start within 0.1, and the concatenation of last, maximum and mean state is classified. Howard
+    and Ruder,
+    "Universal Language Model Fine-tuning for Text Classification", ACL 2018.
     """
 
     def __init__(self, characters: int, classes: int, hidden: int = 64) -> None:
@@ -67,7 +70,7 @@ class PooledLSTM(CharLSTM):
 
 
 def digits() -> Task:
-    """The 1,797 digits of scikit-learn, a quarter of them held out."""
+    """The 1,797 digits of scikit-learn, with a quarter held out."""
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split
 
@@ -102,9 +105,10 @@ PRETRAINING = 800
 
 
 def lines(seed: int, counts: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
-    """Lines of 32 characters in eight languages, and which one each is in; a language is a random chain.
+    """Lines of 32 characters in eight languages, with their language; each language is a random Markov chain.
 
-    All languages of all seeds share a part of their chains, as natural ones share letters and sounds.
+    All languages of all seeds have part of their chains in common, as natural languages share letters and
+    sounds.
     """
     base = np.random.default_rng(7).dirichlet(np.full(CHARACTERS, 1.0), size=CHARACTERS)
     generator = np.random.default_rng(seed)
@@ -123,7 +127,8 @@ def lines(seed: int, counts: tuple[int, ...]) -> tuple[torch.Tensor, ...]:
 
 
 def text(fine_tuned: bool) -> Task:
-    """Which of eight languages a line is in: from scratch, or from a model that has learnt eight other languages."""
+    """Classify lines by language (eight), from scratch or starting from a model trained on eight other
+    languages."""
     weights: dict[str, torch.Tensor] = {}
 
     def build() -> tuple[nn.Module, list[nn.Module]]:
@@ -145,7 +150,8 @@ def text(fine_tuned: bool) -> Task:
 
 
 def pretrained_text() -> Task:
-    """The same lines, by a model that has learnt to predict their next character before (training lines, no labels)."""
+    """The same lines, with a model pre-trained to predict their next character (training lines, without
+    labels)."""
     weights: dict[str, torch.Tensor] = {}
 
     def build() -> tuple[nn.Module, list[nn.Module]]:
@@ -165,7 +171,8 @@ def pretrained_text() -> Task:
 def next_character_weights(
     model: Any, width: int, text: torch.Tensor, batch_size: int, learning_rate: float
 ) -> dict[str, torch.Tensor]:
-    """What `model`, whose `states` are [B, T, width], has learnt from predicting the next character of `text`; without its head."""
+    """Pre-train `model`, whose `states` are [B, T, width], on the next character of `text`; return its
+    weights without the head."""
     decoder, order = nn.Linear(width, CHARACTERS), torch.Generator().manual_seed(99)
     optimizer = torch.optim.Adam([*model.parameters(), *decoder.parameters()], lr=learning_rate)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, PRETRAINING)
@@ -181,7 +188,7 @@ def next_character_weights(
 
 @dataclass
 class Run:
-    """One training under way."""
+    """A training run in progress."""
 
     task: Task
     model: nn.Module
@@ -201,7 +208,8 @@ class Run:
         return cls(task, model, layers, optimizer, tracker, torch.Generator().manual_seed(seed))
 
     def step(self, progress: float) -> float:
-        """One training step; the learning rate falls with effective progress (cosine). Returns the rate."""
+        """Run one training step and return the learning rate, which falls with effective progress
+        (cosine)."""
         x, y = self.task.data[:2]
         batch = torch.randint(len(x), (self.task.batch_size,), generator=self.order)
         rate = self.task.learning_rate * 0.5 * (1.0 + float(np.cos(np.pi * min(progress, 1.0))))
@@ -225,7 +233,7 @@ class Run:
         return value
 
     def accuracy(self) -> float:
-        """Percent of held-out samples."""
+        """Accuracy on held-out samples in percent."""
         self.model.eval()
         with torch.no_grad():
             x, y = self.task.data[2:]

@@ -42,7 +42,7 @@ KAPPAS = (1.0, 1.5, 2.0, 3.0)
 
 
 def prefix_throughput(task: Task, repeats: int = 12) -> np.ndarray:
-    """[L] samples/s with each frozen prefix: medians of timed steps of a throw-away copy."""
+    """[L] samples/s with each frozen prefix: medians of timed steps of a disposable copy."""
     run = Run.start(task, 0)
     speeds = []
     for prefix in range(len(run.layers)):
@@ -57,7 +57,7 @@ def prefix_throughput(task: Task, repeats: int = 12) -> np.ndarray:
 
 
 def train(task: Task, seed: int, speeds: np.ndarray, guards: FreezingGuards | None) -> dict[str, Any]:
-    """Train to effective progress 1; without guards nothing is frozen and no gradient norm is measured."""
+    """Train to effective progress 1; without guards, nothing is frozen and no gradient norms are measured."""
     run = Run.start(task, seed, measure=guards is not None)
     controller = FreezingController(speeds, task.iterations, guards or FreezingGuards())
     prefixes: list[int] = []
@@ -92,7 +92,8 @@ def train(task: Task, seed: int, speeds: np.ndarray, guards: FreezingGuards | No
 
 
 def undisturbed_s(step_s: np.ndarray, prefixes: np.ndarray) -> float:
-    """Sum of step times with those beyond twice the median of their prefix cut to it: other work on the machine."""
+    """Sum of step times, each clipped to twice the median of its prefix to exclude other load on the
+    machine."""
     total = 0.0
     for prefix in np.unique(prefixes):
         own = step_s[prefixes == prefix]
@@ -101,7 +102,8 @@ def undisturbed_s(step_s: np.ndarray, prefixes: np.ndarray) -> float:
 
 
 def norm_curve(task: Task, seed: int) -> np.ndarray:
-    """[2, 21, L + 1] S_k of an unfrozen training on a grid of progress, and whether each prefix had settled (0 or 1)."""
+    """[2, 21, L + 1] S_k of an unfrozen training run on a grid of progress, and whether each prefix had
+    settled (0 or 1)."""
     run = Run.start(task, seed)
     shares, settled = [], []
     for iteration in range(task.iterations):
@@ -115,7 +117,8 @@ def norm_curve(task: Task, seed: int) -> np.ndarray:
 
 
 def real_penalties(task: Task, seed: int, horizon: int) -> list[dict[str, float]]:
-    """Loss of progress that freezing causes in fact: 1 - (fall of the loss frozen) / (fall unfrozen), same batches."""
+    """Measured loss of progress by freezing: 1 - (decrease of the loss when frozen) / (when unfrozen), same
+    batches."""
     rows = []
     run = Run.start(task, 1000 + seed)
     marks = [int(task.iterations * p) for p in (0.15, 0.3, 0.5)]
@@ -157,7 +160,7 @@ def _copied(run: Run) -> tuple[nn.Module, list[nn.Module], torch.optim.Optimizer
 
 
 def fitted_kappa(rows: list[dict[str, float]]) -> float:
-    """Exponent that fits the real penalties best, by least squares on penalties clipped to 0..1."""
+    """Exponent that fits the measured penalties best, by least squares on penalties clipped to 0..1."""
     share = np.array([r["norm_share"] for r in rows])
     real = np.clip([r["penalty"] for r in rows], 0.0, 1.0)
     grid = np.arange(0.5, 6.01, 0.05)
@@ -205,7 +208,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         task = TASKS[name]()
         speeds = prefix_throughput(task)
         plain, frozen = [], []
-        for seed in range(options.seeds):  # interleaved, so that a busy machine slows both alike
+        for seed in range(options.seeds):  # interleaved, so that other load slows both alike
             plain.append(train(task, seed, speeds, None))
             frozen.append(train(task, seed, speeds, FreezingGuards()))
         shares, settled = np.mean([norm_curve(task, seed) for seed in range(options.seeds)], axis=0)
@@ -256,7 +259,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "penalties": penalties[task.name],
         }
         print({k: v for k, v in figures[task.name].items() if k not in ("runs", "penalties")})
-    if options.only:  # read late: two of these may run at a time
+    if options.only:  # read late, because two of these may run at the same time
         figures = read_json(RESULTS / "icefrog_training.json")["figures"] | figures
         curves = read_json(NORM_CURVES)["curves"] | curves
         penalties = {name: figure["penalties"] for name, figure in figures.items()}

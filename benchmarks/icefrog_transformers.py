@@ -1,4 +1,4 @@
-"""Transformers among the real trainings: a small ViT on digits, and a small GPT that is fine-tuned."""
+"""Transformers among the real training tasks: a small ViT on digits, and a small GPT that is fine-tuned."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Embedded(nn.Module):
     """Tokens or patches with learnt positions.
 
     Args:
-        embed: what makes [B, T, width] of the input.
+        embed: maps the input to [B, T, width].
         length: T.
     """
 
@@ -32,7 +32,7 @@ class Embedded(nn.Module):
 
 
 class Patches(nn.Module):
-    """[B, 1, 8, 8] images to [B, 16, width]."""
+    """Convert [B, 1, 8, 8] images to [B, 16, width]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -43,7 +43,11 @@ class Patches(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Pre-norm blocks; `causal`: each token sees those before it, and the last one is classified (as in GPT), else the mean."""
+    """Pre-norm transformer classifier.
+
+    If `causal`, each token attends only to earlier ones and the last one is classified (as in GPT), otherwise
+    the mean.
+    """
 
     def __init__(self, embed: nn.Module, length: int, classes: int, causal: bool) -> None:
         super().__init__()
@@ -58,7 +62,7 @@ class Transformer(nn.Module):
         self.causal = causal
 
     def states(self, x: torch.Tensor) -> torch.Tensor:
-        """[B, T, width] of the last block."""
+        """[B, T, width] outputs of the last block."""
         x = self.embedding(x)
         mask = nn.Transformer.generate_square_subsequent_mask(x.shape[1]) if self.causal else None
         for block in self.blocks:
@@ -76,7 +80,7 @@ class Transformer(nn.Module):
 
 
 def vit() -> Task:
-    """The digits of `icefrog_tasks.digits` by a vision transformer, from scratch."""
+    """The digits of `icefrog_tasks.digits` with a vision transformer, from scratch."""
 
     def build() -> tuple[nn.Module, list[nn.Module]]:
         model = Transformer(Patches(WIDTH), (8 // PATCH) ** 2, 10, causal=False)
@@ -86,9 +90,11 @@ def vit() -> Task:
 
 
 def gpt() -> Task:
-    """Which language a line is in, by a GPT that has learnt to predict the next character of eight other languages.
+    """Classify lines by language with a GPT pre-trained to predict the next character of eight other
+    languages.
 
-    Radford et al., "Improving Language Understanding by Generative Pre-Training", 2018: the last state is classified.
+    Radford et al., "Improving Language Understanding by Generative Pre-Training", 2018: the last state is
+    classified.
     """
     weights: dict[str, torch.Tensor] = {}
 

@@ -22,9 +22,11 @@ from predictor.examples.featurizer import shared_featurizer
 from profiling.devices import get_device
 from profiling.workload import Workload
 
-# Zoo name, and kernels that update one tensor: AdamW for BERT, SGD with momentum and weight decay for YOLOv3.
+# Zoo name, and number of kernels that update one tensor: AdamW for BERT, SGD with momentum and weight decay
+# for
+# YOLOv3.
 GRAPHS = {"bert-mlm-wikitext2": ("bert-base-wikitext2", 12.0), "yolov3-voc": ("yolov3-voc", 4.0)}
-# Zoo name, and whether activation functions work in place (the published CIFAR models: VGG only).
+# Zoo name, and whether activation functions work in place (among the published CIFAR models, only in VGG).
 MEMORY = {
     "cifar10-ResNet18": ("resnet18-cifar", False),
     "cifar10-ResNet50": ("resnet50-cifar", False),
@@ -42,7 +44,11 @@ def summary(errors: list[np.ndarray]) -> dict[str, float]:
 
 
 def profile(arch: pd.DataFrame, model: str) -> LayerProfile:
-    """Published shares; BERT's FLOPs are rebuilt from 12 blocks of 8 atomic layers from index 4 and the head's matrices."""
+    """Published shares.
+
+    BERT's FLOPs are reconstructed from 12 blocks of 8 atomic layers from index 4 on, and the matrices of the
+    head.
+    """
     rows = arch[arch.model == model].sort_values("frozen_layers")
     parameters = rows.rem_param_frac.to_numpy(dtype=float)
     flops = rows.rem_flop_frac.to_numpy(dtype=float)
@@ -60,13 +66,13 @@ def profile(arch: pd.DataFrame, model: str) -> LayerProfile:
 
 
 def warm_up(frame: pd.DataFrame) -> np.ndarray:
-    """YOLOv3 on one GPU with nothing frozen at batch 4 and 24: the first runs of the campaign."""
+    """YOLOv3 on one GPU with nothing frozen at batch sizes 4 and 24: the first runs of the campaign."""
     marked = (frame.model == "yolov3-voc") & (frame.num_gpus == 1) & (frame.frozen_layers == 0)
     return (marked & frame.local_bsz.isin([4, 24])).to_numpy()
 
 
 def held_out(arch: pd.DataFrame, frame: pd.DataFrame, model: str) -> dict[str, Any]:
-    """Each value of k, each batch size, and each pair of both left out of every row of the fit."""
+    """Errors with each value of k, each batch size, and each pair of both held out of the fit."""
     shape = profile(arch, model)
     own = frame[(frame.model == model) & ~warm_up(frame)]
     rows = Rows.of(
@@ -114,7 +120,7 @@ def held_out(arch: pd.DataFrame, frame: pd.DataFrame, model: str) -> dict[str, A
 def measured_graphs(frame: pd.DataFrame, model: str) -> list[MeasuredGraph]:
     name, kernels = GRAPHS[model]
     own = frame[(frame.model == model) & (frame.num_gpus == 1)]
-    if model == "yolov3-voc":  # a speed-up needs its k = 0
+    if model == "yolov3-voc":  # a speedup is relative to k = 0
         own = own[~own.local_bsz.isin([4, 24])]
     return [
         MeasuredGraph(
@@ -127,7 +133,7 @@ def measured_graphs(frame: pd.DataFrame, model: str) -> list[MeasuredGraph]:
 
 
 def unseen_model(frame: pd.DataFrame) -> dict[str, Any]:
-    """Calibrate on one model, predict the other's speed-up over nothing frozen from its graph alone."""
+    """Calibrate on one model and predict the other's speedup over no freezing from its graph alone."""
     device = get_device("v100")
     graphs = {model: measured_graphs(frame, model) for model in GRAPHS}
     summaries: dict[str, Any] = {}
@@ -148,7 +154,7 @@ def unseen_model(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def memory(frame: pd.DataFrame) -> dict[str, Any]:
-    """Calibrate on two CIFAR nets, predict the third from its graph; k > 0 and all rows apart."""
+    """Calibrate on two CIFAR networks and predict the third from its graph; k > 0 and all rows separately."""
     data: dict[str, tuple[Any, ...]] = {}
     for model, (name, inplace) in MEMORY.items():
         own = frame[frame.model == model]

@@ -1,4 +1,4 @@
-"""Forms fitted to measured steps with a frozen prefix, and how far they are off: what `benchmarks.layer_throughput` scores."""
+"""Models fitted to measured steps with a frozen prefix, scored by `benchmarks.layer_throughput`."""
 
 from benchmarks.layer_fits.fit import LayerTimeModel, Rows
 from benchmarks.layer_fits.profile import LayerProfile

@@ -1,4 +1,4 @@
-"""Learn what a framework costs on a device from measured models, to predict models that nobody has measured."""
+"""Fit a framework's overheads on a device to measured models, to predict models without measurements."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
-# What is learnt, where it starts, and how far (in e-folds) it goes willingly.
+# Fitted parameters: initial values, and standard deviations of their prior in e-folds.
 START = FrameworkCosts(
     optimizer_launch_s=2e-5, gradient_bytes_per_s=2e10, step_overhead_s=1e-2, sample_overhead_s=1e-5
 )
@@ -34,7 +34,7 @@ PRIOR_WEIGHTS = (0.05, 0.02, 0.01, 0.003)
 
 @dataclass(frozen=True, eq=False)
 class MeasuredGraph:
-    """Rows of one model on one GPU at one batch size, with the graph of its unfrozen step at that batch size."""
+    """Rows of one model on one GPU at one batch size, with the graph of its unfrozen step at that size."""
 
     graph: ComputationGraph
     rows: Rows
@@ -46,7 +46,7 @@ class MeasuredGraph:
         return Workload(self.graph.name, precision=self.precision)
 
     def cost(self, device: DeviceSpec) -> JobCost:
-        """By the shipped cost model; worked out once for a device."""
+        """Cost by the shipped cost model, computed once per device."""
         if device.name not in self._costs:
             self._costs[device.name] = default_cost_model().cost(self.graph, device, self.workload)
         return self._costs[device.name]
@@ -64,12 +64,13 @@ def predicted_s(measured: MeasuredGraph, device: DeviceSpec, costs: FrameworkCos
 
 
 def calibrate(measured: Sequence[MeasuredGraph], device: DeviceSpec) -> FrameworkCosts:
-    """Settings that explain measured step times, held near their start by a Gaussian prior on their logarithms.
+    """Fit the framework's overheads to step times, with a Gaussian prior on their logarithms around the
+    start.
 
-    How firmly is decided by leaving out one graph after the other, where there are three.
+    With at least three graphs, the strength of the prior is chosen by leaving out one graph at a time.
 
     Raises:
-        InputError: nothing was measured.
+        InputError: no measurements.
     """
     if not measured:
         raise InputError("nothing to calibrate with", expected="at least one measured graph", got="none")
@@ -80,7 +81,7 @@ def calibrate(measured: Sequence[MeasuredGraph], device: DeviceSpec) -> Framewor
 
 
 def _left_out_error(measured: Sequence[MeasuredGraph], device: DeviceSpec, weight: float) -> float:
-    """Mean absolute relative error on graphs that the fit has not seen."""
+    """Mean absolute relative error on left-out graphs."""
     errors = []
     for out, model in enumerate(measured):
         costs = _fit([*measured[:out], *measured[out + 1 :]], device, weight)

@@ -1,8 +1,10 @@
-"""`LayerTimeModel`: step time of one model against frozen prefix, batch size and GPUs, fitted to measurements of it.
+"""`LayerTimeModel`: step time of one model by frozen prefix, batch size and GPUs, fitted to its measurements.
 
-Positive least squares on relative errors over the columns of `benchmarks.layer_fits.form`, once for each setting of the roof
-(launch floor, mix of FLOPs and activations); the four settings that fit best are averaged, because a few batch sizes
-cannot tell them apart and each extrapolates in its own way.
+Non-negative least squares on relative errors over the columns of `benchmarks.layer_fits.form`, once for each
+setting
+of the roofline (launch floor, mix of FLOPs and activations). The four best settings are averaged, because a
+few batch
+sizes cannot tell them apart and each extrapolates differently.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ ALONE = Exchange()
 
 @dataclass(frozen=True, eq=False)
 class Rows:
-    """N measured steps. Arrays of shape [N]; `step_time_s` is the whole step, exposed exchange included."""
+    """N measured steps as arrays [N]; `step_time_s` is the whole step, exposed gradient exchange included."""
 
     frozen_prefix: NDArray[np.int64]
     batch_size: Floats
@@ -44,7 +46,7 @@ class Rows:
         nodes: ArrayLike = 1.0,
         sync_time_s: ArrayLike = 0.0,
     ) -> Rows:
-        """From any array-likes; scalars are repeated. Raises `InputError` on a time that is not above 0."""
+        """Build from array-likes, repeating scalars. Raises `InputError` if a time is not positive."""
         k = np.atleast_1d(np.asarray(frozen_prefix, dtype=np.int64))
         rest = [
             np.broadcast_to(np.asarray(v, dtype=np.float64), k.shape)
@@ -64,7 +66,7 @@ class Rows:
 
 @dataclass(frozen=True, eq=False)
 class LayerTimeModel:
-    """A fitted model: the mean of C forms, whose `weights` [C, 5] belong to `form.COLUMNS` and are 0 or more."""
+    """A fitted model: the mean of C forms with non-negative `weights` [C, 5] over `form.COLUMNS`."""
 
     profile: LayerProfile
     weights: Floats
@@ -74,11 +76,13 @@ class LayerTimeModel:
 
     @classmethod
     def fit(cls, profile: LayerProfile, rows: Rows, *, rewrapped: bool = False) -> LayerTimeModel:
-        """Fit compute on one GPU, then the exchange on several, then compute again with the batch sizes that only
-        rows of several GPUs have, each weighed by how well it repeats.
+        """Fit compute on one GPU, then the gradient exchange on several, then compute again.
+
+        The last fit adds batch sizes that occur only on several GPUs, each source weighted by its
+        repeatability.
 
         Raises:
-            InputError: no row of one GPU.
+            InputError: no row on one GPU.
         """
         one_gpu = rows.gpus == 1
         if one_gpu.sum() < 4:
@@ -101,7 +105,8 @@ class LayerTimeModel:
         return self._mean(k, b, COLUMNS)
 
     def forward_s(self, batch_size: ArrayLike) -> Floats:
-        """[N, L] seconds of each layer's forward pass: half its backward pass, within what does not change with k."""
+        """[N, L] seconds of each layer's forward pass: half of its backward pass, within the part independent
+        of k."""
         b = np.atleast_1d(np.asarray(batch_size, dtype=np.float64))
         passes = np.zeros((len(b), self.profile.layers))
         for roof, weight in zip(self.roofs, self.weights, strict=True):
@@ -110,7 +115,8 @@ class LayerTimeModel:
         return passes / len(self.roofs)
 
     def backward_s(self, frozen_prefix: NDArray[np.int64], batch_size: Floats) -> Floats:
-        """[N] seconds of the backward pass of the unfrozen layers (what an exchange can hide behind)."""
+        """[N] seconds of the backward pass of the unfrozen layers, behind which the exchange can be
+        hidden."""
         return self._mean(frozen_prefix, batch_size, ("backward_roof",))
 
     def step_time_s(
@@ -128,7 +134,7 @@ class LayerTimeModel:
         Args:
             batch_size: samples per GPU.
             cache_bytes_per_s: read the prefix's output from a cache at this rate instead of computing it.
-            rewrapped: whether frozen gradients leave the exchange; None takes what was fitted.
+            rewrapped: whether frozen gradients are left out of the exchange; None: as fitted.
         """
         k, b, n, m = np.broadcast_arrays(
             np.atleast_1d(np.asarray(frozen_prefix, dtype=np.int64)),
@@ -175,7 +181,7 @@ def _fit_compute(profile: LayerProfile, rows: Rows, weight: Floats) -> LayerTime
 
 
 def _solve(x: Floats, y: Floats, weight: Floats) -> Floats:
-    """Positive least squares on relative errors."""
+    """Non-negative least squares on relative errors."""
     from scipy.optimize import nnls
 
     root = np.sqrt(weight)
@@ -184,7 +190,7 @@ def _solve(x: Floats, y: Floats, weight: Floats) -> Floats:
 
 
 def _fit_exchange(model: LayerTimeModel, rows: Rows, rewrapped: bool) -> Exchange:
-    """Robust non-linear least squares of the seven numbers of `Exchange` on relative errors."""
+    """Robust non-linear least squares of the seven parameters of `Exchange` on relative errors."""
     from scipy.optimize import least_squares
 
     compute = model.compute_s(rows.frozen_prefix, rows.batch_size)
@@ -204,7 +210,8 @@ def _fit_exchange(model: LayerTimeModel, rows: Rows, rewrapped: bool) -> Exchang
 
 
 def _refit_with(model: LayerTimeModel, solo: Rows, many: Rows) -> LayerTimeModel:
-    """Compute again, with rows of several GPUs reduced to one; their weight is the ratio of residual variances."""
+    """Fit compute again, with rows of several GPUs reduced to one and weighted by the ratio of residual
+    variances."""
     factor = model.exchange.compute_factor(many.gpus)
     exposed = model.step_time_s(many.frozen_prefix, many.batch_size, many.gpus, many.nodes) - factor * (
         model.compute_s(many.frozen_prefix, many.batch_size)
@@ -215,7 +222,7 @@ def _refit_with(model: LayerTimeModel, solo: Rows, many: Rows) -> LayerTimeModel
     noise = reduced / model.compute_s(many.frozen_prefix, many.batch_size) - 1.0
     spread = max(float(np.mean(noise[usable] ** 2)), 1e-6)
     own = solo.step_time_s / model.compute_s(solo.frozen_prefix, solo.batch_size) - 1.0
-    # A row counts for its noise, and all rows of several GPUs together for no more than those of one.
+    # Rows are weighted by their noise, and all rows of several GPUs together weigh no more than those of one.
     ratio = min(float(np.mean(own**2)) / spread, 1.0) * min(1.0, len(solo) / len(many))
     rows = Rows.of(
         np.concatenate([solo.frozen_prefix, many.frozen_prefix[usable]]),

@@ -1,8 +1,10 @@
-"""The analytic form of a step with a frozen prefix: columns that never rise with k, to be weighed by numbers >= 0.
+"""The analytic form of a step with a frozen prefix: columns non-increasing in k, with non-negative weights.
 
-With coefficients from 0 up, every step time built of these columns is non-increasing in the frozen prefix, whatever they
-were fitted to. Two columns are a roofline per layer: a layer costs the larger of a floor (kernel launches, optimiser
-bookkeeping) and its work, b times a mix of its FLOPs and its activations.
+Hence every fitted step time is non-increasing in the frozen prefix, whatever the data. Two of the columns are
+a
+roofline per layer: a layer costs the larger of a floor (kernel launches, optimiser bookkeeping) and its work,
+which is
+b times a mix of its FLOPs and its activations.
 """
 
 from __future__ import annotations
@@ -20,11 +22,11 @@ COLUMNS = ("constant", "unfrozen_layers", "unfrozen_parameters", "forward_roof",
 
 @dataclass(frozen=True, slots=True)
 class Roof:
-    """The two settings of the form that are not linear.
+    """The two non-linear parameters of the form.
 
     Attributes:
-        floor_samples: below this batch a layer of mean cost takes as long as at it.
-        activation_mix: 0 weighs layers by FLOPs, 1 by activations.
+        floor_samples: batch size below which a layer of mean cost does not get any faster.
+        activation_mix: 0 weights layers by FLOPs, 1 by activations.
     """
 
     floor_samples: float

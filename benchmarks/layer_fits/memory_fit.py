@@ -1,8 +1,10 @@
-"""Peak memory against the frozen prefix, calibrated on other models: what an allocator and a framework add to tensors.
+"""Peak memory by frozen prefix, calibrated on other models: what allocator and framework add to the tensors.
 
-What the tensors take comes from the graph alone (`MemoryShape`). Learnt are copies of the parameters (weights, momentum,
-buckets, statistics) while activations are alive and in the optimiser's step, and from how many channels on convolutions
-have a Winograd workspace.
+The size of the tensors comes from the graph alone (`MemoryShape`). Fitted are the number of copies of the
+parameters
+(weights, momentum, buckets, statistics) while activations are alive and in the optimiser's step, and the
+number of
+channels from which convolutions have a Winograd workspace.
 """
 
 from __future__ import annotations
@@ -17,14 +19,17 @@ from benchmarks.layer_fits.memory_shape import MemoryShape
 from predictor.types import Floats
 from profiling.errors import InputError
 
-# Bytes per parameter byte and per unfrozen parameter byte while activations are alive; the same in the optimiser's step.
+# Bytes per parameter byte and per unfrozen parameter byte, first while activations are alive, then in the
+# optimiser's
+# step.
 CENTRE = np.array([4.0, 1.0, 4.0, 2.5])
 WINOGRAD_CHANNELS = (float("inf"), 256.0, 128.0, 64.0)
 
 
 @dataclass(frozen=True, eq=False)
 class MemoryModel:
-    """Four coefficients, 0 or more, in the order of `CENTRE`, and the channels from which Winograd is used."""
+    """Four non-negative coefficients in the order of `CENTRE`, and the number of channels from which Winograd
+    is used."""
 
     coefficients: Floats
     winograd_channels: float = float("inf")
@@ -41,12 +46,14 @@ class MemoryModel:
 
     @classmethod
     def fit(cls, measured: Sequence[tuple[MemoryShape, ArrayLike, ArrayLike, ArrayLike]]) -> MemoryModel:
-        """From (shape, frozen prefixes, batch sizes, peak bytes) of some models; robust, on relative errors.
+        """Fit robustly on relative errors to (shape, frozen prefixes, batch sizes, peak bytes) of some
+        models.
 
-        A coefficient that no row shows (the optimiser's, where activations are always more) stays at `CENTRE`.
+        A coefficient that no row determines (the optimiser's, if activations always dominate) stays at
+        `CENTRE`.
 
         Raises:
-            InputError: nothing was measured.
+            InputError: no measurements.
         """
         from scipy.optimize import least_squares
 

@@ -1,8 +1,12 @@
-"""`MemoryShape`: what is alive on the device at each operator of a training step, from a graph and for every frozen prefix.
+"""`MemoryShape`: what is alive on the device at each operator of a training step, for every frozen prefix.
 
-A step is followed operator by operator. Forward: an operator's inputs and output, what later operators still need, and
-what Python holds (the arguments of the two innermost modules under way; `bn(conv(x))` holds x). Backward: what is kept
-from the first unfrozen layer up to this operator, and the gradients of its output and inputs. Sizes are per sample.
+It follows a step of the graph operator by operator. Forward: an operator's inputs and output, what later
+operators
+still need, and what Python holds (the arguments of the two innermost active modules; `bn(conv(x))` holds x).
+Backward:
+what is kept from the first unfrozen layer up to this operator, and the gradients of its output and inputs.
+Sizes are
+per sample.
 """
 
 from __future__ import annotations
@@ -18,7 +22,8 @@ from predictor.freezing.layer_times import owning_layers
 from predictor.types import Floats
 from profiling.graph import ComputationGraph
 
-# Operators whose backward pass reads their input, so that a frozen layer's last output is kept all the same.
+# Operators whose backward pass reads their input, so that the last output of the frozen layers is kept as
+# well.
 KEEP_INPUT = frozenset(
     {
         "convolution", "depthwise_convolution", "transposed_convolution", "linear", "matmul", "attention", "recurrent",
@@ -33,9 +38,11 @@ class MemoryShape:
     """Sizes of one model with L layers and N operators.
 
     Attributes:
-        parameters: bytes; unfrozen_parameters: [L + 1] of layers k and later.
-        alive: [L + 1, N] bytes per sample at operator n in the forward or the backward pass, whichever is more.
-        workspace: [N] bytes per sample that a convolution takes for transformed tiles where it goes by `winograd`.
+        parameters: bytes.
+        unfrozen_parameters: [L + 1] bytes in layers k and later.
+        alive: [L + 1, N] bytes per sample at operator n in the forward or the backward pass, whichever is
+            larger.
+        workspace: [N] bytes per sample of a convolution's transformed tiles if it uses `winograd`.
     """
 
     parameters: float
@@ -46,7 +53,11 @@ class MemoryShape:
 
     @classmethod
     def from_graph(cls, graph: ComputationGraph, inplace_activations: bool = True) -> MemoryShape:
-        """Args: inplace_activations: False where activation functions keep their input as well as their output."""
+        """Build from a graph.
+
+        Args:
+            inplace_activations: False if activation functions keep their input as well as their output.
+        """
         owners = np.array(owning_layers(graph))
         count, samples = len(graph.layers), max(graph.batch_size, 1)
         sources = _sources(graph)
@@ -77,10 +88,10 @@ class MemoryShape:
     def activation_bytes(
         self, frozen_prefix: NDArray[np.int64], batch_size: Floats, winograd_channels: float
     ) -> Floats:
-        """[M] most bytes of activations, gradients of them and workspace at once, for M prefixes and batch sizes.
+        """[M] peak bytes of activations, their gradients and workspace, for M prefixes and batch sizes.
 
         Args:
-            winograd_channels: convolutions of fewer channels have no workspace.
+            winograd_channels: convolutions with fewer channels have no workspace.
         """
         used = self.winograd.used(winograd_channels)
         slope = self.alive[frozen_prefix] + np.where(used, self.workspace, 0.0)
@@ -97,13 +108,13 @@ def _sources(graph: ComputationGraph) -> list[list[int]]:
 def _forward(
     graph: ComputationGraph, sources: Sequence[Sequence[int]], written: Floats, inplace: bool
 ) -> Floats:
-    """[N] bytes per sample alive at each operator where nothing is kept for a backward pass."""
+    """[N] bytes per sample alive at each operator if nothing is kept for a backward pass."""
     last = np.arange(len(graph.operators))
     for edge in graph.edges:
         last[edge.source] = max(last[edge.source], edge.target)
     arguments: dict[
         str, list[int]
-    ] = {}  # of each module: its first operator's first input, none for the batch itself
+    ] = {}  # the first input of each module's first operator; none for the batch itself
     alive_bytes = np.zeros(len(graph.operators))
     for index, op in enumerate(graph.operators):
         inputs = sources[index]
@@ -122,7 +133,8 @@ def _forward(
 
 
 def border_bytes(graph: ComputationGraph, saved: Floats) -> Floats:
-    """[L + 1] what layers before k make and layers from k on keep, of `saved` [N]; L layers, N operators."""
+    """[L + 1] bytes that layers before k produce and layers from k on keep, from `saved` [N] of N
+    operators."""
     owners = owning_layers(graph)
     last = list(owners)  # the last layer that keeps an operator's output
     for edge in graph.edges:

@@ -1,4 +1,5 @@
-"""`LayerProfile`: what each atomic layer of a model costs, in module order, the unit in which a prefix is frozen."""
+"""`LayerProfile`: cost of each atomic layer of a model in module order; prefixes freeze whole atomic
+layers."""
 
 from __future__ import annotations
 
@@ -15,14 +16,16 @@ from profiling.graph import ComputationGraph
 
 @dataclass(frozen=True, eq=False)
 class LayerProfile:
-    """Per-layer costs of one training step. L atomic layers; everything of the batch is **per sample**.
+    """Per-layer costs of one training step with L atomic layers; everything that scales with the batch is
+    **per sample**.
 
     Attributes:
-        name: what the user calls the model.
+        name: the user's name for the model.
         flops: [L] forward floating-point operations per sample.
         activation_bytes: [L] bytes kept from forward to backward, per sample.
         parameter_bytes: [L].
-        boundary_bytes: [L] bytes per sample that layer l hands to layer l + 1: what a cache of a prefix holds.
+        boundary_bytes: [L] bytes per sample that layer l passes to layer l + 1, i.e. what a prefix cache
+            stores.
     """
 
     name: str
@@ -75,7 +78,8 @@ class LayerProfile:
         total_activation_bytes: float = 1.0,
         total_parameter_bytes: float = 1.0,
     ) -> LayerProfile:
-        """From published unfrozen shares at k = 0..L-1 (each [L], 1 at k = 0); a rise is read as 0."""
+        """Build from published unfrozen shares at k = 0..L-1 (each [L], 1 at k = 0); an increase is read as
+        0."""
 
         def per_layer(share: Floats, total: float) -> Floats:
             falling = np.minimum.accumulate(np.clip(np.asarray(share, dtype=np.float64), 0.0, None))
@@ -92,9 +96,10 @@ class LayerProfile:
 
     @classmethod
     def from_graph(cls, graph: ComputationGraph) -> LayerProfile:
-        """From a captured graph of an unfrozen step. Raises `InputError` where it names no layers.
+        """Build from a captured graph of an unfrozen step. Raises `InputError` if it names no layers.
 
-        An operator that belongs to no layer (a residual sum, an activation function) counts with the layer before it.
+        An operator that belongs to no layer (a residual sum, an activation function) counts towards the layer
+        before it.
         """
         if not graph.layers:
             raise InputError(
@@ -120,7 +125,7 @@ class LayerProfile:
 
 
 def unfrozen_share(per_layer: Floats) -> Floats:
-    """[L + 1] share of the total that layers k and later hold; 0 throughout where the total is 0."""
+    """[L + 1] share of the total in layers k and later; 0 throughout if the total is 0."""
     tail = np.append(np.cumsum(per_layer[::-1])[::-1], 0.0)
     return tail / tail[0] if tail[0] > 0 else tail
 

@@ -1,7 +1,9 @@
-"""Which convolutions cuDNN computes by Winograd's algorithm in fp32, and what that saves in FLOPs and takes in memory.
+"""Convolutions that cuDNN computes by Winograd's algorithm in fp32: FLOPs saved and memory used.
 
-Non-fused F(4x4, 3x3): a tile of 4x4 outputs is computed from 6x6 transformed inputs with 36 multiplications in place of
-144; the transformed inputs and outputs go through memory. Lavin and Gray, "Fast Algorithms for Convolutional Neural
+Non-fused F(4x4, 3x3): a tile of 4x4 outputs is computed from 6x6 transformed inputs with 36 multiplications
+instead of
+144; the transformed inputs and outputs go through memory. Lavin and Gray, "Fast Algorithms for Convolutional
+Neural
 Networks", CVPR 2016.
 """
 
@@ -15,13 +17,14 @@ from numpy.typing import NDArray
 from predictor.types import Floats
 from profiling.graph import ComputationGraph
 
-# Fewer channels are computed directly. Seen in the workspace of CIFAR nets on a V100 (benchmarks.layer_throughput).
+# Convolutions with fewer channels are computed directly, as the workspace of CIFAR networks on a V100 shows
+# (benchmarks.layer_throughput).
 LEAST_CHANNELS = 128
 
 
 @dataclass(frozen=True, eq=False)
 class Winograd:
-    """3x3 convolutions of stride 1 among N operators; the rest hold 0. For the whole batch.
+    """3x3 convolutions of stride 1 among N operators (0 elsewhere), for the whole batch.
 
     Attributes:
         channels: [N] the smaller of input and output channels.
@@ -46,7 +49,7 @@ class Winograd:
                 continue
             samples, outputs, height, width = op.output_shape
             inputs = before[1]
-            # Weights of 3x3, and perhaps a bias; a stride above 1 makes the output smaller.
+            # 3x3 weights with or without a bias; a stride above 1 makes the output smaller.
             if before[2:] == (height, width) and 9 <= op.parameter_bytes / (4 * outputs * inputs) < 10:
                 tiles = samples * -(-height // 4) * -(-width // 4)
                 channels[index] = min(inputs, outputs)
@@ -58,5 +61,5 @@ class Winograd:
         return cls(channels, *numbers)
 
     def used(self, least_channels: float = LEAST_CHANNELS) -> NDArray[np.bool_]:
-        """[N] convolutions of at least `least_channels` channels."""
+        """[N] whether it is such a convolution with at least `least_channels` channels."""
         return (self.channels > 0) & (self.channels >= least_channels)
