@@ -1,4 +1,5 @@
-"""Predictors trained without the pairs that they are asked about: one per fold of a by-pair split, behind one interface."""
+"""Predictors trained without the pairs they predict: one per fold of a by-pair split, behind one
+interface."""
 
 from __future__ import annotations
 
@@ -20,18 +21,19 @@ if TYPE_CHECKING:
 
 
 class LeftOut:
-    """Asks each set of the predictor that was fitted without its pair of models.
+    """Predict each set with the predictor fitted without its pair of models.
 
     Args:
         predictors: one per fold.
-        fold_of: sorted architectures of a set -> fold that left it out. A set that no fold has was seen by none.
+        fold_of: sorted architectures of a set -> fold that left it out. Sets in no fold were seen by no
+            predictor.
     """
 
     def __init__(self, predictors: Sequence[SetPredictor], fold_of: dict[tuple[str, ...], int]) -> None:
         self.predictors, self.fold_of = predictors, fold_of
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`."""
+        """See `SetPredictor`."""
         folds = np.array(
             [self.fold_of.get(tuple(sorted(w.model for w in s.workloads)), 0) for s in sets], int
         )
@@ -44,7 +46,8 @@ class LeftOut:
 
 
 def left_out_predictor(model: str, data: Path, folds: int, pool: Executor) -> LeftOut:
-    """Fit `model`'s configuration `folds` times on `data` and the bundled measurements, pairs left out in turn."""
+    """Fit `model`'s configuration `folds` times on `data` and the bundled measurements, leaving out pairs in
+    turn."""
     from datasets.splits import make_split
     from predictor import load_predictor
     from predictor.examples.cross_fit import cross_fit, fold_groups
@@ -56,7 +59,7 @@ def left_out_predictor(model: str, data: Path, folds: int, pool: Executor) -> Le
     fold_of = {names[set_id]: number for number, fold in enumerate(split) for set_id in fold.test_set_ids}
     print(f"fitting {folds} predictors without the pairs that they are asked about", flush=True)
     examples = examples_of(colocation, solo)
-    with tempfile.TemporaryDirectory() as folder:  # a predictor goes from process to process as a checkpoint
+    with tempfile.TemporaryDirectory() as folder:  # predictors pass between processes as checkpoints
         places = cross_fit(
             examples, fold_groups(examples, split), partial(_fit, model, Path(folder), solo), pool.map
         )
@@ -78,7 +81,11 @@ def _tables(data: Path) -> tuple[Any, Any]:
 
 
 def _fit(model: str, folder: Path, solo: Any, fold: ExampleFold) -> Path:
-    """Fit the configuration of `model` and save it; how the jobs run alone is known. Its intervals and domain are kept: no policy reads them."""
+    """Fit the configuration of `model` and save it.
+
+    Solo measurements of all jobs are known. The intervals and domain of `model` are kept, because no policy
+    reads them.
+    """
     from predictor import Predictor, load_predictor
     from predictor.fitted.checkpoint import save
     from predictor.training.fit import solo_examples

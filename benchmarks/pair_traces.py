@@ -1,4 +1,4 @@
-"""Traces over measured pairs: jobs chosen so that as many of their pairs as possible were measured, and beliefs about them."""
+"""Traces of jobs whose pairs were measured as far as possible, and beliefs about them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from scheduling.core.job import TraceJob
 
 
 def pair_trace(table: TablePredictor, device: str, jobs: int, seed: int) -> list[TraceJob]:
-    """`jobs` jobs over the workloads of which every pair was measured as often as possible, within an hour."""
+    """Draw `jobs` jobs within an hour from workloads chosen so that as many of their pairs as possible were
+    measured."""
     rng = np.random.default_rng(seed)
     workloads = list(measured_workloads(table, device))
     arrival = np.sort(rng.uniform(0, 3600.0, jobs))
@@ -33,7 +34,7 @@ def pair_trace(table: TablePredictor, device: str, jobs: int, seed: int) -> list
 
 
 def measured_workloads(table: TablePredictor, device: str) -> Iterator[Workload]:
-    """Those that some pair has, as a user would submit them: with what they did alone."""
+    """Workloads that occur in some pair, as a user would submit them: with their solo measurements."""
     paired = {w for d, members in table.ratios for w in members if d == device}
     for workload in table.workloads(device):
         if workload in paired:
@@ -45,9 +46,9 @@ def measured_workloads(table: TablePredictor, device: str) -> Iterator[Workload]
 
 
 def believed(belief: SetPredictor, table: TablePredictor, device: str) -> TablePredictor:
-    """What `belief` says of every job and every measured pair of `table`, asked once for all traces.
+    """Predictions of `belief` for every job and every measured pair of `table`, queried once for all traces.
 
-    A pair that it says does not fit has throughput 0, as one that ran out of memory.
+    A pair that is predicted not to fit has throughput 0, like one that ran out of memory.
     """
     submitted = {w.without_solo(): w for w in measured_workloads(table, device)}
     alone = belief.predict_arrays([ColocationSet(device, (w,)) for w in submitted.values()])
@@ -73,7 +74,8 @@ def believed(belief: SetPredictor, table: TablePredictor, device: str) -> TableP
 
 
 def load_tables(data: Path, source: str | None) -> dict[str, tuple[str, TablePredictor, set[str]]]:
-    """One table per campaign and device of the folder: the device, the table, the ids of its sets."""
+    """Load one table per campaign and device of the folder: the device, the table, and the ids of its
+    sets."""
     from datasets.tables import read_table
     from profiling.devices import get_device
 

@@ -1,8 +1,11 @@
-"""Two real ways to train a split model in several processes: torch's synchronous 1F1B, and 1F1B with weight stashing.
+"""Two ways to train a split model in several processes: torch's synchronous 1F1B, and 1F1B with weight
+stashing.
 
-One process per stage, communicating through gloo on this machine. The asynchronous one is PipeDream's (Narayanan et
-al., SOSP 2019, section 3.3): no flush, a minibatch's backward pass uses the weights of its forward pass, and its update
-applies to the newest weights.
+One process per stage, communicating through gloo on this machine. The asynchronous way is PipeDream's
+(Narayanan et
+al., SOSP 2019, section 3.3): there is no flush, a minibatch's backward pass uses the weights of its forward
+pass, and
+its update applies to the newest weights.
 """
 
 from __future__ import annotations
@@ -32,7 +35,7 @@ Weights = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class TrainingRun:
-    """Losses in the order of the minibatches, and all weights at the end."""
+    """Losses in the order of the minibatches, and all final weights."""
 
     losses: list[float]
     weights: Weights
@@ -40,13 +43,13 @@ class TrainingRun:
 
 @dataclass(frozen=True)
 class Training:
-    """What is trained and how; every process builds the same model from it.
+    """Model, data and settings of a training run; every process builds the same model from it.
 
     Attributes:
-        build: makes the model, with the same weights in every process; can be pickled.
+        build: returns the model, with the same weights in every process; picklable.
         batches: (input, target) of each minibatch.
         split_points: modules that begin stages 2, 3, ...
-        loss: mean loss of a minibatch; can be pickled.
+        loss: mean loss of a minibatch; picklable.
         learning_rate: of plain SGD.
         microbatches: per minibatch, synchronous training only.
     """
@@ -64,10 +67,10 @@ class Training:
 
 
 def split_model(model: nn.Module, example: Tensor, split_points: Sequence[str]) -> Pipe:
-    """The model in stages, each split point the start of one; its activations no longer work in place.
+    """Split the model into stages, each split point starting one; activations no longer work in place.
 
     Raises:
-        InputError: a split point is no module of the model, or the model cannot be cut there.
+        InputError: a split point is not a module of the model, or the model cannot be split there.
     """
     from torch.distributed.pipelining import SplitPoint, pipeline
 
@@ -76,7 +79,7 @@ def split_model(model: nn.Module, example: Tensor, split_points: Sequence[str]) 
         if name not in known:
             raise InputError("split point is not a module of the model", expected="a dotted path", got=name)
     for module in model.modules():
-        # What a stage receives is a leaf that wants a gradient: a first layer must not write into it.
+        # The input of a stage is a leaf that requires a gradient, so the first layer must not write into it.
         if getattr(module, "inplace", False):
             module.inplace = False  # type: ignore[assignment]
     try:
@@ -97,19 +100,19 @@ def split_model(model: nn.Module, example: Tensor, split_points: Sequence[str]) 
 
 
 def train_synchronously(training: Training) -> TrainingRun:
-    """Train by `torch.distributed.pipelining.Schedule1F1B`, one process per stage."""
+    """Train with `torch.distributed.pipelining.Schedule1F1B`, one process per stage."""
     return launch(_synchronous_stage, training)
 
 
 def train_asynchronously(training: Training) -> TrainingRun:
-    """Train by 1F1B with weight stashing, one process per stage."""
+    """Train with 1F1B and weight stashing, one process per stage."""
     return launch(_asynchronous_stage, training)
 
 
 def emulate_asynchronous(training: Training, delays: Sequence[int] | None = None) -> TrainingRun:
-    """The same training in one process: stage `s` sees a minibatch with the weights of `delays[s]` updates ago.
+    """Emulate asynchronous training in one process: stage `s` uses the weights of `delays[s]` updates ago.
 
-    `delays` are the warm-up counts of the schedule where None; all zero is plain SGD.
+    If None, `delays` are the warm-up counts of the schedule; all zeros is plain SGD.
     """
     example = training.batches[0][0]
     pipe = split_model(training.build(), example, training.split_points)
@@ -141,7 +144,7 @@ def _asynchronous_stage(rank: int, training: Training, folder: Path) -> None:
     stage, last = pipe.get_stage_module(rank), training.stages - 1
     shapes = _boundary(pipe, training, rank)
     newest = _weights(stage)
-    # Every minibatch in flight keeps the graph of its forward, and with it the weights that it used.
+    # Every minibatch in flight keeps its forward graph and thus the weights it used.
     in_flight: dict[int, tuple[list[Tensor], Any, Weights]] = {}
     sent: list[tuple[Any, Tensor]] = []
     losses = []
@@ -212,7 +215,7 @@ def launch(work: Callable[[int, Training, Path], None], training: Training) -> T
         raise UnavailableError("torch was built without gloo", hint="install a build with torch.distributed")
     with tempfile.TemporaryDirectory(prefix="pipeline-") as name:
         folder = Path(name)
-        # One server imports torch once and forks every stage of every run; it ends with this process.
+        # One server, which ends with this process, imports torch once and forks every stage of every run.
         multiprocessing.get_context("forkserver").set_forkserver_preload(
             [__name__, "torch.distributed.pipelining"]
         )
@@ -267,7 +270,7 @@ def _weights(stage: nn.Module) -> Weights:
 
 
 def _updated(weights: Weights, gradients: list[Tensor], learning_rate: float) -> Weights:
-    """New weights; the old ones stay as they are for the minibatches that still need them."""
+    """New weights; the old ones are left unchanged for the minibatches that still need them."""
     return {
         name: (w.detach() - learning_rate * g).requires_grad_()
         for (name, w), g in zip(weights.items(), gradients, strict=True)
@@ -275,7 +278,7 @@ def _updated(weights: Weights, gradients: list[Tensor], learning_rate: float) ->
 
 
 def keep(folder: Path, rank: int, weights: Weights, losses: list[float]) -> None:
-    """What a stage leaves for `launch`: its weights, and of the last stage the losses."""
+    """Store the results of a stage for `launch`: its weights and, for the last stage, the losses."""
     from safetensors.torch import save_file
 
     save_file({k: w.detach().contiguous() for k, w in weights.items()}, folder / f"{rank}.safetensors")

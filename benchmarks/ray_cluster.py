@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-# Ray gives a node process 30 s to come up, which a busy machine may miss.
+# Ray gives a node process 30 s to start, which a busy machine may miss.
 _ATTEMPTS = 8
 
 
 def is_installed() -> bool:
-    """Whether Ray is here; says so on stdout if not."""
+    """Whether Ray is installed; prints a note if not."""
     if find_spec("ray") is None:
         print("skipped: ray is not installed (pip install -e '.[ray]')")
         return False
@@ -25,8 +25,9 @@ def is_installed() -> bool:
 
 @contextmanager
 def ray_cluster(nodes: int) -> Iterator[Any]:
-    """So many node processes with one CPU each; `others` of what is given are those that are not the head."""
-    # Node processes and their workers take it from here.
+    """Start `nodes` node processes with one CPU each; `others` of the yielded cluster are all nodes but the
+    head."""
+    # Node processes and their workers inherit these variables.
     os.environ |= {
         "PYTHONPATH": str(ROOT),
         "RAY_USAGE_STATS_ENABLED": "0",

@@ -52,19 +52,23 @@ KINDS = (
     "mobilenetv2-cifar:batch_size=2",
     "neumf-ml1m:batch_size=256",
 )
-# Of a measurement: some seconds of the processor.
+# Steps per measurement: a few seconds of processor time.
 STEPS = dict(zip(KINDS, (60, 75, 70, 800), strict=True))
 JOBS, MEAN_GAP_S, ALONE_S, SEED = 40, 4.0, (4.0, 12.0), 0
 POLICIES = ("exclusive", "blind", "isacpp")
 
 
 def pairs() -> dict[str, Any]:
-    """Processor time of a step of each kind alone and beside every other one on its core; the other core is in use.
+    """Processor time of a step of each kind, alone and beside every other kind on its core, with the other
+    core busy.
 
-    Processor time, because other work on the machine hardly changes it, at the speed that the cores had in the median of
-    all measurements. What a job takes beside another is held against what it takes alone just before. Two that are always
-    ready get half the core each, so the throughput of one beside another, relative to alone, is half of its time per step alone over
-    that beside it.
+    Processor time hardly depends on other load; it is scaled to the median speed of the cores over all
+    measurements. The
+    time beside another job is compared with the time alone just before. Two jobs that are always ready get
+    half of the core
+    each, so the throughput of one beside another, relative to alone, is half of its time per step alone over
+    its time per
+    step beside the other.
     """
     probes_s: list[float] = []
     alone: dict[str, list[float]] = {spec: [] for spec in KINDS}
@@ -90,9 +94,9 @@ def pairs() -> dict[str, Any]:
 
 
 def _probes_per_step(spec: str, beside: list[str], number: int, probes_s: list[float]) -> float:
-    """Processor time per step of `spec` on core 0 beside others, in readings of the speed probe, which joins `probes_s`.
+    """Processor time per step of `spec` on core 0 beside others, in units of the speed probe's reading.
 
-    `number` chooses who is on the other core.
+    The reading is appended to `probes_s`; `number` selects the jobs on the other core.
     """
     elsewhere = [KINDS[(number + k) % len(KINDS)] for k in range(SHARED)]
     with neighbours({0: beside, 1: elsewhere}), tempfile.TemporaryDirectory() as folder:
@@ -106,7 +110,7 @@ def _probes_per_step(spec: str, beside: list[str], number: int, probes_s: list[f
 
 
 def trace(step_time_s: dict[str, float]) -> list[dict[str, Any]]:
-    """The jobs: kinds, lengths and arrivals drawn once."""
+    """The jobs, with kinds, lengths and arrivals drawn once."""
     rng = np.random.default_rng(SEED)
     submit_s = np.cumsum(rng.exponential(MEAN_GAP_S, JOBS))
     kinds = rng.choice(KINDS, JOBS)
@@ -122,8 +126,12 @@ def trace(step_time_s: dict[str, float]) -> list[dict[str, Any]]:
 
 
 def alone() -> dict[str, dict[str, float]]:
-    """Of each kind: seconds per step alone, and before the first one. Of the exclusive run once it has been, in the median of its jobs; else
-    as measured apart, and 0."""
+    """For each kind: seconds per step alone, and seconds before the first step.
+
+    These are medians over the jobs of the exclusive run if it exists, with steps scaled to the core speed of
+    `pairs`;
+    otherwise the separately measured time, and 0.
+    """
     measured = _read("pairs")
     if not (OUT / "exclusive.json").exists():
         return {spec: {"step_time_s": step, "start_s": 0.0} for spec, step in measured["step_time_s"].items()}
@@ -144,13 +152,13 @@ def alone() -> dict[str, dict[str, float]]:
 
 
 def run(policy: str) -> dict[str, Any]:
-    """One policy on the cluster."""
+    """Run one policy on the cluster."""
     jobs = trace(_read("pairs")["step_time_s"])
     return run_live(jobs, None if policy == "isacpp" else policy, alone())
 
 
 class Truth(SetTruth):
-    """As measured; a job that is placed starts so many seconds later."""
+    """Measured step times; a placed job starts `dispatch_s` later."""
 
     def __init__(self, predictor: TablePredictor, dispatch_s: float) -> None:
         super().__init__(predictor)
@@ -161,7 +169,7 @@ class Truth(SetTruth):
 
 
 def one_by_one(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-    """The service's ranking for each waiting job in its order, as the Slurm controller asks for it."""
+    """The service's ranking for each waiting job in queue order, as queried by the Slurm controller."""
     tenants = [[Tenant(j.job.workload, snapshot.left(j)) for j in here] for here in snapshot.tenants]
     started = []
     for job in snapshot.waiting.values():
@@ -184,7 +192,7 @@ def one_by_one(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocatio
 def simulated(policy: str, live: dict[str, Any]) -> Any:
     """The simulator's result for the jobs of a live run."""
     kinds, measured = alone(), _read("pairs")
-    # Slurm, its door and the service take their part of the cores, the host and other work theirs.
+    # Slurm, its door and the service use part of the cores, and so do the host and other work.
     exclusive = _read("exclusive")
     left_alone = _core_ratio(exclusive["jobs"])
     slowness = live["probe_s"] / measured["probe_s"]
@@ -198,7 +206,7 @@ def simulated(policy: str, live: dict[str, Any]) -> Any:
     for number, (job, row) in enumerate(zip(trace(measured["step_time_s"]), live["jobs"], strict=True)):
         told = kinds[job["spec"]]
         spec = f"{job['spec']},step_time_s={told['step_time_s']:.6f}"
-        # The start is of the exclusive run, and takes the longer the slower the cores are.
+        # The start-up time is from the exclusive run, and longer if the cores are slower.
         start_s = told["start_s"] * measured["probe_s"] / exclusive["probe_s"]
         steps = job["steps"] + start_s * left_alone / told["step_time_s"]
         jobs.append(TraceJob(str(number), Workload.parse(spec), steps, row["submitted_s"] - live["begin_s"]))
@@ -209,7 +217,7 @@ def simulated(policy: str, live: dict[str, Any]) -> Any:
 
 
 def compare() -> dict[str, Any]:
-    """Measured beside simulated."""
+    """Compare measured and simulated figures."""
     figures: dict[str, Any] = {"pairs": _read("pairs"), "alone": alone(), "jobs": JOBS, "cores": CORES}
     for policy in [p for p in POLICIES if (OUT / f"{p}.json").exists()]:
         live = _read(policy)
@@ -240,7 +248,8 @@ def compare() -> dict[str, Any]:
 
 
 def _core_ratio(rows: list[dict[str, Any]]) -> float:
-    """Processor time of the jobs relative to the time in which their cores had one: below 1 by what others took."""
+    """Processor time of the jobs over the time in which their cores had a job; below 1 by what other work
+    used."""
     busy_s = 0.0
     for core in range(CORES):
         end = -np.inf

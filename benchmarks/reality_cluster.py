@@ -22,23 +22,26 @@ from threadpoolctl import threadpool_limits
 from benchmarks.slurm_cluster import SlurmNode, output, start, start_service, start_slurm
 
 CORES = 2
-# Most jobs on a core.
+# Maximum number of jobs per core.
 SHARED = 2
 ROOT = Path(__file__).parents[1]
 _DEADLINE_S = 900.0
 _ACCOUNTS = Path("/sys/fs/cgroup/cpuacct")
 _WARM_S = 6.0
-# Of the speed probe: products of square matrices of that width, copies of that many bytes (about as long), and the seconds between two
-# readings.
+# The speed probe: width of square matrices, number of their products, number of copies (which take about as
+# long), bytes
+# per copy, and seconds between two readings.
 _PROBE_WIDTH, _PROBE_PRODUCTS, _PROBE_COPIES, _PROBE_BYTES, _PROBE_EVERY_S = 128, 200, 2, 2**25, 2.0
 
 
 class CoreSpeed:
-    """How fast the cores and their memory are while it is entered: processor seconds of the same products of matrices and the same
-    copies of arrays larger than the caches, core by core.
+    """Context manager that measures the speed of cores and memory, core by core.
 
-    A host's clock and what runs on the other threads of its cores differ by a half from one minute to the next, which
-    processor time does not show. A reading takes one or two per cent of a core.
+    A reading is the processor seconds of fixed products of matrices and copies of arrays larger than the
+    caches. The host's
+    clock and the load on the sibling threads of its cores change speed by half from one minute to the next,
+    which processor
+    time does not show. A reading takes one or two per cent of a core.
     """
 
     def __init__(self) -> None:
@@ -56,7 +59,7 @@ class CoreSpeed:
 
     @property
     def probe_s(self) -> float:
-        """Processor seconds of a reading, the mean of all."""
+        """Mean processor seconds of a reading."""
         return float(np.mean(self._readings))
 
     def _read(self) -> None:
@@ -78,9 +81,11 @@ class CoreSpeed:
 
 
 class CoreTime:
-    """Whose the machine's processor time is from now on; needs root and cgroup v1.
+    """Account for the machine's processor time from now on; needs root and cgroup v1.
 
-    This process and all that it starts from now on (daemons and their children too) go into an accounting group of their own.
+    This process and everything it starts from now on (including daemons and their children) go into a
+    separate accounting
+    group.
     """
 
     def __init__(self) -> None:
@@ -91,13 +96,14 @@ class CoreTime:
         self._before = self._now()
 
     def _now(self) -> tuple[float, float, float]:
-        """Seconds: of the group, of all processes, taken by the host."""
+        """Seconds used by the group, seconds used by all processes, and seconds taken by the host."""
         all_s = psutil.cpu_times()
         busy_s = sum(getattr(all_s, name) for name in ("user", "nice", "system", "irq", "softirq"))
         return int(self._usage.read_text()) / 1e9, busy_s, all_s.steal
 
     def ratios(self) -> dict[str, float]:
-        """Of the time in which something wanted a core: what was left to us, and what the host took of the rest."""
+        """Of the time in which something needed a core: the shares used by the group and taken by the
+        host."""
         own_s, busy_s, stolen_s = (now - then for now, then in zip(self._now(), self._before, strict=True))
         wanted_s = busy_s + stolen_s
         return {"given_ratio": min(own_s / wanted_s, 1.0), "stolen_ratio": stolen_s / wanted_s}
@@ -105,7 +111,7 @@ class CoreTime:
 
 @contextmanager
 def neighbours(by_core: Mapping[int, Sequence[str]]) -> Iterator[None]:
-    """Jobs of these kinds that train on each core without end: what jobs on other cores meet in a run."""
+    """Train jobs of these kinds on each core endlessly, as load from other cores during a run."""
     processes = [
         subprocess.Popen(
             [sys.executable, "-m", "benchmarks.reality_job", spec, str(10**9), str(core), os.devnull],
@@ -127,13 +133,14 @@ def neighbours(by_core: Mapping[int, Sequence[str]]) -> Iterator[None]:
 def run_live(
     jobs: Sequence[dict[str, Any]], policy: str | None, alone: dict[str, dict[str, float]]
 ) -> dict[str, Any]:
-    """Submit `jobs` (`spec`, `steps`, `submit_s`) at their times to a Slurm of their own; what became of each.
+    """Submit `jobs` (`spec`, `steps`, `submit_s`) at their times to a separate Slurm, and return the outcome
+    of each.
 
     Args:
         policy: of the service; None: its ranking.
-        alone: of each kind, `step_time_s` and `start_s`; the comments say what a job needs by it.
+        alone: `step_time_s` and `start_s` of each kind, from which the job comments state what a job needs.
     """
-    CoreTime()  # daemons and jobs belong to us
+    CoreTime()  # daemons and jobs count as ours
     with tempfile.TemporaryDirectory(prefix="cotenant-reality-") as name, ExitStack() as stack:
         folder = Path(name)
         start_slurm(folder, stack, [SlurmNode(f"core-{k}", ("cpu",), SHARED) for k in range(CORES)])
@@ -141,7 +148,7 @@ def run_live(
         url, _ = start_service(folder, stack, *chosen)
         start(stack, sys.executable, "-m", "serving.cli.main", "door", "slurm", "--service", url)
         time.sleep(8)
-        # A place falls free beside the jobs that share its core.
+        # A place becomes free beside the jobs that share its core.
         beside = [] if policy == "exclusive" else list(alone)[: SHARED - 1]
         with neighbours(dict.fromkeys(range(CORES), beside)):
             probe = [_dispatch_s(folder, alone, k) for k in range(3)]
@@ -193,7 +200,8 @@ def _submit(folder: Path, number: int, job: dict[str, Any], alone: dict[str, dic
 
 
 def _comment(spec: str, steps: int, alone: dict[str, dict[str, float]]) -> str:
-    """What the user of a job would say of it: its step time, and as steps all that it does, its start included."""
+    """The job comment as a user would write it: step time, and number of steps including the start-up
+    time."""
     told = alone[spec]
     whole = steps + told["start_s"] / told["step_time_s"]
     return f"cotenant:{spec},step_time_s={told['step_time_s']:.6f},iterations={whole:.0f}"

@@ -1,4 +1,4 @@
-"""Writes a benchmark's figures with date, machine and command."""
+"""Write a benchmark's figures with date, machine and command."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RESULTS = Path(__file__).parent / "results"
 
 
 def machine() -> dict[str, Any]:
-    """Processor, cores, memory and versions: what a figure depends on."""
+    """Processor, cores, memory and versions, on which figures depend."""
     import psutil
 
     processor = platform.processor() or platform.machine()
@@ -37,7 +37,7 @@ def machine() -> dict[str, Any]:
 
 
 def loop_ms() -> float:
-    """Processor time of a fixed loop: how fast the machine is at this moment, where other work uses it too."""
+    """Processor time of a fixed loop, as a measure of the machine's current speed under other load."""
     started, total = time.process_time(), 0
     for number in range(1_000_000):
         total += number & 7
@@ -46,7 +46,7 @@ def loop_ms() -> float:
 
 def record(name: str, figures: dict[str, Any]) -> Path:
     """Write `figures` to `benchmarks/results/NAME.json` with date, machine and command, and print where."""
-    # A path of this machine means nothing to a reader; its last part says which data it was.
+    # Local paths mean nothing to a reader; the last part tells which data was used.
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     module = getattr(sys.modules["__main__"].__spec__, "name", f"benchmarks.{name}")
     command = " ".join(["python", "-m", module, *words])

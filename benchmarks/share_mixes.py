@@ -30,7 +30,8 @@ RATIOS = ((1.0, 0.14), (0.5, 0.14), (1.0, 0.5))
 
 
 def measured_mixes(mixes: pd.DataFrame) -> pd.DataFrame:
-    """One row a member of each mix of several jobs: its job and the logs of its step at 100 and at 50 % over that at 14 %."""
+    """One row per member of each mix of several jobs: its job, and the logs of its step time at 100 and 50 %
+    relative to 14 %."""
     rows = mixes[(mixes["source"] == "miso") & (mixes["denominator_sm_share_ratio"] == 0.14)]
     keys = ["set_id", "member"]
     logs = rows.pivot_table(index=keys, columns="numerator_sm_share_ratio", values="log_step_time_ratio")
@@ -39,14 +40,14 @@ def measured_mixes(mixes: pd.DataFrame) -> pd.DataFrame:
 
 
 def without_those_chosen_on(rows: pd.DataFrame) -> pd.DataFrame:
-    """Mixes on which nothing was chosen."""
+    """Mixes that were not used for tuning."""
     names = sorted(rows["set_id"].unique())
     chosen = np.random.default_rng(0).choice(names, CHOSEN_ON, replace=False)
     return rows[~rows["set_id"].isin(chosen)]
 
 
 def predicted_log_steps(predictor: SetPredictor, rows: pd.DataFrame, alone_s: dict[str, float]) -> dict[float, Floats]:  # fmt: skip
-    """[N] log of the step of each row's member at each cap."""
+    """[N] predicted log step time of each row's member, by cap."""
     sets = [list(names) for _, names in rows.groupby("set_id", sort=False)["workload"]]
     result = {}
     for share in (1.0, 0.5, 0.14):
@@ -54,26 +55,26 @@ def predicted_log_steps(predictor: SetPredictor, rows: pd.DataFrame, alone_s: di
             ColocationSet(CARD, tuple(_limited(n, share, alone_s) for n in names), "mps") for names in sets
         ]
         arrays = predictor.predict_arrays(asked)
-        # The step alone under a share is the cost model's, of the measured one on the whole card.
+        # Step time alone under a share: the measured one on the whole card, scaled by the cost model's ratio.
         under = _alone(predictor, rows["workload"], share) / _alone(predictor, rows["workload"], 1.0)
         result[share] = np.log(arrays.slowdown[arrays.mask] * under)
     return result
 
 
 def _limited(name: str, share: float, alone_s: dict[str, float]) -> Workload:
-    """The job at a share; what was measured on the whole card is known where there is no limit."""
+    """The job with a share; its measured time on the whole card is given only if it is not limited."""
     job = replace(Workload.parse(name), sm_share_ratio=share)
     return replace(job, solo=SoloProfile(alone_s[name])) if share == 1.0 and name in alone_s else job
 
 
 def _alone(predictor: SetPredictor, names: pd.Series, share: float) -> Floats:
-    """[N] predicted seconds per step alone at a share."""
+    """[N] predicted seconds per step alone with a share."""
     asked = [ColocationSet(CARD, (_limited(name, share, {}),), "mps") for name in names]
     return np.asarray(predictor.predict_arrays(asked).solo_step_time_s[:, 0])
 
 
 def scores(measured: Floats, said: Floats) -> dict[str, float]:
-    """Of logs of ratios."""
+    """Errors of logarithms of ratios."""
     apart = said - measured
     return {
         "members": len(measured),

@@ -29,7 +29,10 @@ MODES = ("time-slice", "mps")
 
 
 def sums(predictor: SetPredictor, colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
-    """One row a set whose ratios are all measured and none a bound only: its campaign, GPU, mode, size and three sums."""
+    """One row per set whose ratios are all measured and not mere bounds.
+
+    Columns: campaign, GPU type, mode, size and three sums.
+    """
     examples = examples_of(colocation, solo)
     known = ~np.isnan(examples.ratio) & ~examples.censored
     size = np.bincount(examples.set_index)
@@ -55,7 +58,7 @@ def sums(predictor: SetPredictor, colocation: pd.DataFrame, solo: pd.DataFrame) 
 
 
 def _relative_speeds(predictor: SetPredictor, asked: list[ColocationSet]) -> Floats:
-    """[S] sum of the members' 1 / slowdown."""
+    """[S] sum of the members' relative speeds, 1 / slowdown."""
     answers = predictor.predict_arrays(asked)
     return (answers.mask / answers.slowdown).sum(1)
 

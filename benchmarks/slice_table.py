@@ -1,4 +1,5 @@
-"""Measured step times on slices as a predictor: the truth in the simulator, and the oracle in comparisons."""
+"""Measured step times on slices as a predictor: ground truth of the simulator, and the oracle in
+comparisons."""
 
 from __future__ import annotations
 
@@ -15,22 +16,25 @@ from profiling.workload import ColocationSet, Workload
 
 @dataclass(frozen=True, slots=True)
 class SliceSolo:
-    """One job on one slice: seconds per step, and bytes where they were measured."""
+    """One job on one slice: seconds per step, and bytes if measured."""
 
     step_time_s: float
     memory_bytes: float = 0.0
 
 
 class SliceTable:
-    """Answers from one job's measured times on the slices of a card.
+    """Predict from the measured step times of each job alone on the slices of a card.
 
-    A job that was not measured on a slice does not fit there. What nobody measured follows two assumptions of MISO (Li et
-    al., SoCC 2022) and its emulation: an SM share is worth as much as slices of that share (interpolated over 1/7, 2/7, 3/7,
-    4/7 and 1 of the card), and each neighbour under MPS costs a fixed part.
+    A job that was not measured on a slice does not fit there. What was not measured follows two assumptions
+    of MISO (Li et
+    al., SoCC 2022) and its emulation: an SM share is worth as much as slices of that share (interpolated over
+    1/7, 2/7, 3/7,
+    4/7 and 1 of the card), and each neighbour under MPS costs a fixed slowdown.
 
     Args:
-        solo: (device, workload) to what it does there; devices are slices (`a100:mig=3g`), and the card itself where it was
-            measured (7g stands for it otherwise). Workloads are without share and solo measurements.
+        solo: (device, workload) to what was measured. Devices are slices (`a100:mig=3g`), or the card itself
+            if measured
+            (otherwise 7g stands in for it). Workloads carry neither share nor solo measurements.
         mps_penalty_per_neighbour: slowdown of each process by each other one in the same place under MPS.
     """
 
@@ -43,10 +47,10 @@ class SliceTable:
         self.workloads = tuple(dict.fromkeys(w for _, w in self.solo))
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """As `SetPredictor`. Time slices divide the time evenly.
+        """See `SetPredictor`. Time slicing divides the time evenly.
 
         Raises:
-            UnknownNameError: a workload was measured nowhere.
+            UnknownNameError: a workload was not measured anywhere.
         """
         shape = (len(sets), max((len(s.workloads) for s in sets), default=1))
         mask, solo, step = np.zeros(shape, bool), np.ones(shape), np.ones(shape)
@@ -86,7 +90,8 @@ class SliceTable:
         return held.step_time_s if held is not None else None
 
     def _shared_s(self, device: str, workload: Workload, share: float) -> float:
-        """Step time with a share of a card: speeds of slices, interpolated; below the smallest in proportion."""
+        """Step time with a share of a card, from interpolated speeds of slices; proportional below the
+        smallest."""
         card, part = split_device(device)
         shares, speeds = self._curve(card, workload)
         of_card = share if part is None else share * _part_of(card, part)

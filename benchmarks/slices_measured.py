@@ -40,7 +40,7 @@ def measured_table(solo: pd.DataFrame) -> SliceTable:
         (device, Workload.parse(workload)): SliceSolo(float(step))
         for device, workload, step in zip(rows["device"], rows["workload"], rows["step_time_s"], strict=True)
     }
-    # 1g with twice the memory was not offered then: at least as fast as 1g.
+    # 1g with twice the memory did not exist then: it is at least as fast as 1g.
     double = {
         (f"{CARD}:mig=1g.10gb", workload): solo
         for (device, workload), solo in table.items()
@@ -56,7 +56,7 @@ def everywhere(table: SliceTable) -> set[str]:
 
 
 def drawn_mixes(mixes: pd.DataFrame, seed: int, allowed: set[str] | None = None) -> list[tuple[str, ...]]:
-    """One combination of jobs of each size, of the jobs allowed."""
+    """One combination of the allowed jobs for each size."""
     rows = mixes[mixes["source"] == "miso"]
     members = rows.drop_duplicates(["set_id", "member"]).groupby("set_id")["workload"]
     combinations = sorted({tuple(sorted(names)) for _, names in members})
@@ -73,13 +73,13 @@ def drawn_mixes(mixes: pd.DataFrame, seed: int, allowed: set[str] | None = None)
 
 
 def slice_of_each(plan: SlicePlan) -> list[str]:
-    """The slice of each job; empty where it waits."""
+    """The slice of each job; empty if it waits."""
     placed = (plan.chosen.of_job(number) for number in range(len(plan.options.jobs)))
     return [place[0].device if place else "" for place in placed]
 
 
 def measured_speeds(table: SliceTable, jobs: list[SliceJob], slices: list[str]) -> list[float | None]:
-    """Measured speed relative to 7g of each job on its slice; None where it was not measured there."""
+    """Measured speed of each job on its slice relative to 7g; None if not measured there."""
     whole = mig_layout(CARD).device(mig_layout(CARD).profiles[-1])
     speeds: list[float | None] = []
     for job, device in zip(jobs, slices, strict=True):
@@ -108,7 +108,7 @@ def main() -> None:
 
 
 def against_best(mix: tuple[str, ...], table: SliceTable, predictor: SetPredictor) -> dict[str, Any]:
-    """One mix: what is chosen by prediction, what by measurement, and the measured speeds of both."""
+    """For one mix: the choice by prediction, the choice by measurement, and the measured speeds of both."""
     jobs = [SliceJob(Workload.parse(workload)) for workload in mix]
     best = plan_slices(jobs, CARD, table, ONE_JOB_A_SLICE)
     chosen = plan_slices(jobs, CARD, predictor, ONE_JOB_A_SLICE)

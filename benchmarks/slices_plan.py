@@ -44,14 +44,14 @@ TARGET_CARD_S, TARGET_FLEET_S = 0.05, 10.0
 
 
 def timed(run: Callable[[], Any]) -> tuple[Any, float, float]:
-    """What `run` returns, its seconds on the clock and of the processor."""
+    """The result of `run`, its wall time and its processor time in seconds."""
     wall_s, cpu_s = perf_counter(), process_time()
     result = run()
     return result, perf_counter() - wall_s, process_time() - cpu_s
 
 
 def one_card(predictor: SetPredictor, repeats: int) -> dict[str, Any]:
-    """Seven different jobs on one card, by objective and by what is allowed."""
+    """Seven different jobs on one card, by objective and by allowed ways of sharing."""
     jobs = [SliceJob(Workload.parse(spec)) for spec in SEVEN]
     rows = {}
     for name, config in {
@@ -90,7 +90,7 @@ def fleet(predictor: SetPredictor, gpus: int, count: int) -> dict[str, Any]:
             weights.append(share / sum(shares) / 4)
     mix = Mix(tuple(kinds), tuple(weights), lambda _: 1.0)
     drawn = mix.draw(count, seed=0)
-    # Graphs are captured and encoded once; that is not the planning.
+    # Capturing and encoding graphs happens once and is not part of planning.
     predictor.predict_arrays([ColocationSet(d, (w,)) for d in devices_of(DEVICE) for w in kinds])
     lengths = np.random.default_rng(0).integers(1_000, 1_000_000, count)
     rows = {}

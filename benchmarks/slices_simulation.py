@@ -29,7 +29,8 @@ from scheduling.slices.costs import SliceCosts
 from scheduling.slices.policies import get_slice_policy
 from scheduling.slices.simulate import SliceResult, simulate_slices
 
-# Networks of the traces, as the importer of MISO's measurements names them, with what all of them have in common.
+# Networks of the traces, named as by the importer of MISO's measurements, with the options that all have in
+# common.
 NETWORKS = {
     "embedding": "keras-embedding-newsgroups",
     "gnn": "keras-mpnn-bbbp",
@@ -48,7 +49,7 @@ REFERENCED: tuple[tuple[str, str, dict[str, Any]], ...] = (
     ("miso", "miso", {}),
     ("oracle", "oracle", {}),
 )
-# Those that the reference tried.
+# The partitions that the reference tried.
 PARTITIONS = (
     "4g+2g+1g",
     "4g+1g+1g+1g",
@@ -62,7 +63,7 @@ PARTITIONS = (
 
 
 class Reference:
-    """The reference runs and what they ran on."""
+    """The reference runs and their inputs."""
 
     def __init__(self, folder: Path) -> None:
         platform, self.traces, self.results, self.jct_s = (
@@ -80,7 +81,10 @@ class Reference:
         self.mps_penalty = float(emulation["mps_penalty_per_neighbour"])
 
     def inputs(self, trace: str) -> tuple[list[TraceJob], SliceTable, SliceTable]:
-        """Jobs, what they really do, and what is predicted. Predictions err by job, so each job is a workload of its own."""
+        """Jobs, their true step times, and the predicted ones.
+
+        Prediction errors differ by job, so each job is a workload of its own.
+        """
         jobs, real, predicted = [], {}, {}
         for job in self.traces[trace]["jobs"]:
             workload = Workload(job["model"], batch_size=job["id"] + 1)
@@ -92,7 +96,7 @@ class Reference:
         return jobs, SliceTable(real, self.mps_penalty), SliceTable(predicted, self.mps_penalty)
 
     def answered(self, predictor: SetPredictor) -> dict[str, dict[str, float]]:
-        """Step seconds by model and slice, as `step_s`, by a predictor."""
+        """Step seconds by model and slice, as `step_s`, from a predictor."""
         places = [(model, name) for model, steps in self.step_s.items() for name in steps]
         arrays = predictor.predict_arrays([ColocationSet(_device(n), (_workload(m),)) for m, n in places])
         answers: dict[str, dict[str, float]] = {model: {} for model in self.step_s}
@@ -103,7 +107,8 @@ class Reference:
     def run(
         self, trace: str, policy: str, answers: dict[str, dict[str, float]] | None = None, **options: Any
     ) -> SliceResult:
-        """One policy over one trace; by `answers` where they are given, else by the predictions of the trace."""
+        """Run one policy on one trace, with `answers` as belief if given, otherwise with the trace's
+        predictions."""
         jobs, real, predicted = self.inputs(trace)
         cards = ["a100"] * self.traces[trace]["config"]["num_gpus"]
         belief = real if policy == "oracle" else predicted
@@ -131,7 +136,7 @@ def _workload(model: str) -> Workload:
 
 
 def mean_jct_s(result: SliceResult) -> float:
-    """From when the controller saw the job, as the reference counts."""
+    """Mean completion time from when the controller first saw the job, as in the reference."""
     return float(result.completion_s().mean())
 
 

@@ -1,4 +1,5 @@
-"""A real Slurm on one machine with synthetic GPUs: munged, slurmctld, one slurmd per node, as children of the benchmark."""
+"""A real Slurm on one machine with synthetic GPUs: munged, slurmctld and one slurmd per node, as child
+processes."""
 
 from __future__ import annotations
 
@@ -22,8 +23,8 @@ class SlurmNode:
     """A node of the synthetic cluster.
 
     Attributes:
-        gpus: GPU types, as `gres.conf` has them (`v100`, `a100_3g.20gb`); equal ones stand together.
-        shards: of each GPU.
+        gpus: GPU types as in `gres.conf` (`v100`, `a100_3g.20gb`); equal ones must be adjacent.
+        shards: shards per GPU.
     """
 
     name: str
@@ -32,13 +33,14 @@ class SlurmNode:
 
 
 def missing() -> list[str]:
-    """What is not there to run Slurm with; empty where nothing is missing."""
+    """Whatever is missing to run Slurm; empty if nothing is."""
     absent = [c for c in ("slurmctld", "slurmd", "sbatch", "munged") if shutil.which(c) is None]
     return [*(["root"] if os.geteuid() != 0 else []), *absent]
 
 
 def start_slurm(folder: Path, stack: ExitStack, nodes: list[SlurmNode]) -> None:
-    """Every daemon in the foreground, ended by `stack`; `SLURM_CONF` is set. One partition has all nodes."""
+    """Start every daemon in the foreground, to be ended by `stack`, and set `SLURM_CONF`. One partition has
+    all nodes."""
     folder.chmod(0o755)
     (folder / "munge.key").write_bytes(os.urandom(1024))
     (folder / "munge.key").chmod(0o600)
@@ -92,7 +94,7 @@ def start_slurm(folder: Path, stack: ExitStack, nodes: list[SlurmNode]) -> None:
 
 
 def start_service(folder: Path, stack: ExitStack, *options: str) -> tuple[str, subprocess.Popen[bytes]]:
-    """`cotenant serve` with the default model, ready."""
+    """Start `cotenant serve` with the default model and wait until it is ready."""
     port = free_port()
     service = start(stack, sys.executable, "-m", "serving.cli.main", "serve", "--port", str(port), "--database",
                     f"sqlite:///{folder}/store.db", *options)  # fmt: skip
@@ -108,7 +110,7 @@ def start_service(folder: Path, stack: ExitStack, *options: str) -> tuple[str, s
 
 
 def start(stack: ExitStack, *command: str) -> subprocess.Popen[bytes]:
-    """A child that ends with `stack`."""
+    """Start a child process that ends with `stack`."""
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
     stack.callback(end, process)
     return process
