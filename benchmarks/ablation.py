@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from models.workload_encoder import WorkloadEncoder
 
 PROTOCOLS = ("lucid-by-model", "gavel2020-by-model")
-# Variant to what changes in the configuration; `encoder_` and `training_` lead to those parts.
+# Variant to changes of the configuration; the prefixes `encoder_` and `training_` select those parts.
 VARIANTS: dict[str, dict[str, Any]] = {
     "all parts": {},
     "without graph": {"encoder_use_graph": False},
@@ -51,7 +51,7 @@ HEADS: dict[str, dict[str, Any] | None] = {
     "without hidden campaigns": {"training_campaign_dropout": 0.0},
     "without the utilization forest": None,
 }
-# A fifth of the training: enough to see what a part is worth beside the others.
+# A fifth of the training, which is enough to compare the contributions of parts.
 QUICK = {
     "training_epochs": 60,
     "training_encoder_steps": 20,
@@ -59,7 +59,7 @@ QUICK = {
     "training_synthetic_batches": 3,
     "training_teacher_trees": 30,
 }
-# Which of them each protocol can tell apart: Gavel measured no utilisation.
+# Variants that each protocol can tell apart: Gavel did not measure utilisation.
 HEADS_OF = {
     "gavel2020-by-model": ("all parts", "without the baselines' head", "without hidden campaigns"),
     "lucid-utilization-by-model": ("all parts", "without the utilization forest"),
@@ -68,7 +68,7 @@ HEADS_OF = {
 
 
 class SharedEncoder:
-    """A network contender that takes the encoder of the last fold if it would fit the same one again."""
+    """A network contender that reuses the encoder of the last fold if it would fit the same one again."""
 
     last: tuple[Any, WorkloadEncoder] | None = None
 
@@ -76,7 +76,7 @@ class SharedEncoder:
         self.inner = inner
 
     def fit(self, train: Bundle, seed: int = 0) -> SharedEncoder:
-        """As `NetworkContender.fit`."""
+        """See `NetworkContender.fit`."""
         from predictor.training.fit import solo_examples
         from predictor.training.networks import fit_encoder
 
@@ -89,12 +89,12 @@ class SharedEncoder:
         return self
 
     def predict(self, test: Bundle) -> Any:
-        """As `NetworkContender.predict`."""
+        """See `NetworkContender.predict`."""
         return self.inner.predict(test)
 
 
 class WithoutUtilizationForest(SharedEncoder):
-    """The same whose teacher says nothing of utilisation."""
+    """Like `SharedEncoder`, but the teacher does not label utilisation."""
 
     def fit(self, train: Bundle, seed: int = 0) -> SharedEncoder:
         from predictor.training.teachers import forest
@@ -158,7 +158,7 @@ def main() -> None:
             if not options.variant or v in options.variant
         ]
         plan = make_plan(trial, variants, range(options.seeds), RESULTS / "ablation" / name / protocol)
-        # Fold by fold, so that variants of one fold share the encoder.
+        # Fold by fold, so that all variants of a fold share its encoder.
         by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
         with progress() as bar:
             advance = partial(bar.advance, bar.add_task(protocol, total=len(by_fold.missing)))

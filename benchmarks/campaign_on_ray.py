@@ -50,7 +50,8 @@ def plan_of(runs: int) -> CampaignPlan:
 
 
 def carry_out(cluster: Any, plan: Path, folder: Path) -> dict[str, Any]:
-    """The command, and a node killed by SIGKILL once its first run is stored; then the same command again."""
+    """Run the command, kill a node by SIGKILL once its first run is stored, then run the same command
+    again."""
     command = [
         str(Path(sys.executable).with_name("cotenant")),
         "campaign",
@@ -88,7 +89,7 @@ def carry_out(cluster: Any, plan: Path, folder: Path) -> dict[str, Any]:
 
 
 def fit_folds(cluster: Any, tables: Path, folder: Path) -> dict[str, Any]:
-    """MAPE by predictor of one protocol, its folds fitted on the cluster and in one process."""
+    """MAPE by predictor of one protocol, with folds fitted on the cluster and in one process."""
     scores = {}
     for where, options in (("on_ray", ["--ray", cluster.address]), ("in_one_process", [])):
         command = [
@@ -103,7 +104,7 @@ def fit_folds(cluster: Any, tables: Path, folder: Path) -> dict[str, Any]:
 
 
 def stored_runs(folder: Path) -> list[str]:
-    """Ids of all lines that hold a run; one that is stored twice is there twice."""
+    """Ids of all stored runs; a run that was stored twice appears twice."""
     lines = [line for path in slice_files(folder) for line in path.read_text().splitlines() if line]
     bodies = [json.loads(line.partition(" ")[2]) for line in lines]
     return [body["value"]["id"] for body in bodies if body["type"] == "run"]

@@ -55,7 +55,7 @@ _CASES = {
 
 
 def main() -> None:
-    """Run every case and write the figures down."""
+    """Run every case and record the figures."""
     figures: dict[str, Any] = {}
     for name, body in _CASES.items():
         done = subprocess.run(

@@ -25,7 +25,7 @@ _DECISIONS = 40
 
 
 def measure(states: int, copies: int) -> dict[str, Any]:
-    """Decisions on a cluster of which one GPU changed since the one before."""
+    """Decisions on a cluster in which one GPU changes before each."""
     from tests.serving.table import TablePredictor
 
     rng, jobs = random.Random(1), [Workload.parse(spec) for spec in JOBS]
@@ -42,7 +42,7 @@ def measure(states: int, copies: int) -> dict[str, Any]:
     placer = Placer(TablePredictor())
     seconds: list[float] = []
     loops: list[float] = []
-    for number in range(_DECISIONS + len(jobs)):  # the first of each job asks the predictor
+    for number in range(_DECISIONS + len(jobs)):  # the first decision of each job queries the predictor
         k = rng.randrange(len(nodes))
         changed = replace(nodes[k].gpus[0], tenants=tenants(1))
         nodes[k] = replace(nodes[k], gpus=(changed, *nodes[k].gpus[1:]))

@@ -26,7 +26,7 @@ _TOKEN = "fuzz-admin-token-of-this-run"
 
 
 def fuzzed(base: str, headers: dict[str, str], document: Any, examples: int) -> dict[str, Any]:
-    """Ask every operation; how often each status came, and what was not as the document says."""
+    """Query every operation; count statuses and deviations from the document."""
     import schemathesis
     from schemathesis import GenerationMode
     from schemathesis.core.result import Ok
@@ -59,7 +59,7 @@ def _attack(
     statuses: Counter[int],
     flagged: Counter[str],
 ) -> None:
-    """Send generated requests to one operation, and count."""
+    """Send generated requests to one operation and count the outcomes."""
     from hypothesis import HealthCheck, Phase, given, settings
     from schemathesis.specs.openapi.checks import (
         content_type_conformance,
@@ -89,7 +89,7 @@ def _attack(
 
     try:
         one()
-    except Exception as error:  # no request of this kind can be made up
+    except Exception as error:  # no request of this kind can be generated
         if type(error).__name__ not in ("Unsatisfiable", "InvalidArgument"):
             raise
 

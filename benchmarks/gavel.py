@@ -24,7 +24,7 @@ FIGURES = ("mean_jct_s", "p99_jct_s", "max_jct_s")
 
 
 def reproduce(data: Path, workload: str) -> dict[str, Any]:
-    """One workload: our figures, the published ones and how far they are apart."""
+    """Run one workload; return our figures, the published ones and their differences."""
     spec = ScenarioSpec(f"sia:{data / 'workloads' / workload}.csv", "sia-64", kind="rigid")
     start = perf_counter()
     body = build_scenario(spec).run("gavel-sia").to_json()

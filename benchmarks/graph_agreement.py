@@ -28,9 +28,9 @@ from profiling.operators import CONTRACTIONS
 from profiling.workload import Workload
 
 WITHIN = {"parameters": 0.005, "multiply_adds": 0.03}
-# Half of the last digit that timm's files state.
+# Half a unit of the last digit in timm's files.
 ROUNDING = {"parameters": 5e3, "multiply_adds": 5e6}
-# Heads of weights that were trained on more classes than 1,000.
+# Numbers of classes of heads pre-trained on more than 1,000 classes.
 CLASSES = (11_821, 21_841, 21_843)
 FUSED = re.compile(r"repvgg|mobileone|repvit|fastvit|mobilenetv4")
 ATTENTION = "the publisher's counter passes over fused attention"
@@ -49,7 +49,8 @@ NORM_ELEMENTS = {"batch_norm": 2.0, "layer_norm": 5.0, "group_norm": 5.0}
 
 
 def counts(line: AffineGraph) -> dict[str, float]:
-    """Parameters, and multiply-adds of a forward pass on one sample: of products and convolutions, and as others count."""
+    """Parameters, and multiply-adds of a forward pass on one sample: for products and convolutions, and as
+    others count."""
     values = line.values(1)
     kinds = np.array([trait[0] for trait in line.traits])
     each = values[:, NUMBERS.index("forward_flops")] * line.repeat / 2.0
@@ -76,7 +77,7 @@ def counts(line: AffineGraph) -> dict[str, float]:
 
 
 def reason_of(what: str, stated: float, captured: dict[str, float], name: str) -> str:
-    """Why a count is further off than it should be; empty where that is unknown."""
+    """Why a count deviates by more than it should; empty if unknown."""
     limit = WITHIN[what]
     if abs(captured[what] - stated) <= ROUNDING[what] + (limit * stated if what == "multiply_adds" else 0):
         return ROUNDED
@@ -93,13 +94,14 @@ def reason_of(what: str, stated: float, captured: dict[str, float], name: str) -
 
 
 def _is_head(difference: float, classes: int) -> bool:
-    """Whether so many parameters are those of a linear layer's further classes, on features in a multiple of 64."""
+    """Whether so many parameters belong to a linear layer's additional classes, with features in a multiple
+    of 64."""
     features = difference / (classes - 1000) - 1
     return features > 100 and abs(features - 64 * round(features / 64)) < 1
 
 
 def stored_line(job: Workload) -> AffineGraph | None:
-    """The stored graph of a job, whatever its precision: it changes neither count."""
+    """Return the stored graph of a job, whatever its precision, which affects neither count."""
     store, name = store_of(collection_of(job.model)), job.model.partition("/")[2]
     entry = store.names.get(name)
     if entry is None:
@@ -112,9 +114,9 @@ def stored_line(job: Workload) -> AffineGraph | None:
 
 
 def agreement(workloads: pd.DataFrame) -> pd.DataFrame:
-    """One row per network and size: relative difference of both counts, NaN where the publisher states none."""
+    """One row per network and size: relative difference of both counts, NaN if the publisher states none."""
     rows = []
-    # The larger of two counts is that before branches were fused.
+    # The larger of two counts is from before branches were fused.
     stated = workloads.sort_values("macs_per_sample", ascending=False, na_position="last", kind="stable")
     for row in stated.drop_duplicates(["architecture", "image_size"]).to_dict("records"):
         job = Workload.parse(str(row["workload"]))

@@ -40,7 +40,7 @@ def answers(trial: Trial, name: str, folder: Path) -> list[np.ndarray]:
 
 
 def compared(trial: Trial, names: tuple[str, ...], column: str, folder: Path) -> list[dict[str, Any]]:
-    """Errors of each contender on the rows that all of them answer."""
+    """Errors of each contender on the rows that all of them predict."""
     tests = [trial.bundles(fold)[1] for fold in trial.folds]
     measured = np.concatenate([test.y for test in tests])
     groups = np.concatenate([test.rows[column].to_numpy(dtype=str) for test in tests])

@@ -21,7 +21,7 @@ from predictor.predictor import Predictor
 
 
 def pooled(intervals: Intervals) -> Intervals:
-    """The same with one width for all groups."""
+    """Copy with one width for all groups."""
     quantile = math.prod(intervals.quantile[g] for g in GROUPS) ** (1 / len(GROUPS))
     factor = math.prod(intervals.device_factor[g] for g in GROUPS) ** (1 / len(GROUPS))
     return replace(

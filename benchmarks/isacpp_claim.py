@@ -36,13 +36,13 @@ from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
 
-# jobs and GPUs; with all jobs within an hour the GPUs are asked for about twice over
+# jobs and GPUs; with all jobs arriving within an hour, the GPUs are oversubscribed about twice
 SIZES = ((51, 8), (100, 12), (200, 24), (400, 48))
 SIMPLE = ("exclusive", "blind", "sjf", "blind-sjf", "srtf")
 PEERS = ("horus", "lucid")
-# figure -> the objective that is meant for it: completion times by `jct`, the tail and the end by `makespan`
+# figure -> the objective meant for it: `jct` for completion times, `makespan` for the tail and the end
 FIGURES = {"mean_jct_s": "", "p99_jct_s": "-makespan", "makespan_s": "-makespan"}
-# beliefs of `isacpp` -> whether it learns while it runs
+# beliefs of `isacpp` -> whether it learns during the run
 BELIEFS = {
     "oracle": False,
     "constant": False,
@@ -52,12 +52,12 @@ BELIEFS = {
     "constant-online": True,
 }
 CONSTANT = 0.65
-# `isacpp` itself, whatever the figure, is not to lose to these.
+# `isacpp` with its default objective should not lose to these on any figure.
 FLOOR = ("sjf", "blind-sjf")
 
 
 def mean_ratio(table: TablePredictor, device: str) -> float:
-    """Mean throughput ratio over the members of the device's pairs; what ran out of memory is left out."""
+    """Mean throughput ratio over the members of the device's pairs, without those that ran out of memory."""
     ratios = [min(r, 1.0) for (d, _), pair in table.ratios.items() if d == device for r in pair if r > 0]
     return float(np.mean(ratios))
 
@@ -72,7 +72,8 @@ def run(
     names: Sequence[str] = tuple(BELIEFS),
     floor: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """Every simple policy on one trace, and `isacpp` with the beliefs in `names`; with `floor` not `isacpp-makespan`."""
+    """Run every simple policy on one trace, and `isacpp` with the beliefs in `names`; with `floor`, no
+    `isacpp-makespan`."""
     cluster = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": "node", "count": -(-gpus // 4), "gpus": [{"device": device, "count": 4}]}]}
     )
@@ -98,9 +99,11 @@ def run(
 def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Means over seeds with standard errors, and gains over the best simple control of each figure.
 
-    `gain_percent` of a belief is over that control; `over_constant_percent` the part of the oracle's gain over the
-    constant belief that a belief gets, None where the oracle gains less than a standard error. `floor_percent` of a
-    belief is the gain of `isacpp`, whatever the figure, over the better of `FLOOR`.
+    `gain_percent` of a belief is its gain over that control; `over_constant_percent` is the part of the
+    oracle's gain over
+    the constant belief that it achieves, None if the oracle gains less than a standard error. `floor_percent`
+    is the gain of
+    `isacpp` with its default objective, on any figure, over the better of `FLOOR`.
     """
     figures: dict[str, Any] = {}
     for figure, objective in FIGURES.items():
@@ -138,7 +141,7 @@ def _error(values: np.ndarray[Any, Any]) -> float:
 
 
 def markdown(figures: dict[str, Any], names: Sequence[str] = tuple(BELIEFS)) -> str:
-    """The table of `docs/scheduling.md`: one line a trace and figure."""
+    """The table of `docs/scheduling.md`: one line per trace and figure."""
     lines = [
         "| trace | figure | best simple control | "
         + " | ".join(names)
@@ -209,7 +212,7 @@ def main() -> None:
                     share = len(set_ids & seen) / len(set_ids)
                     figures[f"{name}: part of its sets that the model learned from"] = round(share, 3)
                     print(f"{name}: the model learned from {100 * share:.0f} % of its sets")
-        # small traces of all tables first, and written after each: who stops early has whole rows
+        # small traces of all tables first, recorded after each, so that an early stop leaves complete rows
         for jobs, gpus in SIZES[: arguments.sizes]:
             for name, (device, table, belief) in cases.items():
                 seeds = range(arguments.seeds)
@@ -227,7 +230,7 @@ def main() -> None:
 def _model(
     arguments: argparse.Namespace, data: Path, pool: ProcessPoolExecutor
 ) -> tuple[SetPredictor | None, set[str]]:
-    """The predictor to ask (None: noise on the truth), and the ids of the sets that it learned from."""
+    """The predictor to query (None: the truth with noise), and the ids of the sets in its training data."""
     if arguments.model in ("noisy", "none"):
         return None, set()
     from predictor import load_predictor

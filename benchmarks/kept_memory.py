@@ -25,7 +25,7 @@ REPEATS = 12
 
 
 def _least(call: Callable[[], object]) -> tuple[float, float]:
-    """Least wall time and least processor time of one call, after a warm-up."""
+    """Minimum wall time and minimum processor time of one call, after a warm-up."""
     call()
     wall, cpu = [], []
     for _ in range(REPEATS):
@@ -37,7 +37,7 @@ def _least(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def measure(way: str) -> dict[str, float]:
-    """Seconds of 100,000 pairs and of 20,000 sets of four, in this process."""
+    """Seconds for 100,000 pairs and for 20,000 sets of four, in this process."""
     import torch
 
     from predictor import load_predictor
@@ -59,7 +59,7 @@ def measure(way: str) -> dict[str, float]:
 
 
 def main() -> None:
-    """Print and write both, and how much longer it takes without."""
+    """Print and record both, and how much longer calls take without it."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.kept_memory", description=__doc__)
     parser.add_argument("--rounds", type=int, default=6)
     parser.add_argument("--way", choices=WAYS, help="measure only this one, in this process")

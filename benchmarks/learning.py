@@ -33,7 +33,7 @@ def main() -> None:
 
 
 def measure(predictor: Any, count: int, repeats: int) -> dict[str, Any]:
-    """Figures of a posterior that was told `count` step times."""
+    """Figures of a posterior with `count` observed step times."""
     from predictor.examples.observations import Observation
     from predictor.learning.observed import key_of
     from predictor.learning.posterior import Posterior

@@ -42,7 +42,7 @@ TABLES = ("colocation.parquet", "CARD.md")
 
 
 def make_plan(path: Path) -> None:
-    """Write the plan of the stream: distinct random pairs, in random order."""
+    """Write the plan of the stream: distinct random pairs in random order."""
     from profiling.campaign.plan import CampaignPlan, PlannedRun
     from profiling.measure.request import RunRequest
     from profiling.measure.settings import MeasureSettings
@@ -62,7 +62,8 @@ def make_plan(path: Path) -> None:
 
 
 def replay(tables: Path, plan: Path) -> dict[str, Any]:
-    """Predict, then observe, set by set; mean absolute errors of step times, with and without what was seen before."""
+    """Predict, then observe, set by set; mean absolute errors of step times with and without previous
+    observations."""
     import pandas as pd
 
     from predictor import load_predictor
@@ -105,12 +106,12 @@ def replay(tables: Path, plan: Path) -> dict[str, Any]:
 
 
 def percent(log_error: float) -> float:
-    """By how many percent a step time is off in the geometric mean."""
+    """Convert an error in the log of a step time to per cent, in the geometric mean."""
     return round(100 * (math.exp(float(log_error)) - 1), 1)
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:
-    """Mean error of the last ten sets against sets seen."""
+    """Mean error of the last ten sets by number of sets seen."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")

@@ -32,7 +32,7 @@ MOST_MISSED = 0.0105
 
 
 def jobs_of(memory: pd.DataFrame, most: int = ROWS) -> list[tuple[JobOnDevice, dict[str, Any]]]:
-    """Jobs whose graphs are known, with their rows; of up to `most` rows."""
+    """Jobs with known graphs and their rows, from at most `most` rows."""
     featurizer, result = shared_featurizer(), []
     for row in memory.sample(min(most, len(memory)), random_state=0).to_dict("records"):
         try:
@@ -44,7 +44,7 @@ def jobs_of(memory: pd.DataFrame, most: int = ROWS) -> list[tuple[JobOnDevice, d
 
 
 def peaks(jobs: list[tuple[JobOnDevice, dict[str, Any]]], heads: HeadCalibration) -> dict[str, Any]:
-    """Percent by which measured peaks are missed."""
+    """Errors of predicted peaks in percent."""
     off = np.array(
         [abs(member_memory_bytes(job, SoloProfile(), heads) / row["memory_bytes"] - 1) for job, row in jobs]
     )
@@ -56,7 +56,8 @@ def peaks(jobs: list[tuple[JobOnDevice, dict[str, Any]]], heads: HeadCalibration
 
 
 def verdict(jobs: list[tuple[JobOnDevice, dict[str, Any]]], heads: HeadCalibration) -> dict[str, Any]:
-    """Share of failed batch sizes that are said to fit, and of those that ran that are refused, by the upper bound."""
+    """By the upper bound, the share of failed batch sizes predicted to fit, and of successful ones that are
+    refused."""
     fits: dict[bool, list[bool]] = {True: [], False: []}
     factor = float(np.exp(heads.memory_log_error[0]))
     for job, row in jobs:
@@ -72,7 +73,7 @@ def verdict(jobs: list[tuple[JobOnDevice, dict[str, Any]]], heads: HeadCalibrati
 
 
 def fitted(jobs: dict[str, list[tuple[JobOnDevice, dict[str, Any]]]]) -> HeadCalibration:
-    """The constants again, from the rows."""
+    """Fit the constants again to the rows."""
     from scipy.optimize import minimize
 
     start = HeadCalibration()

@@ -26,7 +26,7 @@ from profiling.devices import get_device
 
 
 def of_operators(operators: pd.DataFrame) -> dict[str, dict[str, dict[str, float]]]:
-    """Device -> kind of operator -> number, mean absolute error and bias."""
+    """Device -> kind of operator -> count, mean absolute error and bias."""
     figures: dict[str, dict[str, dict[str, float]]] = {}
     measured_rows = operators[operators["warps_per_sm"].notna()]
     for (name, kind), rows in measured_rows.groupby(["device", "kind"]):
@@ -41,7 +41,7 @@ def of_operators(operators: pd.DataFrame) -> dict[str, dict[str, dict[str, float
 
 
 def of_jobs(kernels: pd.DataFrame) -> dict[str, Any]:
-    """Errors over jobs, and both figures of each; jobs whose graph is unknown are left out."""
+    """Errors over jobs, and both figures of each; jobs with an unknown graph are left out."""
     jobs = {}
     for (workload, name), rows in kernels.groupby(["workload", "device"]):
         job = job_input(str(workload), str(name))

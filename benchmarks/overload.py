@@ -34,13 +34,14 @@ from benchmarks.record import loop_ms, record
 from benchmarks.serve import BATCHES, DEVICES, MODELS, bodies_of_known_jobs, start_wrk, wrk_result
 from benchmarks.siege import Target
 
-_PROBES = 16  # clients that measure known sets
+_PROBES = 16  # clients that request known sets
 _PAUSE_S = 0.05
 _NEW_EVERY_S = 1.0
-_PASSES = 20  # through all sets, at most, in a piece of a load
-Answers = list[tuple[int, float, float]]  # status, seconds, when it came (`time.monotonic`)
+_PASSES = 20  # maximum passes through all sets in one piece of a load
+Answers = list[tuple[int, float, float]]  # status, duration in seconds, time of the answer (`time.monotonic`)
 Stalls = list[tuple[float, float]]
-# Sleeps for a moment again and again; tells when it was woken so late that nothing else can have run on its core either.
+# Sleeps briefly in a loop, and reports when it woke up so late that nothing else can have run on its core
+# either.
 _TICKER = """
 import time
 while True:
@@ -53,7 +54,7 @@ while True:
 
 
 async def ask(port: int, method: str, path: str, body: Any) -> tuple[int, float, float]:
-    """One request on a connection of its own; the time is from the request to the whole answer."""
+    """Send one request on a connection of its own; the time is from the request to the complete answer."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     content = b"" if body is None else json.dumps(body).encode()
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
@@ -72,7 +73,7 @@ async def ask(port: int, method: str, path: str, body: Any) -> tuple[int, float,
 async def every(
     pause_s: float, until: float, answers: Answers, one: Callable[[], Awaitable[tuple[int, float, float]]]
 ) -> None:
-    """Ask again and again, with a pause after each answer."""
+    """Send requests in a loop, with a pause after each answer."""
     while time.monotonic() < until:
         answers.append(await one())
         await asyncio.sleep(pause_s)
@@ -81,7 +82,7 @@ async def every(
 async def measured(
     port: int, seconds: float, known: Iterator[Any], new: Iterator[Any] | None
 ) -> dict[str, Answers]:
-    """What the measuring clients saw."""
+    """What the measuring clients observed."""
     seen: dict[str, Answers] = {"known": [], "health": [], "new": []}
     until = time.monotonic() + seconds
     probes = [
@@ -98,7 +99,8 @@ async def measured(
 
 
 def summary(answers: Answers, stalls: Stalls) -> dict[str, Any]:
-    """Percentiles of those that were served, of all and of those outside of `stalls`; and how many were not."""
+    """Percentiles of served requests (all of them, and those outside of `stalls`), and the number not
+    served."""
     served = [(1e3 * took, end - took, end) for status, took, end in answers if status == 200]
     refused = [status for status, _, _ in answers if status != 200]
     outside = [ms for ms, begin, end in served if not any(a < end and begin < b for a, b in stalls)]
@@ -117,7 +119,8 @@ def _percentiles(milliseconds: list[float]) -> dict[str, float]:
 
 @contextmanager
 def watched(core: int) -> Iterator[Stalls]:
-    """Fills a list with the moments in which `core` did not run (the host of a virtual machine takes it away)."""
+    """Yield a list that fills with the moments in which `core` did not run (because the host took it from the
+    virtual machine)."""
     stalls: Stalls = []
     ticker = subprocess.Popen([sys.executable, "-c", _TICKER], stdout=subprocess.PIPE, text=True)
     os.sched_setaffinity(ticker.pid, {core})
@@ -131,7 +134,7 @@ def watched(core: int) -> Iterator[Stalls]:
 
 @dataclass
 class Phase:
-    """One kind of load, in several pieces between those of the other kinds."""
+    """One kind of load, in several pieces interleaved with those of the other kinds."""
 
     connections: int
     with_new: bool
@@ -149,7 +152,7 @@ class Phase:
     stalls: Stalls = field(default_factory=list)
 
     def run(self, seconds: int, target: Target, folder: Path, bodies: list[Any], jobs: _Jobs) -> None:
-        """Load the service for so long, and measure meanwhile."""
+        """Load the service for `seconds` and measure meanwhile."""
         service = psutil.Process(target.process.pid)
         captures, own, waited = _of_children_s(service), _of(service), _kept_waiting_s(service)
         clients, stolen = _of_clients_s(), psutil.cpu_times().steal
@@ -186,11 +189,12 @@ class Phase:
 
     @property
     def good_per_core_s(self) -> float:
-        """Answers for each second of processor time, captures included: what other work on the core does not change."""
+        """Answers per second of processor time, captures included, which other load on the core does not
+        change."""
         return self.good_per_s * self.seconds / (self.service_s + self.captures_s)
 
     def figures(self) -> dict[str, Any]:
-        """Rates, the cores that each side used, and what the measuring clients saw."""
+        """Rates, cores used by each side, and what the measuring clients observed."""
         return {
             "connections": self.connections,
             "seconds": round(self.seconds, 1),
@@ -212,7 +216,7 @@ class Phase:
 
 @dataclass(frozen=True)
 class _Jobs:
-    """Requests of the measuring clients: sets of known jobs, and jobs that the model has not met."""
+    """Requests of the measuring clients: sets of known jobs, and jobs new to the model."""
 
     known: Iterator[Any]
     new: Iterator[Any]
@@ -221,11 +225,11 @@ class _Jobs:
 def overloaded(
     target: Target, seconds: int, folder: Path, new_jobs: bool = True, rounds: int = 4, rated_seconds: int = 0
 ) -> dict[str, Any]:
-    """The rated load and twice of it, without and with jobs that the model has not met, in turn.
+    """The rated load and twice as much, with and without jobs new to the model, in turn.
 
     Args:
-        seconds: of each piece; there are `rounds` of each kind.
-        rated_seconds: of a piece of the rated load; 0 is as long as the others.
+        seconds: duration of each piece; there are `rounds` of each kind.
+        rated_seconds: duration of a piece of the rated load; 0: same as the others.
     """
     service = psutil.Process(target.process.pid)
     for model, size in itertools.product(MODELS, BATCHES):
@@ -243,9 +247,9 @@ def overloaded(
     salts = itertools.count(0, _PASSES)
     wrk_result(start_wrk(folder, url, bodies, 3, 16, next(salts)))
     rate = wrk_result(start_wrk(folder, url, bodies, 5, 16, next(salts)))["requests_per_s"]
-    more = int(0.6 * rate) + 64  # a refusal is held back for half a second
+    more = int(0.6 * rate) + 64  # refusals are delayed by half a second
     phases = {"rated": Phase(16, False, salts), "known": Phase(more, False, salts)}
-    if new_jobs:  # captures take a part of the same core, overloaded or not
+    if new_jobs:  # captures use part of the same core, overloaded or not
         phases |= {
             "rated_with_new": Phase(16, True, salts),
             "known_and_new": Phase(more, True, salts),
@@ -280,7 +284,7 @@ def overloaded(
 
 @contextmanager
 def pinned(folder: Path, *options: str) -> Iterator[Target]:
-    """A service with one worker on the first core; this process and its clients are on the second one meanwhile."""
+    """A service with one worker on the first core, while this process and its clients run on the second."""
     cores = os.sched_getaffinity(0)
     first, second = sorted(cores)[:2]
     os.sched_setaffinity(0, {first})
@@ -307,23 +311,24 @@ def run(
 
 
 def _kept_waiting_s(service: psutil.Process) -> float:
-    """Seconds for which the service's main thread was ready to run and had no core, because of other work on it."""
+    """Seconds in which the service's main thread was ready to run but had no core, because of other load on
+    it."""
     return int(Path(f"/proc/{service.pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def _of(process: psutil.Process) -> float:
-    """Processor seconds that it has used itself."""
+    """Processor seconds used by the process itself."""
     return float(sum(process.cpu_times()[:2]))
 
 
 def _of_children_s(service: psutil.Process) -> float:
-    """Processor seconds of the service's other processes: they capture."""
+    """Processor seconds of the service's other processes, which capture graphs."""
     ended = sum(service.cpu_times()[2:4])
     return float(ended) + sum(_of(p) for p in service.children(recursive=True))
 
 
 def _of_clients_s() -> float:
-    """Processor seconds of this process and of the load generators that have ended."""
+    """Processor seconds of this process and of finished load generators."""
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
 

@@ -92,7 +92,8 @@ def _model(profile: PipeDreamProfile) -> dict[str, Any]:
 
 
 def _layers(count: int) -> dict[str, Any]:
-    """A chain of layers, and one with a connection around every four; random costs. CPU seconds and peak memory."""
+    """A chain of layers, and one with a skip connection around every four; random costs. CPU seconds and peak
+    memory."""
     draw = np.random.default_rng(0)
     nodes = tuple(
         ProfileNode(

@@ -35,7 +35,7 @@ SPEC = f"vgg11-cifar:batch_size={BATCH}"
 CUTS = ("features.8", "features.20")
 MICROBATCHES = (2, 4, 8)
 WARM = 4
-# Gloo between processes of one machine: the activations of these cuts take less than a millisecond.
+# Gloo between processes of one machine; the activations at these cuts take less than a millisecond.
 BYTES_PER_S = 2e9
 
 
@@ -54,12 +54,12 @@ class Case:
 
 
 def measured_s(case: Case, steps: int) -> list[float]:
-    """Seconds of each step, from a barrier to a barrier."""
+    """Seconds of each step, from barrier to barrier."""
     return launch(_stage, case.training(steps + WARM)).losses[WARM:]
 
 
 def _stage(rank: int, training: Training, folder: Path) -> None:
-    """One stage on its core; the durations are kept where losses are."""
+    """One stage on its core; durations are stored in place of losses."""
     import torch.distributed as dist
     from torch.distributed.pipelining import Schedule1F1B
 
@@ -80,7 +80,7 @@ def _stage(rank: int, training: Training, folder: Path) -> None:
 
 
 def stage_times(case: Case, repeats: int = 12) -> list[StageTimes]:
-    """Processor time of each stage's forward and backward of one microbatch, in one process."""
+    """Processor time of each stage's forward and backward pass of one microbatch, in one process."""
     training = case.training(1)
     inputs, target = (part.chunk(case.microbatches)[0] for part in training.batches[0])
     pipe = split_model(training.build(), inputs, training.split_points)

@@ -41,7 +41,7 @@ def model(spec: str) -> nn.Module:
 
 
 def digits(minibatches: int, batch_size: int) -> list[tuple[Tensor, Tensor]]:
-    """Minibatches of (images [N, 3, 32, 32], labels [N]); the data set is gone through as often as needed."""
+    """Minibatches of (images [N, 3, 32, 32], labels [N]), cycling through the data set as often as needed."""
     from sklearn.datasets import load_digits
 
     data = load_digits()

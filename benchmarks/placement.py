@@ -33,7 +33,7 @@ DEVICES = ("v100", "p100", "k80")
 
 
 class MadeUp:
-    """Set predictor of synthetic numbers: slowdown grows with the members' appetites."""
+    """A synthetic set predictor: slowdown grows with the members' appetites."""
 
     def __init__(self, count: int = 30) -> None:
         rng = np.random.default_rng(0)
@@ -60,7 +60,7 @@ class MadeUp:
 
 
 def cluster(jobs: list[Workload], gpus: int, distinct: int | None, seed: int) -> ClusterSnapshot:
-    """`gpus` GPUs in nodes of eight with up to three tenants each."""
+    """Create `gpus` GPUs in nodes of eight with up to three tenants each."""
     rng = np.random.default_rng(seed)
 
     def tenants() -> tuple[Tenant, ...]:
@@ -95,7 +95,7 @@ def one_job(predictor: Any, jobs: list[Workload], repeats: int) -> dict[str, Any
         before = stages(
             cache, busy.devices, busy.members, busy.iterations, busy.present, np.zeros_like(busy.present)
         )
-        for _ in range(max(repeats // 4, 5)):  # no empty GPU: the waiting has to be looked at too
+        for _ in range(max(repeats // 4, 5)):  # no empty GPU, so waiting has to be considered too
             job, steps = jobs[int(rng.integers(len(jobs)))], float(rng.uniform(100, 1e5))
             start, used = perf_counter(), process_time()
             number = cache.workload_id(job)
@@ -123,7 +123,7 @@ def _busy(cache: SetCache, snapshot: ClusterSnapshot) -> Candidates:
 
 
 def hundred(predictor: Any, jobs: list[Workload]) -> dict[str, float]:
-    """100 placements on 100 GPUs: one by one, and as one joint decision."""
+    """100 placements on 100 GPUs, one by one and as one joint decision."""
     cache = SetCache(predictor)
     snapshot = cluster(jobs, 100, None, 3)
     rng = np.random.default_rng(4)

@@ -55,7 +55,10 @@ def _bert(device: str, samples_per_s: float, options: str) -> Case:
 
 
 def _lambda(spec: str, device: str, samples_per_s: float, batch_size: int, precision: str) -> Case:
-    """Batch sizes are those of `pytorch-train-bs-*.csv` beside it; BERT is fine-tuned on SQuAD, in apex' O2 where it is called FP16."""
+    """Case from Lambda's tables, with batch sizes from `pytorch-train-bs-*.csv` next to them.
+
+    BERT is fine-tuned on SQuAD, in apex' O2 where the table says FP16.
+    """
     table = "fp32" if precision in ("fp32", "tf32") else "fp16"
     options = f"data_on_device=true,batch_size={batch_size},precision={precision}"
     return Case(f"{spec}{',' if ':' in spec else ':'}{options}", device, samples_per_s, LAMBDA.format(table))
@@ -112,7 +115,7 @@ CASES = (
     _squad("large", "a100-80gb", 152, 112, "fp16"),
     _squad("large", "h100", 141, 64, "tf32"),
     _squad("large", "h100", 301, 112, "fp16"),
-    # GNMT is stated in tokens of both languages a second; sentences of WMT16 have some 25 in each.
+    # GNMT is stated in tokens per second of both languages; sentences of WMT16 have about 25 in each.
     _lambda("gnmt-wmt16:sequence_length=25", "v100", 24_109 / 50, 128, "fp32"),
     _lambda("gnmt-wmt16:sequence_length=25", "v100", 79_111 / 50, 256, "amp"),
     _lambda("gnmt-wmt16:sequence_length=25", "a100-80gb", 129_911 / 50, 1024, "tf32"),
@@ -130,7 +133,7 @@ CASES = (
 
 
 def compare(case: Case) -> dict[str, Any]:
-    """Predicted against published throughput of one case."""
+    """Compare predicted and published throughput of one case."""
     workload, device = Workload.parse(case.spec), get_device(case.device)
     graph = graph_for(workload.captured())
     cost = default_cost_model().cost(graph, device, workload)

@@ -30,7 +30,7 @@ Rows = list[tuple[list[int], list[float]]]
 
 
 def drawn(jobs: int, draw: np.random.Generator) -> tuple[Rows, Matrices]:
-    """Every size of every job with its cost, 1 / speedup, and the allocation in force."""
+    """Every size of every job with its cost, 1 / speedup, and the current allocation."""
     held: list[int] = []
     rows: Rows = []
     for number in range(jobs):
@@ -47,13 +47,13 @@ def drawn(jobs: int, draw: np.random.Generator) -> tuple[Rows, Matrices]:
 
 
 def genetic(rows: Rows, now: Matrices, draw: np.random.Generator) -> float:
-    """Least sum of costs that the genetic search finds; `now` [jobs, nodes] is the allocation in force."""
-    # A job without GPUs costs twice what its slowest size does.
+    """Minimum sum of costs found by the genetic search; `now` [jobs, nodes] is the current allocation."""
+    # A job without GPUs costs twice as much as at its slowest size.
     cost = np.full((len(rows), GPUS + 1), np.inf)
     for j, (sizes, costs) in enumerate(rows):
         cost[j, sizes] = costs
         cost[j, 0] = 2 * max(costs)
-        cost[j, sizes[-1] + 1 :] = costs[-1]  # what is more than the largest size is not used
+        cost[j, sizes[-1] + 1 :] = costs[-1]  # GPUs beyond the largest size are not used
 
     def repair(population: Matrices) -> Matrices:
         for over in range(NODES):

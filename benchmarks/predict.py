@@ -39,7 +39,7 @@ def all_pairs() -> list[ColocationSet]:
 
 
 def different_pairs() -> list[ColocationSet]:
-    """101,025 pairs on a V100, none of them twice: of six models at 75 batch sizes."""
+    """101,025 distinct pairs on a V100, of six models at 75 batch sizes."""
     from profiling.workload import ColocationSet
 
     jobs = _jobs(range(8, 83))
@@ -55,7 +55,7 @@ def _jobs(batch_sizes: Iterable[int]) -> list[Workload]:
 
 
 def main() -> None:
-    """Print and write the figures of the default predictor."""
+    """Print and record the figures of the default predictor."""
     import torch
 
     from predictor import load_predictor

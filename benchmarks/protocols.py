@@ -28,7 +28,8 @@ HEADER = (
 )
 FOLDER = RESULTS / "protocols"
 NETWORKS = ("e-ggat", "gcn", "gat", "shipped")
-# Protocol -> (who is ours there, what we aim at). Utilisation in points of a hundred, the others mean per cent off.
+# Protocol -> (our predictor, its targets). Utilisation in percentage points, the others as mean error in per
+# cent.
 TARGETS: dict[str, tuple[str, dict[str, float]]] = {
     "lucid-by-pair": ("e-ggat", {"mape_percent": 3.7}),
     "lucid-by-model": ("e-ggat", {"mape_percent": 5.0, "r2": 0.7}),
@@ -45,7 +46,7 @@ FIGURES = {"mape_percent": "{:.1f} %", "r2": "R2 {:.2f}", "spearman": "Spearman 
 
 
 def run(directory: str, predictors: str | None) -> None:
-    """Run the protocols one after another; a stopped run goes on where it was."""
+    """Run the protocols one after another; an interrupted run resumes."""
     from predictor.evaluation.protocols.catalogue import PROTOCOLS
     from serving.cli.main import main as command
 
@@ -89,7 +90,7 @@ def table() -> str:
 
 
 def targets() -> str:
-    """What we aim at, the best baseline and ours, as a Markdown table."""
+    """Targets, the best baseline and ours, as a Markdown table."""
     lines = ["| protocol | target | best baseline | ours | met |", "|---|---|---|---|---|"]
     for name, (ours, wanted) in TARGETS.items():
         path = FOLDER / name / "results.json"

@@ -24,7 +24,7 @@ from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies.isacpp import isacpp
 from scheduling.simulator.engine import simulate
 
-# jobs, GPUs, seconds in which they arrive, sigma of their log-normal lengths around half an hour
+# jobs, GPUs, seconds within which jobs arrive, sigma of their log-normal lengths around half an hour
 TRACES = (
     (51, 8, 3600.0, 0.8),
     (100, 12, 3600.0, 0.8),
@@ -42,7 +42,7 @@ FIGURES = ("mean_jct_s", "p99_jct_s", "makespan_s")
 
 
 def made_up(seed: int, count: int = 16) -> TablePredictor:
-    """Every pair of `count` workloads on one type."""
+    """Every pair of `count` workloads on one GPU type."""
     rng = np.random.default_rng(seed)
     jobs = [Workload(f"workload-{k}") for k in range(count)]
     appetite, step = rng.uniform(0.2, 1.0, count), rng.lognormal(-2.0, 0.8, count)
@@ -56,7 +56,7 @@ def made_up(seed: int, count: int = 16) -> TablePredictor:
 
 
 def trace(table: TablePredictor, jobs: int, span_s: float, sigma: float, seed: int) -> list[TraceJob]:
-    """`jobs` jobs within `span_s`."""
+    """Draw `jobs` jobs that arrive within `span_s`."""
     rng = np.random.default_rng(1000 + seed)
     arrival, length = np.sort(rng.uniform(0, span_s, jobs)), rng.lognormal(np.log(1800.0), sigma, jobs)
     workloads = [workload for _, workload in table.solo]
@@ -70,7 +70,8 @@ def trace(table: TablePredictor, jobs: int, span_s: float, sigma: float, seed: i
 def changes(
     objective: str, jobs: int, gpus: int, span_s: float, sigma: float, seeds: int
 ) -> dict[str, dict[str, float]]:
-    """Per cent over `fifo` in each figure, mean over the seeds; with the standard error of the mean completion time."""
+    """Change from `fifo` in each figure in per cent, mean over seeds, with the standard error of the mean
+    completion time."""
     node = {"name": "node", "count": gpus // 4, "gpus": [{"device": "v100", "count": 4}]}
     cluster = ClusterSnapshot.from_mapping({"nodes": [node]})
     figures_of: dict[str, list[list[float]]] = {name: [] for name in QUEUES}

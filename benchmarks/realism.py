@@ -32,7 +32,7 @@ COUNTS = ("restarts", "node_failures", "lost_gpu_hours", "ended_early")
 
 
 def changes(ideal: list[dict[str, Any]], real: list[dict[str, Any]]) -> dict[str, Any]:
-    """Per cent by figure, with standard errors over the seeds; means of the counts."""
+    """Change by figure in per cent, with standard errors over the seeds; means of the counts."""
     body: dict[str, Any] = {name: float(np.mean([r[name] for r in real])) for name in (*FIGURES, *COUNTS)}
     for name in FIGURES:
         change = np.array([100.0 * (r[name] / i[name] - 1.0) for i, r in zip(ideal, real, strict=True)])
@@ -59,7 +59,7 @@ def main() -> None:
     parts: dict[str, tuple[str, ...]] = {"ideal": (), **{name: (name,) for name in PARTS}, "all": ("all",)}
     policies = arguments.policies.split(",")
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
-    for seed in range(arguments.seeds):  # whole seeds, so that who stops early has all parts
+    for seed in range(arguments.seeds):  # complete seeds, so that an early stop still has all parts
         for name, chosen in parts.items():
             spec = ScenarioSpec(
                 trace, str(cluster), seed, arguments.data, belief="truth", load=arguments.load, elastic=1.0,
@@ -76,7 +76,7 @@ def main() -> None:
 
 
 def markdown(figures: dict[str, Any], policies: Sequence[str], parts: Sequence[str]) -> str:
-    """The table of `docs/scheduling.md`: a line for each policy, the mean completion time's change by part."""
+    """The table of `docs/scheduling.md`: per policy, the change of the mean completion time by part."""
     lines = [f"| policy | {' | '.join(parts)} |", "|---" * (1 + len(parts)) + "|"]
     for policy in policies:
         cells = []

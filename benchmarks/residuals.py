@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 def residuals(rows: pd.DataFrame) -> np.ndarray:
-    """[n] log of measured over predicted; NaN where a row has no answer."""
+    """[n] log of measured over predicted; NaN where there is no prediction."""
     from models.cost import default_cost_model
     from predictor.training.cost.examples import campaign_of
 
@@ -40,7 +40,7 @@ def residuals(rows: pd.DataFrame) -> np.ndarray:
 
 
 def features(rows: pd.DataFrame) -> np.ndarray:
-    """[n, F] what a job is made of."""
+    """[n, F] features of the jobs."""
     times = kind_times(Bundle("solo_step_time_s", rows, rows.iloc[:0])).to_numpy()
     share = rows["sm_share_ratio"].fillna(1.0) if "sm_share_ratio" in rows else np.ones(len(rows))
     return np.column_stack(
@@ -55,7 +55,7 @@ def features(rows: pd.DataFrame) -> np.ndarray:
 
 
 def corrected(values: np.ndarray, columns: np.ndarray, families: np.ndarray, folds: int) -> np.ndarray:
-    """[n] errors that are left after trees that never saw the row's family."""
+    """[n] remaining errors after correction by trees that never saw the row's family."""
     from sklearn.ensemble import HistGradientBoostingRegressor
     from sklearn.model_selection import GroupKFold
 
@@ -104,7 +104,7 @@ def main() -> None:
 
 
 def percent(values: np.ndarray) -> float:
-    """MAPE of errors that are logs of measured over predicted."""
+    """MAPE of errors given as logs of measured over predicted."""
     return float(100 * np.abs(np.expm1(-values)).mean())
 
 

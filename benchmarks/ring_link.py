@@ -42,7 +42,7 @@ TRUNK = Fabric(servers_per_leaf=2, oversubscription=2.0)
 
 @dataclass(frozen=True)
 class Case:
-    """jobs: placement (server → workers) and gradient in MB; compute_s: sleep of each step."""
+    """jobs: placement (server → workers) and gradient in MB of each job; compute_s: sleep in each step."""
 
     name: str
     jobs: tuple[tuple[dict[int, int], float], ...]
@@ -87,9 +87,10 @@ def skip_reason() -> str | None:
 
 @contextmanager
 def network(servers: int, fabric: Fabric, kind: str) -> Iterator[list[str]]:
-    """Namespaces of `servers` servers with shaped cards; names in order. Taken down again, whatever happens.
+    """Create namespaces of `servers` servers with shaped interfaces, yield their names in order, and always
+    remove them.
 
-    kind: congestion control, a colon, and how many ms a link's queue holds.
+    kind: congestion control, a colon, and queue depth of a link in ms.
     """
     congestion_control, _, queue_ms = kind.partition(":")
     stem = f"cotenant{os.getpid()}"
@@ -144,7 +145,7 @@ def call(command: str) -> None:
 
 
 def worker(plan: dict[str, Any]) -> None:
-    """One worker of one job: steps until the time is over; rank 0 writes (end, duration) of each."""
+    """One worker of one job: runs steps until time is up; rank 0 writes (end, duration) of each."""
     from datetime import timedelta
 
     import torch
@@ -165,7 +166,7 @@ def worker(plan: dict[str, Any]) -> None:
     (folder / f"ready{plan['job']}-{plan['rank']}").touch()
     while not (folder / "go").exists():
         time.sleep(0.005)
-    # Jobs start out of step, as they do in a cluster.
+    # Jobs start out of step, as in a cluster.
     time.sleep(0.037 * plan["job"])
     end_s = time.monotonic() + plan["seconds"]
     times = []
@@ -174,7 +175,7 @@ def worker(plan: dict[str, Any]) -> None:
         if plan["compute_s"]:
             time.sleep(plan["compute_s"])
         gradient.fill_(1.0)
-        # Whether to go on travels in the gradient, so that no second message is on the wire.
+        # Whether to continue is sent in the gradient, so that no second message is on the wire.
         if plan["rank"] == 0 and began_s > end_s:
             gradient[0] = -1e6
         dist.all_reduce(gradient)
@@ -224,7 +225,8 @@ def measure(case: Case, seconds: float, kind: str) -> list[float]:
                 process.kill()
                 process.wait()
         runs = [json.loads((Path(folder) / f"times{n}.json").read_text()) for n in range(len(case.jobs))]
-    # Only steps while all jobs were at it: after the first second, before the first job's end.
+    # Only steps while all jobs were running: from one second after every job's first step to the first job's
+    # end.
     start_s = max(run[0][0] for run in runs) + 1.0
     end_s = min(run[-1][0] for run in runs)
     kept = [[took for at, took in run if at - took >= start_s and at <= end_s] for run in runs]
@@ -264,7 +266,7 @@ def main() -> None:
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:
-    """Predicted against measured step time: the paper's model, and with duty cycles."""
+    """Predicted and measured step time: the paper's model, and with duty cycles."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -314,7 +316,8 @@ def study(kind: str, cases: Sequence[Case], seconds: float, repeats: int) -> dic
         for (p, megabytes), took in zip(case.jobs, run, strict=True)
     )
     cluster = RingCluster(
-        # Inside a server nothing limits these sizes, and equation 8's C is inside the fitted b_e.
+        # Within a server, bandwidth is no limit for these sizes, and equation 8's C is part of the fitted
+        # b_e.
         inter_bandwidth=fit.inter_bandwidth,
         intra_bandwidth=1e6,
         reduce_speed=1e9,

@@ -50,7 +50,7 @@ BETTER: dict[str, Scheduler] = {
 }
 PARTS = ["order", "lists", "variants", "gap", "online"]
 QUEUED_ORDER = ("SJF-BCO", "list scheduling", "first fit", "random")
-MEDIUM = (0.1, 0.4)  # share of a step that a job alone spends exchanging
+MEDIUM = (0.1, 0.4)  # share of a step that a job alone spends in the exchange
 LISTS = {name: scheduler for name, scheduler in BETTER.items() if not name.startswith("local")}
 ONLINE: dict[str, OnlineConfig] = {
     "FCFS, spread": OnlineConfig("arrival", "spread", "none"),
@@ -67,8 +67,10 @@ ONLINE: dict[str, OnlineConfig] = {
 
 
 def paper_jobs(seed: int, exchange_share: tuple[float, float]) -> list[RingJob]:
-    """160 jobs in random order: F in [1000, 6000] iterations, tau in [0.01, 0.05] s when split and alone, of which the
-    exchange takes a share in the range given (between servers; single-GPU jobs exchange nothing)."""
+    """160 jobs in random order: F in [1000, 6000] iterations, tau in [0.01, 0.05] s when split and alone.
+
+    A share of tau in the given range is the exchange (between servers; single-GPU jobs exchange nothing).
+    """
     source = random.Random(seed)
     jobs = []
     for gpus, count in MIX.items():
@@ -97,7 +99,8 @@ def compare(
     share: tuple[float, float],
     execution: Execution,
 ) -> dict[str, dict[str, Any]]:
-    """Makespan, mean and 99th percentile completion per scheduler over the seeds, and over the lower bound."""
+    """Makespan, mean and 99th percentile completion time per scheduler over the seeds, and relative to the
+    lower bound."""
     import numpy as np
 
     rows: dict[str, dict[str, list[float]]] = {
@@ -143,7 +146,7 @@ def print_table(title: str, rows: dict[str, dict[str, Any]]) -> None:
 
 
 def ordered(rows: dict[str, dict[str, Any]], names: Sequence[str]) -> list[int]:
-    """In how many seeds each scheduler is shorter than the next."""
+    """For each scheduler but the last, the number of seeds with a shorter makespan than the next one's."""
     return [
         sum(a < b for a, b in zip(rows[first]["makespans_s"], rows[second]["makespans_s"], strict=True))
         for first, second in itertools.pairwise(names)
@@ -151,7 +154,7 @@ def ordered(rows: dict[str, dict[str, Any]], names: Sequence[str]) -> list[int]:
 
 
 def gaps(instances: int, time_limit_s: float) -> dict[str, Any]:
-    """Makespan over the optimum on small instances in slot time."""
+    """Makespan relative to the optimum on small instances in slot time."""
     schedulers = PAPER | IDLE | {"longest first": by_priority, "best of 12 lists": best_list}
     schedulers["local search, 100 trials"] = BETTER["local search, 100 trials"]
     ratios: dict[str, list[float]] = {name: [] for name in schedulers}
@@ -202,7 +205,7 @@ def gaps(instances: int, time_limit_s: float) -> dict[str, Any]:
 
 
 def online(seeds: int, share: tuple[float, float]) -> dict[str, dict[str, float]]:
-    """The paper's mix arriving at random, twice as fast as 15 servers could do it without contention."""
+    """The paper's mix with random arrivals, twice as fast as 15 servers could serve it without contention."""
     rows: dict[str, list[dict[str, float]]] = {name: [] for name in ONLINE}
     for seed in range(seeds):
         cluster, jobs = paper_cluster(seed, 15), paper_jobs(seed, share)
@@ -273,7 +276,8 @@ def order(seeds: int, shared: dict[str, Any]) -> None:
 
 
 def lists(seeds: int, shared: dict[str, Any]) -> None:
-    """Every list rule on 15 servers: which order of waiting jobs, and whether a gang waits to stay whole."""
+    """Every list rule on 15 servers: order of waiting jobs, and whether a gang waits to stay on one
+    server."""
     rules: dict[str, Scheduler] = {
         f"{priority}, {pick}": functools.partial(by_priority, priority=priority, pick=pick)
         for priority in PRIORITIES

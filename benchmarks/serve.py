@@ -39,14 +39,14 @@ MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar"
 BATCHES = (16, 32, 64, 128)
 DEVICES = ("v100", "p100", "t4")
 JOBS = [f"{m}:batch_size={b}" for m in MODELS for b in BATCHES]
-# Path and what is asked there.
+# Path of each load and what it requests.
 LOADS = {
     "predict_seen": ("/v1/predict", "seen"),
     "predict_new": ("/v1/predict", "new"),
     "place": ("/v1/place", "place"),
 }
-_PASSES = 20  # through all sets, at most, in one load
-_WARMING_SETS = 20_000  # that no timed load asks about
+_PASSES = 20  # maximum passes through all sets in one load
+_WARMING_SETS = 20_000  # that no timed load requests
 _SCRIPT = """
 local bodies = {}
 for line in io.lines("%s") do bodies[#bodies + 1] = line end
@@ -85,7 +85,7 @@ def main() -> None:
 
 @dataclass(frozen=True, eq=False)
 class _Service:
-    """A running service and what it is asked; its requests are kept in `folder`."""
+    """A running service and its load; request bodies are stored in `folder`."""
 
     folder: Path
     port: int
@@ -107,7 +107,7 @@ class _Service:
         self.process.wait(60)
 
     def load(self, path: str, bodies: list[Any], seconds: float, salt: int | None = None, connections: int = 0) -> dict[str, Any]:  # fmt: skip
-        """What wrk counted, with the processor time of a request."""
+        """Counts of wrk, with processor time per request."""
         before = _processor_s(self.process)
         wrk = start_wrk(
             self.folder, self.base + path, bodies, round(seconds), connections or self.connections, salt
@@ -117,9 +117,11 @@ class _Service:
         return result | {"service_cpu_ms_per_request": 1000 * used / max(1, result["requests"])}
 
     def prepare(self, cluster: Any, asked: dict[str, list[Any]], workers: int) -> None:
-        """Store a cluster, and meet all jobs and the sets that are not new."""
+        """Store a cluster, and request all jobs and all sets that should not be new."""
         httpx.put(f"{self.base}/v1/cluster", json=cluster, timeout=60).raise_for_status()
-        for _ in range(4 * workers):  # connections meet workers by chance: all of them get to know the jobs
+        for _ in range(
+            4 * workers
+        ):  # connections reach workers at random, so repeat until all of them know the jobs
             sets = [{"device": d, "jobs": [j]} for d in DEVICES for j in JOBS]
             httpx.post(f"{self.base}/v1/predict/batch", json={"sets": sets}, timeout=600).raise_for_status()
         met = 0
@@ -164,7 +166,8 @@ def measure(folder: Path, options: argparse.Namespace, services: contextlib.Exit
         told = service("told")
         took = observe(told.base, bodies_of_known_jobs(options.observations), options.observations)
         told.load("/v1/predict", asked["seen"], 5)
-        # Until every worker has met what the posterior says of each pair of jobs, as before it the model had met the jobs.
+        # Until every worker has computed what the posterior needs for each pair of jobs, just as the jobs
+        # were requested before.
         told.load("/v1/predict", known[:_WARMING_SETS], 5)
         figures["observed"] = {"observations": options.observations, "taken_in_s": took}
         for name in LOADS:
@@ -187,7 +190,7 @@ def measure(folder: Path, options: argparse.Namespace, services: contextlib.Exit
 
 
 def _compared(plain: list[dict[str, Any]], told: list[dict[str, Any]]) -> dict[str, Any]:
-    """Both services' rates and processor times over all turns, and how the second's compare."""
+    """Rates and processor times of both services over all turns, with the ratio of the rates."""
     rates = [statistics.fmean(turn["requests_per_s"] for turn in side) for side in (plain, told)]
     cpu = [
         sum(t["service_cpu_ms_per_request"] * t["requests"] for t in side) / sum(t["requests"] for t in side)
@@ -228,7 +231,8 @@ def _cluster(chance: random.Random, gpus: int) -> dict[str, Any]:
 
 
 def observe(base: str, sets: list[dict[str, Any]], count: int) -> float:
-    """Report `count` step times of `sets` in turn, each the predicted one times a random factor; how long that took."""
+    """Report `count` step times of `sets` in turn, each the prediction times a random factor; return the
+    seconds it took."""
     chance = random.Random(5)
     started = time.monotonic()
     told = list(itertools.islice(itertools.cycle(sets), count))
@@ -245,7 +249,7 @@ def observe(base: str, sets: list[dict[str, Any]], count: int) -> float:
 
 
 def bodies_of_known_jobs(count: int) -> list[dict[str, Any]]:
-    """Almost so many different sets of a few jobs."""
+    """About `count` different sets of a few jobs."""
     chance = random.Random(11)
     return list({json.dumps(s): s for s in (_set(chance, JOBS, 4) for _ in range(count))}.values())
 
@@ -260,11 +264,12 @@ def _set(chance: random.Random, jobs: list[str], most: int = 3) -> dict[str, Any
 def start_wrk(
     folder: Path, url: str, bodies: list[Any], seconds: int, connections: int, salt: int | None = None
 ) -> subprocess.Popen[str]:
-    """POST `bodies` in turn, again and again, on so many connections.
+    """POST `bodies` repeatedly in turn on `connections` connections.
 
     Args:
-        salt: spaces behind each body, one more in every pass through them, so that the service has never seen these bytes; None:
-            the same bytes again and again.
+        salt: spaces after each body, one more in every pass, so that the service has never seen these bytes;
+            None: the same
+            bytes every time.
     """
     lines = folder / "bodies.txt"
     lines.write_text("\n".join(json.dumps(b) for b in bodies) + "\n")
@@ -275,7 +280,7 @@ def start_wrk(
 
 
 def wrk_result(wrk: subprocess.Popen[str]) -> dict[str, Any]:
-    """What wrk counted, when it is done; `p50_ms` and `p99_ms` are of all answers, refusals too."""
+    """Counts of wrk once it has finished; `p50_ms` and `p99_ms` are of all answers, refusals included."""
     output, _ = wrk.communicate()
     match = re.search(r"RESULT (\d+) (\d+) (\S+) (\S+) (\d+) (\d+)", output)
     if match is None:

@@ -30,7 +30,7 @@ PUBLISHED = {
 
 
 def reproduce(data: Path, only: str | None) -> list[dict[str, Any]]:
-    """Run the published workloads; calibration factors by model as the public simulator applies them."""
+    """Run the published workloads with calibration factors by model, as applied by the public simulator."""
     rows = []
     for name, (cluster, mean, p99, largest) in PUBLISHED.items():
         if only is not None and only != name:
@@ -67,9 +67,11 @@ def reproduce(data: Path, only: str | None) -> list[dict[str, Any]]:
 def programme(repeats: int = 5) -> dict[str, Any]:
     """One round at 2,048 GPUs (32 times the 64-GPU cluster): both formulations, to a gap of 1e-7.
 
-    The jobs are like those of `scale_32x`, where every job of a 64-GPU workload is there 32 times: goodput rows of a
-    concave speedup, most jobs with a present allocation. `alike`: copies have equal rows; `apart`: 5 % noise on each
-    goodput, so that no two rows are equal.
+    The jobs are like those of `scale_32x`, where every job of a 64-GPU workload occurs 32 times: goodput rows
+    of a concave
+    speedup, most jobs with a current allocation. `alike`: copies have equal rows; `apart`: 5 % noise on each
+    goodput, so
+    that no two rows are equal.
     """
     from scheduling.sia.configurations import configurations
     from scheduling.sia.ilp import solve, solve_full, total_worth

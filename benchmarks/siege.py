@@ -36,7 +36,7 @@ NODE = {"nodes": [{"name": "a", "gpus": [{"id": "0", "device": "v100"}]}]}
 
 
 class Target:
-    """A running service and how it is asked."""
+    """A running service and ways to query it."""
 
     def __init__(
         self, checkout: Path, folder: Path, workers: int, database: str | None = None, *options: str
@@ -46,7 +46,7 @@ class Target:
             self.port = probe.getsockname()[1]
         command = [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(self.port), "--workers", str(workers),
                    "--database", database or f"sqlite:///{folder}/store.db", "--log-level", "error", *options]  # fmt: skip
-        # Captured graphs are kept on disk: what is to be new must not be there.
+        # Captured graphs are cached on disk; those meant to be new must not be there.
         environment = os.environ | {
             "OMP_NUM_THREADS": "1",
             "PYTHONPATH": str(checkout),
@@ -73,7 +73,7 @@ class Target:
     def seconds(
         self, method: str, path: str, body: Any = None, most: float = 30.0, **headers: str
     ) -> tuple[float, int]:
-        """How long an answer took, and its status; 0 where none came."""
+        """Duration of a request and its status; 0 if there was no answer."""
         started = time.monotonic()
         try:
             status = self.ask(method, path, body, most, **headers).status_code
@@ -82,7 +82,7 @@ class Target:
         return time.monotonic() - started, status
 
     def meanwhile(self, attack: Callable[[], Any], most: float = 60.0) -> str:
-        """Run `attack` in a thread; the slowest answer of health and of a known set until it ends."""
+        """Run `attack` in a thread; return the slowest answers of health and of a known set until it ends."""
         thread = threading.Thread(target=attack, daemon=True)
         thread.start()
         worst = {"/v1/health/live": 0.0, "/v1/predict": 0.0}
@@ -98,10 +98,10 @@ class Target:
 
 
 def siege(target: Target, only: str) -> dict[str, str]:
-    """Every item that starts with `only`, the gentle ones first; each value says what happened."""
+    """Run every item that starts with `only`, gentle ones first; each value says what happened."""
     items: dict[str, str] = {}
     deadline, met = time.monotonic() + 300, 0
-    # Connections meet workers by chance, and the first capture of each imports for seconds.
+    # Connections reach workers at random, and the first capture of each imports for seconds.
     while met < 8 and time.monotonic() < deadline:
         met += target.seconds("POST", "/v1/predict", SET, most=60)[1] == 200
     for name, attack in (
@@ -220,7 +220,7 @@ def mixed_load(target: Target) -> str:
 
 
 def twice_the_rated_load(_target: Target) -> str:
-    """Of a service of its own; the version in this checkout."""
+    """Use a service of its own, always with the version in this checkout."""
     from benchmarks import overload
 
     figures = overload.run(6)

@@ -51,7 +51,7 @@ def main() -> None:
 
 
 def whole_gpus(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """A GPU a node; all daemons end with `stack`."""
+    """One GPU per node; all daemons end with `stack`."""
     start_slurm(folder, stack, NODES)
     figures: dict[str, Any] = {"nodes": {node.name: node.gpus for node in NODES}}
     figures["slurm alone"] = [job("")]
@@ -68,7 +68,7 @@ def whole_gpus(folder: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def slices(folder: Path, stack: ExitStack) -> dict[str, Any]:
-    """A card cut by MIG: jobs with a slice of their own, then jobs that share."""
+    """A card partitioned by MIG: jobs with a slice of their own, then jobs that share."""
     start_slurm(folder, stack, MIG_NODES)
     figures: dict[str, Any] = {"nodes": {node.name: node.gpus for node in MIG_NODES}}
     figures["slurm alone"] = [job("", gres="gpu:1")]
@@ -92,7 +92,7 @@ def slices(folder: Path, stack: ExitStack) -> dict[str, Any]:
 
 
 def meet(url: str, nodes: list[SlurmNode]) -> None:
-    """Let the service capture the jobs' models, so that a busy machine does not make the first answers late."""
+    """Let the service capture the jobs' models, so that a busy machine does not delay the first answers."""
     for gpu in {gpu for node in nodes for gpu in node.gpus}:
         card, profile = split_type(gpu)
         device = get_device(f"{card}:mig={profile}" if profile else card).name
@@ -104,7 +104,8 @@ def meet(url: str, nodes: list[SlurmNode]) -> None:
 
 
 def job(comment: str, gres: str = "shard:1") -> dict[str, Any]:
-    """Submit a job that sleeps; where it started, after how long, what the door told of it, and whether Slurm did so."""
+    """Submit a job that sleeps; return where and how late it started, the door's message, and whether Slurm
+    followed it."""
     started = time.monotonic()
     extra = [f"--comment={comment}"] if comment else []
     number = output(

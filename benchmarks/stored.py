@@ -39,7 +39,8 @@ DEVICES = ("v100", "p100", "t4")
 async def load(
     port: int, bodies: Iterator[tuple[str, str, Any]], connections: int
 ) -> tuple[Counter[int], list[float]]:
-    """Ask all of `bodies` (method, path, JSON); how often each status came, and the seconds of each answer."""
+    """Send all of `bodies` (method, path, JSON); return the count of each status and the seconds of each
+    answer."""
     statuses: Counter[int] = Counter()
     seconds: list[float] = []
 
@@ -63,7 +64,7 @@ async def load(
 
 
 def busy(target: Target) -> float:
-    """Processor seconds that the service has used, its processes together."""
+    """Processor seconds used by all processes of the service together."""
     parent = psutil.Process(target.process.pid)
     return sum(sum(p.cpu_times()[:2]) for p in [parent, *parent.children(recursive=True)])
 
@@ -84,7 +85,8 @@ def measured(target: Target, bodies: Iterator[tuple[str, str, Any]], connections
 
 
 def meet(target: Target) -> None:
-    """Let the workers meet the jobs, as in a service that runs; connections meet workers by chance."""
+    """Request the jobs so that all workers know them, as in a running service; connections reach workers at
+    random."""
     for job in JOBS:
         answered, deadline = 0, time.monotonic() + 600
         while answered < 4:
@@ -96,14 +98,14 @@ def meet(target: Target) -> None:
 
 
 def until(seconds: float, make: Callable[[], tuple[str, str, Any]]) -> Iterator[tuple[str, str, Any]]:
-    """Requests for so many seconds."""
+    """Yield requests for `seconds` seconds."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         yield make()
 
 
 def reserved(target: Target, options: argparse.Namespace) -> dict[str, Any]:
-    """Placements of jobs in turn on a cluster that fills."""
+    """Place jobs in turn on a cluster that fills up."""
     gpus = [{"device": device, "count": 4} for device in DEVICES[:2]]
     nodes = [{"name": "n", "count": options.gpus // 8, "gpus": gpus}]
     target.ask("PUT", "/v1/cluster", {"nodes": nodes}).raise_for_status()
@@ -121,7 +123,7 @@ def reserved(target: Target, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def large(target: Target, options: argparse.Namespace) -> dict[str, Any]:
-    """One job among 100,000 GPUs in 10,000 states: asked alone, and while nodes change."""
+    """Place one job among 100,000 GPUs in 10,000 states, on its own and while nodes change."""
     rng = random.Random(1)
     gpus = [
         {"device": DEVICES[k % 3], "tenants": [{"job": rng.choice(JOBS), "iterations_left": rng.randint(100, 100_000)}
@@ -147,7 +149,7 @@ def large(target: Target, options: argparse.Namespace) -> dict[str, Any]:
         return "PUT", f"/v1/cluster/nodes/{extra[k]['name']}", {"gpus": extra[k]["gpus"]}
 
     figures["node_updates"] = measured(target, iter([node(k) for k in range(200)]), 1)
-    # A GPU more, and then one less again: the inventory changes each time.
+    # One GPU more, then one less: the inventory changes every time.
     one_more = [(*node(k)[:2], {"gpus": [*extra[k]["gpus"], {"device": "v100"}]}) for k in range(200)]
     figures["node_changes"] = measured(target, itertools.chain(one_more, [node(k) for k in range(200)]), 1)
     mixed = [node(k % 200) if k % 5 == 0 else job() for k in range(500)]

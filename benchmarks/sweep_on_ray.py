@@ -35,7 +35,7 @@ KILL_AFTER = 12  # runs
 
 
 def carry_out(cluster: Any, seeds: int, out: Path) -> dict[str, Any]:
-    """The command, and a node killed by SIGKILL once some runs are stored."""
+    """Run the command, and kill a node by SIGKILL once some runs are stored."""
     command = [
         str(Path(sys.executable).with_name("cotenant")), "compare", "--trace", TRACE, "--cluster", CLUSTER,
         "--policies", ",".join(POLICIES), "--ray", "--seeds", str(seeds),
@@ -78,7 +78,7 @@ def carry_out(cluster: Any, seeds: int, out: Path) -> dict[str, Any]:
 
 
 def differences(runs: list[dict[str, Any]]) -> int:
-    """How many runs of the first two seeds are not as in one process."""
+    """Number of runs of the first two seeds that differ from those of one process."""
     alone = run_all(ScenarioSpec(TRACE, CLUSTER), POLICIES, seeds=2, loads=LOADS)
     known = {(run["policy"], run["seed"], run["load"]): run["mean_jct_s"] for run in runs}
     return sum(

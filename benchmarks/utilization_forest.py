@@ -30,7 +30,7 @@ TREES = 40
 
 
 def main() -> None:
-    """Print and write mean absolute errors, in share of time."""
+    """Print and record mean absolute errors, as shares of time."""
     from datasets.sets import read_sets
 
     parser = argparse.ArgumentParser(prog="python -m benchmarks.utilization_forest", description=__doc__)
@@ -40,7 +40,7 @@ def main() -> None:
     colocation, solo = read_sets(options.tables)
     examples = examples_of(*(table[table.campaign == CAMPAIGN] for table in (colocation, solo)))
     config = NetworkConfig()
-    # The forest sees no embedding, so the encoder need not be fitted.
+    # The forest does not see the embedding, so the encoder need not be fitted.
     model = CotenantModel(
         config,
         (CAMPAIGN,),
