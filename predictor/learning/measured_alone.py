@@ -18,7 +18,7 @@ from msgspec import structs
 from predictor.examples.observations import Observation
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed, set_of
-from profiling.workload import ColocationSet, SoloProfile, Workload
+from profiling.workload import STEP_TIMES_S, ColocationSet, SoloProfile, Workload
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 # Device, whether the job ran in a MIG slice, job. Alone, time slicing and MPS are the same.
 Job = tuple[str, bool, Workload]
-Seen = Mapping[Job, tuple[SoloProfile, ...]]
 # Step times and memory are rounded to this in the log, utilisation as it is: below what a measurement repeats
 # to. With each new value all sets of the job are predicted anew.
 _GRID = 0.01
@@ -37,47 +36,27 @@ _NAMES = {
 }
 
 
-def seen_alone(seen: Seen, observations: Iterable[Observation]) -> Seen:
-    """What was seen of jobs alone, with those of `observations` whose SPECs do not state it.
-
-    Returns:
-        `seen` itself if there is nothing new.
-    """
-    new: dict[Job, list[SoloProfile]] = {}
-    for observation in observations:
-        if len(observation.colocation_set.workloads) > 1:
-            continue
-        workload, stated = observation.workload, observation.workload.solo
-        values = {name: getattr(observation, name) for name in _NAMES if getattr(stated, name) is None}
-        if any(value is not None for value in values.values()):
-            asked = observation.colocation_set
-            job = asked.device, asked.sharing == "mig", workload.without_solo()
-            new.setdefault(job, []).append(SoloProfile(**values))
-    if not new:
-        return seen
-    return {**seen, **{job: (*seen.get(job, ()), *profiles) for job, profiles in new.items()}}
-
-
 @dataclass(frozen=True, slots=True)
 class Alone:
-    """What was observed of a job alone, and how often."""
+    """What was observed of a job alone.
 
+    Attributes:
+        profiles: one per observation, without what the SPEC stated.
+        solo: their medians, rounded.
+    """
+
+    profiles: tuple[SoloProfile, ...]
     solo: SoloProfile
-    observations: int
 
     @classmethod
-    def of(cls, profiles: Sequence[SoloProfile]) -> Alone:
-        """Medians, rounded."""
+    def of(cls, profiles: tuple[SoloProfile, ...]) -> Alone:
+        """From at least one observation."""
         middle: dict[str, float] = {}
         for name in _NAMES:
             values = [value for profile in profiles if (value := getattr(profile, name)) is not None]
             if values:
-                middle[name] = median(values)
-        for name in middle.keys() - {"utilization_ratio"}:
-            middle[name] = math.exp(_GRID * round(math.log(middle[name]) / _GRID))
-        if "utilization_ratio" in middle:
-            middle["utilization_ratio"] = _GRID * round(middle["utilization_ratio"] / _GRID)
-        return cls(SoloProfile(**middle), len(profiles))
+                middle[name] = _rounded(name, median(values))
+        return cls(profiles, SoloProfile(**middle))
 
     def missing(self, workload: Workload) -> dict[str, float]:
         """What the job's SPEC does not state of it."""
@@ -88,18 +67,54 @@ class Alone:
         }
 
 
+def _rounded(name: str, value: float) -> float:
+    if name == "utilization_ratio":
+        return _GRID * round(value / _GRID)
+    rounded = math.exp(_GRID * round(math.log(value) / _GRID))
+    return min(max(rounded, STEP_TIMES_S[0]), STEP_TIMES_S[1]) if name == "step_time_s" else rounded
+
+
 class MeasuredAlone:
-    """What to tell the predictor.
+    """What was observed of jobs alone, to tell the predictor.
 
     Args:
-        seen: of jobs alone; nothing by default.
+        alone: by device and job; nothing by default. Unchanged.
     """
 
-    def __init__(self, seen: Seen | None = None) -> None:
-        self._alone = {job: Alone.of(profiles) for job, profiles in (seen or {}).items()}
+    def __init__(self, alone: Mapping[Job, Alone] | None = None) -> None:
+        self._alone = alone or {}
 
     def __len__(self) -> int:
         return len(self._alone)
+
+    @property
+    def unstated_steps(self) -> int:
+        """Number of observations without a step time of their own, because the SPEC stated it."""
+        return sum(p.step_time_s is None for alone in self._alone.values() for p in alone.profiles)
+
+    def observed(self, observations: Iterable[Observation]) -> MeasuredAlone:
+        """The same after further observations: of those of jobs alone, what their SPECs do not state.
+
+        Returns:
+            this object if they add nothing.
+        """
+        new: dict[Job, list[SoloProfile]] = {}
+        for observation in observations:
+            if len(observation.colocation_set.workloads) > 1:
+                continue
+            workload, stated = observation.workload, observation.workload.solo
+            values = {name: getattr(observation, name) for name in _NAMES if getattr(stated, name) is None}
+            if any(value is not None for value in values.values()):
+                asked = observation.colocation_set
+                job = asked.device, asked.sharing == "mig", workload.without_solo()
+                new.setdefault(job, []).append(SoloProfile(**values))
+        if not new:
+            return self
+        more = {
+            job: Alone.of((*(self._alone[job].profiles if job in self._alone else ()), *profiles))
+            for job, profiles in new.items()
+        }
+        return MeasuredAlone({**self._alone, **more})
 
     def of(self, device: str, sharing: str, workload: Workload) -> Alone | None:
         """What was observed of a job alone; None if nothing was that its SPEC does not state."""
@@ -144,7 +159,8 @@ class MeasuredAlone:
             named.append(structs.replace(member, job=str(workload)))
             what = [_NAMES[name] for name in _NAMES if name in alone.missing(workload)]
             words = " and ".join(filter(None, (", ".join(what[:-1]), what[-1])))
-            times = "once" if alone.observations == 1 else f"{alone.observations} times"
+            count = len(alone.profiles)
+            times = "once" if count == 1 else f"{count} times"
             reasons.append(
                 f"{workload.model}: its {words} alone on {asked.device}, observed {times}, replaced "
                 f"the prediction"
@@ -181,7 +197,7 @@ class MeasuredAlone:
             kept: the rows that matter.
             known: numbers the members.
             predictor: asked about rows that have changed.
-            earlier: the result for fewer observations, or `seen` with no rows.
+            earlier: the result for fewer observations, which saves time and changes nothing.
         """
         if not self._alone:
             return seen

@@ -23,7 +23,7 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrected import Basis, Corrector, shifted
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
-from predictor.learning.measured_alone import MeasuredAlone, Seen, seen_alone
+from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
 from predictor.learning.pair_answers import PairAnswers
@@ -72,7 +72,7 @@ class Posterior:
         self._prior = PriorVariance(self.config.parameters)
         self._corrector = Corrector(self.config.parameters)
         self._observed = self._told = Observed.nothing()
-        self._alone: Seen = {}
+        self._alone = MeasuredAlone()
         self._state: State | None = None
         self._earlier: Process | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
@@ -81,12 +81,11 @@ class Posterior:
 
     def __len__(self) -> int:
         """Number of observations taken in."""
-        other = sum(p.step_time_s is None for profiles in self._alone.values() for p in profiles)
-        return int(self._observed.count.sum()) + other
+        return int(self._observed.count.sum()) + self._alone.unstated_steps
 
     @property
     def _knows_nothing(self) -> bool:
-        return not len(self._observed) and not self._alone
+        return not len(self._observed) and not len(self._alone)
 
     @property
     def version(self) -> str:
@@ -104,7 +103,7 @@ class Posterior:
             key = key_of(observation)
             if key[3] or self.learns_solo(key[2]):
                 new.setdefault(key, []).append(math.log(observation.step_time_s))
-        alone = seen_alone(self._alone, kept) if self.config.learn_solo else self._alone
+        alone = self._alone.observed(kept) if self.config.learn_solo else self._alone
         if not new and alone is self._alone:
             return
         self._observed, self._alone = self._with(list(new)).told(new), alone
@@ -203,7 +202,7 @@ class Posterior:
         if state is None:
             state = self._state = State.of(
                 self.predictor, self._observed, self._known, self.config, self._earlier, self._told,
-                MeasuredAlone(self._alone),
+                self._alone,
                 shifts=lambda process, rows: Shifts(
                     PairAnswers(process, self._prior, self._known), self._observed, rows, self._labels
                 ),

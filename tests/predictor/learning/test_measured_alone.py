@@ -8,10 +8,10 @@ import pytest
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
-from predictor.learning.measured_alone import MeasuredAlone, seen_alone
+from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
-from profiling.workload import ColocationSet, SoloProfile, Workload
+from profiling.workload import STEP_TIMES_S, ColocationSet, SoloProfile, Workload
 
 SLOW, OTHER, THIRD = (Workload(name, 16) for name in ("alpha", "beta", "gamma"))
 ALONE, PAIR = ColocationSet("v100", (SLOW,)), ColocationSet("v100", (SLOW, OTHER))
@@ -81,7 +81,7 @@ def test_a_step_time_that_the_spec_states_stands(predictor: Predictor) -> None:
 
 def test_slices_of_a_gpu_are_not_taken_for_all_of_it(predictor: Predictor) -> None:
     alone = ColocationSet("v100", (SLOW,), "mps")
-    measured = MeasuredAlone(seen_alone({}, [Observation(alone, 0, 0.1)]))
+    measured = MeasuredAlone().observed([Observation(alone, 0, 0.1)])
     assert measured.of("v100", "mps", SLOW) == measured.of("v100", "time-slice", SLOW) is not None
     assert measured.of("v100", "mig", SLOW) is None is measured.of("p100", "mps", SLOW)
 
@@ -161,3 +161,9 @@ def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predi
         np.testing.assert_allclose(same.predict_arrays([asked]).step_time_s, expected.step_time_s)
         rows = same.rows([asked])
         np.testing.assert_allclose(same.predict_rows(rows, "time-slice").step_time_s, expected.step_time_s)
+
+
+@pytest.mark.parametrize("step_time_s", STEP_TIMES_S)
+def test_rounding_leaves_the_longest_and_shortest_steps_possible(step_time_s: float) -> None:
+    measured = MeasuredAlone().observed([Observation(ALONE, 0, step_time_s)])
+    assert measured.told("v100", "time-slice", SLOW).solo.step_time_s == step_time_s
