@@ -30,9 +30,9 @@ if TYPE_CHECKING:
 
 FORMAT, VERSION = "cotenant-feedback", 1
 CAMPAIGN = "feedback"
-# Unmeasured models are predicted to within a factor of 3. A value this far off has another unit or belongs to
-# another job, and would distort every answer about its job.
 MOST_OFF = 100.0
+"""Unmeasured models are known to a factor of 3; a value this far off has another unit or belongs to another job, and would
+shift every answer about its job."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,23 +223,30 @@ def stored(store: Path | str) -> list[Observation]:
     return result
 
 
+def check_new(store: Path | str, observations: Sequence[Observation]) -> None:
+    """Raise `ConflictError` if exactly these observations were added to `store` before."""
+    if _digest(observations) in _body(Path(store))["batches"]:
+        raise ConflictError(
+            "these observations are already recorded", hint="send every observation only once"
+        )
+
+
 def keep(store: Path | str, observations: Sequence[Observation]) -> None:
     """Add observations to `store` atomically.
 
     Raises:
         ConflictError: exactly these were added before; nothing is changed.
     """
-    target = Path(store)
-    body = _body(target)
-    new = [o.to_mapping() for o in observations]
-    digest = hashlib.sha256(json.dumps(new, sort_keys=True).encode()).hexdigest()
-    if digest in body["batches"]:
-        raise ConflictError(
-            "these observations are already recorded", hint="send every observation only once"
-        )
-    body["observations"] += new
-    body["batches"].append(digest)
-    write_json(target, body)
+    check_new(store, observations)
+    body = _body(Path(store))
+    body["observations"] += [o.to_mapping() for o in observations]
+    body["batches"].append(_digest(observations))
+    write_json(store, body)
+
+
+def _digest(observations: Sequence[Observation]) -> str:
+    batch = json.dumps([o.to_mapping() for o in observations], sort_keys=True)
+    return hashlib.sha256(batch.encode()).hexdigest()
 
 
 def _body(path: Path) -> dict[str, Any]:
@@ -309,6 +316,25 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
             )  # fmt: skip
     alone_rows = [{**origin, **_columns(d, w), **v, "gpus": 1} for (d, w), v in solo.items() if v]
     return make_table("colocation", rows), make_table("solo", alone_rows)
+
+
+def write_training_tables(observations: Sequence[Observation], directory: Path | str) -> dict[str, int]:
+    """Write `training_tables` to a folder of tables. They replace rows of earlier observations; rows of other sources stay.
+
+    Returns:
+        number of rows by table. Where all are 0, nothing is written.
+
+    Raises:
+        InputError: a table of `directory` is damaged; nothing is written.
+        ConflictError: another process holds the folder for minutes.
+    """
+    from datasets.importers import write_source
+
+    tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
+    kept = {name: frame for name, frame in tables.items() if len(frame)}
+    if kept:
+        write_source(CAMPAIGN, kept, directory)
+    return {name: len(frame) for name, frame in tables.items()}
 
 
 def _in_order(observation: Observation) -> tuple[ColocationSet, int]:

@@ -258,8 +258,7 @@ def export_observations(
 
     Example: `cotenant data export-observations --database sqlite:///cotenant.db -o data/`
     """
-    from datasets.importers import write_source
-    from predictor.examples.observations import CAMPAIGN, training_tables
+    from predictor.examples.observations import write_training_tables
     from profiling.errors import InputError
     from serving.store import Store, check_exists
     from serving.store.observations import read_stored
@@ -272,15 +271,12 @@ def export_observations(
         typer.echo(
             f"note: {len(refused)} of {len(stored)} were skipped, the first: {refused[0].message}", err=True
         )
-    tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
-    kept = {name: frame for name, frame in tables.items() if len(frame)}
-    if kept:
-        write_source(CAMPAIGN, kept, out)
-    counts = {"observations": len(observations), **{name: len(frame) for name, frame in tables.items()}}
+    written = write_training_tables(observations, out)
+    kept = any(written.values())
     if json:
-        print_json({**counts, "directory": str(out)})
+        print_json({"observations": len(observations), **written, "directory": str(out)})
     else:
-        rows = ", ".join(f"{len(frame)} rows of {name}" for name, frame in tables.items())
+        rows = ", ".join(f"{count} rows of {name}" for name, count in written.items())
         where = f" in {out}" if kept else ""
         typer.echo(f"{len(observations)} observations: {rows}{where}")
     if observations and not kept:

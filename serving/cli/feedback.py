@@ -27,7 +27,10 @@ def command(
     ] = None,
     rows: Annotated[
         Path | None,
-        typer.Option(help="Folder for the observations as tidy tables, for `cotenant train --data`."),
+        typer.Option(
+            help="Add the observations as rows to this folder of tables, for `cotenant train --data`; rows of "
+            "other sources are kept."
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -40,14 +43,14 @@ def command(
     from dataclasses import asdict
     from math import exp
 
-    from datasets.tables import write_table
     from predictor.examples.observations import (
+        check_new,
         check_plausible,
         default_store,
         keep,
         read_observations,
         stored,
-        training_tables,
+        write_training_tables,
     )
 
     target, new = store or default_store(), read_observations(file)
@@ -69,12 +72,10 @@ def command(
     posterior = Posterior(predictor)
     posterior.observe(told)
     drift, corrections = drift_of(posterior, told), posterior.to_json()
+    check_new(target, new)
+    # Rows first: should they fail, the observations are not yet recorded, and the command can be repeated.
+    written = {} if rows is None else write_training_tables(told, rows)
     keep(target, new)
-    written = {}
-    if rows is not None:
-        for name, frame in zip(("colocation", "solo"), training_tables(told), strict=True):
-            write_table(rows, name, frame)
-            written[name] = len(frame)
     result = {
         "model_version": predictor.version,
         "store": str(target),

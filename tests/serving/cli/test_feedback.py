@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import io
 import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
-from datasets.tables import read_table
+from datasets.tables import read_table, write_table
+from datasets.user_files import template
 from tests.serving.cli.checkpoint import folder, run
 
 __all__ = ["folder"]
@@ -42,6 +45,32 @@ def test_what_was_seen_corrects_the_next_answer(
     assert code == 2
     assert "already recorded" in err
     assert len(json.loads(store.read_text())["observations"]) == 6
+
+
+def test_rows_of_other_sources_stay(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also where the rows cannot be added, which leaves the observations unrecorded, so that they can be sent again."""
+    tables, store = tmp_path / "tables", tmp_path / "feedback.json"
+    write_table(tables, "colocation", pd.read_csv(io.StringIO(template())))
+    body = [{"device": "v100", "jobs": list(JOBS), "job": JOBS[0], "step_time_s": 0.02}]
+    (tmp_path / "seen.json").write_text(json.dumps(body))
+    give = (
+        "feedback",
+        tmp_path / "seen.json",
+        "--model",
+        folder / "model",
+        "--store",
+        store,
+        "--rows",
+        tables,
+    )
+    (tables / "solo.parquet").write_text("damaged")
+    assert run(capsys, *give)[0] == 2
+    assert not store.exists()
+    (tables / "solo.parquet").unlink()
+    code, out, _ = run(capsys, *give)
+    assert code == 0
+    assert "2 rows of colocation" in out
+    assert read_table(tables, "colocation").source.tolist() == ["mine", "mine", "feedback", "feedback"]
 
 
 def test_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
