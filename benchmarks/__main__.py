@@ -6,6 +6,8 @@ import argparse
 import subprocess
 import sys
 
+from profiling.command_line import errors_as_lines
+
 # Name -> what it measures.
 SELF_CONTAINED = {
     "predict": "speed of predictions",
@@ -93,4 +95,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    raise SystemExit(main())
+    with errors_as_lines("benchmarks"):
+        raise SystemExit(main())

@@ -6,12 +6,10 @@ campaign`.
 
 from __future__ import annotations
 
-import sys
-
 import typer
 
 from profiling.campaign.console import export, run, status
-from profiling.errors import CotenantError
+from profiling.command_line import errors_as_lines
 from profiling.notes import warnings_as_notes
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False, help="Measure jobs on this machine.")
@@ -24,20 +22,8 @@ app.add_typer(campaign, name="campaign")
 
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; a `CotenantError` or an unusable file becomes one line on stderr and an exit code."""
-    try:
-        with warnings_as_notes():
-            app(args=arguments)
-    except CotenantError as error:
-        print(f"profiling: {error.message}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
-    except OSError as error:
-        if error.filename is None:  # not about a file, so a bug
-            raise
-        print(
-            f"profiling: {error.filename} cannot be read or written: got {error.strerror}. Name another.",
-            file=sys.stderr,
-        )
-        raise SystemExit(2) from None
+    with errors_as_lines("profiling"), warnings_as_notes():
+        app(args=arguments)
 
 
 if __name__ == "__main__":

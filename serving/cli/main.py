@@ -7,12 +7,11 @@ takes seconds to import.
 from __future__ import annotations
 
 import sys
-import traceback
 from typing import Annotated
 
 import typer
 
-from profiling.errors import CotenantError
+from profiling.command_line import errors_as_lines
 from profiling.notes import warnings_as_notes
 from serving.cli.lazy import LazyGroup
 from serving.cli.lists import fold_lists
@@ -55,26 +54,9 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; a `CotenantError` or an unusable file becomes one line on stderr and an exit code."""
     given = sys.argv[1:] if arguments is None else arguments
-    try:
-        # Set explicitly, because train.py calls this too and `train.py train` is not a command.
-        with warnings_as_notes():
-            app(args=fold_lists([word for word in given if word != DEBUG]), prog_name="cotenant")
-    except CotenantError as error:
-        if DEBUG in given:
-            traceback.print_exception(error)
-        print(f"cotenant: {error.message}", file=sys.stderr)
-        raise SystemExit(error.exit_code) from None
-    except BrokenPipeError:
-        raise SystemExit(141) from None
-    except OSError as error:
-        if error.filename is None:  # not about a file, so a bug
-            raise
-        path = error.filename if error.filename2 is None else error.filename2
-        print(
-            f"cotenant: {path} cannot be read or written: got {error.strerror}. Name another.",
-            file=sys.stderr,
-        )
-        raise SystemExit(2) from None
+    # Set explicitly, because train.py calls this too and `train.py train` is not a command.
+    with errors_as_lines("cotenant", DEBUG in given), warnings_as_notes():
+        app(args=fold_lists([word for word in given if word != DEBUG]), prog_name="cotenant")
 
 
 if __name__ == "__main__":

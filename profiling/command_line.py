@@ -1,0 +1,80 @@
+"""How a command ends: errors that a user can fix are one line on stderr, and a closed pipe is no error."""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Iterator
+
+from profiling.errors import CotenantError
+
+CLOSED_PIPE = 141
+"""Exit code after the reader of stdout has gone, as in `... | head`: that of a process that SIGPIPE ended."""
+
+_FULL = (errno.ENOSPC, errno.EDQUOT)
+
+
+@contextlib.contextmanager
+def errors_as_lines(program: str, debug: bool = False) -> Iterator[None]:
+    """End the process with one line on stderr and an exit code, where the block raises for something that its user can fix.
+
+    A `CotenantError` gives its own exit code, an unusable file 2, a closed pipe `CLOSED_PIPE`. All others pass.
+
+    Args:
+        program: begins the line.
+        debug: also show the traceback of a `CotenantError`.
+    """
+    try:
+        with _flushed():
+            yield
+    except CotenantError as error:
+        if debug:
+            traceback.print_exception(error)
+        _end(program, error.message, error.exit_code)
+    except BrokenPipeError:
+        _end_closed_pipe()
+    except OSError as error:
+        if error.filename is not None:
+            path = error.filename if error.filename2 is None else error.filename2
+            _end(program, f"{path} cannot be read or written: got {error.strerror}. Name another.", 2)
+        if error.errno in _FULL:  # a file would have a name, so it is the output
+            _discard_output()
+            _end(program, f"the output cannot be written: got {error.strerror}.", 2)
+        raise  # not about a file, so a bug
+    except SystemExit as end:
+        # typer and rich make 1 of a closed pipe, which means a negative answer here.
+        if isinstance(end.__context__, BrokenPipeError):
+            _end_closed_pipe()
+        raise
+
+
+@contextlib.contextmanager
+def _flushed() -> Iterator[None]:
+    """Write what is buffered for stdout now: the interpreter, at its end, reports an error of its own where it cannot."""
+    try:
+        yield
+    except SystemExit:
+        sys.stdout.flush()
+        raise
+    sys.stdout.flush()
+
+
+def _end(program: str, message: str, code: int) -> None:
+    print(f"{program}: {message}", file=sys.stderr)
+    raise SystemExit(code) from None
+
+
+def _end_closed_pipe() -> None:
+    _discard_output()
+    raise SystemExit(CLOSED_PIPE) from None
+
+
+def _discard_output() -> None:
+    """Let what is still buffered for stdout go nowhere; writing it at the end of the interpreter would fail again."""
+    with contextlib.suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
