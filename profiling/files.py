@@ -56,6 +56,28 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
     return target
 
 
+def check_folder(folder: Path | str) -> None:
+    """Make sure that files can be written to `folder` (missing folders are made later), before work that may take hours.
+
+    Raises:
+        InputError: it is a file or below one, or not the user's to write.
+    """
+    path = Path(folder).absolute()
+    nearest = next(one for one in (path, *path.parents) if one.exists())
+    if not nearest.is_dir():
+        raise InputError(
+            f"{folder} cannot be a folder",
+            expected="a folder, or a name for a new one",
+            got=f"{nearest}, a file",
+        )
+    if not os.access(nearest, os.W_OK | os.X_OK):
+        raise InputError(
+            f"{folder} cannot be written to",
+            expected="a folder of your own",
+            got=f"no right to write to {nearest}",
+        )
+
+
 @contextlib.contextmanager
 def only_writer(folder: Path | str, wait_s: float = _PATIENCE_S) -> Iterator[None]:
     """Prevent other processes from changing `folder` between reading its files and writing them.

@@ -22,7 +22,7 @@ from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, new_sets
 from predictor.training.run import described, flat, learned_sets, log_scores, training_tables
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
-from profiling.files import write_json, write_whole
+from profiling.files import check_folder, write_json, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -57,8 +57,9 @@ def fine_tune_run(
         those that the base was trained on), `run_id`, `tracking_uri`.
 
     Raises:
-        InputError: see `fine_tune`.
+        InputError: nothing can be written to `out`; or see `fine_tune`.
     """
+    check_folder(out)
     config = config or FineTuning()
     base = load_predictor(base_name)
     colocation, solo = training_tables(data, bundled=False, own_use=own_use)

@@ -30,7 +30,7 @@ _PACKAGES = ("profiling", "datasets", "models", "predictor")
 
 
 class Progress:
-    """Progress of a run.
+    """Progress of a run. As a context manager it removes the files at the end of the run.
 
     Args:
         folder: folder for the files; None stores nothing.
@@ -107,9 +107,12 @@ class Progress:
             self._write(name, {k: torch.from_numpy(np.ascontiguousarray(v)) for k, v in made.items()}, {})
         return made
 
-    def finish(self) -> None:
-        """Remove the files after the run."""
-        if self.folder is not None:
+    def __enter__(self) -> Progress:
+        return self
+
+    def __exit__(self, failed: type[BaseException] | None, *_: object) -> None:
+        """Remove the files after the run; after one that failed, if they hold nothing to go on from."""
+        if self.folder is not None and (failed is None or not any(self.folder.glob("*.safetensors"))):
             shutil.rmtree(self.folder, ignore_errors=True)
 
     def _path(self, name: str) -> Path:

@@ -17,7 +17,7 @@ from predictor.predictor import Predictor
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
-from profiling.files import only_writer, write_json, write_whole
+from profiling.files import check_folder, only_writer, write_json, write_whole
 from profiling.names import one_of
 
 if TYPE_CHECKING:
@@ -166,8 +166,10 @@ def train_run(
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
 
     Raises:
+        InputError: nothing can be written to `out`; or see `training_tables`.
         ConflictError: another training is writing to `out`.
     """
+    check_folder(out)
     colocation, solo = training_tables(data, bundled, own_use)
     graph_source = None if graphs is None else read_graphs(graphs)
     target = out.resolve()
@@ -181,6 +183,7 @@ def train_run(
     assert progress.folder is not None
     with (
         only_writer(progress.folder, 0),
+        progress,
         tracked(tracking_uri, experiment, name, *kept, system_metrics) as mlflow,
     ):
         run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()
@@ -206,7 +209,6 @@ def train_run(
         from predictor.fitted.mlflow_registry import log_predictor
 
         log_predictor(out, colocation)
-    progress.finish()
     return {
         "model_version": predictor.version,
         "comparison": comparison,

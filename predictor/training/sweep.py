@@ -28,7 +28,7 @@ from predictor.training.progress import fingerprint
 from predictor.training.run import flat
 from predictor.training.tracking import tracked
 from profiling.errors import InputError, UnavailableError
-from profiling.files import write_whole
+from profiling.files import check_folder, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -71,7 +71,7 @@ def sweep(
 
     Raises:
         UnavailableError: Optuna is not installed.
-        InputError: there are fewer architectures than folds, or `trials` is below 1.
+        InputError: there are fewer architectures than folds, `trials` is below 1, or a file cannot be written.
     """
     try:
         import optuna
@@ -82,6 +82,10 @@ def sweep(
         ) from None
     if trials < 1:
         raise InputError("number of trials is out of range", expected="an integer from 1", got=trials)
+    for file in (study_file, *([out] if out is not None else [])):
+        check_folder(file.parent)
+        if file.is_dir():
+            raise InputError(f"{file} is a folder", expected="a name for a file")
     examples = examples_of(colocation, solo)
     groups = inner_groups(examples, folds)
     optuna.logging.set_verbosity(optuna.logging.WARNING)

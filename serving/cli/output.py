@@ -79,8 +79,8 @@ def job_cell(spec: str) -> str:
 
 
 def progress() -> Any:
-    """A rich progress bar on stderr: spinner, text, bar, count, elapsed and remaining time; silent if not a
-    terminal."""
+    """A rich progress bar on stderr: spinner, text, bar, count, elapsed and remaining time; a line every half
+    minute if not a terminal."""
     from rich.console import Console
     from rich.progress import (
         BarColumn,
@@ -93,6 +93,10 @@ def progress() -> Any:
     )
 
     screen = Console(stderr=True)
+    if not screen.is_terminal:
+        from serving.cli.progress_lines import ProgressLines
+
+        return ProgressLines()
     return Progress(
         SpinnerColumn(),
         TextColumn("{task.description}"),
@@ -102,5 +106,4 @@ def progress() -> Any:
         TimeRemainingColumn(),
         console=screen,
         transient=True,
-        disable=not screen.is_terminal,  # it would leave an empty line
     )

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.training_progress import resumable
 
 
 def command(
@@ -60,11 +61,11 @@ def command(
     from predictor.training.sweep import sweep
 
     network, training = load_config(config, seed)
-    with progress() as bar:
+    with resumable(), progress() as bar:
         task = bar.add_task("sweep", total=trials)
 
         def follow(done: int, of: int, error: float, least: float) -> None:
-            text = f"sweep: trial {done} of {of}, {error:.2f} % (best {least:.2f} %)"
+            text = f"sweep, last trial {error:.2f} % (best {least:.2f} %)"
             bar.update(task, description=text, completed=done, total=of)
 
         result = sweep(

@@ -9,7 +9,7 @@ import typer
 
 from profiling.errors import InputError
 from serving.cli.output import JsonFlag, console, plain_table, print_json
-from serving.cli.training_progress import reporting
+from serving.cli.training_progress import reporting, resumable
 
 
 def command(
@@ -87,7 +87,7 @@ def command(
     from predictor.training.run import load_config, planned_steps, train_run
 
     network, training = load_config(config, seed)
-    with reporting("train", planned_steps(training)) as report:
+    with resumable(), reporting("train", planned_steps(training)) as report:
         result = train_run(
             data,
             out,

@@ -95,6 +95,16 @@ def reporting(title: str, expected: int = 0) -> Iterator[Callable[[str, int, int
         yield report
 
 
+@contextmanager
+def resumable() -> Iterator[None]:
+    """Say what to do next where Ctrl-C or SIGTERM stops the block."""
+    try:
+        yield
+    except (KeyboardInterrupt, SystemExit):
+        typer.echo("stopped; repeat the command to resume", err=True)
+        raise
+
+
 def _left(clock: StageClock) -> str:
     if clock.fraction is None or clock.left_s is None:
         return ""

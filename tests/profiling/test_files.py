@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from profiling.files import write_whole
+from profiling.errors import InputError
+from profiling.files import check_folder, write_whole
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_file(
@@ -19,3 +20,20 @@ def test_a_full_disk_is_named_and_leaves_the_old_file(
     with pytest.raises(OSError, match=r"No space left.*graph\.json"):
         write_whole(target, "new")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_a_folder_that_cannot_be_written_to_is_found_before_it_is_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    check_folder(tmp_path)
+    check_folder(tmp_path / "a" / "b")
+    for name in ("file", "file/a"):
+        with pytest.raises(InputError, match=r"cannot be a folder: .*got .*file, a file"):
+            check_folder(tmp_path / name)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
+def test_a_folder_of_someone_else(tmp_path: Path) -> None:
+    tmp_path.chmod(0o500)
+    with pytest.raises(InputError, match="cannot be written to"):
+        check_folder(tmp_path / "a")

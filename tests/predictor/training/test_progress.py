@@ -122,8 +122,26 @@ def test_another_configuration_does_not_go_on(tmp_path: Path) -> None:
     same = progress_of(out, every_s=1e9)
     assert steps_until(out, progress=same) == [("network 1", 1)]
     assert same.resumed
-    same.finish()
+    with same:
+        pass
     assert not (tmp_path / "model.progress").exists()
+
+
+def failing_run(folder: Path, stages: int) -> None:
+    with Progress(folder, "x") as progress:
+        for number in range(stages):
+            progress.arrays(str(number), lambda: {"a": np.zeros(1)})
+        raise KeyboardInterrupt
+
+
+@pytest.mark.parametrize("stages", [0, 1])
+def test_a_failed_run_keeps_only_what_it_can_go_on_from(tmp_path: Path, stages: int) -> None:
+    folder = tmp_path / "model.progress"
+    folder.mkdir()
+    (folder / "mlflow_run.json").write_text("{}")
+    with pytest.raises(KeyboardInterrupt):
+        failing_run(folder, stages)
+    assert folder.exists() == (stages > 0)
 
 
 def test_fingerprint_is_of_data_and_configuration() -> None:

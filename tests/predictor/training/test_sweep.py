@@ -98,6 +98,15 @@ def test_a_killed_sweep_goes_on(
     assert result["best"]["mape_percent"] == pytest.approx(logged[0])
 
 
+def test_a_file_that_cannot_be_written_ends_a_sweep_before_its_first_trial(
+    measured: Tables, tmp_path: Path, store: str
+) -> None:
+    (tmp_path / "best.yaml").mkdir()
+    with pytest.raises(InputError, match=r"best\.yaml is a folder"):
+        run(measured, tmp_path, store, 1)
+    assert not (tmp_path / "study.db").exists()
+
+
 def test_a_second_sweep_on_a_study_leaves_the_trial_of_the_first_alone(
     measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -251,6 +251,17 @@ def test_a_second_training_into_a_folder_is_refused_while_the_first_runs(data: P
         quick_run(data, tmp_path / "model", store)
 
 
+def test_what_stops_a_run_at_its_begin_leaves_nothing(data: Path, tmp_path: Path) -> None:
+    """A name that cannot be a folder's would otherwise be found out after the training."""
+    (tmp_path / "file").write_text("")
+    for out in (tmp_path / "file", tmp_path / "file" / "model"):
+        with pytest.raises(InputError, match="cannot be a folder"):
+            quick_run(data, out, empty_store(tmp_path / "mlflow.db"))
+    with pytest.raises(InputError, match="store cannot be opened"):
+        quick_run(data, tmp_path / "model", f"sqlite:///{tmp_path}/nowhere/mlflow.db")
+    assert {path.name for path in tmp_path.iterdir()} == {"file", "mlflow.db"}
+
+
 def test_rows_that_are_all_bounds_teach_nothing(measured: Tables, tmp_path: Path) -> None:
     for name, table in zip(("colocation", "solo"), measured, strict=True):
         write_table(tmp_path, name, table.assign(censored=True) if name == "colocation" else table)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from serving.cli.training_progress import StageClock, reporting
+from serving.cli.training_progress import StageClock, reporting, resumable
 
 
 def test_lines_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
@@ -34,3 +34,12 @@ def test_time_left_does_not_count_what_was_done_before_a_kill() -> None:
     assert clock.fraction == pytest.approx(0.6)
     assert clock.left_s == pytest.approx(30.0 / 11 * 40)
     assert StageClock().left_s is None
+
+
+def test_a_stopped_command_says_that_it_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(KeyboardInterrupt), resumable():
+        raise KeyboardInterrupt
+    assert capsys.readouterr().err == "stopped; repeat the command to resume\n"
+    with pytest.raises(ValueError, match="else"), resumable():
+        raise ValueError("something else")
+    assert capsys.readouterr().err == ""
