@@ -97,9 +97,9 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
             )
             continue
         data[field.name], bad = _cells(field, frame[field.name].reset_index(drop=True))
-        faults.extend(Fault(row + 1, field.name, field.expected, repr(got)) for row, got in bad[:limit])
+        faults.extend(Fault(row + 1, field.name, field.expected, _shown(got)) for row, got in bad[:limit])
     contradictions = [
-        Fault(row + 1, column, f"{follows}, as the row's other columns say", repr(got))
+        Fault(row + 1, column, f"{follows}, as the row's other columns say", _shown(got))
         for row, column, follows, got in fill_derived(fields, data)[:limit]
     ]
     typed = pd.DataFrame(data)
@@ -119,7 +119,7 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
                 0 if pd.isna(case["index"]) else int(case["index"]) + 1,
                 str(case["column"]),
                 by_name[case["column"]].expected if case["column"] in by_name else str(case["check"]),
-                "nothing" if pd.isna(case["failure_case"]) else repr(case["failure_case"]),
+                "nothing" if pd.isna(case["failure_case"]) else _shown(case["failure_case"]),
             )
             for case in cases.to_dict("records")
         ]
@@ -130,6 +130,11 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
     told |= {(fault.row, fault.column) for fault in faults}
     faults += [fault for fault in contradictions if (fault.row, fault.column) not in told]
     return typed, sorted(faults, key=lambda f: (f.row, f.column))[:limit]
+
+
+def _shown(value: Any) -> str:
+    """A cell for people: `1.5`, not `np.float64(1.5)`."""
+    return repr(value.item() if hasattr(value, "item") else value)
 
 
 def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, Any]]]:

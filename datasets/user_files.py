@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from datasets.schema import TABLES, table_fields
 from datasets.tables import Fault, find_faults
 from profiling.errors import InputError
-from profiling.workload import LEAST_MEMORY_BYTES
+from profiling.workload import LEAST_MEMORY_BYTES, STEP_TIMES_S
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,12 @@ _RATIO_APART = 0.2
 # Larger than noise explains: a slowdown, or a percentage. The largest ratio in the public measurements is
 # 1.5.
 _LARGEST_RATIO = 2.0
+# No device has more memory; a larger number is in another unit.
+_MOST_BYTES = 1e13
 _MEMORY = ("memory_bytes", "set_memory_bytes", "lower_bound_bytes", "upper_bound_bytes")
+_STEPS = ("step_time_s", "solo_step_time_s", "sync_time_s")
+# The first bytes of every Parquet file.
+_PARQUET = b"PAR1"
 
 
 def template(table: str = "colocation") -> str:
@@ -51,7 +56,7 @@ def template(table: str = "colocation") -> str:
 
 
 def read_user_file(path: Path | str) -> pd.DataFrame:
-    """Read a CSV (every cell as text) or Parquet file without conversion.
+    """Read a CSV (every cell as text) or Parquet file, whatever its name, without conversion.
 
     Raises:
         InputError: the file is missing, or neither.
@@ -61,47 +66,66 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
 
     source = Path(path)
     try:
-        if source.suffix == ".parquet":
-            frame = pd.read_parquet(source)
+        # Once, because it may be a pipe.
+        body = source.read_bytes()
+        if body.startswith(_PARQUET) or source.suffix == ".parquet":
+            frame = pd.read_parquet(io.BytesIO(body))
         else:
-            frame = pd.read_csv(source, dtype=str, keep_default_na=False, skipinitialspace=True)
+            frame = _read_csv(source, body)
     except FileNotFoundError:
         raise InputError(f"no file at {source}", hint="check the path") from None
+    except IsADirectoryError:
+        raise InputError(f"{source} is a folder", expected="a CSV or Parquet file") from None
     except (pa.ArrowException, OSError) as error:
-        if getattr(error, "filename", None):  # a folder, or not readable
+        if getattr(error, "filename", None):  # not ours to read
             raise
         raise InputError(
-            f"{source} is not Parquet", expected="a complete Parquet file", got=str(error)
+            f"{source} is not Parquet",
+            expected="a complete Parquet file",
+            # Without what pyarrow calls the file.
+            got=str(error).rpartition("': ")[2],
         ) from None
+    if not len(frame):
+        raise InputError(f"{source} has no rows", expected="a header and one row per measurement")
+    return frame
+
+
+def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
+    """`body`, read from `source`; every cell as text.
+
+    Raises:
+        InputError: it is no CSV, has another separator, a column twice, or rows longer than its header.
+    """
+    import pandas as pd
+
+    if body.lstrip()[:1] in (b"[", b"{"):
+        raise InputError(f"{source} is not CSV", expected="a CSV or Parquet file", got="JSON")
+
+    def read(**part: Any) -> pd.DataFrame:
+        return pd.read_csv(io.BytesIO(body), dtype=str, keep_default_na=False, skipinitialspace=True, **part)
+
+    try:
+        # The header as a row like others: pandas would rename a column that is there twice.
+        names = read(header=None, nrows=1).iloc[0].tolist()
+        frame = read()
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not text", expected="CSV in UTF-8", got=str(error)) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(
             f"{source} is not CSV", expected="a header and rows of equal length", got=str(error)
         ) from None
-    if source.suffix != ".parquet":
-        _check_layout(source, frame)
-    if not len(frame):
-        raise InputError(f"{source} has no rows", expected="a header and one row per measurement")
-    return frame
-
-
-def _check_layout(source: Path, frame: pd.DataFrame) -> None:
-    """Check a CSV's separator and the length of its rows.
-
-    Raises:
-        InputError: another separator, or rows longer than the header.
-    """
-    import pandas as pd
-
-    header = ",".join(frame.columns)
+    header = ",".join(names)
     other = max(_OTHER_SEPARATORS, key=header.count)
     if header.count(other) > header.count(","):
         raise InputError(f"{source} has another separator", expected="commas between cells", got=repr(other))
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise InputError(f"{source} has a column twice", expected="each column once", got=", ".join(twice))
     if not isinstance(frame.index, pd.RangeIndex):
         raise InputError(
             f"{source} has rows longer than its header", expected=f"{len(frame.columns)} cells in a row"
         )
+    return frame
 
 
 def guess_table(frame: pd.DataFrame) -> str:
@@ -128,7 +152,7 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
     name = table or guess_table(frame)
     typed, faults = find_faults(name, frame)
     if not faults:
-        faults = _memory_in_other_units(typed) + (_contradicted_ratios(typed) if name == "colocation" else [])
+        faults = _in_other_units(typed) + (_contradicted_ratios(typed) if name == "colocation" else [])
     if not faults:
         from datasets.names import with_known_names
 
@@ -138,13 +162,19 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
     return name, typed, sorted(faults, key=lambda fault: (fault.row, fault.column))
 
 
-def _memory_in_other_units(frame: pd.DataFrame) -> list[Fault]:
-    """Memory that cannot be in bytes, e.g. GB or MB."""
+def _in_other_units(frame: pd.DataFrame) -> list[Fault]:
+    """Memory that cannot be in bytes (in GB or MB), and times that cannot be in seconds (in nanoseconds)."""
+    fastest, slowest = STEP_TIMES_S
+    ranges = {
+        **dict.fromkeys(_MEMORY, (LEAST_MEMORY_BYTES, _MOST_BYTES, "bytes")),
+        # Synchronisation may take no time at all.
+        **{name: (fastest if name != "sync_time_s" else 0.0, slowest, "seconds per step") for name in _STEPS},
+    }
     return [
-        _fault(frame, row, column, f"bytes, from {LEAST_MEMORY_BYTES:.0e}")
-        for column in _MEMORY
+        _fault(frame, row, column, f"{unit}, from {least:g} to {most:g}")
+        for column, (least, most, unit) in ranges.items()
         if column in frame
-        for row in frame.index[frame[column] < LEAST_MEMORY_BYTES]
+        for row in frame.index[(frame[column] < least) | (frame[column] > most)]
     ]
 
 

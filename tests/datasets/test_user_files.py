@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import io
+import os
+import threading
 from pathlib import Path
 
 import pandas as pd
@@ -78,5 +80,59 @@ def test_parquet_without_rows_and_files_that_cannot_be_opened(tmp_path: Path) ->
     check_file(tmp_path / "mine.csv")[1].iloc[:0].to_parquet(tmp_path / "mine.parquet")
     with pytest.raises(InputError, match="no rows"):
         check_file(tmp_path / "mine.parquet")
-    with pytest.raises(IsADirectoryError):  # a command says which
+    with pytest.raises(InputError, match="is a folder: expected a CSV or Parquet file"):
         check_file(tmp_path)
+
+
+def test_parquet_is_known_by_its_content(tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text(template())
+    rows = check_file(tmp_path / "mine.csv")[1]
+    rows.to_parquet(tmp_path / "mine.pq")
+    pd.testing.assert_frame_equal(check_file(tmp_path / "mine.pq")[1], rows)
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('[{"set_id": "a/1", "member": 0}]', "expected a CSV or Parquet file, got JSON"),
+        ('{\n  "rows": [\n    1, 2\n  ]\n}\n', "expected a CSV or Parquet file, got JSON"),
+        (
+            template().replace("workload", "device", 1),
+            "a column twice: expected each column once, got device",
+        ),
+    ],
+)
+def test_other_formats_and_a_column_twice(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(text)
+    with pytest.raises(InputError, match=message):
+        check_file(path)
+
+
+def test_a_pipe_is_read_once(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    writer = threading.Thread(target=pipe.write_text, args=(template(),))
+    writer.start()
+    assert check_file(pipe)[2] == []
+    writer.join()
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("set_memory_bytes", 1e18), ("step_time_s", 1e8), ("solo_step_time_s", 1e8), ("step_time_s", 1e-9)],
+)
+def test_numbers_that_no_job_has_are_in_another_unit(tmp_path: Path, column: str, value: float) -> None:
+    path = tmp_path / "mine.csv"
+    pd.read_csv(io.StringIO(template())).assign(**{column: value}).to_csv(path, index=False)
+    faults = check_file(path)[2]
+    assert {(fault.row, fault.column, fault.got) for fault in faults} >= {
+        (1, column, repr(value)),
+        (2, column, repr(value)),
+    }
+
+
+def test_numbers_of_parquet_are_shown_as_numbers(tmp_path: Path) -> None:
+    path = tmp_path / "mine.parquet"
+    pd.read_csv(io.StringIO(template())).assign(batch_size=1e30).to_parquet(path)
+    assert {fault.got for fault in check_file(path)[2]} == {"1e+30"}
