@@ -37,6 +37,6 @@ def load_predictor(name: str | Path = "default", graph_source: GraphSource | Non
 
 def _folder_of(name: str) -> Path:
     for folder in (PACKAGED / name, Path(name)):
-        if folder.is_dir():
+        if name and folder.is_dir():
             return folder
     raise UnknownNameError("no such predictor", expected="default, a folder, or models:/NAME@ALIAS", got=name)

@@ -153,6 +153,7 @@ def evaluate_observing(
     keep = examples.resident & (size > 1) & ~np.isin(examples.set_ids, manifest.set_ids)
     examples = examples.subset([s for s, k in zip(examples.set_ids, keep, strict=True) if k])
     learned = frozenset(manifest.architectures)
+    given = [", ".join(sorted(set(names))) for names in (examples.architectures, examples.devices)]
     new, what = sorted(set(examples.architectures) - learned), "architecture"
     if not new:
         # An architecture known from CPUs, or from GPUs of other types, is new on this one.
@@ -163,7 +164,7 @@ def evaluate_observing(
         raise InputError(
             "the model has learned from every architecture in the data on these devices",
             expected="co-location rows of another architecture or device",
-            got=", ".join(sorted(learned)) or "no rows",
+            got=" on ".join(given) if all(given) else "no sets but those that it has learned from",
         )
     parts: list[_Part] = []
     observed_sets = 0

@@ -34,6 +34,14 @@ FORMAT = "cotenant-predictor"
 # Folder of the cost model that the networks were trained with.
 COST = "cost"
 VERSION = 10
+FILES = (
+    "config.json",
+    "weights.safetensors",
+    "manifest.json",
+    f"{COST}/card.json",
+    f"{COST}/cost.safetensors",
+)
+_OTHER_VERSION = "train it again, or use the version of cotenant that wrote it"
 
 
 def save(predictor: Predictor, folder: Path | str) -> Path:
@@ -99,25 +107,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
     from safetensors.torch import load as bytes_to_tensors
 
     source = Path(folder)
-    if not (source / "config.json").is_file():
-        raise InputError(
-            f"no predictor in {source}",
-            expected="config.json, weights.safetensors",
-            hint="train one with `cotenant train`",
-        )
-    config = read_json(source / "config.json")
-    if not isinstance(config, dict) or config.get("format") != FORMAT or config.get("version") != VERSION:
-        raise InputError(
-            f"{source} is not a predictor of this version",
-            expected=f"{FORMAT} {VERSION}",
-            got=str(config)[:80],
-        )
-    if config["features"] != feature_names():
-        raise InputError(
-            f"{source} was made for different features",
-            expected="the features of this version",
-            hint="train it again",
-        )
+    config = _read_config(source)
     try:
         body = (source / "weights.safetensors").read_bytes()
         if not config["model_version"].endswith(_digest(body)):
@@ -174,6 +164,39 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             hint="download or train it again",
         ) from None
     return Predictor.of(fitted, config["model_version"], network, training)
+
+
+def _read_config(source: Path) -> dict[str, Any]:
+    """`config.json` of a checkpoint that is for this version and has all of its files; raises as `load` does."""
+    if not (source / "config.json").is_file():
+        raise InputError(
+            f"no predictor in {source}", expected=", ".join(FILES), hint="train one with `cotenant train`"
+        )
+    config = read_json(source / "config.json")
+    about = config if isinstance(config, dict) else {}
+    if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
+        raise InputError(
+            f"{source} is not a predictor of this version",
+            expected=f"{FORMAT} {VERSION}",
+            got=f"{about['format']} {about.get('version')}" if "format" in about else "another file",
+            hint=_OTHER_VERSION,
+        )
+    if about.get("features") != feature_names():
+        raise InputError(
+            f"{source} was made for different features",
+            expected="the features of this version",
+            hint=_OTHER_VERSION,
+        )
+    # Last, because another version has other files.
+    missing = [name for name in FILES if not (source / name).is_file()]
+    if missing:
+        raise InputError(
+            f"predictor in {source} is incomplete",
+            expected=", ".join(FILES),
+            got=f"no {', '.join(missing)}",
+            hint="copy the whole folder, or train it again",
+        )
+    return about
 
 
 def feature_names() -> dict[str, list[str]]:

@@ -36,8 +36,12 @@ def test_what_is_observed_is_not_scored(
 
 
 def test_nothing_new_is_refused(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    with pytest.raises(InputError, match="every architecture"):
+    with pytest.raises(InputError, match=r"every architecture.* got no sets but those"):
         evaluate_observing(predictor, *measured, 1)
+    colocation, solo = measured
+    again = colocation[colocation.device == "v100"].assign(set_id="again/" + colocation.set_id)
+    with pytest.raises(InputError, match=r"every architecture.* got alpha, beta, .*on v100"):
+        evaluate_observing(predictor, again, solo, 1)
     with pytest.raises(InputError, match="observe"):
         evaluate_observing(predictor, *measured, -1)
     with pytest.raises(InputError, match="choose"):

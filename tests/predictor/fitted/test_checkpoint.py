@@ -58,8 +58,9 @@ def test_nothing_in_it_is_code(saved: Path) -> None:
 
 
 def test_unknown_name_and_empty_folder(tmp_path: Path) -> None:
-    with pytest.raises(UnknownNameError, match="no such predictor"):
-        load_predictor("nowhere")
+    for name in ("nowhere", ""):
+        with pytest.raises(UnknownNameError, match="no such predictor"):
+            load_predictor(name)
     with pytest.raises(InputError, match=r"config\.json"):
         load(tmp_path)
     with pytest.raises(UnavailableError, match="not been fitted"):
@@ -83,10 +84,27 @@ def test_damage_is_one_clear_error(saved: Path, name: str, damage: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+def test_an_earlier_version_without_some_of_the_files_is_told_to_be_one(saved: Path) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    (saved / "config.json").write_text(json.dumps({**config, "version": 9}))
+    (saved / "cost" / "card.json").unlink()
+    with pytest.raises(InputError, match="got cotenant-predictor 9"):
+        load(saved)
+
+
+@pytest.mark.parametrize(
+    "name", ["weights.safetensors", "manifest.json", "cost/card.json", "cost/cost.safetensors"]
+)
+def test_a_missing_file_is_named(saved: Path, name: str) -> None:
+    (saved / name).unlink()
+    with pytest.raises(InputError, match=rf"is incomplete: .*got no {name}; copy the whole folder"):
+        load(saved)
+
+
 @pytest.mark.parametrize(
     ("key", "value", "word"),
     [
-        ("version", 99, "this version"),
+        ("version", 99, r"this version: expected .* 10, got cotenant-predictor 99; train it again"),
         ("format", "something else", "this version"),
         ("features", {}, "different features"),
         ("networks", 7, "damaged"),
