@@ -5,7 +5,9 @@ They are a job's options, from its SPEC, and a set's processes, from its members
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from datasets.fields import DTYPES, JOB_OPTIONS, Field
@@ -20,14 +22,14 @@ _ONLY_FILLED = ("architecture",)
 
 
 @lru_cache(maxsize=1 << 16)
-def columns_of(spec: str) -> dict[str, Any]:
-    """The contents of a SPEC by column; empty for an invalid SPEC."""
+def columns_of(spec: str) -> Mapping[str, Any]:
+    """The contents of a SPEC by column; empty for an invalid SPEC. Read-only, because every caller gets the same one."""
     try:
         workload = Workload.parse(spec)
     except InputError:
-        return {}
+        return MappingProxyType({})
     options = {field.name: getattr(workload, field.name) for field in JOB_OPTIONS}
-    return {"architecture": workload.model, "batch_size": workload.batch_size, **options}
+    return MappingProxyType({"architecture": workload.model, "batch_size": workload.batch_size, **options})
 
 
 def fill_derived(fields: tuple[Field, ...], data: dict[str, pd.Series]) -> list[tuple[int, str, Any, Any]]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from datasets.derived import columns_of
 from datasets.tables import Fault
@@ -81,7 +81,7 @@ def _rename(frame: pd.DataFrame, spec: str, job: Workload) -> None:
     """Replace `spec` by `job`, and update the columns derived from it."""
     rows = frame["workload"] == spec
     frame.loc[rows, "workload"] = str(job)
-    follows: dict[str, Any] = columns_of(str(job))
+    follows = dict(columns_of(str(job)))
     # A custom model at several batch sizes has several graphs, but is one architecture.
     if job.model.startswith(REGISTERED):
         del follows["architecture"]

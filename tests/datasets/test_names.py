@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import io
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
+from datasets.derived import columns_of
 from datasets.user_files import add_rows, check_file, template
 from profiling.capture import graph_for
 from profiling.errors import UnknownNameError
@@ -53,6 +56,11 @@ def test_names_get_the_spelling_of_the_catalogue(tmp_path: Path) -> None:
         "resnet18-cifar:batch_size=64",
         "resnet18-cifar",
     ]
+    # A later file in the same process gets its columns from the SPEC, and not from this one's rows.
+    assert columns_of("resnet18-cifar:batch_size=64")["architecture"] == "resnet18-cifar"
+    lean = pd.read_csv(io.StringIO(template())).drop(columns="architecture", errors="ignore")
+    rows, faults = checked(lean.to_csv(index=False), tmp_path)
+    assert (faults, rows["architecture"].tolist()) == ([], ["resnet18-cifar", "lstm-wikitext2"])
 
 
 @pytest.mark.usefixtures("here")
