@@ -63,7 +63,7 @@ def to_tensors(sets: SetTensors) -> dict[str, Tensor]:
 
 
 def from_tensors(tensors: dict[str, Tensor]) -> SetTensors | None:
-    """Rebuild the argument of `to_tensors`; None if the file is from an older version."""
+    """Rebuild the argument of `to_tensors`; None if the file has none."""
     names = [f.name for f in fields(SetTensors)]
     if "replay.demand" not in tensors:
         return None

@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from datasets.schema import TABLES
 from serving.cli.output import JsonFlag, console, counted, print_json, progress
 
 app = typer.Typer(
@@ -210,9 +211,7 @@ def graphs(
 
 @app.command()
 def template(
-    table: Annotated[
-        str, typer.Option(help="Table: colocation, solo, workloads, freezing, scaling, graphs.")
-    ] = "colocation",
+    table: Annotated[str, typer.Option(help=f"Table: {', '.join(TABLES)}.")] = "colocation",
     out: Annotated[Path | None, typer.Option("--out", "-o", help="Write here instead of printing.")] = None,
     describe: Annotated[
         bool, typer.Option("--describe", help="Describe the columns instead of printing the CSV.")

@@ -31,6 +31,7 @@ from importlib.util import find_spec
 
 from models.baselines.contract import FoldPredictor
 from profiling.errors import ConflictError, UnknownNameError
+from profiling.names import one_of
 
 # Targets of every predictor of sets.
 OF_SETS = ("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s")
@@ -107,5 +108,5 @@ def contenders(names: Iterable[str] | None = None) -> list[Contender]:
     chosen = list(names)
     for name in chosen:
         if name not in _CONTENDERS:
-            raise UnknownNameError("no such predictor", expected="one of " + ", ".join(_CONTENDERS), got=name)
+            raise UnknownNameError("no such predictor", expected=one_of(name, _CONTENDERS), got=name)
     return [_CONTENDERS[name] for name in chosen]

@@ -187,7 +187,7 @@ def test_registry_refuses_a_second_owner_of_a_name() -> None:
     with pytest.raises(ConflictError):
         register(Contender("constant", Spy))
     with pytest.raises(UnknownNameError, match="trees-solo"):
-        contenders(["tree"])
+        contenders(["trees-sol"])
 
 
 def test_report_is_written_whole(tmp_path: Path) -> None:
