@@ -275,7 +275,7 @@ def read_table(directory: Path | str, name: str) -> pd.DataFrame:
     """
     table_fields(name)
     path = Path(directory) / f"{name}.parquet"
-    return validate_table(name, _read_parquet(path, name), where=str(path))
+    return validate_table(name, read_parquet(path), where=str(path))
 
 
 def sources_of(directory: Path | str, name: str) -> set[str]:
@@ -284,11 +284,16 @@ def sources_of(directory: Path | str, name: str) -> set[str]:
     Raises:
         InputError: the table does not exist, is not Parquet, is too long, or lacks the column.
     """
-    frame = _read_parquet(Path(directory) / f"{name}.parquet", name, ["source"])
+    frame = read_parquet(Path(directory) / f"{name}.parquet", ["source"])
     return set(frame["source"].astype(str))
 
 
-def _read_parquet(path: Path, name: str, columns: list[str] | None = None) -> pd.DataFrame:
+def read_parquet(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
+    """Read the file of a table, or some columns of it, without validation.
+
+    Raises:
+        InputError: it does not exist, is not Parquet, is too long, or lacks one of `columns`.
+    """
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -302,11 +307,17 @@ def _read_parquet(path: Path, name: str, columns: list[str] | None = None) -> pd
     except FileNotFoundError:
         present = ", ".join(available_tables(path.parent)) or "no tables"
         raise InputError(
-            f"no table {name!r} in {path.parent}",
+            f"no table {path.stem!r} in {path.parent}",
             got=present,
             hint="import data first: cotenant data import --help",
         ) from None
-    except (pa.ArrowInvalid, pa.ArrowException, OSError) as error:
+    except NotADirectoryError:
+        raise InputError(
+            f"{path.parent} is a file",
+            expected="a folder of tables",
+            hint=f"cotenant data validate {path.parent} -o FOLDER adds a file of your own to one",
+        ) from None
+    except (pa.ArrowException, OSError) as error:
         raise InputError(
             f"{path} is not a Parquet file", expected="a complete Parquet file", got=str(error)
         ) from None

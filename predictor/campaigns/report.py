@@ -9,6 +9,7 @@ from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from datasets.tables import read_parquet
 from predictor.campaigns import figures
 from profiling.campaign.slices import read_results, slice_files
 from profiling.errors import CotenantError, InputError
@@ -62,18 +63,14 @@ def load_frames(folder: Path) -> Frames:
     """Table name -> rows, from the tables of a folder or those that its slices make.
 
     Raises:
-        InputError: the folder holds neither.
+        InputError: the folder holds neither, or a file that is not Parquet.
     """
-    import pandas as pd
-
     if slice_files(folder):
         from profiling.measure.tables import tables
 
         return tables(list(read_results([folder]).records.values()), folder.name)
     names = ("solo", "colocation", "freezing", "measurements")
-    parts = {
-        n: pd.read_parquet(folder / f"{n}.parquet") for n in names if (folder / f"{n}.parquet").is_file()
-    }
+    parts = {n: read_parquet(folder / f"{n}.parquet") for n in names if (folder / f"{n}.parquet").is_file()}
     if not parts:
         raise InputError(
             f"no measurements in {folder}",

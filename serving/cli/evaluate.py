@@ -74,7 +74,7 @@ def command(
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`
     """
-    _check(data, target, split, observe)
+    _check(data, target, split, observe, graph_only)
     from predictor import load_predictor
 
     predictor = load_predictor(model)
@@ -106,7 +106,7 @@ def command(
         _show(result)
 
 
-def _check(data: Path, target: str, split: str, observe: int | None) -> None:
+def _check(data: Path, target: str, split: str, observe: int | None, graph_only: bool) -> None:
     """Reject invalid combinations before torch is imported, which takes seconds."""
     from datasets.tables import available_tables, sources_of
     from profiling.errors import InputError, UnknownNameError
@@ -118,6 +118,12 @@ def _check(data: Path, target: str, split: str, observe: int | None) -> None:
     if target != SETS and observe is not None:
         raise InputError(
             "--observe needs co-location sets", expected=f"--target {SETS}", got=f"--target {target}"
+        )
+    if observe is not None and (split != "none" or graph_only):
+        raise InputError(
+            "--observe scores the model as it is, with the solo measurements of the tables",
+            expected="--observe without --split or --graph-only",
+            got=f"--split {split}" if split != "none" else "--graph-only",
         )
     if target != SETS and split != "none":
         raise InputError(

@@ -113,6 +113,8 @@ def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
         read_table(tmp_path, "solo")
     with pytest.raises(InputError, match="no table"):
         read_table(tmp_path, "colocation")
+    with pytest.raises(InputError, match=r"is a file: expected a folder of tables; cotenant data validate"):
+        read_table(tmp_path / "solo.parquet", "colocation")
     with pytest.raises(UnknownNameError, match="colocation"):
         read_table(tmp_path, "colocations")
     pd.DataFrame({"device": ["v100"]}).to_parquet(tmp_path / "solo.parquet")

@@ -102,3 +102,6 @@ def test_missing_predictor_is_refused(slices: Path, tmp_path: Path) -> None:
 def test_folder_without_measurements(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no measurements"):
         write_report(tmp_path, tmp_path / "report.html")
+    (tmp_path / "solo.parquet").write_text("cut off")
+    with pytest.raises(InputError, match=r"solo\.parquet is not a Parquet file"):
+        write_report(tmp_path, tmp_path / "report.html")

@@ -36,6 +36,8 @@ MISTAKES = {
     "tables of evaluate": "evaluate --data {}/nosuch",
     "table of a target": "evaluate --data {}/nosuch --target memory",
     "target of evaluate": "evaluate --data {} --target nosuch",
+    "split beside observations": "evaluate --data {} --observe 2 --split by-model",
+    "graphs alone beside observations": "evaluate --data {} --observe 2 --graph-only",
     "split of evaluate": "evaluate --data {} --split nosuch",
     "tables of train": "train --data {}/nosuch --out {}/model",
     "observations": "feedback {}/nosuch.csv",
