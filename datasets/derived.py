@@ -23,7 +23,10 @@ _ONLY_FILLED = ("architecture",)
 
 @lru_cache(maxsize=1 << 16)
 def columns_of(spec: str) -> Mapping[str, Any]:
-    """The contents of a SPEC by column; empty for an invalid SPEC. Read-only, because every caller gets the same one."""
+    """The contents of a SPEC by column; empty for an invalid SPEC.
+
+    Read-only, because every caller gets the same mapping.
+    """
     try:
         workload = Workload.parse(spec)
     except InputError:

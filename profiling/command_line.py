@@ -19,9 +19,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 
 @contextlib.contextmanager
 def errors_as_lines(program: str, debug: bool = False) -> Iterator[None]:
-    """End the process with one line on stderr and an exit code, where the block raises for something that its user can fix.
+    """Turn errors that a user can fix into one line on stderr and an exit code.
 
-    A `CotenantError` gives its own exit code, an unusable file 2, a closed pipe `CLOSED_PIPE`. All others pass.
+    The code is that of a `CotenantError`, 2 for an unusable file, and `CLOSED_PIPE` for a closed pipe. Other
+    errors pass.
 
     Args:
         program: begins the line.
@@ -53,7 +54,7 @@ def errors_as_lines(program: str, debug: bool = False) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _flushed() -> Iterator[None]:
-    """Write what is buffered for stdout now: the interpreter, at its end, reports an error of its own where it cannot."""
+    """Write what is buffered for stdout, so that the interpreter has nothing left to fail on at its end."""
     try:
         yield
     except SystemExit:
@@ -73,7 +74,7 @@ def _end_closed_pipe() -> None:
 
 
 def _discard_output() -> None:
-    """Let what is still buffered for stdout go nowhere; writing it at the end of the interpreter would fail again."""
+    """Send what is still buffered for stdout to the null device."""
     with contextlib.suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())

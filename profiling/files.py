@@ -57,7 +57,9 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
 
 
 def check_folder(folder: Path | str) -> None:
-    """Make sure that files can be written to `folder` (missing folders are made later), before work that may take hours.
+    """Check that files can be written to `folder`, before work that may take hours.
+
+    The folder may be missing; it is not made here.
 
     Raises:
         InputError: it is a file or below one, or not the user's to write.

@@ -31,8 +31,11 @@ if TYPE_CHECKING:
 FORMAT, VERSION = "cotenant-feedback", 1
 CAMPAIGN = "feedback"
 MOST_OFF = 100.0
-"""Unmeasured models are known to a factor of 3; a value this far off has another unit or belongs to another job, and would
-shift every answer about its job."""
+"""Largest factor between an observed and a predicted step time.
+
+Unmeasured models are predicted to within a factor of 3. A value this far off has another unit or belongs to
+another job, and would distort every answer about its job.
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +322,9 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
 
 
 def write_training_tables(observations: Sequence[Observation], directory: Path | str) -> dict[str, int]:
-    """Write `training_tables` to a folder of tables. They replace rows of earlier observations; rows of other sources stay.
+    """Write `training_tables` to a folder of tables.
+
+    They replace rows of earlier observations; rows of other sources stay.
 
     Returns:
         number of rows by table. Where all are 0, nothing is written.

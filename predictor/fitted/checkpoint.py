@@ -167,7 +167,11 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
 
 
 def _read_config(source: Path) -> dict[str, Any]:
-    """`config.json` of a checkpoint that is for this version and has all of its files; raises as `load` does."""
+    """Read `config.json` of a checkpoint.
+
+    Raises:
+        InputError: the checkpoint lacks a file, is of another version, or was made for different features.
+    """
     if not (source / "config.json").is_file():
         raise InputError(
             f"no predictor in {source}", expected=", ".join(FILES), hint="train one with `cotenant train`"

@@ -48,7 +48,7 @@ def test_what_was_seen_corrects_the_next_answer(
 
 
 def test_rows_of_other_sources_stay(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also where the rows cannot be added, which leaves the observations unrecorded, so that they can be sent again."""
+    """Observations whose rows cannot be added are not recorded either, so that they can be sent again."""
     tables, store = tmp_path / "tables", tmp_path / "feedback.json"
     write_table(tables, "colocation", pd.read_csv(io.StringIO(template())))
     body = [{"device": "v100", "jobs": list(JOBS), "job": JOBS[0], "step_time_s": 0.02}]
