@@ -164,7 +164,9 @@ def measure(folder: Path, options: argparse.Namespace, services: contextlib.Exit
         print(name, json.dumps(figures[name]), flush=True)
     if options.observations:
         told = service("told")
-        took = observe(told.base, bodies_of_known_jobs(options.observations), options.observations)
+        took = observe(
+            told.base, plain.base, bodies_of_known_jobs(options.observations), options.observations
+        )
         told.load("/v1/predict", asked["seen"], 5)
         # Until every worker has computed what the posterior needs for each pair of jobs, just as the jobs
         # were requested before.
@@ -230,15 +232,19 @@ def _cluster(chance: random.Random, gpus: int) -> dict[str, Any]:
     return {"nodes": nodes}
 
 
-def observe(base: str, sets: list[dict[str, Any]], count: int) -> float:
+def observe(base: str, uncorrected: str, sets: list[dict[str, Any]], count: int) -> float:
     """Report `count` step times of `sets` in turn, each the prediction times a random factor; return the
-    seconds it took."""
+    seconds it took.
+
+    Args:
+        base, uncorrected: services that is told, and that predicts: the factors would add up in the former.
+    """
     chance = random.Random(5)
     started = time.monotonic()
     told = list(itertools.islice(itertools.cycle(sets), count))
     for start in range(0, count, 500):
         batch = told[start : start + 500]
-        predicted = httpx.post(f"{base}/v1/predict/batch", json={"sets": batch}, timeout=120)
+        predicted = httpx.post(f"{uncorrected}/v1/predict/batch", json={"sets": batch}, timeout=120)
         answers = predicted.raise_for_status().json()["predictions"]
         told_now = [
             {"of": of, "step_time_s": answer["members"][0]["step_time_s"]["value"] * chance.uniform(0.8, 1.4)}

@@ -8,70 +8,25 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, fields, replace
-from statistics import median
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from msgspec import structs
 
 from predictor.examples.observations import Observation
+from predictor.learning.alone import NAMES, NO_NOTES, Alone, Notes, Told
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed, set_of
-from profiling.workload import STEP_TIMES_S, ColocationSet, SoloProfile, Workload
+from profiling.workload import ColocationSet, SoloProfile, Workload
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
-    from predictor.types import MemberPrediction, SetPredictor
+    from predictor.types import SetPredictor
 
 # Device, whether the job ran in a MIG slice, job. Alone, time slicing and MPS are the same.
 Job = tuple[str, bool, Workload]
-# Step times and memory are rounded to this in the log, utilisation as it is: below what a measurement repeats
-# to. With each new value all sets of the job are predicted anew.
-_GRID = 0.01
-_NAMES = {
-    "step_time_s": "step time",
-    "memory_bytes": "memory",
-    "utilization_ratio": "utilisation",
-}
-
-
-@dataclass(frozen=True, slots=True)
-class Alone:
-    """What was observed of a job alone.
-
-    Attributes:
-        profiles: one per observation, without what the SPEC stated.
-        solo: their medians, rounded.
-    """
-
-    profiles: tuple[SoloProfile, ...]
-    solo: SoloProfile
-
-    @classmethod
-    def of(cls, profiles: tuple[SoloProfile, ...]) -> Alone:
-        """From at least one observation."""
-        middle: dict[str, float] = {}
-        for name in _NAMES:
-            values = [value for profile in profiles if (value := getattr(profile, name)) is not None]
-            if values:
-                middle[name] = _rounded(name, median(values))
-        return cls(profiles, SoloProfile(**middle))
-
-    def missing(self, workload: Workload) -> dict[str, float]:
-        """What the job's SPEC does not state of it."""
-        return {
-            f.name: value
-            for f in fields(SoloProfile)
-            if (value := getattr(self.solo, f.name)) is not None and getattr(workload.solo, f.name) is None
-        }
-
-
-def _rounded(name: str, value: float) -> float:
-    if name == "utilization_ratio":
-        return _GRID * round(value / _GRID)
-    rounded = math.exp(_GRID * round(math.log(value) / _GRID))
-    return min(max(rounded, STEP_TIMES_S[0]), STEP_TIMES_S[1]) if name == "step_time_s" else rounded
+# Jobs with their SPECs of which is kept what to tell.
+_KEPT = 50_000
 
 
 class MeasuredAlone:
@@ -83,6 +38,7 @@ class MeasuredAlone:
 
     def __init__(self, alone: Mapping[Job, Alone] | None = None) -> None:
         self._alone = alone or {}
+        self._told: dict[Job, Told] = {}
 
     def __len__(self) -> int:
         return len(self._alone)
@@ -103,7 +59,7 @@ class MeasuredAlone:
             if len(observation.colocation_set.workloads) > 1:
                 continue
             workload, stated = observation.workload, observation.workload.solo
-            values = {name: getattr(observation, name) for name in _NAMES if getattr(stated, name) is None}
+            values = {name: getattr(observation, name) for name in NAMES if getattr(stated, name) is None}
             if any(value is not None for value in values.values()):
                 asked = observation.colocation_set
                 job = asked.device, asked.sharing == "mig", workload.without_solo()
@@ -116,56 +72,55 @@ class MeasuredAlone:
         }
         return MeasuredAlone({**self._alone, **more})
 
-    def of(self, device: str, sharing: str, workload: Workload) -> Alone | None:
-        """What was observed of a job alone; None if nothing was that its SPEC does not state."""
-        alone = self._alone.get((device, sharing == "mig", workload.without_solo()))
-        return alone if alone is not None and alone.missing(workload) else None
+    def about(self, device: str, sharing: str, workload: Workload) -> Told | None:
+        """What to tell of a job; None if nothing was observed that its SPEC does not state."""
+        job = device, sharing == "mig", workload
+        told = self._told.get(job)
+        if told is not None:
+            return told
+        alone = self._alone.get((device, job[1], workload.without_solo()))
+        missing = {} if alone is None else alone.missing(workload)
+        if alone is None or not missing:
+            return None
+        words = [NAMES[name] for name in NAMES if name in missing]
+        told = Told(
+            replace(workload, solo=replace(workload.solo, **missing)),
+            str(workload),
+            f"{workload.model}: its {' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))} alone on {device}, "
+            f"observed {alone.times}, replaced the prediction",
+        )
+        if len(self._told) >= _KEPT:
+            self._told = {}
+        self._told[job] = told
+        return told
 
     def told(self, device: str, sharing: str, workload: Workload) -> Workload:
         """The job with what was observed of it stated."""
-        alone = self.of(device, sharing, workload)
-        if alone is None:
-            return workload
-        return replace(workload, solo=replace(workload.solo, **alone.missing(workload)))
+        told = self.about(device, sharing, workload)
+        return workload if told is None else told.workload
 
-    def told_sets(self, sets: Sequence[ColocationSet]) -> Sequence[ColocationSet]:
-        """The sets with all that was observed of their jobs alone stated."""
+    def told_sets(self, sets: Sequence[ColocationSet]) -> tuple[Sequence[ColocationSet], Sequence[Notes]]:
+        """The sets with all that was observed of their jobs alone stated, and per set what that was."""
         if not self._alone:
-            return sets
+            return sets, [NO_NOTES] * len(sets)
         # A workload is hashed once, even if it is in thousands of sets.
-        known: dict[tuple[str, str, int], Workload] = {}
-        result = []
+        known: dict[tuple[str, str, int], Told | None] = {}
+        result, notes = [], []
         for s in sets:
-            members = []
+            device, sharing, found = s.device, s.sharing, []
             for w in s.workloads:
-                key = s.device, s.sharing, id(w)
+                key = device, sharing, id(w)
                 if key not in known:
-                    known[key] = self.told(s.device, s.sharing, w)
-                members.append(known[key])
-            same = all(a is b for a, b in zip(members, s.workloads, strict=True))
-            result.append(s if same else replace(s, workloads=tuple(members)))
-        return result
-
-    def as_asked(
-        self, asked: ColocationSet, members: Sequence[MemberPrediction]
-    ) -> tuple[tuple[MemberPrediction, ...], list[str]]:
-        """Answers for the members of a set with their SPECs as asked, and in words what was told."""
-        named, reasons = [], []
-        for workload, member in zip(asked.workloads, members, strict=True):
-            alone = self.of(asked.device, asked.sharing, workload)
-            if alone is None:
-                named.append(member)
-                continue
-            named.append(structs.replace(member, job=str(workload)))
-            what = [_NAMES[name] for name in _NAMES if name in alone.missing(workload)]
-            words = " and ".join(filter(None, (", ".join(what[:-1]), what[-1])))
-            count = len(alone.profiles)
-            times = "once" if count == 1 else f"{count} times"
-            reasons.append(
-                f"{workload.model}: its {words} alone on {asked.device}, observed {times}, replaced "
-                f"the prediction"
-            )
-        return tuple(named), reasons
+                    known[key] = self.about(device, sharing, w)
+                found.append(known[key])
+            if any(found):
+                members = tuple(
+                    [w if t is None else t.workload for w, t in zip(s.workloads, found, strict=True)]
+                )
+                s = ColocationSet(device, members, sharing)
+            result.append(s)
+            notes.append(Notes(found))
+        return result, notes
 
     def told_members(self, known: KnownMembers) -> Integers:
         """[V] number of each known member once that is stated; its own where nothing was observed."""
@@ -218,7 +173,7 @@ class MeasuredAlone:
         solo[done], slowdown[done] = earlier.log_solo_s[done], earlier.log_slowdown[done]
         new = np.setdiff1d(asked, done)
         if len(new):
-            arrays = predictor.predict_arrays(self.told_sets([set_of(seen.keys[row]) for row in new]))
+            arrays = predictor.predict_arrays(self.told_sets([set_of(seen.keys[row]) for row in new])[0])
             solo[new] = np.log(arrays.solo_step_time_s[:, 0])
             slowdown[new] = np.log(np.maximum(arrays.slowdown[:, 0], 1.0))
         return replace(seen, own=own, partners=partners, log_solo_s=solo, log_slowdown=slowdown)

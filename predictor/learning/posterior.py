@@ -18,6 +18,7 @@ import numpy as np
 from models.features import Floats
 from predictor.answering.bounds import taking_turns
 from predictor.examples.observations import Observation
+from predictor.learning.alone import Notes
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrected import Basis, Corrector, shifted
@@ -223,7 +224,7 @@ class Posterior:
 
     def rows_of(self, sets: Sequence[ColocationSet]) -> tuple[Rows, Floats]:
         """Rows of the process for all members of some sets of two, set by set, and their corrected log slowdowns."""
-        sets = self._ready().measured.told_sets(sets)
+        sets, _ = self._ready().measured.told_sets(sets)
         arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         own, partners = numbers.ravel(), numbers[:, ::-1].reshape(-1, 1)
@@ -235,7 +236,7 @@ class Posterior:
         the predictor's."""
         if self._knows_nothing or not len(sets):
             return self.predictor.predict_arrays(sets)
-        sets = self._ready().measured.told_sets(sets)
+        sets, _ = self._ready().measured.told_sets(sets)
         arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         time_sliced = np.array([s.sharing == "time-slice" for s in sets])
@@ -335,21 +336,22 @@ class Posterior:
         predictor: Any = self.predictor
         if self._knows_nothing or not len(sets):
             return list(predictor.predict_many(sets))
-        told = self._ready().measured.told_sets(sets)
-        return self._correct(predictor.predict_many(told), told, sets)
+        told, notes = self._ready().measured.told_sets(sets)
+        return self._correct(predictor.predict_many(told), told, notes)
 
     def _correct(
         self,
         predictions: Sequence[Prediction],
         sets: Sequence[ColocationSet],
-        asked: Sequence[ColocationSet],
+        notes: Sequence[Notes],
     ) -> list[Prediction]:
         """The predictor's predictions with corrections applied; intervals narrow like the process's own, and
         are at least as wide.
 
         Args:
             predictions: of `sets`.
-            sets: those of `asked` with observed solo step times stated.
+            sets: as asked, with what was observed of their jobs alone stated.
+            notes: per set, what that was.
         """
         members = [member for prediction in predictions for member in prediction.members]
         number = iter(
@@ -367,17 +369,14 @@ class Posterior:
         places, most = self._time_sliced(sets)
         sliced = dict(zip(places, most.tolist(), strict=True))
         result = []
-        measured = state.measured
         for k, (colocation_set, prediction) in enumerate(zip(sets, predictions, strict=True)):
             now = tuple(islice(after, len(prediction.members)))
             now = members_bounded(now, colocation_set.sharing, sliced.get(k))
             moved = zip(colocation_set.workloads, prediction.members, now, shift, strict=False)
             reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
-            if asked[k] is not colocation_set:
-                now, told = measured.as_asked(asked[k], now)
-                reasons = [*told, *reasons]
+            now, told = notes[k].as_asked(now), notes[k].reasons
             result.append(
-                replace(prediction, members=now, reasons=(*prediction.reasons, *filter(None, reasons)))
+                replace(prediction, members=now, reasons=(*prediction.reasons, *told, *filter(None, reasons)))
             )
         return result
 
@@ -386,7 +385,7 @@ class Posterior:
         of the largest weight."""
         if self._knows_nothing:
             return Basis(0, ())
-        sets = self._ready().measured.told_sets([colocation_set])
+        sets, _ = self._ready().measured.told_sets([colocation_set])
         row = self._numbers(sets, self.predictor.predict_arrays(sets).solo_step_time_s)[0].tolist()
         key = (row[member], *sorted(number for m, number in enumerate(row) if m != member and number >= 0))
         return self._ready().shifts.basis(key)

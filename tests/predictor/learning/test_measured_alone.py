@@ -82,8 +82,8 @@ def test_a_step_time_that_the_spec_states_stands(predictor: Predictor) -> None:
 def test_slices_of_a_gpu_are_not_taken_for_all_of_it(predictor: Predictor) -> None:
     alone = ColocationSet("v100", (SLOW,), "mps")
     measured = MeasuredAlone().observed([Observation(alone, 0, 0.1)])
-    assert measured.of("v100", "mps", SLOW) == measured.of("v100", "time-slice", SLOW) is not None
-    assert measured.of("v100", "mig", SLOW) is None is measured.of("p100", "mps", SLOW)
+    assert measured.about("v100", "mps", SLOW) == measured.about("v100", "time-slice", SLOW) is not None
+    assert measured.about("v100", "mig", SLOW) is None is measured.about("p100", "mps", SLOW)
 
 
 def test_it_holds_under_every_sharing_mode_and_says_nothing_of_other_jobs(predictor: Predictor) -> None:
