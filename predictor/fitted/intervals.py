@@ -65,7 +65,21 @@ class Intervals:
             for group, (error, slow) in residuals.items()
             if len(error) >= ENOUGH
         }
-        return replace(self, device_factor=self.device_factor | factors)
+        return replace(self, device_factor=self.device_factor | factors).consistent()
+
+    def consistent(self) -> Intervals:
+        """The same, with intervals from graphs at least as wide as those with solo measurements.
+
+        Residuals of a few architectures and devices cannot show that a prediction gets better with less
+        knowledge.
+        """
+        quantile, factor = self.quantile, self.device_factor
+        graph = max(quantile["graph"], quantile["solo"])
+        # Each factor is relative to the quantile of its group.
+        unseen = max(quantile["graph"] * factor["graph"], quantile["solo"] * factor["solo"])
+        return replace(
+            self, quantile=quantile | {"graph": graph}, device_factor=factor | {"graph": unseen / graph}
+        )
 
     @classmethod
     def fit(
@@ -89,7 +103,10 @@ class Intervals:
             quantile[group] = conformal_quantile(np.abs(error) / (floor + slow))
         busy = np.abs(utilization_residuals)
         apart = conformal_quantile(busy) if len(busy) >= ENOUGH else UTILIZATION_ERROR
-        return cls(floor, quantile, conformal_quantile(np.abs(solo_residuals)), utilization_error=apart)
+        solo_error = conformal_quantile(np.abs(solo_residuals))
+        if not len(residuals["solo"][0]):
+            quantile["solo"] = quantile["graph"]
+        return cls(floor, quantile, solo_error, utilization_error=apart).consistent()
 
 
 def conformal_quantile(scores: Floats, level: float = LEVEL) -> float:

@@ -262,7 +262,7 @@ def _widened(
             for group, factor in before.intervals.device_factor.items()
         },
         utilization_error=max(before.intervals.utilization_error, own.utilization_error),
-    )
+    ).consistent()
 
 
 def _heads(

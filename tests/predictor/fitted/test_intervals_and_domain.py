@@ -26,6 +26,24 @@ def test_intervals_cover_what_they_say() -> None:
     assert (np.diff(intervals.half_width(np.array([0.0, 0.1, 0.5]), "solo")) > 0).all()
 
 
+def test_knowing_less_never_makes_an_interval_narrower() -> None:
+    slow = np.full(100, 0.4)
+    wide, narrow = np.linspace(0, 0.9, 100), np.linspace(0, 0.45, 100)
+    intervals = Intervals.fit({"solo": (wide, slow), "graph": (narrow, slow)}, narrow, narrow)
+    assert (
+        intervals.quantile["graph"] == intervals.quantile["solo"] == pytest.approx(0.9 * 0.9 / 0.45, rel=0.02)
+    )
+    unseen = intervals.widened_by({"solo": (3 * wide, slow), "graph": (3 * narrow, slow)})
+    assert unseen.device_factor == pytest.approx({"solo": 3.0, "graph": 3.0})
+    ordered = Intervals.fit({"solo": (narrow, slow), "graph": (wide, slow)}, narrow, narrow)
+    assert ordered.quantile["graph"] == pytest.approx(2 * ordered.quantile["solo"])
+    unseen = ordered.widened_by({"solo": (4 * narrow, slow), "graph": (wide, slow)})
+    assert unseen.device_factor == pytest.approx({"solo": 4.0, "graph": 2.0})
+    none = np.zeros(0)
+    alone = Intervals.fit({"solo": (none, none), "graph": (narrow, slow)}, none, none)
+    assert alone.quantile["solo"] == alone.quantile["graph"] < 1.5
+
+
 def test_conformal_quantile() -> None:
     # ceil((9 + 1) * 0.9) = 9: the largest of nine; with nineteen the 18th.
     assert conformal_quantile(np.arange(1.0, 10)) == 9
