@@ -33,7 +33,6 @@ SELF_CONTAINED = {
 WITH_DATA = {
     "protocols": ("TABLES", "the evaluation protocols on imported tables"),
     "ablation": ("TABLES", "contribution of each part of the predictor"),
-    "interval_groups": ("TABLES", "coverage and width of intervals with and without groups"),
     "utilization_forest": ("TABLES", "accuracy of the utilisation teacher on unseen models"),
     "isacpp_claim": ("--data TABLES [--folds 5]", "the placement policy against an oracle on measured pairs"),
     "sia": ("--data CLONE", "Sia's workloads against published figures"),
