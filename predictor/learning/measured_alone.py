@@ -6,7 +6,6 @@ job's graph does.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
@@ -122,7 +121,7 @@ class MeasuredAlone:
             notes.append(Notes(found))
         return result, notes
 
-    def told_members(self, known: KnownMembers) -> Integers:
+    def told_members(self, known: KnownMembers, predictor: SetPredictor) -> Integers:
         """[V] number of each known member once that is stated; its own where nothing was observed."""
         keys = known.keys()
         result = np.arange(len(keys))
@@ -135,8 +134,10 @@ class MeasuredAlone:
                 places.append(number)
                 told.append((now, device, sharing))
         if places:
-            # An observation has a step time, so one is stated by now.
-            result[places] = known.numbers(told, [w.solo.step_time_s or math.nan for w, _, _ in told])
+            # Of a job whose step time some SPEC states, perhaps only the rest was observed.
+            sets = [ColocationSet(device, (w,), sharing) for w, device, sharing in told]
+            steps = predictor.predict_arrays(sets).solo_step_time_s[:, 0]
+            result[places] = known.numbers(told, steps.tolist())
         return result
 
     def told_rows(
@@ -156,7 +157,7 @@ class MeasuredAlone:
         """
         if not self._alone:
             return seen
-        told = self.told_members(known)
+        told = self.told_members(known, predictor)
         together = (seen.partners >= 0).any(1)
         own = np.where(together, told[seen.own], seen.own)
         partners = np.where(seen.partners >= 0, told[seen.partners], -1)
@@ -195,8 +196,10 @@ class ToldTable:
         """[S, M] rows, -1 where there is none."""
         if not len(self._measured) or not rows.size:
             return rows
-        if len(self._row) <= rows.max():
-            keys = self._table.keys[len(self._row) :]
+        # Read once, because other threads extend it too.
+        known = self._row
+        if len(known) <= rows.max():
+            keys = self._table.keys[len(known) :]
             told = [(self._measured.told(device, mode, w), device, mode) for w, device, mode in keys]
-            self._row = np.concatenate([self._row, np.array(self._table.rows(told), np.int64)])
-        return np.where(rows >= 0, self._row[rows], rows)
+            known = self._row = np.concatenate([known, np.array(self._table.rows(told), np.int64)])
+        return np.where(rows >= 0, known[rows], rows)

@@ -278,12 +278,13 @@ class Posterior:
             return answer(rows, sharing)
         rows = self._ready().told_table(rows)
         arrays = answer(rows, sharing)
-        keys = self._table_of().table_.keys
-        if len(self._of_row) < len(keys):
-            steps = self._table_of().table_.solo_step_s[len(self._of_row) : len(keys)]
-            more = self._known.numbers(keys[len(self._of_row) : len(keys)], steps.tolist())
-            self._of_row = np.concatenate([self._of_row, np.array(more, dtype=np.int64)])
-        numbers = self._of_row[rows]
+        # Read once, because other threads extend them too.
+        known, count = self._of_row, len(keys := self._table_of().table_.keys)
+        if len(known) < count:
+            steps = self._table_of().table_.solo_step_s[len(known) : count]
+            more = self._known.numbers(keys[len(known) : count], steps.tolist())
+            known = self._of_row = np.concatenate([known, np.array(more, dtype=np.int64)])
+        numbers = known[rows]
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
         time_sliced = np.full(len(rows), sharing == "time-slice")

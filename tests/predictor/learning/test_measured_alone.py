@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from itertools import permutations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -167,3 +168,48 @@ def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predi
 def test_rounding_leaves_the_longest_and_shortest_steps_possible(step_time_s: float) -> None:
     measured = MeasuredAlone().observed([Observation(ALONE, 0, step_time_s)])
     assert measured.told("v100", "time-slice", SLOW).solo.step_time_s == step_time_s
+
+
+def test_jobs_are_alike_where_only_what_a_spec_did_not_state_was_observed(predictor: Predictor) -> None:
+    """In whatever order: the step time of the job as asked is still predicted, and its features are known."""
+    pairs = [ColocationSet("v100", pair) for pair in permutations((SLOW, OTHER, THIRD), 2)]
+    steps = predictor.predict_arrays(pairs).step_time_s[:, 0].tolist()
+    beside = [Observation(s, 0, 1.5 * step) for s, step in zip(pairs[:3], steps, strict=False)]
+    job = ColocationSet("v100", (stated(predictor, 0.05),))
+    rest = Observation(job, 0, 0.05, memory_bytes=2e9, utilization_ratio=0.3)
+    answers = [
+        Posterior(predictor).extended(first).extended(then).predict_arrays(pairs).step_time_s
+        for first, then in ((beside, [rest]), ([rest], beside))
+    ]
+    np.testing.assert_allclose(answers[0], answers[1], rtol=1e-6)
+    own = replace(SLOW, solo=SoloProfile(memory_bytes=2e9, utilization_ratio=0.3))
+    posterior = Posterior(predictor)
+    posterior.observe([*beside, rest])
+    assert posterior.process.evidence.members.place[:, -1].max() == 0.0, "no job's features are unknown"
+    assert posterior.predict(PAIR).members[0].job == str(SLOW) != str(own)
+
+
+@pytest.mark.parametrize("place", ["known", "told"])
+def test_threads_that_first_meet_rows_at_the_same_time_number_them_once(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    posterior = told(predictor, 5.0)
+    rows = posterior.rows([PAIR])
+    holder, name = (
+        (posterior._known, "numbers") if place == "known" else (posterior._ready().measured, "told")
+    )
+    real = getattr(holder, name)
+
+    def interrupted(*args: Any) -> Any:
+        monkeypatch.setattr(holder, name, real)
+        posterior.predict_rows(rows, "time-slice")
+        return real(*args)
+
+    monkeypatch.setattr(holder, name, interrupted)
+    posterior.predict_rows(rows, "time-slice")
+    assert getattr(holder, name) == real, "it was interrupted"
+    count = len(predictor.table_.keys)
+    assert max(len(posterior._of_row), len(posterior._ready().told_table._row)) <= count
+    sets = [ColocationSet("v100", (replace(SLOW, batch_size=93), replace(THIRD, batch_size=94), SLOW))]
+    of_rows = posterior.predict_rows(posterior.rows(sets), "time-slice")
+    np.testing.assert_allclose(of_rows.step_time_s, posterior.predict_arrays(sets).step_time_s)
