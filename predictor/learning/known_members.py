@@ -90,12 +90,15 @@ class KnownMembers:
             self.members = replace(self.members, device=of_setting[self.members.setting])
         self._lock = threading.Lock()
 
-    def numbers(self, keys: Sequence[MemberKey], solo_step_time_s: Sequence[float]) -> list[int]:
+    def __contains__(self, key: MemberKey) -> bool:
+        return key in self._index
+
+    def numbers(self, keys: Sequence[MemberKey], solo_step_time_s: Sequence[float] = ()) -> list[int]:
         """Number of each member.
 
         Args:
             keys: members.
-            solo_step_time_s: predicted for each; read for new ones only.
+            solo_step_time_s: predicted for each; read for new ones only, so empty if there are none.
         """
         index = self._index
         try:  # look each key up once, because its hash covers all fields of the workload

@@ -133,11 +133,13 @@ class MeasuredAlone:
             if now is not workload:
                 places.append(number)
                 told.append((now, device, sharing))
-        if places:
+        new = [key for key in dict.fromkeys(told) if key not in known]
+        if new:
             # Of a job whose step time some SPEC states, perhaps only the rest was observed.
-            sets = [ColocationSet(device, (w,), sharing) for w, device, sharing in told]
-            steps = predictor.predict_arrays(sets).solo_step_time_s[:, 0]
-            result[places] = known.numbers(told, steps.tolist())
+            sets = [ColocationSet(device, (w,), sharing) for w, device, sharing in new]
+            known.numbers(new, predictor.predict_arrays(sets).solo_step_time_s[:, 0].tolist())
+        if places:
+            result[places] = known.numbers(told)
         return result
 
     def told_rows(

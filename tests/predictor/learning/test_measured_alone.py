@@ -194,10 +194,8 @@ def test_threads_that_first_meet_rows_at_the_same_time_number_them_once(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     posterior = told(predictor, 5.0)
-    rows = posterior.rows([PAIR])
-    holder, name = (
-        (posterior._known, "numbers") if place == "known" else (posterior._ready().measured, "told")
-    )
+    rows, state = posterior.rows([PAIR]), posterior._ready()
+    holder, name = (posterior._known, "numbers") if place == "known" else (state.measured, "told")
     real = getattr(holder, name)
 
     def interrupted(*args: Any) -> Any:
