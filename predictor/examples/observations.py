@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from profiling.errors import ConflictError, InputError
-from profiling.files import read_json, write_json
+from profiling.files import only_writer, read_json, write_json
 from profiling.workload import (
     LEAST_MEMORY_BYTES,
     ColocationSet,
@@ -238,13 +238,15 @@ def keep(store: Path | str, observations: Sequence[Observation]) -> None:
     """Add observations to `store` atomically.
 
     Raises:
-        ConflictError: exactly these were added before; nothing is changed.
+        ConflictError: exactly these were added before, or another process holds the store's folder; nothing is
+            changed.
     """
-    check_new(store, observations)
-    body = _body(Path(store))
-    body["observations"] += [o.to_mapping() for o in observations]
-    body["batches"].append(_digest(observations))
-    write_json(store, body)
+    with only_writer(Path(store).parent):
+        check_new(store, observations)
+        body = _body(Path(store))
+        body["observations"] += [o.to_mapping() for o in observations]
+        body["batches"].append(_digest(observations))
+        write_json(store, body)
 
 
 def _digest(observations: Sequence[Observation]) -> str:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
@@ -109,6 +110,14 @@ def test_bad_files(tmp_path: Path) -> None:
         (tmp_path / "seen.json").write_text(body)
         with pytest.raises(InputError):
             read_observations(tmp_path / "seen.json")
+
+
+def test_several_writers_lose_nothing(tmp_path: Path) -> None:
+    store = tmp_path / "new" / "store.json"
+    batches = [[Observation(PAIR, 0, 0.02 + 0.001 * number)] for number in range(12)]
+    with ThreadPoolExecutor(6) as threads:
+        list(threads.map(lambda batch: keep(store, batch), batches))
+    assert sorted(o.step_time_s for o in stored(store)) == [batch[0].step_time_s for batch in batches]
 
 
 def test_what_a_job_alone_takes_of_the_device(tmp_path: Path) -> None:
