@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT, VERSION = "cotenant-feedback", 1
+# What can be observed of a job alone besides its step time.
+_OF_DEVICE = ("memory_bytes", "utilization_ratio")
 CAMPAIGN = "feedback"
 MOST_OFF = 100.0
 """Largest factor between an observed and a predicted step time.
@@ -58,13 +60,12 @@ class Observation:
 
     def __post_init__(self) -> None:
         if len(self.colocation_set.workloads) > 1:
-            for name in ("memory_bytes", "utilization_ratio"):
-                if getattr(self, name) is not None:
-                    raise InputError(
-                        f"{name} is observed of jobs alone only",
-                        expected="a set of one job",
-                        got=f"{len(self.colocation_set.workloads)} jobs",
-                    )
+            for name in self.of_device:
+                raise InputError(
+                    f"{name} is observed of jobs alone only",
+                    expected="a set of one job",
+                    got=f"{len(self.colocation_set.workloads)} jobs",
+                )
         SoloProfile(memory_bytes=self.memory_bytes, utilization_ratio=self.utilization_ratio)
         if self.memory_bytes is not None and self.memory_bytes < LEAST_MEMORY_BYTES:
             raise InputError(
@@ -101,11 +102,7 @@ class Observation:
             ]
             # Via text, as in a CSV, because neither true nor 1.5 is a member.
             device, step = str(flat["device"]), float(str(flat["step_time_s"]))
-            more = {
-                name: float(str(flat[name]))
-                for name in ("memory_bytes", "utilization_ratio")
-                if flat.get(name) not in (None, "")
-            }
+            more = {name: float(str(flat[name])) for name in _OF_DEVICE if flat.get(name) not in (None, "")}
             if flat.get("member") not in (None, ""):
                 member = int(str(flat["member"]))
             else:
@@ -139,8 +136,7 @@ class Observation:
     @property
     def of_device(self) -> dict[str, float]:
         """What was observed besides the step time."""
-        values = {"memory_bytes": self.memory_bytes, "utilization_ratio": self.utilization_ratio}
-        return {name: value for name, value in values.items() if value is not None}
+        return {name: value for name in _OF_DEVICE if (value := getattr(self, name)) is not None}
 
 
 def check_plausible(step_time_s: float, predicted_s: float) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from predictor.examples.observations import check_plausible
+from predictor.examples.observations import Observation, check_plausible
 from predictor.types import Prediction
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
 from serving.handlers.idempotency import remember, replay
@@ -44,13 +44,16 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
                 expected=f"0 to {len(observation.of.jobs) - 1}",
                 got=observation.member,
             )
-        for name in ("memory_bytes", "utilization_ratio"):
-            if getattr(observation, name) is not None and len(observation.of.jobs) > 1:
-                raise InputError(
-                    f"observations[{index}].{name} is observed of jobs alone only",
-                    expected="a set of one job",
-                    got=f"{len(observation.of.jobs)} jobs",
-                )
+        try:
+            Observation(
+                sets[index],
+                observation.member,
+                observation.step_time_s,
+                observation.memory_bytes,
+                observation.utilization_ratio,
+            )
+        except InputError as error:
+            raise error.at(f"observations[{index}]") from None
     await admit_sets(service, sets)
     belief = service.belief()
     predictions = await service.batcher.plain(belief.serving, sets)
