@@ -23,6 +23,24 @@ def _without_secrets(_: Any, __: str, event: Any) -> Any:
     return event
 
 
+_SHARED: list[Any] = [
+    structlog.contextvars.merge_contextvars,
+    structlog.stdlib.add_log_level,
+    structlog.stdlib.ExtraAdder(),
+    structlog.processors.TimeStamper(fmt="iso", utc=True),
+    _without_secrets,
+]
+# One list for all calls of `configure`: cached loggers keep the one that they were first used with, and
+# structlog's `capture_logs` changes the configured one in place.
+_PROCESSORS: list[Any] = [
+    structlog.stdlib.filter_by_level,
+    structlog.stdlib.add_logger_name,
+    *_SHARED,
+    _TRACEBACKS,
+    structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
+]
+
+
 class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
     """Writes to the current `sys.stderr`, because a program that embeds the service may have replaced it."""
 
@@ -33,21 +51,8 @@ class _Stderr(logging.StreamHandler):  # type: ignore[type-arg]
 
 def configure(level: str = "info") -> None:
     """Send structlog and the standard library's logs to stderr as JSON."""
-    shared: list[Any] = [
-        structlog.contextvars.merge_contextvars,
-        structlog.stdlib.add_log_level,
-        structlog.stdlib.ExtraAdder(),
-        structlog.processors.TimeStamper(fmt="iso", utc=True),
-        _without_secrets,
-    ]
     structlog.configure(
-        processors=[
-            structlog.stdlib.filter_by_level,
-            structlog.stdlib.add_logger_name,
-            *shared,
-            _TRACEBACKS,
-            structlog.stdlib.ProcessorFormatter.wrap_for_formatter,
-        ],
+        processors=_PROCESSORS,
         logger_factory=structlog.stdlib.LoggerFactory(),
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
@@ -55,7 +60,7 @@ def configure(level: str = "info") -> None:
     handler = _Stderr()
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=[structlog.stdlib.add_logger_name, *shared],
+            foreign_pre_chain=[structlog.stdlib.add_logger_name, *_SHARED],
             processors=[
                 structlog.stdlib.ProcessorFormatter.remove_processors_meta,
                 structlog.processors.format_exc_info,

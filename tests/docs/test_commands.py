@@ -108,10 +108,12 @@ def port(tmp_path: Path) -> Iterator[int]:
     """A service of this page's own."""
     store = tmp_path / "store.db"
     # Lines of its log would mix with what commands print.
-    structlog.configure(wrapper_class=structlog.make_filtering_bound_logger(logging.ERROR))
+    before = structlog.get_config()
+    only_errors = structlog.make_filtering_bound_logger(logging.ERROR)
+    structlog.configure(**before | {"wrapper_class": only_errors, "cache_logger_on_first_use": False})
     with serve(create_app(ServiceConfig(database_url=f"sqlite:///{store}"), TableSource())) as served_port:
         yield served_port
-    structlog.reset_defaults()
+    structlog.configure(**before)
 
 
 @pytest.mark.parametrize(

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 import pytest
 import structlog
+from structlog.testing import capture_logs
 
 from serving.logs import configure
 
@@ -52,3 +53,14 @@ def test_a_fault_is_logged_without_the_values_around_it(
     line = json.loads(stream.getvalue())
     assert [frame["name"] for frame in line["exception"][0]["frames"]][-1] == "fail"
     assert "ct_secret" not in stream.getvalue()
+
+
+def test_a_logger_follows_a_second_configuration(restored: None) -> None:
+    """Otherwise what a test captures depends on which tests its worker ran before."""
+    configure()
+    log = structlog.get_logger("test")
+    log.warning("first use, after which structlog keeps the logger")
+    configure()
+    with capture_logs() as logs:
+        log.warning("still seen")
+    assert [line["event"] for line in logs] == ["still seen"]
