@@ -174,6 +174,10 @@ class Posterior:
         """Whether observations of a job alone add anything."""
         return self.config.learn_solo and workload.solo.step_time_s is None
 
+    def told(self, device: str, sharing: str, workload: Workload) -> Workload:
+        """The job with what was observed of it alone, as its SPEC would state it; as it is if that is nothing."""
+        return self._alone.told(device, sharing, workload)
+
     def _with(self, keys: Sequence[ObservedKey]) -> Observed:
         """The observations, with rows for `keys`; the predictor is queried about new ones."""
         keys = [key for key in keys if key not in self._observed.index]

@@ -39,7 +39,7 @@ class ThroughputAnswer(Struct):
 
 
 async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
-    """Step time, throughput and memory for each frozen prefix, scaled to the job's solo step time, measured or predicted.
+    """Step time, throughput and memory for each frozen prefix, scaled to what was measured of the job alone.
 
     Raises:
         InputError: more layers frozen than the model has, or more nodes than GPUs.
@@ -49,7 +49,7 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
     job = job_of(body.job)
     await admit(service, (job,), (body.device,))
     await batcher.encode(belief.serving, [(body.device, "time-slice", job)])
-    job = await batcher.bulk.run(_with_step_time, belief, job, body.device)
+    job = await batcher.bulk.run(_observed, belief, job, body.device)
     prefixes = body.frozen_prefixes or [job.frozen_prefix]
     distinct, points, plain = list(dict.fromkeys(prefixes)), dict[int, dict[str, Any]](), job.without_solo()
     for first in range(0, len(distinct), _TOGETHER):
@@ -62,8 +62,9 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
     return {"points": [points[prefix] for prefix in prefixes]}
 
 
-def _with_step_time(belief: Belief, job: Workload, device: str) -> Workload:
-    """The job with its solo step time, corrected by observations."""
+def _observed(belief: Belief, job: Workload, device: str) -> Workload:
+    """The job with what was observed of it alone, and its solo step time corrected by other observations."""
+    job = belief.posterior.told(device, "time-slice", job)
     if job.solo.step_time_s is not None:
         return job
     arrays = belief.predictor.predict_arrays([ColocationSet(device, (job,))])

@@ -66,3 +66,16 @@ def test_the_job_s_own_prefix(client: TestClient) -> None:
 )
 def test_bad_input(client: TestClient, change: dict[str, Any], status: int) -> None:
     problem(client.post("/v1/layer-throughput", json=BODY | change), status)
+
+
+def test_a_job_observed_alone_is_answered_as_with_its_spec(client: TestClient) -> None:
+    taken = {"step_time_s": 0.12, "memory_bytes": 5e9}
+    alone = {"of": {"device": "v100", "jobs": [BODY["job"]]}, **taken}
+    assert client.post("/v1/observations", json={"observations": [alone]}).status_code == 201
+    points = client.post("/v1/layer-throughput", json=BODY).json()["points"]
+    stated = BODY | {"job": f"{BODY['job']},step_time_s=0.12,memory_bytes=5e9"}
+    for point, same in zip(
+        points, client.post("/v1/layer-throughput", json=stated).json()["points"], strict=True
+    ):
+        for name in taken:
+            assert point[name] == pytest.approx(same[name], rel=0.01), name
