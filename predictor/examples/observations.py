@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from profiling.devices import get_device, is_known
 from profiling.errors import ConflictError, InputError
 from profiling.files import only_writer, read_json, write_json
 from profiling.workload import (
@@ -48,7 +49,7 @@ class Observation:
         colocation_set: the device and all jobs on it.
         member: position of the observed job in the set.
         step_time_s: seconds per step.
-        memory_bytes: what its process takes on the device.
+        memory_bytes: what its process takes on the device; at most the device's memory.
         utilization_ratio: share of time in which a kernel ran, 0 to 1.
     """
 
@@ -73,6 +74,17 @@ class Observation:
                 expected=f"bytes, at least {LEAST_MEMORY_BYTES:g}",
                 got=self.memory_bytes,
             )
+        device = self.colocation_set.device
+        # What does not fit cannot have run; the job would never be placed again.
+        if self.memory_bytes is not None and is_known(device):
+            most = get_device(device).memory_bytes
+            if self.memory_bytes > most:
+                raise InputError(
+                    "memory_bytes exceeds the device's memory",
+                    expected=f"at most {most:.6g} bytes on {device}",
+                    got=f"{self.memory_bytes:.6g}",
+                    hint="check that it is in bytes, and the device",
+                )
         if not 0 <= self.member < len(self.colocation_set.workloads):
             raise InputError(
                 "member is not a job of the set",

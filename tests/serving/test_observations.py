@@ -80,6 +80,16 @@ def test_what_a_job_alone_takes_of_the_device(client: TestClient) -> None:
     assert "observed of jobs alone only" in told.json()["detail"]
 
 
+def test_more_memory_than_the_device_has_was_not_observed(client: TestClient) -> None:
+    """Taken at its word, the job would fit on no GPU of the type that it ran on."""
+    asked = {"device": "v100", "jobs": ["resnet18-cifar"]}
+    body = {"observations": [{"of": asked, "step_time_s": 0.12, "memory_bytes": 20e9}]}
+    told = client.post("/v1/observations", json=body)
+    assert told.status_code == 422
+    assert "observations[0]: memory_bytes exceeds the device's memory" in told.json()["detail"]
+    assert client.post("/v1/predict", json=asked).json()["fits"]
+
+
 def test_once(client: TestClient) -> None:
     body = {"observations": [seen()]}
     first = client.post("/v1/observations", json=body, headers={"Idempotency-Key": "a"})
