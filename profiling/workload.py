@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from profiling.devices import canonical
 from profiling.errors import InputError
 from profiling.names import one_of
 
@@ -285,7 +286,8 @@ class ColocationSet:
     """A device, a sharing mode and the 1..n workloads that run on it at the same time.
 
     Attributes:
-        device: catalogue name of the GPU type.
+        device: catalogue name of the GPU type; other spellings of it become that name, because what is known of a type
+            (measurements, observations) is looked up by it.
         workloads: members; their order is not significant.
         sharing: `time-slice`, `mps` or `mig`.
     """
@@ -301,3 +303,4 @@ class ColocationSet:
             raise InputError(
                 "unknown sharing mode", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing
             )
+        object.__setattr__(self, "device", canonical(self.device))

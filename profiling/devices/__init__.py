@@ -1,6 +1,7 @@
 """GPU types by their public specifications: the catalogue, user-defined ones, and this machine's devices."""
 
 from profiling.devices.catalogue import (
+    canonical,
     device_names,
     get_device,
     is_known,
@@ -14,6 +15,7 @@ from profiling.devices.spec import DeviceSpec
 
 __all__ = [
     "DeviceSpec",
+    "canonical",
     "device_names",
     "discover",
     "discover_cpu",

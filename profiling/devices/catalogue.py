@@ -139,6 +139,17 @@ def _named(name: str, known: dict[str, DeviceSpec]) -> DeviceSpec:
     )
 
 
+def canonical(name: str) -> str:
+    """The listed name of a known device type (`v100` for `V100` and `v100-16gb`); an unknown name as it is."""
+    if name in _catalogue():  # nearly always, and every co-location set asks
+        return name
+    try:
+        card = split_device(spelt(name))[0]
+        return get_device(name).name if card in _ALIASES or card in _known() else name
+    except InputError:
+        return name
+
+
 def is_known(name: str) -> bool:
     """Whether `get_device` knows a device type of that name."""
     try:

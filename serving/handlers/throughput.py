@@ -64,10 +64,11 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
 
 def _observed(belief: Belief, job: Workload, device: str) -> Workload:
     """The job with what was observed of it alone, and its solo step time corrected by other observations."""
-    job = belief.posterior.told(device, "time-slice", job)
+    alone = ColocationSet(device, (job,))
+    job = belief.posterior.told(alone.device, alone.sharing, job)
     if job.solo.step_time_s is not None:
         return job
-    arrays = belief.predictor.predict_arrays([ColocationSet(device, (job,))])
+    arrays = belief.predictor.predict_arrays([alone])
     return replace(job, solo=replace(job.solo, step_time_s=float(arrays.solo_step_time_s[0, 0])))
 
 

@@ -90,6 +90,19 @@ def test_more_memory_than_the_device_has_was_not_observed(client: TestClient) ->
     assert client.post("/v1/predict", json=asked).json()["fits"]
 
 
+@pytest.mark.parametrize(("told", "asked"), [("V100", "v100"), ("v100", "v100-16gb")])
+def test_every_spelling_of_a_gpu_type_is_that_type(client: TestClient, told: str, asked: str) -> None:
+    alone = {"of": {"device": told, "jobs": ["resnet18-cifar"]}, "step_time_s": 0.12, "memory_bytes": 3e9}
+    posted = client.post("/v1/observations", json={"observations": [alone]}).json()
+    assert posted["observations"][0]["device"] == "v100"
+    answer = client.post("/v1/predict", json={"device": asked, "jobs": ["resnet18-cifar"]}).json()
+    assert answer["device"] == "v100"
+    assert answer["members"][0]["step_time_s"]["value"] == pytest.approx(0.12, rel=0.006)
+    body = {"device": asked, "job": "resnet18-cifar"}
+    (point,) = client.post("/v1/layer-throughput", json=body).json()["points"]
+    assert point["memory_bytes"] == pytest.approx(3e9, rel=0.006)
+
+
 def test_once(client: TestClient) -> None:
     body = {"observations": [seen()]}
     first = client.post("/v1/observations", json=body, headers={"Idempotency-Key": "a"})

@@ -4,10 +4,19 @@ from pathlib import Path
 
 import pytest
 
-from profiling.devices import catalogue, device_names, get_device, list_devices, load_device_file, runs_on
+from profiling.devices import (
+    canonical,
+    catalogue,
+    device_names,
+    get_device,
+    list_devices,
+    load_device_file,
+    runs_on,
+)
 from profiling.devices.compute_capability import RESIDENCY, compute_capabilities
 from profiling.devices.spec import CARDS_WITH, DEVICE_PRECISIONS, DeviceSpec
 from profiling.errors import InputError, UnknownNameError
+from profiling.workload import ColocationSet, Workload
 
 NAMES = [
     "a10",
@@ -328,3 +337,30 @@ def test_bad_device_files_say_what_is_wrong(tmp_path: Path, text: str, message: 
 def test_missing_device_file(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be read"):
         load_device_file(tmp_path / "none.yaml")
+
+
+@pytest.mark.parametrize(
+    ("given", "listed"),
+    [
+        ("V100", "v100"),
+        ("v100-16gb", "v100"),
+        ("A100:mig=3g.20gb", "a100:mig=3g"),
+        ("abacus", "abacus"),
+        ("a100:mig=9g", "a100:mig=9g"),
+        ("a100:x", "a100:x"),
+    ],
+)
+def test_one_name_per_type(given: str, listed: str) -> None:
+    """What was measured or observed of a type is found by its name, however it is spelt."""
+    assert canonical(given) == listed
+    assert ColocationSet(given, (Workload("resnet18-cifar"),)).device == listed
+
+
+def test_a_name_of_one_s_own_precedes_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(
+        "V100-16GB: {sm_count: 58, clock_hz: 2e+9, fp32_flops: 3e+13, memory_bytes: 2.4e+10,"
+        " memory_bandwidth_bytes_per_s: 3e+11}"
+    )
+    monkeypatch.setenv("COTENANT_DEVICES", str(mine))
+    assert canonical("V100-16GB") == "v100-16gb"
