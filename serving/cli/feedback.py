@@ -96,10 +96,10 @@ def command(
         table.add_row(c["device"], job_cell(c["job"]), beside, str(c["count"]), observed, factor)
     out = console()
     out.print(table)
-    out.print(
-        f"{len(new)} added, {drift.count} in {target}; typically off by a factor of {exp(drift.before):.2f} "
-        f"without feedback, "
-        f"{exp(drift.after):.2f} with the earlier observations"
+    off = (
+        f"; typically off by a factor of {exp(drift.before):.2f} without feedback, {exp(drift.after):.2f} with the "
+        "earlier observations"
     )
+    out.print(f"{len(new)} added, {len(told)} in {target}{off if drift.count else ''}")
     for name, count in written.items():
         out.print(f"{count} rows of {name} in {rows}")

@@ -106,3 +106,16 @@ def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.Ca
         assert ("job is not in the set" in err) == (body == OTHER)
         assert ("row 2: step_time_s is implausible" in err) == (body == FAR_OFF)
         assert not (tmp_path / "s.json").exists()
+
+
+def test_what_has_no_step_time_to_judge_is_counted_too(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A SPEC that states the step time leaves only the memory to learn."""
+    body = [{"device": "v100", "jobs": [JOBS[0]], "step_time_s": 0.01, "memory_bytes": 3e9}]
+    (tmp_path / "seen.json").write_text(json.dumps(body))
+    give = ("feedback", tmp_path / "seen.json", "--model", folder / "model", "--store", tmp_path / "s.json")
+    code, out, _ = run(capsys, *give)
+    assert code == 0
+    assert "1 added, 1 in" in out
+    assert "typically off" not in out
