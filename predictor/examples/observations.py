@@ -25,6 +25,7 @@ from profiling.workload import (
     Workload,
     check_step_time,
 )
+from profiling.zoo.listing import written_out
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -307,11 +308,10 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
                 known |= {name: float(np.median(values)) for name, values in more.items()}
             key = colocation_set.device, workload.without_solo()
             solo[key] = {**solo.get(key, {}), **known}
+    steps = {(d, written_out(w)): v["step_time_s"] for (d, w), v in solo.items() if "step_time_s" in v}
     rows = []
     for colocation_set, times in seen.items():
-        alone = [
-            solo[colocation_set.device, w.without_solo()].get("step_time_s") for w in colocation_set.workloads
-        ]
+        alone = [steps.get((colocation_set.device, written_out(w))) for w in colocation_set.workloads]
         if len(colocation_set.workloads) == 1 or not any(alone[i] for i in times):
             continue
         for index, workload in enumerate(colocation_set.workloads):

@@ -15,6 +15,7 @@ from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
 from profiling.errors import CotenantError
 from profiling.workload import Workload
+from profiling.zoo.listing import written_out
 
 if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
@@ -84,6 +85,8 @@ class KnownMembers:
         self.utilization_measured: NDArray[np.bool_] = np.zeros(len(start.members), dtype=bool)
         self._index: dict[MemberKey, int] = {}
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
+        # The jobs of a fitted process keep the names that it was fitted with.
+        self._written_out = not start.jobs
         self._devices = Numbers()
         of_setting = np.array([self._devices[device] for device, _ in start.settings], np.int64)
         if len(of_setting):
@@ -123,7 +126,7 @@ class KnownMembers:
             [
                 (
                     self._models[w.model],
-                    self._jobs[w.without_solo()],
+                    self._job(w),
                     self._settings[device, sharing],
                     self._devices[device],
                 )
@@ -142,6 +145,9 @@ class KnownMembers:
         self.members = self.members.joined(Members(place, *columns))
         # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})
+
+    def _job(self, workload: Workload) -> int:
+        return self._jobs[written_out(workload) if self._written_out else workload.without_solo()]
 
     def _features(self, workload: Workload, device: str, step_time_s: float) -> Floats:
         if self.featurizer is not None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,6 +13,7 @@ from fastapi.testclient import TestClient
 from serving.handlers.calibration import by_job, recent
 from serving.handlers.observations import error_by_day
 from serving.handlers.upkeep import upkeep
+from tests.serving.conftest import Start
 from tests.serving.problems import problem
 
 
@@ -101,6 +103,18 @@ def test_every_spelling_of_a_gpu_type_is_that_type(client: TestClient, told: str
     body = {"device": asked, "job": "resnet18-cifar"}
     (point,) = client.post("/v1/layer-throughput", json=body).json()["points"]
     assert point["memory_bytes"] == pytest.approx(3e9, rel=0.006)
+
+
+def test_a_job_is_the_same_with_its_defaults_written_out(start: Start, tmp_path: Path) -> None:
+    plain, full = "resnet18-cifar", "resnet18-cifar:batch_size=128,optimizer=momentum"
+    for told, asked in ((plain, full), (full, plain)):
+        client = start(database_url=f"sqlite:///{tmp_path}/{len(told)}.db")
+        body = {"of": {"device": "v100", "jobs": [told]}, "step_time_s": 0.12}
+        assert client.post("/v1/observations", json={"observations": [body]}).status_code == 201
+        sets = [{"device": "v100", "jobs": [job]} for job in (told, asked)]
+        one, other = (client.post("/v1/predict", json=one).json()["members"][0] for one in sets)
+        assert one["step_time_s"]["value"] == pytest.approx(0.12, rel=0.006)
+        assert all(one[name] == other[name] for name in ("solo_step_time_s", "step_time_s", "slowdown"))
 
 
 def test_once(client: TestClient) -> None:

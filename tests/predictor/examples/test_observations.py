@@ -176,6 +176,14 @@ def test_a_set_is_one_in_whatever_order_its_members_are_named() -> None:
     pd.testing.assert_frame_equal(once, mixed)
 
 
+def test_a_step_time_alone_counts_however_the_job_is_written() -> None:
+    plain, full = map(Workload.parse, ("resnet18-cifar", "resnet18-cifar:batch_size=128,optimizer=momentum"))
+    alone = Observation(ColocationSet("v100", (plain,)), 0, 0.02)
+    together, _ = training_tables([alone, Observation(ColocationSet("v100", (full, full)), 0, 0.04)])
+    assert together.solo_step_time_s.tolist() == [0.02, 0.02]
+    assert together.workload.tolist() == [str(full)] * 2
+
+
 def test_rows_for_the_next_training(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     alone = ColocationSet("v100", (Workload("alpha", 32),))
     other = ColocationSet("p100", (Workload("gamma"), Workload("delta")))
