@@ -9,8 +9,11 @@ from profiling.errors import UnavailableError
 
 
 def check(host: str, port: int) -> None:
-    """Raise `UnavailableError` with one clear line if the address cannot be bound, before anything is
-    loaded."""
+    """Check that the address can be bound, before anything is loaded.
+
+    Raises:
+        UnavailableError: it cannot; the message is one line.
+    """
     try:
         with _socket_for(host, port) as probe:
             probe.bind(_resolved(host, port)[1])
@@ -33,8 +36,8 @@ def reserve(host: str, port: int) -> socket.socket:
         shared = _socket_for(host, port)
         shared.bind(_resolved(host, port)[1])
         return shared
-    # Without SO_REUSEADDR, a second service started meanwhile fails its check. With it, connections that a
-    # single-worker service left in TIME_WAIT do not block the address.
+    # Without SO_REUSEADDR if possible, so that the check of a second service started meanwhile fails. With it if
+    # connections that a single-worker service left in TIME_WAIT block the address.
     for reuse in (False, True):
         reserved = _socket_for(host, port, reuse)
         reserved.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)

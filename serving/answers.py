@@ -1,4 +1,4 @@
-"""A cache of answers; a prediction depends only on the question, the model and the corrections."""
+"""An LRU cache of answers: a prediction depends only on the request, the model and its corrections."""
 
 from __future__ import annotations
 
@@ -12,8 +12,10 @@ _LONGEST_BYTES = 4096
 
 
 class AnswerCache(Generic[A]):
-    """The last `limit` answers of one belief, by the bytes of the question; cleared when the belief
-    changes."""
+    """The `limit` most recently used answers of one belief, by request body.
+
+    Cleared when the belief changes.
+    """
 
     def __init__(self, limit: int = 16_384) -> None:
         self.limit = limit
@@ -21,7 +23,7 @@ class AnswerCache(Generic[A]):
         self._answers: OrderedDict[bytes, A] = OrderedDict()
 
     def get(self, belief: Belief, asked: bytes) -> A | None:
-        """The cached answer to this question, if any."""
+        """The cached answer to the request body `asked`; None if there is none."""
         if belief is not self._belief:
             self._belief = belief
             self._answers.clear()
@@ -32,7 +34,7 @@ class AnswerCache(Generic[A]):
         return answer
 
     def put(self, belief: Belief, asked: bytes, answer: A) -> None:
-        """Store an answer of `belief`, unless the belief has changed since."""
+        """Store an answer of `belief`, unless the belief has changed or the request is too long to keep."""
         if belief is self._belief and len(asked) <= _LONGEST_BYTES:
             self._answers[asked] = answer
             if len(self._answers) > self.limit:

@@ -48,8 +48,10 @@ def add(store: Store, session: Session, entry: Entry, status: int) -> None:
 
 
 async def record(service: Service, request: Request, status: int) -> None:
-    """Store the row unless it is stored already, and log it too, so that a store outage does not hide who
-    asked."""
+    """Store the row unless it is stored already, and log it.
+
+    The log keeps who asked even while the store is down.
+    """
     entry = Entry.of(request)
     log.info(
         "admin action",

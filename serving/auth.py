@@ -121,8 +121,10 @@ def _of_bootstrap(key: str) -> str:
 
 
 class Authenticator:
-    """Looks up tokens, and caches valid ones for seconds, or for `grace_s` while the store does not
-    respond."""
+    """Looks up tokens, and caches valid ones for seconds.
+
+    While the store does not respond, they stay valid for `grace_s`.
+    """
 
     def __init__(self, store: Store, grace_s: float) -> None:
         self.store, self.grace_s = store, grace_s
@@ -138,8 +140,12 @@ class Authenticator:
         return entry[1] if entry is not None and time.monotonic() - entry[0] < longest_s else None
 
     def look_up(self, key: str, is_session: bool = False) -> Caller:
-        """The caller that a token or session belongs to, by digest. Raises `UnauthorizedError`,
-        `UnavailableError`."""
+        """The caller that a token or session belongs to, by digest.
+
+        Raises:
+            UnauthorizedError: there is none, or it has expired.
+            UnavailableError: the store does not respond.
+        """
         if not is_session and self._bootstrap is not None and hmac.compare_digest(key, self._bootstrap):
             caller = Caller("bootstrap", frozenset(SCOPES))
         else:
@@ -261,8 +267,10 @@ async def _identify(service: Service, request: Request, client: str) -> Caller:
 
 
 def allow(caller: Caller, scope: str) -> None:
-    """Raise `ForbiddenError` if `caller` lacks `scope`; `admin` includes `place`, and `place` includes
-    `read`."""
+    """Raise `ForbiddenError` if `caller` lacks `scope`.
+
+    `admin` includes `place`, and `place` includes `read`.
+    """
     enough = SCOPES[SCOPES.index(scope) :]
     if not caller.scopes.intersection(enough):
         raise ForbiddenError(

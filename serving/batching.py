@@ -1,4 +1,7 @@
-"""Batches the predictions of concurrent requests, for as long as every turn of the event loop brings more."""
+"""Batches the predictions of concurrent requests.
+
+A batch grows for as long as each turn of the event loop adds sets.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ INLINE_BYTES = 64 * 2**10
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """A set waiting for its prediction; resolves to None if another model serves by then."""
+    """A set waiting for its prediction. `answer` resolves to None if another model has taken over by then."""
 
     set: ColocationSet
     answer: asyncio.Future[Prediction | None]
@@ -108,7 +111,7 @@ class Batcher:
             self._renewal = asyncio.get_running_loop().create_task(self.life.reload(force=True))
 
     async def encode(self, serving: Serving, asked: Iterable[Encoded]) -> None:
-        """Make sure that the model has seen these jobs.
+        """Capture and encode the jobs that the model has not seen.
 
         Raises:
             LimitError: too many new jobs for one request. OverloadError: too many requests wait, or so many
@@ -140,7 +143,11 @@ class Batcher:
             self.spare.spent(time.thread_time() - started + elsewhere_s, len(sets))
 
     async def predict(self, asked: ColocationSet) -> Prediction:
-        """Predict one set, batched with concurrent ones; corrected by feedback."""
+        """Predict one set, batched with concurrent ones and corrected by feedback.
+
+        Raises:
+            CotenantError: as `encode`, or the set cannot be predicted.
+        """
         loop, since = asyncio.get_running_loop(), SINCE.get(time.perf_counter())
         while True:
             serving = self.belief().serving
@@ -158,13 +165,17 @@ class Batcher:
                 return prediction
 
     async def predict_many(self, asked: list[ColocationSet]) -> list[Prediction]:
-        """Predict many sets with one model; corrected by feedback."""
+        """Predict many sets with one model, corrected by feedback.
+
+        Raises:
+            CotenantError: as `predict`, for any of the sets.
+        """
         answers: list[Prediction] = []
         await self.each_part(asked, lambda predictions: answers.extend(predictions))
         return answers
 
     async def predict_each(self, asked: list[ColocationSet]) -> list[Prediction | InputError]:
-        """Like `predict_many`, but a set that cannot be predicted gets its error as its answer."""
+        """Like `predict_many`, but the answer to a set that cannot be predicted is its error."""
         try:
             return list(await self.predict_many(asked))
         except InputError as error:
@@ -176,10 +187,11 @@ class Batcher:
     async def each_part(
         self, asked: list[ColocationSet], use: Callable[[list[Prediction]], Any], belief: Belief | None = None
     ) -> list[Any]:
-        """Predict many sets with one model, corrected, and return the results of `use` on each part, in
-        order.
+        """Predict many sets in parts, with one model and corrected; returns what `use` makes of each, in order.
 
-        `use` runs where the prediction does: in a lane if there are many sets.
+        Args:
+            use: called where the part is predicted: on the event loop if it is the only one, else in a lane.
+            belief: the model to use; the serving one by default.
         """
         belief = belief or self.belief()
         await self.encode(belief.serving, _members(asked))
@@ -213,8 +225,10 @@ class Batcher:
         job: Workload,
         admit: Callable[[set[Workload], set[str]], Awaitable[None]],
     ) -> None:
-        """Make sure that the model has seen `job` on every device type of `snapshot` that supports its
-        precision, and all tenants on theirs, except the `unpredictable` ones.
+        """Encode the job and the tenants of a cluster that the model has not seen.
+
+        These are `job` on every device type of `snapshot` that supports its precision, and all tenants on theirs,
+        except the `unpredictable` ones.
 
         Args:
             admit: checks names before anything is encoded.
@@ -262,7 +276,7 @@ class Batcher:
         return self._unpredictable[1]
 
     async def place(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a decision after all earlier ones."""
+        """Run a placement decision once all earlier ones are made."""
         return await self.placing.run(function, *arguments)
 
     async def off_loop(self, size_bytes: int, function: Callable[..., T], *arguments: Any) -> T:
@@ -272,8 +286,7 @@ class Batcher:
         return await self.bulk.run(function, *arguments)
 
     def _flush(self) -> None:
-        """Answer the waiting sets in batches, and leave the rest to the loop's next turn if that takes
-        long."""
+        """Answer one batch of the waiting sets; what does not fit is left to the loop's next turn."""
         turn_s = _BUSY_TURN_S if self.delay.shedding else _TURN_S
         count = max(_FEWEST, min(_MOST, round(turn_s / self._set_s)))
         if self._gathered < len(self._waiting) < count:
@@ -284,7 +297,8 @@ class Batcher:
         together, self._waiting = self._waiting[:count], self._waiting[count:]
         if self._waiting:
             asyncio.get_running_loop().call_soon(self._flush)
-        started = time.thread_time()  # fewer sets would not save core time used by other processes
+        # Not wall time: smaller batches would not give back what other processes take of the core.
+        started = time.thread_time()
         self._answer([waiting for waiting in together if not waiting.answer.done()])
         self._set_s += _WEIGHT * ((time.thread_time() - started) / len(together) - self._set_s)
         for waiting in together:

@@ -1,5 +1,7 @@
-"""Captures graphs of zoo models in processes that can be killed: at a time limit, a memory limit, or when
-nobody waits."""
+"""Captures graphs of zoo models in processes that can be killed.
+
+That happens at a time limit, at a memory limit, or when nobody waits any more.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +29,9 @@ _NICE = 3  # a capture gets a third of a core shared with the event loop
 
 
 def limit_memory(more_bytes: int) -> None:
-    """Let this process map `more_bytes` more, at a lower priority than the serving one; called before its
-    first capture.
+    """Let this process map `more_bytes` more, at a lower priority than the serving one.
+
+    Called before its first capture.
 
     The libraries' objects are frozen (`gc.freeze`), because collecting them would take longer than most
     captures.
@@ -194,7 +197,7 @@ class Captures:
                     future = pending.future
             except MemoryError:
                 raise LimitError(
-                    "the capture used too much memory", expected=f"{self.memory_bytes} bytes"
+                    "the capture used too much memory", expected=f"at most {self.memory_bytes} bytes"
                 ) from None
             except ProcessExpired as error:
                 raise LimitError(
@@ -213,8 +216,10 @@ class _Pending:
 
 
 def capture_first() -> None:
-    """The first capture of a process: torch imports shape rules on first use, which takes ten times as long
-    as a capture."""
+    """The first capture of a process, made before any request needs it.
+
+    Torch imports shape rules on first use, which takes ten times as long as a capture.
+    """
     from profiling.capture.source import capture_zoo
 
     capture_zoo(Workload("resnet18-cifar"))

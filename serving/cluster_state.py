@@ -172,8 +172,11 @@ class ClusterReader:
 
 
 def _job_of(spec: str) -> Workload:
-    """The job of a stored tenant. A SPEC accepted by an earlier version but now invalid becomes an unknown
-    model, so that only its own GPU is excluded from decisions."""
+    """The job of a stored tenant.
+
+    A SPEC that an earlier version accepted and this one does not becomes an unknown model, so that only its own
+    GPU is excluded from decisions.
+    """
     try:
         return spec_of(spec)
     except InputError as error:
@@ -182,8 +185,10 @@ def _job_of(spec: str) -> Workload:
 
 
 def sharing_of(stored_gpu: dict[str, Any]) -> str:
-    """Sharing mode of a stored GPU. Earlier versions accepted `mig` for any card; cards without MIG can only
-    be time-sliced."""
+    """Sharing mode of a stored GPU.
+
+    Earlier versions accepted `mig` for any card; cards without MIG can only be time-sliced.
+    """
     device, sharing = stored_gpu["device"], str(stored_gpu["sharing"])
     if sharing == "mig" and not has_mig(device.partition(":")[0]):
         log.warning("stored GPU without MIG is time-sliced", gpu=stored_gpu["id"], device=device)
@@ -192,8 +197,10 @@ def sharing_of(stored_gpu: dict[str, Any]) -> str:
 
 
 def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[str, Any]:
-    """The cluster object of `/v1/cluster`, with its tenants' placements; only the nodes in `names`, if
-    given."""
+    """The cluster object of `/v1/cluster`, with its tenants' placements.
+
+    Only the nodes in `names`, if given.
+    """
     places = (
         range(len(state.seats))
         if names is None

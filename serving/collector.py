@@ -1,5 +1,4 @@
-"""Tunes the cyclic garbage collector of a serving process, so that long-lived objects are not scanned
-repeatedly.
+"""Tunes the cyclic garbage collector so that long-lived objects are not scanned repeatedly.
 
 A full collection stops all requests while it scans every object, which takes a quarter of a second with the
 libraries, a model and the jobs that it has seen. Survivors are frozen (`gc.freeze`), so that the next
@@ -23,8 +22,10 @@ def freeze_survivors() -> None:
 
 
 def settle() -> None:
-    """Collect everything, including frozen objects, and freeze the survivors; stops the process for up to a
-    second."""
+    """Collect everything, including frozen objects, and freeze the survivors.
+
+    This stops the process for up to a second.
+    """
     global _settled_at
     gc.unfreeze()
     gc.collect()

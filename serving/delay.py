@@ -1,5 +1,7 @@
-"""Load shedding by queueing time: how many requests may wait for the event loop, and how much time new
-workloads get meanwhile."""
+"""Load shedding by queueing time.
+
+Decides how many requests may wait for the event loop, and how much time new workloads get meanwhile.
+"""
 
 from __future__ import annotations
 
@@ -21,8 +23,8 @@ class DelayLimit:
 
     Additive increase and multiplicative decrease, as TCP does (Chiu and Jain, 1989), on the time from a
     request's head to the start of its handler, and to its prediction if it asks for one. A request that would
-    exceed the limit is shed. A limit that is not approached is not raised beyond `START` (cf. RFC 2861 on
-    congestion windows), because it is unproven and would admit a sudden crowd.
+    exceed the limit is shed. A limit that is not reached is not raised beyond `START` (cf. RFC 2861 on congestion
+    windows), because an untested one would admit a whole burst.
     """
 
     FLOOR, START, CEILING, STEP, PERIOD_S = 16.0, 64.0, 4096.0, 8.0, 0.05
@@ -51,8 +53,7 @@ class DelayLimit:
 
     @property
     def shedding(self) -> bool:
-        """Whether the service is overloaded: more than one request in fifty was shed in the last second or
-        so."""
+        """Whether the service is overloaded: over a fiftieth of the requests of the last second or so was shed."""
         return self._refused_ratio > self.SHEDDING
 
     @property
@@ -88,8 +89,9 @@ class DelayLimit:
 
 
 class SpareTime:
-    """Limits new workloads to a share of a core while requests are shed, because a capture costs as much as
-    hundreds of predictions.
+    """Limits new workloads to a share of a core while requests are shed.
+
+    A capture costs as much as hundreds of predictions.
 
     Otherwise they are not limited. The mean cost so far determines when the next one may begin.
 

@@ -25,7 +25,7 @@ MakePlacer = Callable[[SetPredictor], Placer]
 
 #: Seconds between checks for observations stored by other processes.
 POLL_S = 1.0
-# After taking in observations, wait this many times as long before doing so again out of turn.
+# After reading observations at once, wait this many times as long before doing so again outside the polling.
 _REST = 4.0
 # With several writing processes, rows may become visible out of order, so this many are read again.
 _OVERLAP = 256
@@ -81,8 +81,10 @@ class _Learned:
         return cls(serving, Posterior(serving.predictor), frozenset(set_ids))
 
     def learned(self, model_version: str, observation: Observation) -> bool:
-        """Whether the model was trained on the observation: it predates the model's service, and its set is
-        in the manifest."""
+        """Whether the model was trained on the observation.
+
+        It was if the observation was made while another version served and its set is in the manifest.
+        """
         if model_version == self.serving.version or not self.trained_on:
             return False
         return set_id_of(observation.colocation_set) in self.trained_on
@@ -124,8 +126,10 @@ class Feedback:
             log.warning("observations not read", error=error.message)
 
     def told(self) -> None:
-        """Like `refresh`, at once; deferred to the next check if it takes long and happens often, so that
-        answers do not wait for it."""
+        """`refresh` after a write in this process.
+
+        If refreshing takes long and was just done, the next poll does it instead, so that answers do not wait.
+        """
         if time.monotonic() >= self._rests_until:
             self.refresh()
 

@@ -29,8 +29,11 @@ class OverloadError(UnavailableError):
 
 
 class Call:
-    """One call of a lane. `cancelled` is set when nobody waits for its result any more; `elsewhere_s` is
-    processor time used for it in other processes."""
+    """One call of a lane.
+
+    `cancelled` is set when nobody waits for its result any more; `elsewhere_s` is processor time used for it in
+    other processes.
+    """
 
     __slots__ = ("arguments", "caller", "cancelled", "elsewhere_s", "function", "future", "started")
 
@@ -99,15 +102,18 @@ class FairQueue(Generic[T]):
         return True
 
     def to_refuse(self, caller: str) -> T | None:
-        """The item that a new one of `caller` would replace: the last of the longest queue; None if that is
-        the caller's own."""
+        """The item that a new one of `caller` would replace: the last of the longest queue.
+
+        None if that is the caller's own.
+        """
         longest = max(self._lines.values(), key=len)
         return None if len(longest) <= len(self._lines.get(caller, ())) + 1 else longest[-1]
 
 
 class Lane:
-    """Runs up to `threads` calls at a time; callers take turns, and the one with the longest queue is refused
-    first.
+    """Runs up to `threads` calls at a time.
+
+    Callers take turns, and the one with the longest queue is refused first.
 
     The threads are daemons, so a call that never ends does not keep the process alive.
 

@@ -43,8 +43,7 @@ class Phase(Enum):
 
 
 class Listener:
-    """State shared by the connections of one process: limits, counts, and the clock that ends overdue
-    ones."""
+    """State shared by the connections of one process: limits, counts, and the clock that ends overdue ones."""
 
     def __init__(self, config: ServiceConfig, metrics: Metrics, delay: DelayLimit) -> None:
         self.config, self.metrics, self.delay = config, metrics, delay
@@ -340,8 +339,10 @@ class BoundedProtocol(HttpToolsProtocol):
             self._hold(self.parser.should_keep_alive())
 
     def _shed_unread(self, data: bytes) -> bool:
-        """Refuse a small request that arrived in one piece without parsing it, because under overload these
-        are most of the work."""
+        """Refuse a small request that arrived in one piece, without parsing it.
+
+        Under overload these are most of the work.
+        """
         fresh = self.phase is Phase.IDLE or (
             self.phase is Phase.HEAD and not self._head_bytes and self.cycle is None
         )

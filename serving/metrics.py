@@ -46,7 +46,8 @@ class Metrics:
             ("limit",),
             **shared,
         )
-        # Without labels, so that it is there before the first fault: in a series that begins at 1, Prometheus sees no rise.
+        # Without labels, so that the series exists before the first fault: Prometheus sees no increase in one
+        # that starts at 1.
         self.faults = Counter("faults", "Requests that failed with an internal error", **shared)
         self.predictions = Counter("predictions", "Co-location sets by outcome", ("outcome",), **shared)
         self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
@@ -71,9 +72,7 @@ class Metrics:
         )
         self.reloads = Counter("model_reloads", "Model loads by outcome", ("outcome",), **shared)
         for outcome in ("loaded", "refused", "failed"):
-            self.reloads.labels(
-                outcome
-            )  # Prometheus, and so the alert, sees no increase in a counter that starts at 1
+            self.reloads.labels(outcome)  # creates the series, for the same reason
         self.model_info = Gauge(
             "model_info", "1 for the version in service", ("version",), multiprocess_mode="livemax", **shared
         )
@@ -120,7 +119,9 @@ class Metrics:
         Args:
             device, job: its device and the name of its model; beyond some hundreds of pairs, counted as
                 `other`.
-            answer: `model` or `corrected`.
+            answer: who predicted: `model`, or `corrected` with the earlier observations.
+            step_time_s: observed.
+            predicted: the predicted step time, seconds.
         """
         if (device, job) not in self._labels and len(self._labels) >= _MOST_LABELS:
             device = job = "other"

@@ -18,8 +18,8 @@ _PREFIX, _LOCK = "cotenant-metrics-", "lock"
 def metrics_folder() -> Iterator[str]:
     """A folder for the duration of one service, locked by this process; folders of killed services are removed.
 
-    It is in memory if the system has a place for that. Workers write to mapped files: if their file system is full, that
-    kills the worker (SIGBUS), and every other program may fill the temporary folder.
+    It is in memory (`/dev/shm`) where possible: workers write to memory-mapped files, a full file system kills
+    them (SIGBUS), and any program may fill the temporary folder.
     """
     usable = _IN_MEMORY.is_dir() and os.access(_IN_MEMORY, os.W_OK | os.X_OK)
     parent = _IN_MEMORY if usable else Path(tempfile.gettempdir())
@@ -28,7 +28,7 @@ def metrics_folder() -> Iterator[str]:
     made = Path(tempfile.mkdtemp(prefix=f"new-{_PREFIX}", dir=parent))
     with (made / _LOCK).open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        # Only now does it get the name that others look for.
+        # Renamed only once it is locked, because other services remove unlocked folders of that name.
         folder = made.rename(parent / made.name.removeprefix("new-"))
         try:
             yield str(folder)
@@ -37,7 +37,7 @@ def metrics_folder() -> Iterator[str]:
 
 
 def _remove_unlocked(folder: Path) -> None:
-    """Remove a folder whose service has ended; one of another user is left alone."""
+    """Remove a folder whose service has ended, unless it belongs to another user."""
     with suppress(OSError), (folder / _LOCK).open("rb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         shutil.rmtree(folder, ignore_errors=True)

@@ -182,7 +182,9 @@ class _Exchange:
         await self._send(message)
 
     async def _refuse(self, error: CotenantError) -> None:
-        if self.status:  # the response has started, so we can only break the connection
+        if (
+            self.status
+        ):  # the status has been sent, so closing the connection is the only way to signal the error
             return
         response = problem(error, self.path, headers_for(error))
         await response(self.scope, self._receive, self.send)  # type: ignore[arg-type]

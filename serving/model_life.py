@@ -1,5 +1,7 @@
-"""Life cycle of the served predictor: found, loaded beside the old one, verified, swapped; on failure the old
-one stays."""
+"""Life cycle of the served predictor.
+
+A new version is loaded beside the old one, verified and swapped in; on failure the old one stays.
+"""
 
 from __future__ import annotations
 

@@ -52,8 +52,11 @@ def registered(name: str) -> tuple[str, str, str]:
 
 
 class ModelSource(Protocol):
-    """`tag` is cheap and changes with the model; `load` is expensive; the model gets its graphs from
-    `graphs`."""
+    """Where a model is loaded from.
+
+    `tag` is cheap and changes whenever the model does. `load` takes seconds and returns the model of that tag,
+    which gets its graphs from `graphs`. Both raise if the source does not answer.
+    """
 
     def tag(self) -> str: ...
     def load(self, tag: str, graphs: GraphSource) -> Any: ...

@@ -141,8 +141,10 @@ class Service:
         log.info("service stopped")
 
     async def stored(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
-        """Run a function that writes to the store in a thread, so that a slow disk does not block other
-        requests."""
+        """Run a function that writes to the store in a thread.
+
+        A slow disk then does not block other requests.
+        """
         return await self._writing.run(partial(function, *arguments, **named))
 
     async def read(self, function: Callable[..., T], *arguments: Any, **named: Any) -> T:
@@ -162,8 +164,9 @@ class Service:
         return *self.batcher.lanes, self._writing, self._reading, self._checking
 
     async def _guard_lanes(self) -> None:
-        """Exit when a lane stays stuck, because a thread cannot be killed; the supervisor restarts the
-        process.
+        """Exit when a lane stays stuck, because a thread cannot be killed.
+
+        The supervisor restarts the process.
 
         Time during which the process itself was paused, e.g. with its machine, does not count.
         """

@@ -38,8 +38,10 @@ def tracer() -> Any | None:
 
 @contextmanager
 def span(tracer: Any | None, scope: dict[str, Any], request_id: str) -> Iterator[dict[str, Any]]:
-    """A server span around a request, continuing the caller's trace; yields a dictionary for its
-    attributes."""
+    """A server span around a request, continuing the caller's trace.
+
+    Yields a dictionary for its attributes.
+    """
     attributes: dict[str, Any] = {}
     if tracer is None:
         yield attributes

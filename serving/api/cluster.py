@@ -1,5 +1,7 @@
-"""The stored cluster: read it, change its inventory as a whole or by node; versioned, with compare-and-set by
-`If-Match`."""
+"""The stored cluster: read it, and change its inventory as a whole or by node.
+
+It is versioned, with compare-and-set by `If-Match`.
+"""
 
 from __future__ import annotations
 

@@ -34,9 +34,9 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Feed observed step times back, and print what they change and how far predictions were off.
+    """Store observed step times, and print how they correct predictions and how far off these were.
 
-    They take effect in `cotenant predict --feedback STORE`.
+    `cotenant predict --feedback STORE` applies the corrections.
 
     Example: `cotenant feedback observed.csv --rows feedback-tables`
     """

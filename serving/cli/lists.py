@@ -1,6 +1,6 @@
 """Space-separated lists of numbers, folded before the parser sees them.
 
-The parser takes one value per option, several only as `--workers 4 --workers 8`. People write `--workers 4 8`.
+The parser takes one value per option (`--workers 4 --workers 8`), but people write `--workers 4 8`.
 """
 
 from __future__ import annotations

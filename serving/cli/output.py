@@ -79,8 +79,10 @@ def job_cell(spec: str) -> str:
 
 
 def progress() -> Any:
-    """A rich progress bar on stderr: spinner, text, bar, count, elapsed and remaining time; a line every half
-    minute if not a terminal."""
+    """A rich progress bar on stderr: spinner, text, bar, count, elapsed and remaining time.
+
+    Where stderr is not a terminal, a line every half minute.
+    """
     from rich.console import Console
     from rich.progress import (
         BarColumn,

@@ -23,8 +23,10 @@ def command(
         float | None, typer.Option(help="Number of steps that the job will run (default: one hour's worth).")
     ] = None,
     objective: Annotated[str, typer.Option(help="jct, interference or makespan.")] = "jct",
-    max_slowdown: Annotated[float, typer.Option(help="Maximum predicted slowdown of any member.")] = 2.0,
-    wait: Annotated[bool, typer.Option(help="Allow waiting as an answer.")] = True,
+    max_slowdown: Annotated[
+        float, typer.Option(help="Maximum predicted slowdown of any job on the GPU.")
+    ] = 2.0,
+    wait: Annotated[bool, typer.Option(help="Whether the answer may be to wait.")] = True,
     gpus: Annotated[int, typer.Option(help="Number of whole GPUs for a gang.")] = 1,
     limit: Annotated[int, typer.Option(help="Number of GPUs to rank.")] = 32,
     model: Annotated[

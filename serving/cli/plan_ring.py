@@ -1,5 +1,4 @@
-"""`cotenant plan ring`: how fast ring-all-reduce jobs run beside each other, and when and where to start
-each."""
+"""`cotenant plan ring`: how fast ring-all-reduce jobs run beside each other, and when and where to start them."""
 
 from __future__ import annotations
 

@@ -117,8 +117,10 @@ class Filter:
 async def overview(
     service: Service, health: Health, first: int = 0, shown_by: Filter | None = None
 ) -> dict[str, Any]:
-    """Cluster totals, the GPUs that match a filter from number `first` on, the latest placements, the model
-    and its error."""
+    """Cluster totals, the matching GPUs, the latest placements, the model and its error.
+
+    The GPUs are those that match a filter, from number `first` on.
+    """
     shown_by = shown_by or Filter()
     cluster = await service.read(stored_state, service)
     places = list(cluster.snapshot.gpus())
@@ -187,8 +189,10 @@ def why(placement: dict[str, Any]) -> list[str]:
 
 
 def alternatives(ranked: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Distinct answers, with the number of `more` like each, because on a large cluster the best GPUs are
-    often equal."""
+    """Distinct answers, with the number of `more` like each.
+
+    On a large cluster the best GPUs are often equal.
+    """
     kinds: dict[tuple[float, tuple[str, ...]], dict[str, Any]] = {}
     for one in ranked:
         kind = (one["score"], tuple(one["reasons"]))

@@ -1,2 +1,4 @@
-"""Kubernetes scheduler extender: filter and prioritize, with the types of
-`k8s.io/kube-scheduler/extender/v1`."""
+"""Kubernetes scheduler extender: filter and prioritize.
+
+The types are those of `k8s.io/kube-scheduler/extender/v1`.
+"""

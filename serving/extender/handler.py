@@ -107,8 +107,10 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
 
 
 async def _alone(service: Service, job: PodJob, nodes: Iterable[Node]) -> dict[tuple[str, str], Prediction]:
-    """Solo predictions of the job for each known GPU type of these nodes that supports its precision, by
-    device and sharing mode."""
+    """Solo predictions of the job on the GPUs of these nodes, by device and sharing mode.
+
+    Unknown types, and those that lack its precision, are left out.
+    """
     types = sorted({(g.device, g.sharing) for node in nodes for g in node.gpus if is_known(g.device)})
     await admit(service, (job.workload,), {device for device, _ in types})
     types = [(device, sharing) for device, sharing in types if runs_on(device, job.workload.precision)]
@@ -164,8 +166,11 @@ async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[s
 async def _gang_scores(
     service: Service, snapshot: ClusterSnapshot, arguments: Arguments, job: PodJob
 ) -> dict[str, int]:
-    """Scores for a gang, which takes a node's fastest whole, empty GPUs and runs at the pace of the slowest:
-    proportional to that pace; among equals, nodes with the fewest spare empty GPUs first."""
+    """Scores for a gang, proportional to its predicted pace on each node.
+
+    It takes a node's fastest whole, empty GPUs and runs at the pace of the slowest. Among equal nodes, those with
+    the fewest spare empty GPUs come first.
+    """
     asked = set(arguments.names)
     nodes = [node for node in snapshot.nodes if node.name in asked]
     alone = await _alone(service, job, nodes)

@@ -1,5 +1,7 @@
-"""Routes of the Kubernetes scheduler extender. They always answer 200, in the format that a scheduler
-understands."""
+"""Routes of the Kubernetes scheduler extender.
+
+They always answer 200, in the format that a scheduler understands.
+"""
 
 from __future__ import annotations
 

@@ -20,8 +20,14 @@ _MOST = 2_000
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """An observation: time, device and job, log(observed / predicted step time), and whether within the 90 %
-    interval."""
+    """An observation and the error of its prediction.
+
+    Attributes:
+        observed_at: seconds since 1970.
+        device, job: device type, and name of the job's model.
+        log_ratio: log(observed / predicted step time).
+        covered: whether it lies within the 90 % interval.
+    """
 
     observed_at: float
     device: str

@@ -1,5 +1,7 @@
-"""The stored cluster: an inventory of nodes and GPUs. Tenants come and go through placements (see
-`handlers.placements`)."""
+"""The stored cluster: an inventory of nodes and GPUs.
+
+Tenants come and go through placements (see `handlers.placements`).
+"""
 
 from __future__ import annotations
 
@@ -94,8 +96,11 @@ def _check_version(version: int, expected: int | None) -> int:
 
 
 def check_body(body: ClusterBody, gpus: int) -> int:
-    """Total GPUs and tenants of a cluster, computed from its `count`s without expanding them. Raises
-    `LimitError`."""
+    """Total GPUs and tenants of a cluster, from its `count`s without expanding them.
+
+    Raises:
+        LimitError: too many.
+    """
     nodes = sum(node.count or 1 for node in body.nodes)
     total = sum((node.count or 1) * sum(gpu.count or 1 for gpu in node.gpus) for node in body.nodes)
     tenants = sum(
@@ -173,8 +178,9 @@ def put_node(
     replace_tenants: bool = False,
     entry: audit.Entry | None = None,
 ) -> tuple[int, bool]:
-    """Add a node, or change its GPUs. Returns the version and whether the node is new; raises like
-    `replace_cluster`.
+    """Add a node, or change its GPUs; raises like `replace_cluster`.
+
+    Returns the version and whether the node is new.
 
     A report that matches the stored node is not a change and keeps the version.
 

@@ -70,8 +70,9 @@ async def admit(service: Service, workloads: Iterable[Workload], devices: Iterab
 
 
 async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without GPUs that cannot be predicted: their tenants' graphs are no longer registered, or
-    this process does not know their type (its device file is gone).
+    """The snapshot without GPUs of unknown types or with tenants of unknown workloads.
+
+    The graph of such a tenant is no longer registered; the device file of such a type is gone.
 
     The same object if there are none, because policies remember it; the last answer is kept.
 
@@ -127,8 +128,9 @@ def _nothing_known(models: set[str], devices: set[str]) -> UnknownNameError:
 
 
 def without_unpredictable(service: Service, serving: Serving, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without GPUs whose tenants `Batcher.meet` found unpredictable, because one such tenant
-    must not block every decision.
+    """The snapshot without GPUs whose tenants `Batcher.meet` found unpredictable.
+
+    One such tenant must not block every decision.
 
     The same object if there are none; the last answer is kept.
 
@@ -156,8 +158,10 @@ def without_unpredictable(service: Service, serving: Serving, snapshot: ClusterS
 
 
 def _without(snapshot: ClusterSnapshot, left_out: Callable[[Gpu], bool]) -> ClusterSnapshot:
-    """The snapshot without some GPUs; unaffected nodes are the same objects, and so is the snapshot if
-    nothing is removed."""
+    """The snapshot without some GPUs.
+
+    Unaffected nodes are the same objects, and so is the snapshot if nothing is removed.
+    """
     nodes = []
     for node in snapshot.nodes:
         gpus = tuple(gpu for gpu in node.gpus if not left_out(gpu))

@@ -129,7 +129,7 @@ def keep(
 
 
 def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:
-    """Whether a GPU is unchanged from `state`, or only lost tenants."""
+    """Whether a GPU is as in `state`, or has only lost tenants since."""
     row = session.get(NodeRow, node)
     if row is None or row.removed or not any(listed["id"] == gpu for listed in row.gpus):
         return False

@@ -1,5 +1,7 @@
-"""Lengths for tenants given without one: an hour's worth of steps alone on their GPU, by the serving
-model."""
+"""Iterations left of tenants given without them.
+
+Assumed is an hour's worth of steps alone on their GPU, as the serving model predicts.
+"""
 
 from __future__ import annotations
 

@@ -22,13 +22,16 @@ _CLOCKS_DIFFER_S = 3600.0  # tolerated between a caller's clock and ours
 
 
 async def record(service: Service, body: ObservationsBody, once: Once | None) -> tuple[int, dict[str, Any]]:
-    """Predict each observed set without feedback, store both numbers, count the error, and learn from it.
+    """Predict each observed set without feedback, store both, count the error, and learn from it.
 
-    Returns status and answer.
+    Returns:
+        HTTP status and response body.
 
     Raises:
-        InputError: `member` is not a job of its set; an impossible step time or time. UnknownNameError:
-            unknown device, model or placement.
+        InputError: `member` is not a job of its set; a measured value or `observed_at` is out of range or
+            implausible.
+        LimitError: too many observations in one request.
+        UnknownNameError: unknown device, model or placement.
     """
     if len(body.observations) > service.config.batch_sets:
         raise LimitError(

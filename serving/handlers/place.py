@@ -29,7 +29,8 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         InfeasibleError: the job fits on no GPU of the cluster.
     """
     if (body.job is UNSET) == (body.jobs is UNSET):
-        raise InputError("body has no job", expected="either 'job' or 'jobs'", got="neither or both")
+        given = "neither" if body.job is UNSET else "both"
+        raise InputError("the body must have one of two fields", expected="either 'job' or 'jobs'", got=given)
     service.life.current()
     config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
     if isinstance(body.cluster, ClusterBody):
@@ -63,8 +64,12 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
 
 
 def _given(body: ClusterBody) -> ClusterSnapshot:
-    """The cluster of a body. Raises `InputError`, and `UnknownNameError` for an unknown device, which only a
-    stored cluster may have."""
+    """The cluster in a body as a snapshot.
+
+    Raises:
+        InputError: invalid job or GPU.
+        UnknownNameError: unknown device, which only a stored cluster may have.
+    """
     snapshot = read_inventory(body).snapshot
     for device in {gpu.device for _, gpu in snapshot.gpus()}:
         get_device(device)
@@ -72,8 +77,10 @@ def _given(body: ClusterBody) -> ClusterSnapshot:
 
 
 async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Encode the job and all tenants; returns the snapshot without GPUs of unknown types or with tenants that
-    are unknown or cannot be predicted."""
+    """Encode the job and all tenants; returns the snapshot with the GPUs that can be predicted.
+
+    GPUs of unknown types, or with tenants that are unknown or cannot be predicted, are left out.
+    """
     await admit(service, (job,))
     snapshot = await without_unknown(service, snapshot)
     serving = service.belief().serving
@@ -90,8 +97,10 @@ async def choose(
     snapshot: ClusterSnapshot,
     config: PlacementConfig,
 ) -> PlacementDecision:
-    """One decision with the serving model and its corrections; new workloads are encoded first, so that other
-    decisions do not wait."""
+    """One decision with the serving model and its corrections.
+
+    New workloads are encoded first, so that other decisions do not wait for them.
+    """
     belief, batcher = service.belief(), service.batcher
     snapshot = await prepare(service, job, snapshot)
     started = time.perf_counter()

@@ -14,8 +14,9 @@ from serving.service import Service
 
 
 async def predict(service: Service, raw: bytes) -> bytes:
-    """The prediction for the set in a request's body, as JSON; repeated questions are answered from the
-    cache.
+    """The prediction for the set in a request's body, as JSON.
+
+    Repeated questions are answered from the cache.
 
     Raises:
         CotenantError: unknown device, model or option. UnavailableError: no model serves.
@@ -38,8 +39,10 @@ async def predict(service: Service, raw: bytes) -> bytes:
 
 
 async def predict_batch(service: Service, raw: bytes) -> bytes:
-    """Predictions for all sets in a request's body, with one model, as JSON; one bad set, named in the error,
-    fails the batch."""
+    """Predictions for all sets in a request's body, with one model, as JSON.
+
+    One bad set, named in the error, fails the batch.
+    """
     service.life.current()
     sets = await service.batcher.off_loop(len(raw), _read_batch, service, raw)
     await admit_sets(service, sets)

@@ -1,5 +1,6 @@
-"""Decides on the stored cluster and reserves the GPU; all waiting requests share one read and one
-transaction.
+"""Decides on the stored cluster and reserves the GPU.
+
+All waiting requests share one read and one transaction.
 
 A decision is written only if its GPU has gained no tenant since it was ranked; otherwise it is made again.
 Changes of other GPUs or of iterations left, and departures, do not matter. Processes take turns, so retries
@@ -140,7 +141,7 @@ class Reserver:
                 request.fail(ConflictError("the cluster kept changing during the decision", hint="try again"))
 
     async def _choose(self, group: list[Request], state: ClusterState) -> list[Decided]:
-        """Decide one at a time, each seeing the earlier ones; requests that run out of time keep waiting."""
+        """Decide one at a time, each seeing the earlier ones; what is not reached in time waits for the next batch."""
         service, snapshot = self.service, state.snapshot
         waiting = []
         for request in group:

@@ -13,8 +13,10 @@ _AT_ONCE = 5_000  # rows deleted per transaction, so that nobody waits long
 
 
 def upkeep(service: Service) -> int:
-    """Expire unconfirmed placements and drop rows past their retention. Returns how many placements
-    expired."""
+    """Expire unconfirmed placements and delete rows past their retention.
+
+    Returns how many placements expired.
+    """
     with service.store.write() as session:
         now = service.store.now(session)
         forget_old(session, now)

@@ -19,8 +19,10 @@ from serving.store.tables import TenantRow, WorkloadRow
 
 
 async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, Any], bool]:
-    """Capture a zoo model with the job's options and store its graph. Returns the entry and whether it is
-    new."""
+    """Capture a zoo model with the job's options and store its graph.
+
+    Returns the entry and whether it is new.
+    """
     if workload.model not in zoo():
         raise UnknownNameError(
             "model is not in the zoo", expected="a name from `cotenant zoo list`", got=repr(workload.model)

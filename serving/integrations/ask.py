@@ -34,12 +34,16 @@ class ServiceClient:
             usable = False
         if not usable:
             raise InputError(
-                "address of the service", expected="http://HOST:PORT or https://...", got=self.url
+                "the address of the service is invalid",
+                expected="http://HOST:PORT or https://...",
+                got=self.url,
             )
 
     def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any] | None:
-        """The response of `POST /v1/place`, or None if the service is down, busy, returns an error or a
-        malformed response."""
+        """The response of `POST /v1/place`; None if there is no usable one.
+
+        The service may be down or busy, or return an error or something malformed.
+        """
         body: dict[str, Any] = {"job": job, "cluster": cluster}
         if iterations is not None:
             body["iterations"] = iterations

@@ -4,8 +4,8 @@
     strategy = placer.place("train-7", "resnet18-cifar:batch_size=64", iterations=20000)
     actor = Trainer.options(num_gpus=0.5, scheduling_strategy=strategy or "DEFAULT").remote()
 
-None if the service does not respond; Ray then places the job as it would without the service. Ray itself
-chooses the GPU of the node for a fraction; report it to the placer with `started`.
+`place` returns None if the service does not respond; Ray then places the job as it would without the service. For a
+fraction of a GPU, Ray itself chooses which one of the node; report it to the placer with `started`.
 """
 
 from __future__ import annotations
@@ -100,8 +100,10 @@ class RayPlacer:
         return {"nodes": nodes_with_gpus}
 
     def started(self, job_id: str, node: str, gpu: str) -> None:
-        """Report where the job actually runs: `ray.get_runtime_context().get_node_id()`,
-        `ray.get_gpu_ids()[0]`."""
+        """Report where the job actually runs.
+
+        Ray says so: `ray.get_runtime_context().get_node_id()`, `ray.get_gpu_ids()[0]`.
+        """
         if job_id in self.running:
             self.running[job_id] = replace(self.running[job_id], node=node, gpu=str(gpu))
 

@@ -1,7 +1,7 @@
 """Slurm integration: releases jobs held by `job_submit.lua` to the node that the service ranks first.
 
-A hold is a begin time that passes by itself, so jobs run even if nothing here works: when the service or this
-controller is down, Slurm schedules the job as it would without them.
+A held job has a begin time in the near future, which passes by itself. So jobs run even if nothing here works: when
+the service or this controller is down, Slurm schedules them as it would otherwise.
 """
 
 from __future__ import annotations
@@ -170,8 +170,10 @@ class SlurmBridge:
     ask_all: bool = False
 
     def step(self) -> dict[int, dict[str, str]]:
-        """Check once; returns the changes by job number. The service is asked about held jobs in order until
-        one is placed; the next is asked about once that one runs and counts as a tenant.
+        """Check once; returns the changes by job number.
+
+        The service is asked about held jobs in order until one is placed; the next is asked about once that one runs
+        and counts as a tenant.
 
         Raises:
             subprocess.SubprocessError, OSError, ValueError: Slurm does not respond.

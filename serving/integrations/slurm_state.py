@@ -120,8 +120,10 @@ class SlurmJob:
 
 
 def number(value: Any) -> float:
-    """A number as written by any Slurm version: plain, null, or (from 23.02) `{"set": true, "number": n}`; 0
-    where unset."""
+    """A number as written by any Slurm version; 0 where unset.
+
+    It is plain, null, or (from 23.02) `{"set": true, "number": n}`.
+    """
     if isinstance(value, dict):
         value = value.get("number") if value.get("set") else 0
     return float(value or 0)
@@ -215,7 +217,7 @@ def _device(kind: str, devices: Mapping[str, str]) -> str | None:
 def _tenants(
     node: str, index: int, jobs: list[SlurmJob], now_s: float
 ) -> tuple[list[dict[str, Any]] | None, int]:
-    """The tenants of a GPU (None if unknown), and minus the shards they hold."""
+    """The tenants of a GPU (None if unknown), and how many shards they hold, as a negative number."""
     tenants, held = [], 0
     for job in jobs:
         kind, count = job.holds.get(node, {}).get(index, ("", 0))

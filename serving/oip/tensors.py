@@ -87,7 +87,7 @@ def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
             if not isinstance(size, int) or isinstance(size, bool) or not 0 <= size <= len(binary) - offset:
                 raise InputError(
                     f"input {name!r}: binary_data_size is wrong",
-                    expected="bytes received",
+                    expected=f"0 to {len(binary) - offset}, the bytes left in the body",
                     got=repr(size)[:80],
                 )
             values = _unpack(binary[offset : offset + size], name)

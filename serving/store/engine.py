@@ -138,8 +138,10 @@ class Store:
 
     @contextmanager
     def _upgrading_alone(self) -> Iterator[None]:
-        """A lock on the folder of a SQLite file, which leaves nothing behind; SQLite's own lock cannot span
-        an upgrade."""
+        """A lock on the folder of a SQLite file, which leaves nothing behind.
+
+        SQLite's own lock cannot span an upgrade.
+        """
         if self._folder is None:
             yield
             return
@@ -157,8 +159,10 @@ class Store:
             return None
 
     def _check_file(self) -> None:
-        """Raise `UnavailableError` if the SQLite file was deleted or replaced, because writes would go to the one that is
-        still open and be gone after a restart."""
+        """Raise `UnavailableError` if the SQLite file was deleted or replaced.
+
+        Writes would go to the one that is still open and be gone after a restart.
+        """
         if self._inode_of_file() != self._inode:
             raise UnavailableError(
                 "the database file was deleted or replaced while in use",
@@ -179,7 +183,8 @@ class Store:
         """A session that is committed at the end or rolled back; one at a time.
 
         Raises:
-            UnavailableError: the database is locked, full or away, or its file is gone. ConflictError: concurrent update.
+            UnavailableError: the database is locked, full or unreachable, or its file is gone.
+            ConflictError: concurrent update.
             InputError: the database cannot hold a value.
         """
         self._check_file()
@@ -191,8 +196,9 @@ class Store:
             yield session
 
     def take_turn(self, wait_s: float) -> Callable[[], None] | None:
-        """Take a turn among the processes that use this database, outside transactions; correctness does not
-        depend on it.
+        """Take a turn among the processes that use this database, outside transactions.
+
+        Correctness does not depend on it.
 
         Args:
             wait_s: how long to wait for it.

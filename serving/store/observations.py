@@ -26,8 +26,10 @@ PLAUSIBLE = _ROW.step_time_s.between(
 
 @dataclass(frozen=True, slots=True)
 class StoredObservation:
-    """An observation, its number, and the model version in service when it was made; or the error, if an
-    earlier version accepted it but this one does not."""
+    """An observation, its number, and the model version in service when it was made.
+
+    `observation` is the error if an earlier version accepted it and this one does not.
+    """
 
     id: int
     model_version: str

@@ -136,8 +136,10 @@ class TokenRow(Base):
 
 
 class SessionRow(Base):
-    """A signed-in browser: the SHA-256 of its cookie, and the name of the token used (`bootstrap:DIGEST` for
-    the one from the environment)."""
+    """A signed-in browser: the SHA-256 of its cookie, and the name of the token used.
+
+    The name is `bootstrap:DIGEST` for the token from the environment.
+    """
 
     __tablename__ = "sessions"
     digest: Mapped[str] = mapped_column(String(64), primary_key=True)
@@ -171,6 +173,8 @@ class IdempotencyRow(Base):
 
 
 def table_of(row: type[Base]) -> Table:
-    """The table of a mapped class, for statements that bypass the ORM, which takes several times as long as
-    SQLite."""
+    """The table of a mapped class, for statements that bypass the ORM.
+
+    The ORM takes several times as long as SQLite.
+    """
     return Base.metadata.tables[row.__tablename__]

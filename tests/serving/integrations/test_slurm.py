@@ -38,7 +38,7 @@ def away() -> ServiceClient:
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "http://", "http://[::1", "ftp://a"])
 def test_an_address_that_is_none(url: str) -> None:
-    with pytest.raises(InputError, match="address of the service"):
+    with pytest.raises(InputError, match="the address of the service is invalid"):
         ServiceClient(url)
 
 
