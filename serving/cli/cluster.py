@@ -46,8 +46,9 @@ def init(
 
 @app.command()
 def validate(cluster: Cluster, as_json: JsonFlag = False) -> None:
-    """Check a cluster: its structure, every device and model, and the links. The first mistake is reported
-    with exit code 2.
+    """Check a cluster: its structure, every device and model, and the links.
+
+    The first mistake is reported with exit code 2.
 
     Example: `cotenant cluster validate cluster.yaml`
     """
@@ -126,8 +127,9 @@ def import_(
     ] = None,
     node: Annotated[str, typer.Option(help="Name of the node; nvidia-smi prints none.")] = "node",
 ) -> None:
-    """Make a cluster.yaml from the output of `nvidia-smi`, Slurm or Kubernetes. Running jobs are not
-    imported.
+    """Make a cluster.yaml from the output of `nvidia-smi`, Slurm or Kubernetes.
+
+    Running jobs are not imported.
 
     Examples:
 

@@ -143,8 +143,9 @@ def validate(
     limit: Annotated[int, typer.Option(min=1, help="Maximum number of faults to print.")] = 20,
     json: JsonFlag = False,
 ) -> None:
-    """Validate a file of measurements and print row, column, expected and actual value of every fault. Exit
-    code 2 if there are any.
+    """Check a file of measurements and print every fault: row, column, expected and actual value.
+
+    Exit code 2 if there are any.
 
     Example: `cotenant data validate mine.csv -o data/`
     """

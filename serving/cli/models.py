@@ -93,10 +93,9 @@ def export(
     members: Annotated[int, typer.Option(help="Jobs per set of the exported set network.")] = 2,
     as_json: JsonFlag = False,
 ) -> None:
-    """Export both parts to ONNX: the workload encoder, and the set network for sets of a fixed size (any
-    number of sets).
+    """Export both parts to ONNX: the workload encoder, and the set network for sets of a fixed size.
 
-    Each file is run in ONNX Runtime and compared with torch; if they differ by more than 1e-5, nothing is
+    The number of sets is free. Each file is run in ONNX Runtime and compared with torch; if they differ by more than 1e-5, nothing is
     written. `export.json` names the columns of the inputs.
 
     Example: `cotenant models export --model default --members 2 -o onnx`

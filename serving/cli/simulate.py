@@ -118,8 +118,9 @@ def command(
     jobs: JobsFile = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Simulate a trace of jobs on a cluster under one policy; the policy sees predicted step times, not the
-    actual ones.
+    """Simulate a trace of jobs on a cluster under one policy.
+
+    The policy sees predicted step times, not the actual ones.
 
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """

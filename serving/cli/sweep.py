@@ -46,11 +46,10 @@ def command(
     experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant-sweep",
     as_json: JsonFlag = False,
 ) -> None:
-    """Search for a better configuration with Optuna, scored on models held out of the training tables. Needs
-    the extra `sweep`.
+    """Search for a better configuration with Optuna, scored on models held out of the training tables.
 
-    DATA must not contain sets that a protocol scores. Run the same command again to resume the study, even
-    after a kill.
+    Needs the extra `sweep`. DATA must not contain sets that a protocol scores. Run the same command again to
+    resume the study, even after a kill.
 
     Example: `cotenant sweep --data tables --trials 30 --out best.yaml`, then `cotenant train --data tables --config best.yaml`
     """

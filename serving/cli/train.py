@@ -57,10 +57,9 @@ def command(
     ] = False,
     as_json: JsonFlag = False,
 ) -> None:
-    """Train the predictor on measurements, log it to MLflow, and compare it with the baselines on held-out
-    pairs.
+    """Train the predictor on measurements, and compare it with the baselines on held-out pairs.
 
-    Run the same command again to resume a killed run.
+    The run is logged to MLflow. Run the same command again to resume a killed one.
 
     With `--from`, fine-tune a predictor on a few new sets, in seconds to a minute, without forgetting the old
     ones.
