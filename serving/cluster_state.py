@@ -10,7 +10,7 @@ from typing import Any
 import structlog
 from sqlalchemy import Connection, bindparam, select
 
-from profiling.devices import has_mig
+from profiling.devices import canonical, has_mig
 from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Link, Node, Tenant
@@ -161,11 +161,11 @@ class ClusterReader:
             tenants = tuple(
                 Tenant(_job_of(t.job), t.iterations_left, t.job_id, t.max_slowdown) for t in sitting
             )
-            gpu = Gpu(raw["id"], raw["device"], sharing_of(raw), tenants)
+            gpu = Gpu(raw["id"], *kind_of(raw), tenants)
             return before if before is not None and gpu == before else gpu
         # Empty GPUs of a type share one object, because policies group identical objects faster than equal
         # ones.
-        key = (raw["id"], raw["device"], sharing_of(raw))
+        key = (raw["id"], *kind_of(raw))
         if key not in self._gpus:
             self._gpus[key] = Gpu(*key)
         return self._gpus[key]
@@ -184,16 +184,17 @@ def _job_of(spec: str) -> Workload:
         return Workload(spec)
 
 
-def sharing_of(stored_gpu: dict[str, Any]) -> str:
-    """Sharing mode of a stored GPU.
+def kind_of(stored_gpu: dict[str, Any]) -> tuple[str, str]:
+    """Device type and sharing mode of a stored GPU.
 
-    Earlier versions accepted `mig` for any card; cards without MIG can only be time-sliced.
+    Earlier versions accepted `mig` for any card, and stored types as they were spelt; cards without MIG can only be
+    time-sliced.
     """
-    device, sharing = stored_gpu["device"], str(stored_gpu["sharing"])
+    device, sharing = canonical(stored_gpu["device"]), str(stored_gpu["sharing"])
     if sharing == "mig" and not has_mig(device.partition(":")[0]):
         log.warning("stored GPU without MIG is time-sliced", gpu=stored_gpu["id"], device=device)
-        return "time-slice"
-    return sharing
+        sharing = "time-slice"
+    return device, sharing
 
 
 def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[str, Any]:

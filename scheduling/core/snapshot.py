@@ -9,7 +9,7 @@ from operator import is_
 from pathlib import Path
 from typing import Any
 
-from profiling.devices import has_mig, split_device
+from profiling.devices import canonical, has_mig, split_device
 from profiling.errors import InputError, LimitError
 from profiling.workload import SHARING_MODES, Workload
 from scheduling.core.limits import CLUSTER_GPUS, ITERATIONS
@@ -291,7 +291,8 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
         gpu = _object(item, place, {"id", "device", "sharing", "tenants", "count"})
         if not isinstance(gpu.get("device"), str):
             raise InputError(f"{place}.device is missing", expected="a catalogue name", got=gpu.get("device"))
-        if gpu.get("sharing") == "mig" and not has_mig(split_device(gpu["device"])[0]):
+        device = canonical(gpu["device"])
+        if gpu.get("sharing") == "mig" and not has_mig(split_device(device)[0]):
             raise InputError(
                 f"{place} cannot be partitioned into MIG slices",
                 expected="sharing time-slice or mps",
@@ -326,7 +327,7 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
             )
         for _ in range(count):
             identifier = str(gpu["id"]) if "id" in gpu and count == 1 else str(len(gpus))
-            gpus.append(Gpu(identifier, gpu["device"], gpu.get("sharing", "time-slice"), tuple(tenants)))
+            gpus.append(Gpu(identifier, device, gpu.get("sharing", "time-slice"), tuple(tenants)))
     if len({g.id for g in gpus}) != len(gpus):
         raise InputError(f"{where}.gpus: ids are not unique", expected="each GPU id once per node")
     return tuple(gpus)

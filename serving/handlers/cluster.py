@@ -16,7 +16,7 @@ from sqlalchemy.orm import Session
 from profiling.errors import ConflictError, InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant, check_counts
 from serving import audit
-from serving.cluster_state import ClusterState, sharing_of, to_mapping
+from serving.cluster_state import ClusterState, kind_of, to_mapping
 from serving.handlers import tenancy
 from serving.http import PreconditionError
 from serving.schemas import ClusterBody, plain
@@ -289,7 +289,7 @@ class _Change:
         row.gpus, row.position, row.removed, row.reported_at = gpus, position, False, self.now
         for gpu in node.gpus:
             before = old.pop(gpu.id, None)
-            same = before is not None and (before["device"], sharing_of(before)) == (gpu.device, gpu.sharing)
+            same = before is not None and kind_of(before) == (gpu.device, gpu.sharing)
             changed |= self._seat(node.name, gpu, is_new=before is None, is_same=same)
         for identifier in old:
             changed |= self._end(self._on(node.name, identifier))

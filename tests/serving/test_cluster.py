@@ -208,3 +208,16 @@ def test_a_report_and_its_audit_row_are_one_transaction(client: TestClient) -> N
         assert any(text.startswith(audit_rows) for text in writes[0])
         newest = client.get("/v1/audit").json()["items"][0]
         assert (newest["action"], newest["status"]) == ("PUT /v1/cluster/nodes/n", expected)
+
+
+def test_a_gpu_type_is_the_same_however_it_is_spelt(client: TestClient) -> None:
+    def report(device: str, **more: Any) -> dict[str, Any]:
+        return {"gpus": [{"id": "0", "device": device, **more}]}
+
+    tenants = [{"job": "resnet18-cifar", "iterations_left": 100.0}]
+    put = client.put("/v1/cluster/nodes/n", json=report("A100", sharing="mig", tenants=tenants))
+    assert put.status_code == 201, put.text
+    again = client.put("/v1/cluster/nodes/n", json=report("a100-40gb", sharing="mig"))
+    assert (again.status_code, again.json()) == (200, {"version": 1})
+    (node,) = client.get("/v1/cluster").json()["cluster"]["nodes"]
+    assert node["gpus"][0]["device"] == "a100"

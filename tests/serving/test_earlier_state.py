@@ -73,6 +73,18 @@ def test_a_card_without_mig_that_was_to_have_some(start: Start, store: Store) ->
     assert put.status_code == 200, "its tenants are not in the way"
 
 
+def test_a_gpu_type_stored_in_another_spelling(start: Start, store: Store) -> None:
+    start().put("/v1/cluster", json=NODES)
+    with store.write() as session:
+        spelt = [{"id": "0", "device": "V100-16GB", "sharing": "time-slice"}]
+        session.execute(update(NodeRow).values(gpus=spelt))
+    client = start()
+    body = client.get("/v1/cluster").json()
+    assert [node["gpus"][0]["device"] for node in body["cluster"]["nodes"]] == ["v100"] * 2
+    node = {"gpus": [{"id": "0", "device": "v100"}]}
+    assert client.put("/v1/cluster/nodes/b", json=node).status_code == 200, "its tenant is not in the way"
+
+
 def test_a_gpu_type_whose_device_file_is_gone(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -7,6 +7,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from profiling.devices import canonical
 from profiling.errors import InputError
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
@@ -56,8 +57,8 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
     device = device_of(whole, devices, None if uniform or memory is None else float(memory) * 2**20)
     sharing = _SHARING.get(labels.get("nvidia.com/gpu.sharing-strategy", ""), "time-slice")
     if uniform:
-        return [Gpu(str(k), f"{device}:mig={uniform}", sharing) for k in range(count)]
+        return [Gpu(str(k), canonical(f"{device}:mig={uniform}"), sharing) for k in range(count)]
     gpus = [Gpu(str(k), device, sharing) for k in range(0 if slices else count)]
     for profile, number in slices.items():
-        gpus += [Gpu(f"{profile}-{k}", f"{device}:mig={profile}", sharing) for k in range(number)]
+        gpus += [Gpu(f"{profile}-{k}", canonical(f"{device}:mig={profile}"), sharing) for k in range(number)]
     return gpus

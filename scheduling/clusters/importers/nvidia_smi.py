@@ -6,6 +6,7 @@ import csv
 import re
 from collections.abc import Mapping
 
+from profiling.devices import canonical
 from profiling.errors import InputError
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
@@ -51,5 +52,5 @@ def _listed(lines: list[str], devices: Mapping[str, str]) -> list[Gpu]:
         elif part:
             if gpus and gpus[-1] is card:  # slices replace the card
                 gpus.pop()
-            gpus.append(Gpu(f"{card.id}.{part[2]}", f"{card.device}:mig={part[1]}"))
+            gpus.append(Gpu(f"{card.id}.{part[2]}", canonical(f"{card.device}:mig={part[1]}")))
     return gpus

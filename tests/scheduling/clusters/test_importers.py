@@ -46,8 +46,8 @@ def test_nvidia_smi() -> None:
         ("here", "2", "rtx-3090", "time-slice"),
     ]
     assert [row[1:3] for row in gpu_rows(import_cluster("nvidia-smi", LISTED))] == [
-        ("0.0", "a100:mig=3g.20gb"),
-        ("0.1", "a100:mig=1g.5gb"),
+        ("0.0", "a100:mig=3g"),
+        ("0.1", "a100:mig=1g"),
         ("1", "v100-32gb"),
     ]
 
@@ -110,12 +110,12 @@ def node_json(labels: dict[str, str], capacity: dict[str, str]) -> dict[str, Any
         (
             {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"},
             {"nvidia.com/mig-1g.5gb": "2", "nvidia.com/mig-3g.20gb": "1", "nvidia.com/gpu": "0"},
-            {("a100:mig=1g.5gb", "time-slice"): 2, ("a100:mig=3g.20gb", "time-slice"): 1},
+            {("a100:mig=1g", "time-slice"): 2, ("a100:mig=3g", "time-slice"): 1},
         ),
         (
             {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb", "nvidia.com/gpu.count": "7"},
             {"nvidia.com/gpu": "7"},
-            {("a100:mig=1g.5gb", "time-slice"): 7},
+            {("a100:mig=1g", "time-slice"): 7},
         ),
         (
             {"cloud.google.com/gke-accelerator": "nvidia-tesla-p4"},
