@@ -12,8 +12,6 @@ from predictor.types import PredictionArrays
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 
-MISSING = ("refuse", "pairwise")
-
 
 @dataclass(frozen=True, slots=True)
 class Solo:
@@ -33,8 +31,6 @@ class TablePredictor:
             the workloads is not significant; a set may be given once.
         memory_bytes: device -> bytes; a set whose memory (measured, else the sum) exceeds it does not fit.
         set_memory_bytes: (device, workloads) -> total bytes, if measured.
-        missing: answer for an unmeasured set of two or more: `refuse` (it does not fit) or `pairwise` (the
-            product of the measured ratios of its pairs; refused if a pair is missing).
     """
 
     def __init__(
@@ -43,13 +39,9 @@ class TablePredictor:
         ratios: Mapping[tuple[str, tuple[Workload, ...]], Sequence[float]],
         memory_bytes: Mapping[str, float] | None = None,
         set_memory_bytes: Mapping[tuple[str, tuple[Workload, ...]], float] | None = None,
-        missing: str = "refuse",
     ) -> None:
-        if missing not in MISSING:
-            raise InputError("unknown missing", expected="one of " + ", ".join(MISSING), got=missing)
         self.solo = dict(solo)
         self.memory_bytes = dict(memory_bytes or {})
-        self.missing = missing
         self.ratios: dict[tuple[str, tuple[Workload, ...]], tuple[float, ...]] = {}
         for (device, members), values in ratios.items():
             order = _order(members)
@@ -73,7 +65,6 @@ class TablePredictor:
         solo: Any,
         colocation: Any,
         memory_bytes: Mapping[str, float] | None = None,
-        missing: str = "refuse",
     ) -> TablePredictor:
         """Read the tidy tables `solo` and `colocation` of `datasets.tables`, from one campaign only.
 
@@ -101,7 +92,7 @@ class TablePredictor:
         memory = {
             k: float(np.max([m for _, m in many])) for k, many in measured.items() if any(m for _, m in many)
         }
-        return cls(alone, ratios, memory_bytes, memory, missing)
+        return cls(alone, ratios, memory_bytes, memory)
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`. Ratios above 1 (noise of the measured baseline) count as 1.
@@ -150,18 +141,7 @@ class TablePredictor:
         if len(members) == 1:
             return (1.0,)
         known = self.ratios.get((device, members))
-        if known is not None:
-            return known if min(known) > 0 else None
-        if self.missing == "refuse" or len(members) == 2:
-            return None
-        product = np.ones(len(members))
-        for i in range(len(members)):
-            for j in range(i + 1, len(members)):
-                pair = self.ratios.get((device, (members[i], members[j])))
-                if pair is None or min(pair) <= 0:
-                    return None
-                product[[i, j]] *= np.minimum(pair, 1.0)
-        return tuple(product)
+        return known if known is not None and min(known) > 0 else None
 
 
 class NoisyPredictor:
