@@ -22,6 +22,8 @@ _DEMANDS = len(DEMAND_EDGES)
 _PACES = len(EDGE_FEATURES) - len(PACE_FEATURES)
 # The terms of the bracket; the first is c.
 CONTENTION_FEATURES = ("turns", *DEMAND_EDGES)
+# The exponent is clamped to [-PACE_BOUND, PACE_BOUND].
+PACE_BOUND = 2.5
 
 
 class ContentionPrior(nn.Module):
@@ -46,7 +48,9 @@ class ContentionPrior(nn.Module):
             setting: [..., settings].
         """
         demands = torch.cat([torch.ones_like(edges[..., :1]), edges[..., :_DEMANDS]], -1)
-        pace = (edges[..., _PACES:] * (setting @ self.pace)).sum(-1, keepdim=True).clamp(-2.5, 2.5)
+        pace = (
+            (edges[..., _PACES:] * (setting @ self.pace)).sum(-1, keepdim=True).clamp(-PACE_BOUND, PACE_BOUND)
+        )
         return demands * (setting @ nn.functional.softplus(self.raw)) * pace.exp()
 
     def forward(self, edges: Tensor, setting: Tensor, between: Tensor) -> Tensor:

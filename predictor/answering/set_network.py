@@ -18,6 +18,7 @@ from threadpoolctl import threadpool_limits
 
 from models.colocation_network import ColocationNetwork
 from models.features import DEMAND_WIDTH, SUMMED_WIDTH, edge_features
+from models.prior import PACE_BOUND
 from predictor.answering.threads import worker_threads
 from profiling.errors import InputError
 
@@ -137,15 +138,15 @@ def prior_parts(
     parts = np.zeros((*sets.rows.shape, weights.shape[1]))
     for edge, further in zip(sets.edges, _further_on(sets.present), strict=True):
         turns = (edge[:, :, -pace.shape[1] :] * pace).sum(2)
-        share = np.exp(_clipped(turns, 2.5)) * sets.present * further
+        share = np.exp(_clipped(turns)) * sets.present * further
         parts[:, :, :1] += share[:, :, None]
         parts[:, :, 1:] += edge[:, :, : weights.shape[1] - 1] * share[:, :, None]
     return np.ascontiguousarray((parts * weights).transpose(1, 0, 2))
 
 
-def _clipped(values: Array, bound: float) -> Array:
-    """Clamp `values` in place to [-bound, bound]; `np.clip` takes several times as long on a few numbers."""
-    return np.minimum(np.maximum(values, -bound, out=values), bound, out=values)
+def _clipped(paces: Array) -> Array:
+    """Clamp in place to [-PACE_BOUND, PACE_BOUND]; `np.clip` takes several times as long on a few numbers."""
+    return np.minimum(np.maximum(paces, -PACE_BOUND, out=paces), PACE_BOUND, out=paces)
 
 
 class SetNetwork:
@@ -228,7 +229,7 @@ class SetNetwork:
         terms = np.array(weights)
         prior = np.zeros(sets.present.shape, dtype=np.float32)
         for edge, further in zip(sets.edges, _further_on(sets.present), strict=True):
-            share = np.exp(_clipped(edge[:, :, -len(pace) :] @ pace, 2.5))
+            share = np.exp(_clipped(edge[:, :, -len(pace) :] @ pace))
             share *= turns + edge[:, :, : len(terms)] @ terms
             share *= further
             prior += share
