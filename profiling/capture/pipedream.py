@@ -16,9 +16,7 @@ from profiling.workload import Workload
 _VIEWS = ("Input", "View", "Size", "__getitem__")
 
 
-def capture_pipedream(
-    path: Path | str, *, workload: Workload | None = None, name: str | None = None
-) -> ComputationGraph:
+def capture_pipedream(path: Path | str, *, workload: Workload | None = None) -> ComputationGraph:
     """The graph of a training step from a PipeDream profile.
 
     FLOPs follow from each layer's description and its activation's size; the measured times are summed in the
@@ -33,7 +31,7 @@ def capture_pipedream(
     options = workload or Workload(model=profile.name)
     operators, input_bytes = _operators(profile)
     graph = assemble(
-        name or profile.name,
+        profile.name,
         operators,
         batch_size=options.batch_size or 1,
         input_bytes=input_bytes,
@@ -95,9 +93,10 @@ def _operators(profile: PipeDreamProfile) -> tuple[list[StaticOperator], float]:
         first = nodes[name].first_output_bytes
         elements = (written if first is None else first) / 4
         flops = _flops(kind, description, elements, weights)
-        if kind == "convolution" and _integer(description, "groups", 1) > 1:
+        groups = _groups(description)
+        if kind == "convolution" and groups > 1:
             counts = re.findall(r"\((\d+), (\d+)", description)
-            if counts and int(counts[0][0]) == _integer(description, "groups", 1):
+            if counts and int(counts[0][0]) == groups:
                 kind = "depthwise_convolution"
         operators.append(
             StaticOperator(
@@ -121,44 +120,38 @@ def _operators(profile: PipeDreamProfile) -> tuple[list[StaticOperator], float]:
 
 def _flops(kind: str, description: str, elements: float, weight_bytes: float) -> float:
     """FLOPs of a layer with that many output elements."""
-    widths = re.match(r"\w+\(\s*(?:in_features=)?(\d+), (?:out_features=)?(\d+)", description)
-    if kind not in CONTRACTIONS or widths is None:
+    channels = _channels(description)
+    if kind not in CONTRACTIONS or channels is None:
         if kind in ("recurrent", "attention") and weight_bytes:
             # Every weight is applied once per position; positions from the width of the description.
             inner = re.search(r"(?:LSTM|GRU|RNN)\w*\((\d+), (\d+)", description)
             width = int(inner[2]) if inner else 1024
             return 2 * (weight_bytes / 4) * elements / width
         return 0.0
-    inputs, outputs = int(widths[1]), int(widths[2])
+    inputs, outputs = channels
     if kind == "linear":
         return 2 * elements * inputs
     if kind == "recurrent":
         return 2 * (weight_bytes / 4) * elements / outputs
-    return (
-        2
-        * elements
-        * math.prod(_window(description, "kernel_size"))
-        * inputs
-        / _integer(description, "groups", 1)
-    )
+    return 2 * elements * math.prod(_window(description, "kernel_size")) * inputs / _groups(description)
 
 
 def _sizes(kind: str, description: str, elements: int) -> OperatorSizes:
     """Sizes that a layer's description tells; positions follow from the elements that it makes, samples included."""
     numbers = [int(n) for n in re.findall(r"\d+", description)]
-    widths = re.match(r"\w+\(\s*(?:in_features=)?(\d+), (?:out_features=)?(\d+)", description)
-    if widths is None:
+    channels = _channels(description)
+    if channels is None:
         if kind in ("batch_norm", "layer_norm") and numbers:
             size = elements // numbers[0] if kind == "batch_norm" else numbers[0]
             return OperatorSizes(reduction_size=size, reduction_count=elements // max(1, size))
         return NO_SIZES
-    inputs, outputs = int(widths[1]), int(widths[2])
+    inputs, outputs = channels
     if kind == "embedding":
         return OperatorSizes(table_rows=inputs, table_width=outputs)
     if kind == "linear":
         return OperatorSizes(gemm_batch=1, gemm_m=elements // outputs, gemm_n=outputs, gemm_k=inputs)
     if kind in ("convolution", "depthwise_convolution"):
-        groups = _integer(description, "groups", 1)
+        groups = _groups(description)
         kernel, stride = _window(description, "kernel_size"), _window(description, "stride")
         shared = window_sizes(
             (0,) * len(kernel),
@@ -183,13 +176,19 @@ def _window(description: str, key: str) -> tuple[int, ...]:
     return tuple(int(n) for n in re.findall(r"\d+", match[1])) if match else (1, 1)
 
 
-def _integer(description: str, key: str, default: int) -> int:
-    match = re.search(rf"{key}=(\d+)", description)
-    return int(match[1]) if match else default
+def _groups(description: str) -> int:
+    match = re.search(r"groups=(\d+)", description)
+    return int(match[1]) if match else 1
+
+
+def _channels(description: str) -> tuple[int, int] | None:
+    """Inputs and outputs, with which the description of most layers begins; None if it does not."""
+    match = re.match(r"\w+\(\s*(?:in_features=)?(\d+), (?:out_features=)?(\d+)", description)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def _aligned(kind: str, description: str) -> tuple[int, ...]:
-    widths = re.match(r"\w+\(\s*(?:in_features=)?(\d+), (?:out_features=)?(\d+)", description)
-    if widths is None or kind not in CONTRACTIONS:
+    channels = _channels(description)
+    if channels is None or kind not in CONTRACTIONS:
         return ()
-    return int(widths[1]) // _integer(description, "groups", 1), int(widths[2])
+    return channels[0] // _groups(description), channels[1]
