@@ -41,14 +41,14 @@ GRID = np.linspace(0.0, 1.0, 21)
 KAPPAS = (1.0, 1.5, 2.0, 3.0)
 
 
-def prefix_throughput(task: Task, repeats: int = 12) -> np.ndarray:
+def prefix_throughput(task: Task) -> np.ndarray:
     """[L] samples/s with each frozen prefix: medians of timed steps of a disposable copy."""
     run = Run.start(task, 0)
     speeds = []
     for prefix in range(len(run.layers)):
         run.tracker.freeze(prefix)
         times = []
-        for _ in range(repeats):
+        for _ in range(12):
             begin = time.process_time()
             run.step(0.5)
             times.append(time.process_time() - begin)

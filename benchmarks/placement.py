@@ -35,8 +35,8 @@ DEVICES = ("v100", "p100", "k80")
 class MadeUp:
     """A synthetic set predictor: slowdown grows with the members' appetites."""
 
-    def __init__(self, count: int = 30) -> None:
-        rng = np.random.default_rng(0)
+    def __init__(self) -> None:
+        rng, count = np.random.default_rng(0), 30
         self.jobs = [Workload(f"workload-{k}") for k in range(count)]
         self.step = dict(zip(self.jobs, rng.uniform(0.02, 0.5, count), strict=True))
         self.appetite = dict(zip(self.jobs, rng.uniform(0.1, 0.9, count), strict=True))

@@ -53,10 +53,10 @@ class Target:
             "XDG_CACHE_HOME": f"{folder}/cache",
         }
         self.process = subprocess.Popen(command, env=environment, cwd=checkout, stderr=subprocess.DEVNULL)
-        self.wait_ready(900)
+        self.wait_ready()
 
-    def wait_ready(self, seconds: float) -> None:
-        deadline = time.monotonic() + seconds
+    def wait_ready(self) -> None:
+        deadline = time.monotonic() + 900.0
         while self.seconds("GET", "/v1/health/ready", most=5)[1] != 200:
             if time.monotonic() > deadline or self.process.poll() is not None:
                 self.process.kill()

@@ -108,9 +108,9 @@ def make_split(
     return result
 
 
-def group_count(frame: pd.DataFrame, kind: str, unit: str = "set_id") -> int:
+def group_count(frame: pd.DataFrame, kind: str) -> int:
     """Number of values that a split of that kind can hold out, which is its maximum number of folds."""
-    return len(frozenset().union(*_groups(frame, kind, unit).values()))
+    return len(frozenset().union(*_groups(frame, kind, "set_id").values()))
 
 
 def deal(values: Iterable[str], folds: int, seed: int = 0) -> dict[str, str]:

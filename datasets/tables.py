@@ -18,6 +18,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 MAX_ROWS = 20_000_000
+# Faults that `find_faults` lists.
+MOST_FAULTS = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,16 @@ def _typed(name: str, data: dict[str, list[Any]]) -> pd.DataFrame:
     )
 
 
-def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.DataFrame, list[Fault]]:
+def find_faults(name: str, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     """Convert `frame` (of any types, as from a CSV) to the table's types and list all faults.
 
     Args:
         name: name of the table.
         frame: the rows.
-        limit: most faults to list.
 
     Returns:
-        the typed frame (columns in order, meaningless where there are faults) and at most `limit` faults, by
-        row.
+        the typed frame (columns in order, meaningless where there are faults) and at most `MOST_FAULTS` faults,
+        by row.
     """
     import pandas as pd
     import pandera.pandas as pandera
@@ -97,14 +98,16 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
             )
             continue
         data[field.name], bad = _cells(field, frame[field.name].reset_index(drop=True))
-        faults.extend(Fault(row + 1, field.name, field.expected, _shown(got)) for row, got in bad[:limit])
+        faults.extend(
+            Fault(row + 1, field.name, field.expected, _shown(got)) for row, got in bad[:MOST_FAULTS]
+        )
     contradictions = [
         Fault(row + 1, column, f"{follows}, as the row's other columns say", _shown(got))
-        for row, column, follows, got in fill_derived(fields, data)[:limit]
+        for row, column, follows, got in fill_derived(fields, data)[:MOST_FAULTS]
     ]
     typed = pd.DataFrame(data)
     if any(fault.row == 0 for fault in faults):
-        return typed, faults[:limit]
+        return typed, faults[:MOST_FAULTS]
     faults += _bad_specs(typed)
     told = {(fault.row, fault.column) for fault in faults}
     by_name = {field.name: field for field in fields}
@@ -113,7 +116,7 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
     try:
         typed = pandera_schema(name).validate(typed, lazy=True)
     except pandera.errors.SchemaErrors as error:
-        cases = error.failure_cases.drop_duplicates(["column", "index"]).head(limit)
+        cases = error.failure_cases.drop_duplicates(["column", "index"]).head(MOST_FAULTS)
         violations = [
             Fault(
                 0 if pd.isna(case["index"]) else int(case["index"]) + 1,
@@ -129,7 +132,7 @@ def find_faults(name: str, frame: pd.DataFrame, limit: int = 1000) -> tuple[pd.D
         faults += _row_faults(name, typed)
     told |= {(fault.row, fault.column) for fault in faults}
     faults += [fault for fault in contradictions if (fault.row, fault.column) not in told]
-    return typed, sorted(faults, key=lambda f: (f.row, f.column))[:limit]
+    return typed, sorted(faults, key=lambda f: (f.row, f.column))[:MOST_FAULTS]
 
 
 def _shown(value: Any) -> str:

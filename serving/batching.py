@@ -185,7 +185,7 @@ class Batcher:
         return [*await self.predict_each(asked[:half]), *await self.predict_each(asked[half:])]
 
     async def each_part(
-        self, asked: list[ColocationSet], use: Callable[[list[Prediction]], Any], belief: Belief | None = None
+        self, asked: list[ColocationSet], use: Callable[[list[Prediction]], Any]
     ) -> list[Any]:
         """Predict many sets in parts, with one model and corrected; returns what `use` makes of each, in order.
 
@@ -193,7 +193,7 @@ class Batcher:
             use: called where the part is predicted: on the event loop if it is the only one, else in a lane.
             belief: the model to use; the serving one by default.
         """
-        belief = belief or self.belief()
+        belief = self.belief()
         await self.encode(belief.serving, _members(asked))
 
         def answer(sets: list[ColocationSet]) -> Any:

@@ -73,24 +73,20 @@ class LayerProfile:
         flop_share: Floats,
         activation_share: Floats,
         parameter_share: Floats,
-        *,
-        total_flops: float = 1.0,
-        total_activation_bytes: float = 1.0,
-        total_parameter_bytes: float = 1.0,
     ) -> LayerProfile:
-        """Build from published unfrozen shares at k = 0..L-1 (each [L], 1 at k = 0); an increase is read as
-        0."""
+        """Build from published unfrozen shares at k = 0..L-1 (each [L], 1 at k = 0), with totals of 1; an
+        increase is read as 0."""
 
-        def per_layer(share: Floats, total: float) -> Floats:
+        def per_layer(share: Floats) -> Floats:
             falling = np.minimum.accumulate(np.clip(np.asarray(share, dtype=np.float64), 0.0, None))
-            return (falling - np.append(falling[1:], 0.0)) * total
+            return falling - np.append(falling[1:], 0.0)
 
-        activations = per_layer(activation_share, total_activation_bytes)
+        activations = per_layer(activation_share)
         return cls(
             name,
-            per_layer(flop_share, total_flops),
+            per_layer(flop_share),
             activations,
-            per_layer(parameter_share, total_parameter_bytes),
+            per_layer(parameter_share),
             activations,
         )
 

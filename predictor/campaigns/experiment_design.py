@@ -13,6 +13,9 @@ import numpy as np
 
 from predictor.types import Floats
 
+# Variance of one measurement, relative to the prior's; sets in which every job should appear.
+_NOISE, _COVER = 0.01, 3
+
 
 def standardize(values: Floats) -> Floats:
     """Columns with mean 0 and standard deviation 1; a constant column becomes 0."""
@@ -61,12 +64,10 @@ def greedy_design(
     costs: Floats,
     budget_s: float,
     members: Sequence[tuple[int, ...]],
-    noise: float = 0.01,
-    cover: int = 3,
 ) -> list[tuple[int, float]]:
     """Choose sets one at a time by conditional variance / cost until the budget is spent.
 
-    A set is weighted up to eleven times higher while its members are in fewer than `cover` chosen sets, so
+    A set is weighted up to eleven times higher while its members are in fewer than `_COVER` chosen sets, so
     that every job is seen with others. One step of a pivoted Cholesky factorisation per choice: O(S x
     choices) each.
 
@@ -75,8 +76,6 @@ def greedy_design(
         costs: [S] seconds.
         budget_s: total seconds for all chosen sets.
         members: [S] jobs of each set.
-        noise: variance of one measurement.
-        cover: sets in which every job should appear.
 
     Returns:
         (index, variance before it was chosen), in order.
@@ -94,12 +93,12 @@ def greedy_design(
         if not affordable.any():
             return chosen
         seen = np.array([i for i, _ in chosen], dtype=int)
-        lacking = holds[seen].sum(axis=0) < cover
+        lacking = holds[seen].sum(axis=0) < _COVER
         bonus = 1.0 + 10.0 * (holds @ lacking) / holds.sum(axis=1)
         score = np.where(affordable, np.maximum(variance, 1e-6) * bonus / costs, -np.inf)
         pick = int(np.argmax(score))
         chosen.append((pick, float(variance[pick])))
-        row = (kernel[pick] - factor[:, pick] @ factor) / np.sqrt(max(variance[pick], 0.0) + noise)
+        row = (kernel[pick] - factor[:, pick] @ factor) / np.sqrt(max(variance[pick], 0.0) + _NOISE)
         factor = np.vstack([factor, row])
         variance = variance - row**2
         free[pick] = False

@@ -109,9 +109,9 @@ class Intervals:
         return cls(floor, quantile, solo_error, utilization_error=apart).consistent()
 
 
-def conformal_quantile(scores: Floats, level: float = LEVEL) -> float:
-    """Smallest score that covers `level` of new ones; the largest if there are too few."""
+def conformal_quantile(scores: Floats) -> float:
+    """Smallest score that covers `LEVEL` of new ones; the largest if there are too few."""
     if not len(scores):
         return 1.5
-    rank = min(math.ceil((len(scores) + 1) * level), len(scores))
+    rank = min(math.ceil((len(scores) + 1) * LEVEL), len(scores))
     return float(np.sort(scores)[rank - 1])

@@ -9,16 +9,13 @@ from profiling.graph import ComputationGraph, Operator, TensorEdge
 _MAX_PERIOD = 512
 
 
-def fold_repeats(graph: ComputationGraph, least: int = 2) -> ComputationGraph:
+def fold_repeats(graph: ComputationGraph) -> ComputationGraph:
     """The same totals with fewer nodes: consecutive equal stretches of operators are kept once, with `repeat`.
 
     Equal means equal in everything but name, module path and layer. The kept stretch has the layer of its
     first copy, so a folded graph cannot distinguish frozen prefixes within the folded layers; fold only
     graphs that would otherwise be too large. Edges into a copy become edges into the kept stretch; those
     between copies are dropped.
-
-    Args:
-        least: smallest number of equal stretches that are folded.
     """
     operators = graph.operators
     keys: dict[Operator, int] = {}
@@ -30,7 +27,7 @@ def fold_repeats(graph: ComputationGraph, least: int = 2) -> ComputationGraph:
     counts: dict[int, int] = {}
     i = 0
     while i < len(operators):
-        period, times = _best(ids, i, least)
+        period, times = _best(ids, i)
         for offset in range(period):
             kept.append(i + offset)
             counts[i + offset] = times
@@ -50,7 +47,7 @@ def fold_repeats(graph: ComputationGraph, least: int = 2) -> ComputationGraph:
     )
 
 
-def _best(ids: list[int], start: int, least: int) -> tuple[int, int]:
+def _best(ids: list[int], start: int) -> tuple[int, int]:
     """The stretch at `start` that folds away most operators: its length and number of repetitions."""
     best, saved = (1, 1), 0
     limit = min(_MAX_PERIOD, (len(ids) - start) // 2)
@@ -60,6 +57,6 @@ def _best(ids: list[int], start: int, least: int) -> tuple[int, int]:
         times = 1
         while ids[start + times * period : start + (times + 1) * period] == first:
             times += 1
-        if times >= least and (times - 1) * period > saved:
+        if (times - 1) * period > saved:
             best, saved = (period, times), (times - 1) * period
     return best

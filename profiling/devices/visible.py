@@ -39,16 +39,17 @@ def visible_entry(position: int) -> str:
     return entries[position]
 
 
-def visible_handle(nvml: Any, position: int = 0) -> Any:
-    """NVML handle of the GPU that CUDA sees as number `position`; for a MIG slice, of the GPU that it is cut from.
+def visible_handle(nvml: Any) -> Any:
+    """NVML handle of the GPU that CUDA sees first; for a MIG slice, of the GPU that it is cut from.
 
     An index counts in the order of the PCI bus, as NVML does; `profiling.measure` sets CUDA_DEVICE_ORDER so that CUDA
     does too.
 
     Raises:
-        UnavailableError: CUDA sees no such GPU. An error of NVML.
+        UnavailableError: CUDA sees no GPU, or names one that NVML does not list.
+        pynvml.NVMLError: NVML has no GPU of that index or UUID.
     """
-    entry = visible_entry(position)
+    entry = visible_entry(0)
     if entry.isdigit():
         return nvml.nvmlDeviceGetHandleByIndex(int(entry))
     if entry.startswith("MIG-"):
@@ -60,9 +61,9 @@ def visible_handle(nvml: Any, position: int = 0) -> Any:
     raise UnavailableError(f"no GPU has the UUID {entry} of CUDA_VISIBLE_DEVICES")
 
 
-def visible_slice(nvml: Any, position: int = 0) -> str | None:
-    """MIG profile (`3g.20gb`) of the slice that CUDA sees as number `position`; None for a whole GPU."""
-    entry = visible_entry(position)
+def visible_slice(nvml: Any) -> str | None:
+    """MIG profile (`3g.20gb`) of the slice that CUDA sees first; None for a whole GPU."""
+    entry = visible_entry(0)
     return mig_profile(nvml, nvml.nvmlDeviceGetHandleByUUID(entry)) if entry.startswith("MIG-") else None
 
 

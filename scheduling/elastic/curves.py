@@ -45,7 +45,7 @@ def norm_curve(name: str, depth: Floats) -> tuple[Floats, Floats]:
 
 
 def freezing_agents(
-    cluster: ClusterSnapshot, truth: SetTruth, belief: SetCache, kappa: float = FreezingGuards().kappa
+    cluster: ClusterSnapshot, truth: SetTruth, belief: SetCache
 ) -> Callable[[TraceJob], ElasticAgent]:
     """Creates agents of jobs: solo step times from `truth` and `belief`, freezing gains from the cost model.
 
@@ -83,6 +83,8 @@ def freezing_agents(
         really = rates(list(solo_step_s(snapshot, truth.cache, job.workload)))
         believed = rates(list(solo_step_s(snapshot, belief, job.workload)))
         first = really[snapshot.types[0]]
-        return ElasticAgent(prefixes, first, grid, shares, kappa, rate_on=really, believed_on=believed)
+        return ElasticAgent(
+            prefixes, first, grid, shares, FreezingGuards().kappa, rate_on=really, believed_on=believed
+        )
 
     return agent

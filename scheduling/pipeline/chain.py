@@ -68,14 +68,14 @@ class ChainSearch:
 
         def attempt(limit_bytes: float) -> float | None:
             self.limit_bytes = limit_bytes
-            spans = self._any(0, self.space.count)
+            spans = self._any()
             return max(span.memory_bytes for span in spans) if spans else None
 
         self.limit_bytes = least_bytes = bisect_least(attempt)
-        return least_bytes, self._any(0, self.space.count)
+        return least_bytes, self._any()
 
-    def _any(self, start: int, end: int) -> list[Span]:
-        stage = self._stages(self.levels, start, end, math.inf, 0)
+    def _any(self) -> list[Span]:
+        stage = self._stages(self.levels, 0, self.space.count, math.inf, 0)
         return [] if stage is None else self._open(self.levels, stage, math.inf)[1]
 
     def _least_s(self, level: int, start: int, end: int, after: int) -> float:
