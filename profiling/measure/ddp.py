@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
-import datetime
 import math
 import socket
 import time
+from statistics import median
 from typing import Any
 
 from profiling.devices.visible import visible_entry
+from profiling.measure.record import member_entry, new_record, solo_figures
 from profiling.measure.request import RunRequest
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
-from profiling.measure.statistics import common_window, summarize, within
+from profiling.measure.statistics import common_window, within
 
 
 def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str) -> dict[str, Any]:
@@ -25,6 +26,7 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         A record like that of any run, with `sync_time_s` in its member: step time - step time without all-reduce.
     """
     began, count = time.monotonic(), request.processes
+    record = new_record(request, settings, device_name)
     common = {
         "MASTER_ADDR": "127.0.0.1",
         "MASTER_PORT": str(_free_port()),
@@ -38,12 +40,10 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         }
         for i in range(count)
     ]
-    started = datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds")
-    job = request.workloads[0]
     synced: list[float] = []
     unsynced: list[float] = []
     with Session(
-        [job] * count,
+        request.workloads * count,
         request.device,
         settings,
         environments=environments,
@@ -58,38 +58,15 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
                     step_time_s = _window(session, steps, without)
                     if step_time_s is not None:
                         times.append(step_time_s)
-        bad = next((m for m in session.members if not m.alive), session.members[0])
-        member: dict[str, Any] = {
-            "workload": str(job.without_solo()),
-            "architecture": job.model,
-            "batch_size": job.batch_size or bad.facts.get("samples_per_step"),
-            "precision": job.precision,
-            "frozen_prefix": job.frozen_prefix,
-            "outcome": bad.outcome,
-            "message": bad.message,
-            **bad.facts,
-        }
+        member = member_entry(next((m for m in session.members if not m.alive), session.members[0]))
     if synced and unsynced:
-        step, local = (summarize(v, settings.stable_ratio) for v in (synced, unsynced))
-        member |= {
-            "solo_step_time_s": step.median,
-            "solo_step_time_mad_s": step.mad,
-            "solo_spread_ratio": step.spread_ratio,
-            "solo_verdict": step.verdict,
-            "sync_time_s": max(0.0, step.median - local.median),
-        }
-    return {
-        "version": 1,
-        "id": request.run_id(settings),
-        "request": request.to_mapping(),
-        "device": device_name,
-        "started_at": started,
-        "host_input": "resident",
+        member |= solo_figures(synced, settings.stable_ratio)
+        member["sync_time_s"] = max(0.0, median(synced) - median(unsynced))
+    return record | {
         "members": [member],
         "repeats": [{"synchronised_s": a, "local_s": b} for a, b in zip(synced, unsynced, strict=False)],
         "set": {},
         "sharing": "time-slice",
-        "notes": [],
         "wall_s": round(time.monotonic() - began, 3),
     }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import os
 import time
 from collections.abc import Callable, Sequence
@@ -14,6 +13,7 @@ from profiling.errors import InputError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
 from profiling.measure.operators import own_graph
+from profiling.measure.record import member_entry, new_record, solo_figures
 from profiling.measure.request import RunRequest
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
@@ -46,15 +46,7 @@ def measure(
 
         return measure_ddp(request, settings, catalogue_name)
     began = time.monotonic()
-    record: dict[str, Any] = {
-        "version": 1,
-        "id": request.run_id(settings),
-        "request": request.to_mapping(),
-        "device": catalogue_name,
-        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        "host_input": settings.host_input,
-        "notes": [],
-    }
+    record = new_record(request, settings, catalogue_name)
     core = pinned_core(settings) if request.device == "cpu" else None
     meter = UsageMeter(request.device, settings)
     shares = [w.sm_share_ratio for w in request.workloads]
@@ -116,19 +108,39 @@ def _warm_all(session: Session, record: dict[str, Any], progress: Progress) -> N
         warm = session.warm(i)
         if warm is not None:
             session.members[i].facts |= {"settled": warm["settled"], "warmup_steps": warm["steps"]}
-    record["members"] = [
-        {
-            "workload": str(m.workload.without_solo()),
-            "architecture": m.workload.model,
-            "batch_size": m.workload.batch_size or m.facts.get("samples_per_step"),
-            "precision": m.workload.precision,
-            "frozen_prefix": m.workload.frozen_prefix,
-            "outcome": m.outcome,
-            "message": m.message,
-            **m.facts,
-        }
-        for m in session.members
-    ]
+    record["members"] = [member_entry(m) for m in session.members]
+
+
+class _Windows:
+    """Measures windows of a session, again if others used the core meanwhile.
+
+    Attributes:
+        disturbed: windows that others disturbed.
+        kept_disturbed: those of them that were kept, because no retry was left.
+    """
+
+    def __init__(self, session: Session, settings: MeasureSettings, meter: UsageMeter) -> None:
+        self._session, self._settings, self._meter = session, settings, meter
+        self.disturbed = self.kept_disturbed = 0
+
+    def measure(self, kind: str, members: Sequence[int], length_s: float) -> list[Window] | None:
+        """The whole steps of each of `members`, `alone` or `together`; None if one died or has none."""
+        for attempt in range(self._settings.retries + 1):
+            self._meter.begin()
+            answers = self._session.phase(members, length_s)
+            usage = self._meter.end()
+            if len(answers) < len(members):
+                return None
+            quiet = self._meter.was_quiet(answers)
+            self.disturbed += not quiet
+            if quiet or attempt == self._settings.retries:
+                self.kept_disturbed += not quiet
+                break
+        self._meter.keep(kind, answers, usage, [m.process.pid for m in self._session.members])
+        boundaries = {i: answers[i]["boundaries"] for i in members}
+        bounds = common_window(list(boundaries.values()))
+        windows = [within(boundaries[i], *bounds) for i in members]
+        return None if None in windows else [w for w in windows if w is not None]
 
 
 def _windows(
@@ -137,71 +149,50 @@ def _windows(
     """Fill in the repeats and every member's figures."""
     everyone = range(len(session.members))
     together = len(everyone) > 1
-    disturbed = kept_disturbed = 0
-
-    def window(kind: str, members: Sequence[int], length_s: float) -> list[Window] | None:
-        nonlocal disturbed, kept_disturbed
-        for attempt in range(settings.retries + 1):
-            meter.begin()
-            answers = session.phase(members, length_s)
-            usage = meter.end()
-            if len(answers) < len(members):
-                return None
-            quiet = meter.was_quiet(answers)
-            disturbed += not quiet
-            if quiet or attempt == settings.retries:
-                kept_disturbed += not quiet
-                break
-        meter.keep(kind, answers, usage, [m.process.pid for m in session.members])
-        boundaries = {i: answers[i]["boundaries"] for i in members}
-        bounds = common_window(list(boundaries.values()))
-        windows = [within(boundaries[i], *bounds) for i in members]
-        return None if None in windows else [w for w in windows if w is not None]
-
-    alone: list[list[float]] = [[] for _ in everyone]
-    shared: list[list[float]] = [[] for _ in everyone]
-    repeats: list[dict[str, Any]] = []
+    windows = _Windows(session, settings, meter)
     if together and len(session.alive) == len(everyone):
-        session.phase(
-            everyone, settings.window_s / 2
-        )  # warm up together: caches, clocks, the scheduler's shares
+        # Warm up together: caches, clocks, the scheduler's shares.
+        session.phase(everyone, settings.window_s / 2)
+    repeats: list[dict[str, Any]] = []
     for repeat in range(settings.repeats):
         if len(session.alive) < len(everyone):
             break
         progress(f"repeat {repeat + 1} of {settings.repeats}")
-        entry: dict[str, Any] = {"alone": [], "together": []}
-        for i in everyone:
-            single = window("alone", [i], settings.alone_window_s if together else settings.window_s)
-            if single is None:
-                break
-            entry["alone"].append(_rounded(single[0]))
-        whole = (
-            window("together", everyone, settings.window_s)
-            if together and len(session.alive) == len(everyone)
-            else []
-        )
-        if (
-            len(entry["alone"]) < len(everyone)
-            or whole is None
-            or len(whole) != (len(everyone) if together else 0)
-        ):
-            continue  # keep only complete repeats, because ratios are taken within them
-        entry["together"] = [_rounded(w) for w in whole]
-        repeats.append(entry)
-        for i in everyone:
-            alone[i].append(entry["alone"][i][1])
-            if together:
-                shared[i].append(entry["together"][i][1])
-    record["repeats"], record["disturbed_windows"] = repeats, disturbed
+        measured = _repeat(session, settings, windows)
+        if measured is not None:
+            repeats.append(measured)
+    record["repeats"], record["disturbed_windows"] = repeats, windows.disturbed
     for i, member in enumerate(session.members):
         entry = record["members"][i]
         entry |= {"outcome": member.outcome, "message": member.message}
         if member.alive and not repeats and len(session.alive) == len(everyone):
             entry |= {"outcome": "failed", "message": "no window contained a complete step of every member"}
-        entry |= _figures(alone[i], shared[i], settings, entry.get("samples_per_step")) | meter.member(i)
-        if 3 * kept_disturbed > len(repeats):
+        alone = [r["alone"][i][1] for r in repeats]
+        shared = [r["together"][i][1] for r in repeats] if together else []
+        entry |= _figures(alone, shared, settings, entry.get("samples_per_step")) | meter.member(i)
+        if 3 * windows.kept_disturbed > len(repeats):
             entry |= {name: "disturbed" for name in ("solo_verdict", "verdict") if name in entry}
     record["set"] = meter.whole()
+
+
+def _repeat(session: Session, settings: MeasureSettings, windows: _Windows) -> dict[str, Any] | None:
+    """Every member alone, then all together; None if a window is incomplete, because ratios are taken within a
+    repeat."""
+    everyone = range(len(session.members))
+    together = len(everyone) > 1
+    alone: list[Window] = []
+    for i in everyone:
+        single = windows.measure("alone", [i], settings.alone_window_s if together else settings.window_s)
+        if single is None:
+            return None
+        alone += single
+    whole: list[Window] | None = []
+    if together:
+        all_live = len(session.alive) == len(everyone)
+        whole = windows.measure("together", everyone, settings.window_s) if all_live else None
+    if whole is None:
+        return None
+    return {"alone": [_rounded(w) for w in alone], "together": [_rounded(w) for w in whole]}
 
 
 def _rounded(window: Window) -> list[float]:
@@ -217,14 +208,8 @@ def _figures(
 ) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     if alone:
-        solo = summarize(alone, settings.stable_ratio)
-        figures |= {
-            "solo_step_time_s": solo.median,
-            "solo_step_time_mad_s": solo.mad,
-            "solo_spread_ratio": solo.spread_ratio,
-            "solo_verdict": solo.verdict,
-            "solo_samples_per_s": samples / solo.median if samples else None,
-        }
+        figures |= solo_figures(alone, settings.stable_ratio)
+        figures["solo_samples_per_s"] = samples / figures["solo_step_time_s"] if samples else None
     if shared:
         step = summarize(shared, settings.stable_ratio)
         ratios = [a / s for a, s in zip(alone, shared, strict=False)]

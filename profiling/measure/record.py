@@ -1,0 +1,51 @@
+"""What the records of all kinds of runs have in common."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Sequence
+from typing import Any
+
+from profiling.measure.request import RunRequest
+from profiling.measure.session import MemberProcess
+from profiling.measure.settings import MeasureSettings
+from profiling.measure.statistics import summarize
+
+
+def new_record(request: RunRequest, settings: MeasureSettings, device_name: str) -> dict[str, Any]:
+    """The record of a run that begins now, without results."""
+    return {
+        "version": 1,
+        "id": request.run_id(settings),
+        "request": request.to_mapping(),
+        "device": device_name,
+        "started_at": datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        "host_input": settings.host_input,
+        "notes": [],
+    }
+
+
+def member_entry(member: MemberProcess) -> dict[str, Any]:
+    """A member's entry without figures: the job, its outcome, and what it reported when it was built."""
+    workload = member.workload
+    return {
+        "workload": str(workload.without_solo()),
+        "architecture": workload.model,
+        "batch_size": workload.batch_size or member.facts.get("samples_per_step"),
+        "precision": workload.precision,
+        "frozen_prefix": workload.frozen_prefix,
+        "outcome": member.outcome,
+        "message": member.message,
+        **member.facts,
+    }
+
+
+def solo_figures(step_times_s: Sequence[float], stable_ratio: float) -> dict[str, Any]:
+    """A member's figures alone, from its step time in each repeat (at least one)."""
+    solo = summarize(step_times_s, stable_ratio)
+    return {
+        "solo_step_time_s": solo.median,
+        "solo_step_time_mad_s": solo.mad,
+        "solo_spread_ratio": solo.spread_ratio,
+        "solo_verdict": solo.verdict,
+    }
