@@ -11,7 +11,7 @@ wrapped for data parallelism, so the gradient exchange did not shrink with them.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from datasets.importers.base import CsvRow, CsvRows, Import, find_file, spec
 from datasets.importers.numpy_only import load_npy
@@ -28,6 +28,15 @@ _LAYERS = {
     "cifar10-ResNet50": 107,
     "cifar10-VGG19": 33,
 }
+
+
+class _Job(NamedTuple):
+    """A model of the source with frozen layers; `batch` is per GPU."""
+
+    name: str
+    layers: int
+    frozen: int
+    batch: int
 
 
 def read(folder: Path) -> Import:
@@ -76,7 +85,7 @@ def _read_throughput(result: Import, path: Path) -> None:
     for row in CsvRows(path, columns):
         _add_step(
             result,
-            *_job(row, path),
+            _job(row, path),
             row.integer("num_gpus", least=1),
             row.integer("num_nodes", least=1),
             row.number("step_time_s", above=0),
@@ -84,9 +93,8 @@ def _read_throughput(result: Import, path: Path) -> None:
         )
 
 
-def _job(row: CsvRow, path: Path) -> tuple[str, int, int, int]:
-    """Name, layers, frozen layers and batch size."""
-    return (
+def _job(row: CsvRow, path: Path) -> _Job:
+    return _Job(
         _known(row.text("model"), f"{path}, line {row.line}"),
         row.integer("total_layers", least=1),
         row.integer("frozen_layers"),
@@ -110,10 +118,7 @@ def _read_placements(result: Import, path: Path) -> None:
             raise row.fault("placement", "one digit per node with its GPU count")
         _add_step(
             result,
-            name,
-            layers,
-            row.integer("frozen_layer"),
-            row.integer("local_bsz", least=1),
+            _Job(name, layers, row.integer("frozen_layer"), row.integer("local_bsz", least=1)),
             sum(map(int, placement)),
             len(placement),
             row.number("step_time", above=0),
@@ -122,44 +127,21 @@ def _read_placements(result: Import, path: Path) -> None:
 
 
 def _add_step(
-    result: Import,
-    name: str,
-    layers: int,
-    frozen: int,
-    batch: int,
-    gpus: int,
-    nodes: int,
-    step_time_s: float,
-    sync_time_s: float,
+    result: Import, job: _Job, gpus: int, nodes: int, step_time_s: float, sync_time_s: float
 ) -> None:
     result.read += 1
     note = None
-    if name == "yolov3-voc":
+    if job.name == "yolov3-voc":
         # Upstream measured these two first, without warm-up; its steps across GPUs scatter by 11 %.
-        note = "warm-up" if frozen == 0 and batch in (4, 24) else "noisy" if gpus > 1 else None
+        note = "warm-up" if job.frozen == 0 and job.batch in (4, 24) else "noisy" if gpus > 1 else None
     if note:
         result.flagged[note] += 1
-    _add(
-        result,
-        name,
-        layers,
-        frozen,
-        batch,
-        gpus,
-        nodes,
-        note,
-        step_time_s=step_time_s,
-        sync_time_s=sync_time_s,
-    )
+    _add(result, job, gpus, nodes, note, step_time_s=step_time_s, sync_time_s=sync_time_s)
 
 
 def _read_memory(result: Import, path: Path) -> None:
     for row in CsvRows(path, ("model", "frozen_layers", "total_layers", "local_bsz", "peak_mem_bytes")):
-        _add_memory(
-            result,
-            *_job(row, path),
-            row.number("peak_mem_bytes", above=0),
-        )
+        _add_memory(result, _job(row, path), row.number("peak_mem_bytes", above=0))
 
 
 def _read_pickle(result: Import, path: Path) -> None:
@@ -180,41 +162,33 @@ def _read_pickle(result: Import, path: Path) -> None:
                 result.read += 1
                 result.dropped[f"unknown number of layers of {name}"] += 1
             else:
-                _add_memory(result, name, layers, int(frozen), int(batch), float(peak))
+                _add_memory(result, _Job(name, layers, int(frozen), int(batch)), float(peak))
 
 
-def _add_memory(result: Import, name: str, layers: int, frozen: int, batch: int, peak: float) -> None:
+def _add_memory(result: Import, job: _Job, peak_bytes: float) -> None:
     result.read += 1
-    note = "cudnn-workspace" if frozen == 0 else None
+    note = "cudnn-workspace" if job.frozen == 0 else None
     if note:
         result.flagged["cudnn-workspace: 0.8 to 3.5 GB on top"] += 1
-    _add(result, name, layers, frozen, batch, 1, 1, note, memory_bytes=peak)
+    _add(result, job, 1, 1, note, memory_bytes=peak_bytes)
 
 
-def _add(
-    result: Import,
-    name: str,
-    layers: int,
-    frozen: int,
-    batch: int,
-    gpus: int,
-    nodes: int,
-    note: str | None,
-    **measured: float,
-) -> None:
-    if frozen > layers:
+def _add(result: Import, job: _Job, gpus: int, nodes: int, note: str | None, **measured: float) -> None:
+    if job.frozen > job.layers:
         raise InputError(
-            f"{name} has more frozen layers than layers", expected=f"at most {layers}", got=frozen
+            f"{job.name} has more frozen layers than layers",
+            expected=f"at most {job.layers}",
+            got=job.frozen,
         )
-    model = ALIASES.get(name, name)
-    workload = spec(model, batch_size=batch, frozen_prefix=frozen or None)
+    model = ALIASES.get(job.name, job.name)
+    workload = spec(model, batch_size=job.batch, frozen_prefix=job.frozen or None)
     result.add(
         "freezing",
         "freezing",
         device=DEVICE,
         workload=workload,
-        frozen_prefix=frozen,
-        total_layers=layers,
+        frozen_prefix=job.frozen,
+        total_layers=job.layers,
         gpus=gpus,
         nodes=nodes,
         note=note,
