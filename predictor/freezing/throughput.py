@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -51,7 +51,7 @@ class LayerThroughput:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `POST /v1/layer-throughput`."""
-        return {name: getattr(self, name) for name in self.__dataclass_fields__}
+        return asdict(self)
 
 
 def layer_throughput(

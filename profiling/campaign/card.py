@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from statistics import median, quantiles
 from typing import TYPE_CHECKING, Any
 
+from profiling.measure.statistics import MAD_SCALE, median_absolute_deviation
 from profiling.measure.tables import LICENCE
 
 if TYPE_CHECKING:
@@ -124,9 +125,7 @@ def _between_runs(records: Sequence[dict[str, Any]]) -> str:
             if r["request"]["kind"] in ("solo", "colocation") and m.get("solo_step_time_s"):
                 times.setdefault((r["device"], m["workload"]), []).append(m["solo_step_time_s"])
     spreads = [
-        100 * median(abs(v - median(vs)) for v in vs) * 1.4826 / median(vs)
-        for vs in times.values()
-        if len(vs) >= 3
+        100 * median_absolute_deviation(vs) * MAD_SCALE / median(vs) for vs in times.values() if len(vs) >= 3
     ]
     if not spreads:
         return ""

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.campaign.plan import CampaignPlan, PlannedRun
-from profiling.campaign.slices import Results, SliceWriter, next_slice_number, read_results
+from profiling.campaign.slices import Results, SliceWriter, next_slice_number, read_results, slice_files
 from profiling.errors import InputError
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
@@ -54,7 +54,7 @@ def _status(plan: CampaignPlan, results: Results, folders: Sequence[Path]) -> Ca
         failed=sum(_failed(results.records[plan.run_id(r)]) for r in done),
         remaining_s=sum(r.expected_s for r in left) * pace(plan, results),
         torn_lines=results.torn_lines,
-        stored_bytes=sum(p.stat().st_size for f in folders for p in f.glob("slice-*.jsonl")),
+        stored_bytes=sum(path.stat().st_size for folder in folders for path in slice_files(folder)),
     )
 
 
