@@ -23,8 +23,9 @@ from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.devices import mig_layout
 from profiling.workload import Workload
+from scheduling.slices.card_plan import SlicePlan
 from scheduling.slices.options import SliceConfig, SliceJob
-from scheduling.slices.plan import SlicePlan, plan_slices
+from scheduling.slices.plan import plan_slices
 
 CARD = "a100"
 SIZES = (2, 3, 4, 5, 6)

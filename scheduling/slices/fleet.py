@@ -19,9 +19,10 @@ from numpy.typing import NDArray
 from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, UnavailableError
+from scheduling.slices.card_plan import CardPlan, SlicePlan
 from scheduling.slices.joining import CardPlanner, filled
 from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of, sets_of
-from scheduling.slices.plan import CardPlan, SlicePlan, best_of
+from scheduling.slices.plan import best_of
 from scheduling.slices.questions import answer, check_jobs
 
 # Maximum number of sets queried when cards are replanned; the limits on set size are lowered to stay below

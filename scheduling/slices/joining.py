@@ -13,9 +13,10 @@ from heapq import nsmallest
 
 from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device
+from scheduling.slices.card_plan import SlicePlan
 from scheduling.slices.exact import MAX_JOBS
 from scheduling.slices.options import SliceConfig, SliceJob, devices_of
-from scheduling.slices.plan import SlicePlan, plan_slices
+from scheduling.slices.plan import plan_slices
 from scheduling.slices.remembered import Remembered
 
 # Above this number of jobs, several join a card at once, and the first card with room is taken.

@@ -1,163 +1,22 @@
-"""The plan for one card: whole, shared by time slicing or MPS, partitioned by MIG, or a mixture; with
-reasons."""
+"""The plan for one card: whole, shared by time slicing or MPS, partitioned by MIG, or a mixture; with reasons."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats, SetPredictor
-from profiling.devices import get_device, has_mig, mig_layout
+from profiling.devices import has_mig, mig_layout
 from profiling.devices.mig import MigLayout, Partition
 from profiling.errors import InfeasibleError, LimitError
+from scheduling.slices.card_plan import KINDS, CardPlan, PlacedSlice, SlicePlan
 from scheduling.slices.exact import MAX_JOBS, NONE, Packing, pack
 from scheduling.slices.options import Options, SetKey, SetOption, SliceConfig, SliceJob, mask_of
 from scheduling.slices.questions import answer, ask_unlimited
-
-KINDS = ("whole", "time-slice", "mps", "mps-shares", "mig", "mixture")
-
-
-@dataclass(frozen=True, slots=True)
-class PlacedSlice:
-    """One slice (or the whole card) and its jobs.
-
-    Attributes:
-        device: `a100` or `a100:mig=3g`.
-        start: first memory slot; None for a whole card.
-        option: its jobs; None if empty.
-    """
-
-    device: str
-    start: int | None
-    option: SetOption | None
-
-
-@dataclass(frozen=True, slots=True)
-class CardPlan:
-    """One way to use a card.
-
-    Attributes:
-        kind: `whole` (one job), `time-slice`, `mps`, `mps-shares` (some share below 1), `mig` (one job per
-            slice)
-            or `mixture` (some slices hold several jobs).
-        partition: e.g. `4g+2g+1g`; empty for an unpartitioned card.
-        slices: in slot order.
-        value: of the objective; higher is better.
-        waiting: jobs without room.
-    """
-
-    kind: str
-    partition: str
-    slices: tuple[PlacedSlice, ...]
-    value: float
-    waiting: tuple[int, ...] = ()
-
-    @property
-    def placed(self) -> int:
-        return sum(len(s.option.members) for s in self.slices if s.option is not None)
-
-    def of_job(self, number: int) -> tuple[PlacedSlice, int] | None:
-        """Return the slice of a job and the job's position on it."""
-        for placed in self.slices:
-            if placed.option is not None and number in placed.option.members:
-                return placed, placed.option.members.index(number)
-        return None
-
-
-@dataclass(frozen=True, slots=True)
-class SlicePlan:
-    """The chosen plan, its alternatives, and the reasons.
-
-    Attributes:
-        alternatives: the best plan of each other kind and partition, best first.
-        reasons: why it was chosen over the runner-up.
-    """
-
-    options: Options
-    chosen: CardPlan
-    alternatives: tuple[CardPlan, ...]
-    reasons: tuple[str, ...] = field(default=())
-
-    def speed(self, plan: CardPlan, number: int) -> float:
-        """Relative speed of a job in a plan; 0 if it waits."""
-        placed = plan.of_job(number)
-        if placed is None or placed[0].option is None:
-            return 0.0
-        return float(self.options.reference_s[number] / placed[0].option.step_time_s[placed[1]])
-
-    def to_json(self) -> dict[str, Any]:
-        """Convert to the JSON object of `cotenant plan slices --json`."""
-        options = self.options
-        return {
-            "device": options.card,
-            "objective": options.config.objective,
-            **self.card_json(self.chosen),
-            "alternatives": [
-                {
-                    "kind": card.kind,
-                    "partition": card.partition,
-                    "value": card.value,
-                    **self.summary(card),
-                }
-                for card in self.alternatives
-            ],
-            "reasons": list(self.reasons),
-        }
-
-    def summary(self, plan: CardPlan) -> dict[str, float]:
-        """Number of jobs placed, sum and minimum of their relative speeds, mean completion time."""
-        speeds = [self.speed(plan, j) for j in range(len(self.options.jobs))]
-        placed = [s for s in speeds if s > 0]
-        return {
-            "placed": len(placed),
-            "speed_sum": sum(placed),
-            "least_speed_ratio": min(placed, default=0.0),
-            "mean_completion_s": float(
-                np.mean([self._completion_s(plan, j) for j, s in enumerate(speeds) if s > 0])
-            )
-            if placed
-            else 0.0,
-        }
-
-    def _completion_s(self, plan: CardPlan, number: int) -> float:
-        reference = float(self.options.reference_s[number])
-        return float(self.options.iterations[number]) * reference / self.speed(plan, number)
-
-    def card_json(self, plan: CardPlan) -> dict[str, Any]:
-        """One way to use the card as a JSON object."""
-        options = self.options
-        return {
-            "kind": plan.kind,
-            "partition": plan.partition,
-            "value": plan.value,
-            **self.summary(plan),
-            "slices": [
-                {
-                    "device": placed.device,
-                    "start": placed.start,
-                    "sharing": placed.option.sharing if placed.option else None,
-                    "memory_bytes": placed.option.memory_bytes if placed.option else 0.0,
-                    "jobs": [
-                        {
-                            "job": str(options.jobs[j].workload),
-                            "sm_share_ratio": placed.option.sm_share_ratio[k],
-                            "step_time_s": placed.option.step_time_s[k],
-                            "speed_ratio": float(options.reference_s[j] / placed.option.step_time_s[k]),
-                            "completion_s": self._completion_s(plan, j),
-                        }
-                        for k, j in enumerate(placed.option.members)
-                    ]
-                    if placed.option
-                    else [],
-                }
-                for placed in plan.slices
-            ],
-            "waiting": [str(options.jobs[j].workload) for j in plan.waiting],
-        }
+from scheduling.slices.reasons import reasons_for
 
 
 def plan_slices(
@@ -170,11 +29,9 @@ def plan_slices(
     """Find the best use of one card for these jobs, by exact search over its partitions and assignments.
 
     As many jobs as possible run; ties are decided by the objective. SM shares below 1 are tried not for every
-    set
-    of jobs, but for the sets that share a slice in the best plan of a partition (without `alternatives`, in
-    the
-    chosen plan only). Slices are assumed not to slow each other down (they share only power and the host
-    link).
+    set of jobs, but for the sets that share a slice in the best plan of a partition (without `alternatives`,
+    in the chosen plan only). Slices are assumed not to slow each other down (they share only power and the
+    host link).
 
     Raises:
         InputError: no jobs, or a job that the card cannot run.
@@ -219,7 +76,9 @@ def best_of(options: Options, alternatives: bool = True) -> SlicePlan:
         )
     plans.sort(key=lambda p: _rank(options, p), reverse=True)
     plan = SlicePlan(options, plans[0], tuple(plans[1:]) if alternatives else ())
-    return SlicePlan(options, plan.chosen, plan.alternatives, tuple(_reasons(plan)) if alternatives else ())
+    return SlicePlan(
+        options, plan.chosen, plan.alternatives, tuple(reasons_for(plan)) if alternatives else ()
+    )
 
 
 def _rank(options: Options, plan: CardPlan) -> tuple[float, ...]:
@@ -321,80 +180,3 @@ def _card_plan(
     waiting = tuple(j for j in range(len(options.jobs)) if not packing.jobs >> j & 1)
     partition: Partition = packing.partition
     return CardPlan("mixture" if shared else "mig", str(partition), tuple(placed), packing.value, waiting)
-
-
-def _reasons(plan: SlicePlan) -> list[str]:
-    """Why this plan was chosen, and why not the runner-up."""
-    options, chosen = plan.options, plan.chosen
-    objective = options.config.objective
-    reasons = [f"{describe(chosen)}: {_score(plan, chosen)}"]
-    if chosen.waiting:
-        reasons.append(
-            f"{len(chosen.waiting)} of {len(options.jobs)} jobs wait: no partition or sharing fits more of "
-            f"them"
-        )
-    if not plan.alternatives:
-        return reasons
-    other = plan.alternatives[0]
-    text = f"not {describe(other)}: {_score(plan, other)}"
-    if other.placed < chosen.placed:
-        text += f", and only {other.placed} of {chosen.placed} jobs fit{_why_not_fit(plan, other)}"
-    else:
-        losses = [(plan.speed(chosen, j) - plan.speed(other, j), j) for j in range(len(options.jobs))]
-        loss, worst = max(losses)
-        if loss > 1e-9:
-            text += (
-                f"; {options.jobs[worst].workload.model} would run at {plan.speed(other, worst):.2f} of a whole card"
-                f" instead of {plan.speed(chosen, worst):.2f}"
-            )
-    reasons.append(text)
-    if objective == "jct" and any(job.iterations is None for job in options.jobs):
-        reasons.append("jobs of unknown length are assumed to take an hour alone on the whole card")
-    return reasons
-
-
-def _score(plan: SlicePlan, card: CardPlan) -> str:
-    summary = plan.summary(card)
-    match plan.options.config.objective:
-        case "jct":
-            return f"mean completion {summary['mean_completion_s']:.0f} s"
-        case "fairness":
-            return f"least speed {summary['least_speed_ratio']:.2f} of a whole card"
-        case _:
-            return f"{summary['speed_sum']:.2f} times the throughput of one job alone"
-
-
-def _why_not_fit(plan: SlicePlan, other: CardPlan) -> str:
-    if not other.partition or not other.waiting:
-        return ""
-    options = plan.options
-    job = other.waiting[0]
-    free = [placed for placed in other.slices if placed.option is None]
-    if not free:
-        return ""
-    largest = max(free, key=lambda placed: get_device(placed.device).memory_bytes)
-    need = options.choices(largest.device, (job,))[0].memory_bytes
-    room = get_device(largest.device).memory_bytes
-    if need <= room:
-        return ""
-    return (
-        f" ({options.jobs[job].workload.model} needs up to {need / 2**30:.1f} GiB, "
-        f"{largest.device} has {room / 2**30:.1f})"
-    )
-
-
-def describe(plan: CardPlan) -> str:
-    """A short description of a plan."""
-    match plan.kind:
-        case "whole":
-            return "the whole card for one job"
-        case "time-slice":
-            return "the whole card in time slices"
-        case "mps":
-            return "the whole card under MPS"
-        case "mps-shares":
-            return "the whole card under MPS with SM shares"
-        case "mig":
-            return f"MIG {plan.partition}, one job per slice"
-        case _:
-            return f"MIG {plan.partition} with shared slices"

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from predictor.types import SetPredictor
+    from scheduling.slices.card_plan import SlicePlan
     from scheduling.slices.options import SliceConfig, SliceJob
-    from scheduling.slices.plan import SlicePlan
 
 
 def slices(
@@ -113,7 +113,7 @@ def _fleet(
 
 def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:
     """Print a plan as tables with its reasons; `renamed` comes from `as_given`."""
-    from scheduling.slices.plan import describe
+    from scheduling.slices.reasons import describe
 
     out, options = console(), plan.options
     numbers = ("share", "step", "speed")

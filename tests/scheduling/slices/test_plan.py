@@ -10,8 +10,9 @@ import pytest
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
+from scheduling.slices.card_plan import SlicePlan
 from scheduling.slices.options import SliceConfig, SliceJob
-from scheduling.slices.plan import SlicePlan, best_of, plan_slices
+from scheduling.slices.plan import best_of, plan_slices
 from scheduling.slices.questions import ask
 from tests.scheduling.slices.rates import AmdahlPredictor
 

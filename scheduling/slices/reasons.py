@@ -1,0 +1,83 @@
+"""A plan in words: what it is, why it was chosen, and why not the runner-up."""
+
+from __future__ import annotations
+
+from profiling.devices import get_device
+from scheduling.slices.card_plan import CardPlan, SlicePlan
+
+
+def reasons_for(plan: SlicePlan) -> list[str]:
+    """Why this plan was chosen, and why not the runner-up."""
+    options, chosen = plan.options, plan.chosen
+    objective = options.config.objective
+    reasons = [f"{describe(chosen)}: {_score(plan, chosen)}"]
+    if chosen.waiting:
+        reasons.append(
+            f"{len(chosen.waiting)} of {len(options.jobs)} jobs wait: no partition or sharing fits more of "
+            f"them"
+        )
+    if not plan.alternatives:
+        return reasons
+    other = plan.alternatives[0]
+    text = f"not {describe(other)}: {_score(plan, other)}"
+    if other.placed < chosen.placed:
+        text += f", and only {other.placed} of {chosen.placed} jobs fit{_why_not_fit(plan, other)}"
+    else:
+        losses = [(plan.speed(chosen, j) - plan.speed(other, j), j) for j in range(len(options.jobs))]
+        loss, worst = max(losses)
+        if loss > 1e-9:
+            text += (
+                f"; {options.jobs[worst].workload.model} would run at {plan.speed(other, worst):.2f} of a whole card"
+                f" instead of {plan.speed(chosen, worst):.2f}"
+            )
+    reasons.append(text)
+    if objective == "jct" and any(job.iterations is None for job in options.jobs):
+        reasons.append("jobs of unknown length are assumed to take an hour alone on the whole card")
+    return reasons
+
+
+def _score(plan: SlicePlan, card: CardPlan) -> str:
+    summary = plan.summary(card)
+    match plan.options.config.objective:
+        case "jct":
+            return f"mean completion {summary['mean_completion_s']:.0f} s"
+        case "fairness":
+            return f"least speed {summary['least_speed_ratio']:.2f} of a whole card"
+        case _:
+            return f"{summary['speed_sum']:.2f} times the throughput of one job alone"
+
+
+def _why_not_fit(plan: SlicePlan, other: CardPlan) -> str:
+    if not other.partition or not other.waiting:
+        return ""
+    options = plan.options
+    job = other.waiting[0]
+    free = [placed for placed in other.slices if placed.option is None]
+    if not free:
+        return ""
+    largest = max(free, key=lambda placed: get_device(placed.device).memory_bytes)
+    need = options.choices(largest.device, (job,))[0].memory_bytes
+    room = get_device(largest.device).memory_bytes
+    if need <= room:
+        return ""
+    return (
+        f" ({options.jobs[job].workload.model} needs up to {need / 2**30:.1f} GiB, "
+        f"{largest.device} has {room / 2**30:.1f})"
+    )
+
+
+def describe(plan: CardPlan) -> str:
+    """A short description of a plan."""
+    match plan.kind:
+        case "whole":
+            return "the whole card for one job"
+        case "time-slice":
+            return "the whole card in time slices"
+        case "mps":
+            return "the whole card under MPS"
+        case "mps-shares":
+            return "the whole card under MPS with SM shares"
+        case "mig":
+            return f"MIG {plan.partition}, one job per slice"
+        case _:
+            return f"MIG {plan.partition} with shared slices"
