@@ -32,7 +32,7 @@ from profiling.files import check_folder, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
-    from optuna import Study
+    from optuna import Study, Trial
 
 # Called after each trial with finished trials, requested trials, its error, and the lowest error so far.
 Follow = Callable[[int, int, float, float], None]
@@ -116,16 +116,11 @@ def sweep(
             study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
             trial = study.ask(_distributions())
             chosen, how = configured(trial.params, network, training)
-            errors: list[float] = []
 
             def error(fold: ExampleFold, chosen: NetworkConfig = chosen, how: TrainingConfig = how) -> float:
                 return left_out_error(fold, solo, chosen, how, featurizer)
 
-            for number, value in enumerate(cross_fit(examples, groups, error)):
-                errors.append(value)
-                trial.report(float(np.mean(errors)), number)
-                if number + 1 < len(groups) and trial.should_prune():
-                    break
+            errors = _fold_errors(trial, examples, groups, error)
             whole = len(errors) == len(groups)
             with tracked(tracking_uri, experiment, f"{study.study_name} trial {trial.number}") as mlflow:
                 mlflow.log_params(flat({"network": asdict(chosen), "training": asdict(how)}))
@@ -151,6 +146,19 @@ def sweep(
         "trials": done,
         "best": {"trial": best.number, "mape_percent": best.value, **result},
     }
+
+
+def _fold_errors(
+    trial: Trial, examples: Examples, groups: list[Group], error: Callable[[ExampleFold], float]
+) -> list[float]:
+    """Errors of a trial, group by group; fewer than groups if it was pruned."""
+    errors: list[float] = []
+    for number, value in enumerate(cross_fit(examples, groups, error)):
+        errors.append(value)
+        trial.report(float(np.mean(errors)), number)
+        if number + 1 < len(groups) and trial.should_prune():
+            break
+    return errors
 
 
 @contextmanager
