@@ -84,9 +84,25 @@ def command(
 
 
 def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: Path) -> None:
+    out = console()
+    _print_pairs(out, ranked)
+    out.print(_starts_table(placed))
+    out.print(_policies_table(results))
+    hours = {name: results[name].to_json()["gpu_hours"] for name in _POLICIES}
+    than_alone, than_blind = (_compared(hours["isacpp"], hours[name]) for name in ("exclusive", "blind"))
+    out.print(
+        f"\nSharing by prediction took {than_alone} GPU hours than one job per GPU,\n"
+        f"{than_blind} than sharing wherever memory fits. A dozen jobs prove little:\n"
+        "docs/scheduling.md has traces of hundreds of jobs, with measured pairs.",
+        highlight=False,
+    )
+    out.print(f"Picture: {plot.resolve()}\n", highlight=False, soft_wrap=True)
+    out.print(_NEXT, highlight=False, soft_wrap=True)
+
+
+def _print_pairs(out: Any, ranked: list[Any]) -> None:
     from profiling.devices import get_device
 
-    out = console()
     device = ranked[0].jobs.device
     fitting = [pair for pair in ranked if pair.fits]
     chosen = [fitting[0], fitting[-1], *[pair for pair in ranked if not pair.fits][:1]]
@@ -121,6 +137,9 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
         f"models fit in {get_device(device).memory_bytes / 2**30:.0f} GiB.",
         highlight=False,
     )
+
+
+def _starts_table(placed: list[Any]) -> Any:
     table = plain_table(
         "job",
         "model",
@@ -138,7 +157,10 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
             placement.gpu,
             ", ".join(f"{other.id} {other.job.workload.model}" for other in placement.beside) or "-",
         )
-    out.print(table)
+    return table
+
+
+def _policies_table(results: dict[str, Any]) -> Any:
     table = plain_table(
         "policy",
         "GPU hours",
@@ -155,17 +177,7 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
             f"{body['mean_jct_s'] / 60:.0f} min",
             f"{body['makespan_s'] / 60:.0f} min",
         )
-    out.print(table)
-    hours = {name: results[name].to_json()["gpu_hours"] for name in _POLICIES}
-    than_alone, than_blind = (_compared(hours["isacpp"], hours[name]) for name in ("exclusive", "blind"))
-    out.print(
-        f"\nSharing by prediction took {than_alone} GPU hours than one job per GPU,\n"
-        f"{than_blind} than sharing wherever memory fits. A dozen jobs prove little:\n"
-        "docs/scheduling.md has traces of hundreds of jobs, with measured pairs.",
-        highlight=False,
-    )
-    out.print(f"Picture: {plot.resolve()}\n", highlight=False, soft_wrap=True)
-    out.print(_NEXT, highlight=False, soft_wrap=True)
+    return table
 
 
 def _compared(value: float, other: float) -> str:
