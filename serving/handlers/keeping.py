@@ -11,7 +11,7 @@ from sqlalchemy.orm import Session
 from profiling.errors import CotenantError
 from profiling.workload import Workload
 from scheduling.core.snapshot import Tenant
-from scheduling.placement.decision import PlacementDecision
+from scheduling.placement.decision import PlacementDecision, RankedGpu
 from serving.cluster_state import ClusterState
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.placements import entry_from
@@ -79,7 +79,7 @@ def keep(
             if given is not None:
                 answers.append(given)
                 continue
-            top = decision.ranked[0] if decision.decision == "place" else None
+            top = _chosen(decision)
             if (
                 top is not None
                 and changes != state.changes
@@ -91,22 +91,11 @@ def keep(
                 version += 1
                 tenants.append(values_of(top.node, top.gpu, asked.tenant(decision), asked.placement_id))
             rows.append(
-                {
-                    "id": asked.placement_id,
+                _row(asked, decision, now, service.config.reservation_s)
+                | {
                     "sequence": (sequence or 0) + len(rows) + 1,
-                    "job": str(asked.job),
-                    "job_id": asked.body.job_id,
-                    "iterations": asked.body.iterations,
-                    "max_slowdown": asked.body.max_slowdown,
-                    "state": "decided" if top else "waiting",
-                    "node": top.node if top else None,
-                    "gpu": top.gpu if top else None,
-                    "decision": decision.to_json(),
                     "model_version": model,
                     "cluster_version": version,
-                    "created_at": now,
-                    "updated_at": now,
-                    "expires_at": now + service.config.reservation_s if top else None,
                 }
             )
             entry = entry_from(rows[-1])
@@ -126,6 +115,30 @@ def keep(
         device = next(gpu.device for gpu in gpus if gpu.id == tenant["gpu"])
         service.metrics.placed.labels(device).inc()
     return answers
+
+
+def _row(asked: Asked, decision: PlacementDecision, now: float, reservation_s: float) -> dict[str, Any]:
+    """Columns of `placements` that follow from the request and the decision, made `now`."""
+    top = _chosen(decision)
+    return {
+        "id": asked.placement_id,
+        "job": str(asked.job),
+        "job_id": asked.body.job_id,
+        "iterations": asked.body.iterations,
+        "max_slowdown": asked.body.max_slowdown,
+        "state": "decided" if top else "waiting",
+        "node": top.node if top else None,
+        "gpu": top.gpu if top else None,
+        "decision": decision.to_json(),
+        "created_at": now,
+        "updated_at": now,
+        "expires_at": now + reservation_s if top else None,
+    }
+
+
+def _chosen(decision: PlacementDecision) -> RankedGpu | None:
+    """The GPU where the job is placed; None if it waits."""
+    return decision.ranked[0] if decision.decision == "place" else None
 
 
 def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:
