@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import PurePosixPath, PureWindowsPath
 from typing import Any
 
@@ -129,7 +130,8 @@ def _check_graph(graph: Any, limits: OnnxLimits, depth: int) -> None:
                 raise UnsafeFileError(
                     f"two ONNX nodes produce {output!r}", expected="each tensor produced once"
                 )
-            made[output] = i
+            if output:  # an output that nothing takes has no name
+                made[output] = i
     _check_order(graph, made)
 
 
@@ -179,30 +181,17 @@ def _check_location(name: str, location: str) -> None:
 
 
 def _check_order(graph: Any, made: dict[str, int]) -> None:
-    """Refuse a cycle, by Kahn's algorithm."""
-    waits = [len({made[x] for x in node.input if x in made}) for node in graph.node]
-    users: dict[int, set[int]] = {}
-    for i, node in enumerate(graph.node):
-        for name in node.input:
-            if name in made:
-                users.setdefault(made[name], set()).add(i)
-    ready = [i for i, count in enumerate(waits) if count == 0]
-    order = []
-    while ready:
-        i = ready.pop()
-        order.append(i)
-        for j in users.get(i, ()):
-            waits[j] -= 1
-            if waits[j] == 0:
-                ready.append(j)
-    if len(order) < len(graph.node):
-        stuck = next(i for i, count in enumerate(waits) if count > 0)
-        node = graph.node[stuck]
+    """Refuse a cycle; `made` has the node that makes each tensor."""
+    sources = {i: {made[x] for x in node.input if x in made} for i, node in enumerate(graph.node)}
+    try:
+        TopologicalSorter(sources).prepare()
+    except CycleError as error:
+        node = graph.node[error.args[1][0]]
         raise UnsafeFileError(
             "the ONNX graph has a cycle",
             expected="a directed acyclic graph",
             got=f"node {node.name or node.op_type!r}",
-        )
+        ) from None
 
 
 def _check_functions(model: Any, limits: OnnxLimits) -> None:

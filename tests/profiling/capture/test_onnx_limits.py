@@ -52,3 +52,9 @@ def test_functions_that_double() -> None:
         [helper.make_node("f3", ["x"], ["y"], domain="own")], "g", [value("x")], [value("y")]
     )
     check_model(model(short, functions[:4]), OnnxLimits())
+
+
+def test_omitted_inputs_and_outputs_are_no_cycle() -> None:
+    """ONNX names both the empty string; the node does not read what it makes."""
+    node = helper.make_node("LSTM", ["x", "w", "r", "b", "", "h"], ["y", "", "c"], hidden_size=4)
+    check_model(model(helper.make_graph([node], "g", [value("x")], [value("y")])), OnnxLimits())
