@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,7 @@ def capture_onnx(
         "batch_size": batch_size or options.batch_size,
         "sequence_length": sequence_length or options.sequence_length,
         "workload": options.without_solo().to_mapping(),
-        "limits": {key: getattr(limits, key) for key in OnnxLimits.__dataclass_fields__},
+        "limits": asdict(limits),
     }
     return ComputationGraph.from_dict(_ask(request, limits))
 

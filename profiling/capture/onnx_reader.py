@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 from typing import Any
 
+from profiling.capture.onnx_inputs import bind_inputs, drop_weights, input_bytes, item_bytes
 from profiling.capture.onnx_limits import OnnxLimits, check_model
 from profiling.capture.onnx_sizes import recurrent_shapes, sizes_of
 from profiling.capture.static import StaticOperator
@@ -15,7 +16,6 @@ from profiling.errors import InputError, LimitError, UnsafeFileError
 from profiling.operators import CONTRACTIONS, ONNX, ONNX_VIEWS
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
-_LARGE_BYTES = 4096
 _RECURRENT = frozenset(["LSTM", "GRU", "RNN"])
 # Inputs of these operators that are settings or statistics, not trained.
 _NOT_TRAINED = {
@@ -33,7 +33,7 @@ _NOT_TRAINED = {
 
 def read_operators(
     data: bytes, batch_size: int | None, sequence_length: int | None, limits: OnnxLimits
-) -> tuple[list[StaticOperator], int, float, list[str]]:
+) -> tuple[list[StaticOperator], int, float]:
     """Parse a model and infer its shapes.
 
     Args:
@@ -42,7 +42,7 @@ def read_operators(
         sequence_length: binds every other dynamic dimension.
 
     Returns:
-        forward operators in execution order, the batch size, bytes of the inputs, and notes.
+        forward operators in execution order, the batch size, and bytes of the inputs.
 
     Raises:
         InputError, LimitError, UnsafeFileError: the file is refused, with the reason.
@@ -55,110 +55,20 @@ def read_operators(
     except (DecodeError, ValueError, RecursionError) as error:
         raise UnsafeFileError("the file is not ONNX, or is nested too deeply", got=str(error)) from None
     check_model(model, limits)
-    _drop_weights(model.graph)
+    drop_weights(model.graph)
     if model.functions:
         import onnx.inliner
 
         model = onnx.inliner.inline_local_functions(model)
         check_model(model, limits)
-    size = _bind(model.graph, batch_size, sequence_length)
+    size = bind_inputs(model.graph, batch_size, sequence_length)
     try:
         model = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True)
     except Exception as error:  # the C++ checker raises several unrelated types
         raise InputError(
             "shapes of the ONNX graph are inconsistent", got=str(error).splitlines()[0]
         ) from None
-    return _Reader(model.graph, limits).run(), size, _input_bytes(model.graph), []
-
-
-def _drop_weights(graph: Any) -> None:
-    """Forget the weights: only small integer tensors (shapes, axes) matter to shape inference."""
-    for tensor in graph.initializer:
-        if len(tensor.raw_data) > _LARGE_BYTES:
-            tensor.ClearField("raw_data")
-        if len(tensor.float_data) > _LARGE_BYTES // 4:
-            tensor.ClearField("float_data")
-        if tensor.external_data:
-            tensor.ClearField("external_data")
-            tensor.ClearField("data_location")
-
-
-def _bind(graph: Any, batch_size: int | None, sequence_length: int | None) -> int:
-    """Fill in dynamic dimensions, and return the batch size."""
-    initializers = {tensor.name for tensor in graph.initializer}
-    named: dict[str, int] = {}
-    size = batch_size or 1
-    first_input, rebound = True, False
-    for value in graph.input:
-        if value.name in initializers:
-            continue
-        for i, dim in enumerate(value.type.tensor_type.shape.dim):
-            is_open = not dim.HasField("dim_value") or dim.dim_value <= 0
-            if i == 0 and batch_size is not None:
-                rebound |= not is_open and dim.dim_value != batch_size
-                if dim.dim_param:
-                    named[dim.dim_param] = batch_size
-                dim.dim_value = batch_size
-            elif i == 0 and is_open:
-                dim.dim_value = named.setdefault(dim.dim_param, 1) if dim.dim_param else 1
-            elif is_open:
-                bound = named.get(dim.dim_param) if dim.dim_param else None
-                if bound is None and sequence_length is None:
-                    raise InputError(
-                        f"dimension {i} of ONNX input {value.name!r} is open",
-                        expected="a sequence length",
-                        hint="give --sequence-length",
-                    )
-                dim.dim_value = bound or sequence_length or 1
-                if dim.dim_param:
-                    named[dim.dim_param] = dim.dim_value
-            if i == 0 and first_input:
-                size, first_input = int(dim.dim_value), False
-    _bind_notes(graph, named, rebound)
-    return size
-
-
-def _bind_notes(graph: Any, named: dict[str, int], rebound: bool) -> None:
-    """Bind the exporter's shapes of inner tensors; drop those for another batch size."""
-    for value in (*graph.value_info, *graph.output):
-        for dim in value.type.tensor_type.shape.dim:
-            if dim.dim_param in named and not dim.HasField("dim_value"):
-                dim.dim_value = named[dim.dim_param]
-
-    def is_bound(value: Any) -> bool:
-        tensor = value.type.tensor_type
-        return (
-            not rebound
-            and tensor.HasField("shape")
-            and all(d.HasField("dim_value") for d in tensor.shape.dim)
-        )
-
-    notes = [
-        type(value).FromString(value.SerializeToString()) for value in graph.value_info if is_bound(value)
-    ]
-    del graph.value_info[:]
-    graph.value_info.extend(notes)
-    for value in graph.output:
-        if not is_bound(value):
-            value.type.tensor_type.ClearField("shape")
-
-
-def _input_bytes(graph: Any) -> float:
-    initializers = {tensor.name for tensor in graph.initializer}
-    return float(
-        sum(
-            math.prod(d.dim_value for d in v.type.tensor_type.shape.dim)
-            * _item_bytes(v.type.tensor_type.elem_type)
-            for v in graph.input
-            if v.name not in initializers
-        )
-    )
-
-
-def _item_bytes(elem_type: int) -> int:
-    import onnx
-
-    return max(1, onnx.helper.tensor_dtype_to_np_dtype(elem_type).itemsize) if elem_type else 4
+    return _Reader(model.graph, limits).run(), size, input_bytes(model.graph)
 
 
 class _Reader:
@@ -186,7 +96,7 @@ class _Reader:
             )
             if floating and len(tensor.dims):
                 elements = math.prod(tensor.dims)
-                size = float(elements * _item_bytes(tensor.data_type))
+                size = float(elements * item_bytes(tensor.data_type))
                 self._parameters[tensor.name] = [(tensor.name, elements, size)]
             else:
                 self._constants.add(tensor.name)
@@ -357,7 +267,7 @@ class _Reader:
         equation = self._attribute(node, "equation", b"").decode().replace(" ", "").split("->")[0]
         sizes: dict[str, int] = {}
         for term, name in zip(equation.split(","), node.input, strict=False):
-            sizes.update(zip(term.replace("...", ""), self._shape(name)[::1], strict=False))
+            sizes.update(zip(term.replace("...", ""), self._shape(name), strict=False))
         return 2.0 * math.prod(sizes.values())
 
     def _group(self, node: Any) -> int:
@@ -377,7 +287,7 @@ class _Reader:
     def _bytes(self, name: str) -> float:
         if name not in self._shapes:
             return 0.0
-        return float(math.prod(self._shapes[name]) * _item_bytes(self._types.get(name, 1)))
+        return float(math.prod(self._shapes[name]) * item_bytes(self._types.get(name, 1)))
 
     def _dtype(self, name: str) -> str:
         import onnx

@@ -15,7 +15,6 @@ from profiling.errors import CotenantError, LimitError
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """Read the requested file; errors are returned in the answer."""
     limits = OnnxLimits(**request["limits"])
-    notes: list[str] = []
     try:
         _limit(limits)
         with warnings.catch_warnings(record=True) as caught:
@@ -44,7 +43,7 @@ def _graph(request: dict[str, Any], limits: OnnxLimits) -> dict[str, Any]:
     from profiling.workload import Workload
 
     data = Path(request["path"]).read_bytes()
-    operators, size, input_bytes, _ = read_operators(
+    operators, size, input_bytes = read_operators(
         data, request["batch_size"], request["sequence_length"], limits
     )
     return assemble(

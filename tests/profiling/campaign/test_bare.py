@@ -54,6 +54,7 @@ _PRESENT = {
 # of networks are there when their collections are rebuilt
 _ELSEWHERE = {
     "capture/onnx.py": {"onnx"},
+    "capture/onnx_inputs.py": {"onnx"},
     "capture/onnx_reader.py": {"onnx", "google"},
     "capture/onnx_worker.py": {"onnx"},
     "capture/onnx_limits.py": {"onnx"},
