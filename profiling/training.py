@@ -175,6 +175,18 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
             yield from tensors_of(item)
 
 
+def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
+    """`function` of every tensor in nested tuples, lists and dictionaries."""
+    if isinstance(value, Tensor):
+        return function(value)
+    if isinstance(value, dict):
+        return {key: map_tensors(item, function) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        items = [map_tensors(item, function) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    return value
+
+
 def atomic_layers(model: nn.Module) -> list[tuple[str, nn.Module]]:
     """Modules with parameters of their own, in module order: the unit of freezing.
 

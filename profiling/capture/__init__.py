@@ -16,7 +16,7 @@ _WHERE = {
     "graph_for": "source",
     "local_workload": "local",
     "named_workload": "naming",
-    "register_graph": "source",
+    "register_graph": "cache",
 }
 
 __all__ = list(_WHERE)

@@ -54,8 +54,8 @@ def read(key: str) -> ComputationGraph | None:
         return None
 
 
-def register(graph: ComputationGraph) -> str:
-    """Store a graph under its content hash and return `graph:<hash>`."""
+def register_graph(graph: ComputationGraph) -> str:
+    """Store a graph on this machine and return the model name for jobs: `graph:<content hash>`."""
     from profiling.files import write_whole
 
     name = REGISTERED + graph.content_hash

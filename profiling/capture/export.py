@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.fx.node import map_arg
 
 from profiling.capture.cost import cost_of, tensor_bytes
 from profiling.capture.functions import fused_functions
@@ -69,7 +70,7 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
         sources = [n.name for n in node.all_input_nodes]
         owned = [name for s in sources for name in owners.get(s, ())]
         made = [producer[s] for s in sources if s in producer]
-        value = node.meta.get("val")
+        value = _value(node)
         outputs = list(tensors_of(value))
         is_operator = isinstance(node.target, torch._ops.OpOverload)
         if not is_operator or _is_view(node) or not outputs:
@@ -82,7 +83,7 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
             if owned:
                 owners[node.name] = owned
             continue
-        args, kwargs = _values(node.args), _values(node.kwargs)
+        args, kwargs = map_arg(node.args, _value), map_arg(node.kwargs, _value)
         cost = cost_of(node.target, args, kwargs, value, workload.precision == "tf32")
         if not cost.known:
             unknown[cost.name] = unknown.get(cost.name, 0) + 1
@@ -142,29 +143,24 @@ def _is_view(node: Any) -> bool:
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 
 
-def _values(value: Any) -> Any:
-    if isinstance(value, torch.fx.Node):
-        return value.meta.get("val")
-    if isinstance(value, dict):
-        return {key: _values(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_values(item) for item in value)
-    return value
+def _value(node: Any) -> Any:
+    """What a node computes: a tensor without data, or what else the call returns."""
+    return node.meta.get("val")
 
 
 def _bytes(node: Any) -> float:
-    return sum(tensor_bytes(t) for t in tensors_of(node.meta.get("val")) if isinstance(t, Tensor))
+    return sum(tensor_bytes(t) for t in tensors_of(_value(node)) if isinstance(t, Tensor))
 
 
 def _type(node: Any) -> str:
-    value = node.meta.get("val")
+    value = _value(node)
     return str(value.dtype).removeprefix("torch.") if isinstance(value, Tensor) else ""
 
 
 def _aligned(kind: str, node: Any) -> tuple[int, ...]:
     if kind not in CONTRACTIONS:
         return ()
-    shapes = [n.meta["val"].shape for n in node.all_input_nodes if isinstance(n.meta.get("val"), Tensor)]
+    shapes = [_value(n).shape for n in node.all_input_nodes if isinstance(_value(n), Tensor)]
     matrices = [s for s in shapes if len(s) >= 2]
     if kind in ("convolution", "transposed_convolution") and len(matrices) > 1:
         return tuple(matrices[1][:2])

@@ -9,13 +9,13 @@ from typing import Any
 import torch
 from torch import nn
 
-from profiling.capture.module import capture_module, first_dimension, job_of, map_tensors, refuse_lazy
+from profiling.capture.module import capture_module, first_dimension, job_of, refuse_lazy
 from profiling.capture.options import options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.importing import import_attribute
-from profiling.training import TrainingJob
+from profiling.training import TrainingJob, map_tensors
 from profiling.workload import Workload
 
 PASSED = ("batch_size", "sequence_length")

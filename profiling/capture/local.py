@@ -11,7 +11,7 @@ from profiling.capture import cache
 from profiling.capture.derive import with_optimizer
 from profiling.capture.naming import named_workload, registered_name
 from profiling.capture.precision import with_precision
-from profiling.capture.source import graph_for, register_graph
+from profiling.capture.source import graph_for
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
@@ -55,4 +55,4 @@ def _of_graph(workload: Workload, graph: ComputationGraph, given: frozenset[str]
     if "optimizer" in given and workload.optimizer:
         graph = with_optimizer(graph, workload.optimizer)
     batch_size = workload.batch_size or graph.batch_size
-    return replace(workload, **{**captured, "model": register_graph(graph), "batch_size": batch_size})
+    return replace(workload, **{**captured, "model": cache.register_graph(graph), "batch_size": batch_size})

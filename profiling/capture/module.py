@@ -20,6 +20,7 @@ from profiling.training import (
     TrainingJob,
     checkpoint_blocks,
     freeze_prefix,
+    map_tensors,
     tensors_of,
 )
 from profiling.workload import Workload
@@ -162,15 +163,3 @@ def _options(workload: Workload) -> dict[str, object]:
     options = options_of(workload)
     options["optimizer"] = workload.optimizer or "sgd"
     return options
-
-
-def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """`function` of every tensor in nested tuples, lists and dictionaries."""
-    if isinstance(value, Tensor):
-        return function(value)
-    if isinstance(value, dict):
-        return {key: map_tensors(item, function) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        items = [map_tensors(item, function) for item in value]
-        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
-    return value

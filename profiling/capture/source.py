@@ -68,11 +68,6 @@ def _registered(name: str, batch_size: int | None) -> ComputationGraph:
     return graph
 
 
-def register_graph(graph: ComputationGraph) -> str:
-    """Store a graph on this machine and return the model name for jobs: `graph:<hash>`."""
-    return cache.register(graph)
-
-
 @lru_cache(maxsize=256)
 def _onnx_graph(workload: Workload, _changed: int) -> ComputationGraph:
     from profiling.capture.onnx import capture_onnx

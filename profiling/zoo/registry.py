@@ -8,7 +8,14 @@ from functools import lru_cache
 import torch
 
 from profiling.errors import UnavailableError
-from profiling.training import PARAMETER_TYPES, TrainingJob, atomic_layers, checkpoint_blocks, freeze_prefix
+from profiling.training import (
+    PARAMETER_TYPES,
+    TrainingJob,
+    atomic_layers,
+    checkpoint_blocks,
+    freeze_prefix,
+    map_tensors,
+)
 from profiling.workload import Workload
 from profiling.zoo.entry import ZooEntry
 from profiling.zoo.listing import get_model, resolve
@@ -103,7 +110,7 @@ def build(workload: Workload, device: str = "cpu") -> TrainingJob:
     if full.precision in PARAMETER_TYPES:
         dtype = PARAMETER_TYPES[full.precision]
         model = model.to(dtype)
-        batch = _cast(batch, dtype)
+        batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
     model.train()
     freeze_prefix(model, full.frozen_prefix)
     if full.activation_checkpointing:
@@ -117,13 +124,3 @@ def build(workload: Workload, device: str = "cpu") -> TrainingJob:
         precision=full.precision,
         gradient_accumulation=full.gradient_accumulation,
     )
-
-
-def _cast(value: object, dtype: torch.dtype) -> object:
-    if isinstance(value, torch.Tensor):
-        return value.to(dtype) if value.is_floating_point() else value
-    if isinstance(value, dict):
-        return {key: _cast(item, dtype) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return type(value)(_cast(item, dtype) for item in value)
-    return value
