@@ -13,13 +13,14 @@ from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.evaluation import half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders, random_orders
+from predictor.evaluation.protocols.few_shot.processes import Conditioned
 from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.known_members import KnownMembers
-from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.link import to_scale
 from predictor.learning.measured import partners_of
 from predictor.learning.members import default_scale
 from predictor.learning.probes import Expectation
@@ -33,19 +34,16 @@ if TYPE_CHECKING:
     from predictor.predictor import Predictor
 
 
-class ModelLearner:
+class ModelLearner(Conditioned):
     """A fitted model as prior mean of the process, over the rows of some measured sets.
 
     Args:
         predictor: the model; it predicts all sets once.
         examples: T rows.
-        config: how observations are used.
     """
 
-    def __init__(
-        self, predictor: Predictor, examples: Examples, config: PosteriorConfig | None = None
-    ) -> None:
-        self.parameters = p = (config or PosteriorConfig()).parameters
+    def __init__(self, predictor: Predictor, examples: Examples) -> None:
+        p = PosteriorConfig().parameters
         model = predictor.fitted_.model
         known = KnownMembers(p, default_scale(), model.featurizer)
         keys = [
@@ -67,29 +65,12 @@ class ModelLearner:
         ratio, slow = answered_log_ratio(predictor, examples)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_slowdown = -np.log(examples.ratio)
-        self.prior = to_scale(-ratio, p.knee)
         mean, covariance = Process(p, nothing).joint(known.members, rows)
-        self.start = Expectation(mean + self.prior, covariance)
-        self.observed = to_scale(log_slowdown, p.knee)
-        self.noise = p.noise * slope(log_slowdown, p.knee) ** 2
+        start = Expectation(mean + to_scale(-ratio, p.knee), covariance)
+        super().__init__(p, start, np.zeros(len(own)), log_slowdown)
         self.half = half_widths(predictor.fitted_, examples, slow)
 
-    def expectation(self, seen: Integers) -> Expectation:
-        """Expected values of all T rows after observing those numbered `seen`."""
-        return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
-
-    def expected_noise(self, expected: Expectation) -> Floats:
-        """[T] variance of an expected observation."""
-        return self.parameters.noise * self._slope(expected.mean) ** 2
-
-    def gains(self, expected: Expectation, unseen: Floats) -> Floats:
-        """[T] weights of the rows in the probe rule, in units of log slowdown.
-
-        `unseen` [T] is 1 for the rows to be learned about.
-        """
-        return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
-
-    def answer(self, seen: Integers) -> tuple[Floats, Floats, Floats]:
+    def intervals(self, seen: Integers) -> tuple[Floats, Floats, Floats]:
         """[T] log ratio and the ends of its 90 % interval: the wider of the process's and the model's.
 
         The model's interval narrows as the process's does.
@@ -100,9 +81,6 @@ class ModelLearner:
         half = self.half * np.sqrt((after + noise) / (before + noise))
         middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
         return -middle, -np.maximum(slow, middle + half), -np.minimum(quick, middle - half)
-
-    def _slope(self, mean: Floats) -> Floats:
-        return slope(from_scale(mean, self.parameters.knee), self.parameters.knee)
 
 
 MOST_TOGETHER = 5_000
@@ -239,7 +217,7 @@ def _observed_block(
         orders += [rows[one] for one in rounds]
     seen = np.unique(np.concatenate(orders))
     observed = np.isin(examples.set_index, examples.set_index[seen])
-    first, answers = learner.answer(np.zeros(0, np.int64))[0], learner.answer(seen)
+    first, answers = learner.intervals(np.zeros(0, np.int64))[0], learner.intervals(seen)
     parts: list[_Part] = []
     for architecture, rows in rows_of.items():
         left = rows[examples.scored[rows] & ~observed[rows]]

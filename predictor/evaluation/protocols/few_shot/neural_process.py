@@ -21,6 +21,8 @@ from predictor.learning.ends import LEVEL_90
 from predictor.learning.members import MemberScale
 
 _EDGE_WIDTH = 5
+# Of weights and episodes.
+_SEED = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,18 +80,10 @@ class NeuralProcessLearner:
         fold: the rows.
         prior: [train rows + test rows] predicted log slowdowns, whose residuals are learned. None: a
             constant.
-        config: of network and training.
-        seed: of weights and episodes.
     """
 
-    def __init__(
-        self,
-        fold: Fold,
-        prior: Floats | None = None,
-        config: NeuralProcessConfig | None = None,
-        seed: int = 0,
-    ) -> None:
-        self.config = config = config or NeuralProcessConfig()
+    def __init__(self, fold: Fold, prior: Floats | None = None) -> None:
+        self.config = config = NeuralProcessConfig()
         self.fold, self.rows = fold, fold.measured.rows
         log_slowdown = -fold.log_ratio
         points = fold.train_points
@@ -101,9 +95,9 @@ class NeuralProcessLearner:
         features = fold.measured.features
         scale = MemberScale.fit(features[np.unique(self.rows.own[points])])
         self.nodes = torch.tensor(np.concatenate(list(scale.standard(features).values()), 1)).float()
-        torch.manual_seed(seed)
+        torch.manual_seed(_SEED)
         self.network = NeuralProcess(self.nodes.shape[1], config)
-        self._train(np.random.default_rng(seed))
+        self._train(np.random.default_rng(_SEED))
 
     def _pairs(self, rows: Integers) -> tuple[Integers, Integers, Integers]:
         """(position in `rows`, member, partner) of every pair in the rows."""

@@ -54,7 +54,10 @@ class Conditioned:
         return process_answer(expected.mean + self.centre, np.diag(expected.covariance), self.parameters)
 
     def gains(self, expected: Expectation, unseen: Floats) -> Floats:
-        """[T] weights of rows in the probe rule, in units of log slowdown."""
+        """[T] weights of the rows in the probe rule, in units of log slowdown.
+
+        `unseen` [T] is 1 for the rows to be learned about.
+        """
         return unseen / np.maximum(self._slope(expected.mean) ** 2, 1e-9)
 
 
