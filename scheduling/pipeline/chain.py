@@ -152,7 +152,7 @@ class ChainSearch:
                 if reached is None:
                     continue
                 stop, following = reached
-                behind = self.behind(level, after, used, own)
+                behind = self.cluster.behind(level, after, used, own)
                 start = self._stage_begins(level, stop, bound_s, behind, own, floor)
                 if start == stop:
                     continue
@@ -225,10 +225,6 @@ class ChainSearch:
                 return None
             start = self._stage_begins(level, stop, bound_s, behind, own, start + skipped)
         return None
-
-    def behind(self, level: int, after: int, used: int, own: int) -> int:
-        """Later workers per replica of a stage of `own` members, with `used - own` members behind it."""
-        return -(-((used - own) * self.cluster.inside(level - 1) + after) // own)
 
     def _stage_s(self, level: int, inside_s: float, start: int, end: int, own: int) -> float:
         """Seconds per minibatch of a stage of `own` members, with a ring all-reduce, without transfers."""

@@ -63,6 +63,19 @@ class PipelineCluster:
         """Workers in one member of a group of `level`."""
         return math.prod(self.workers[:level])
 
+    def behind(self, level: int, after: int, used: int, own: int) -> int:
+        """Later workers per replica of a stage: each has a minibatch that the stage must remember.
+
+        Rounding up here does not change the count on the innermost level, where it is rounded up anyway.
+
+        Args:
+            level: level of the stage's group.
+            after: workers behind the group.
+            used: members of the group from the stage on.
+            own: members that the stage is replicated over.
+        """
+        return -(-((used - own) * self.inside(level - 1) + after) // own)
+
 
 @dataclass(frozen=True, slots=True)
 class PartitionOptions:

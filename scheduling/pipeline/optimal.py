@@ -136,7 +136,7 @@ class Search:
     ) -> NDArray[np.float64]:
         """[rows, n + 1] cost of a stage of `own` members with `r - own` members behind it in its group."""
         members = self.cluster.inside(level - 1)
-        inside = self.group(level - 1, self.behind(level, after, r, own), rows)
+        inside = self.group(level - 1, self.cluster.behind(level, after, r, own), rows)
         if self.memory_only:
             return inside
         bandwidth = self.cluster.bandwidth_bytes_per_s[level - 1]
@@ -149,13 +149,6 @@ class Search:
                 cost = np.maximum(cost, moving[None, :])
             cost[~self.subset[rows]] = np.inf
         return cost
-
-    def behind(self, level: int, after: int, r: int, own: int) -> int:
-        """Later workers per replica of a stage: each has a minibatch that the stage must remember.
-
-        Rounding up here does not change the count on the innermost level, where it is rounded up anyway.
-        """
-        return -(-((r - own) * self.cluster.inside(level - 1) + after) // own)
 
     def _entered(
         self,
@@ -217,7 +210,7 @@ class Search:
         place: tuple[int, ...],
     ) -> list[Span]:
         """The stages inside one stage of `level`."""
-        behind, replicas = self.behind(level, after, r, own), (own, *outer)
+        behind, replicas = self.cluster.behind(level, after, r, own), (own, *outer)
         if level == 1:
             memory = float(self._memory_bytes(np.array(start), np.array(end), behind))
             return [Span(start, end, replicas, 1 + behind, memory, place)]
