@@ -118,13 +118,13 @@ class Session:
     def warm(self, index: int) -> dict[str, Any] | None:
         """Warm up one member while the others are paused; None if it died."""
         s = self.settings
-        command = {
-            "do": "warm",
-            "block_steps": s.warmup_block_steps,
-            "max_s": s.max_warmup_s,
-            "tolerance": s.settle_tolerance,
-        }
-        return self._ask({index: command}).get(index)
+        return self.ask(
+            index,
+            do="warm",
+            block_steps=s.warmup_block_steps,
+            max_s=s.max_warmup_s,
+            tolerance=s.settle_tolerance,
+        )
 
     def ask(self, index: int, **command: Any) -> dict[str, Any] | None:
         """Send one member one command; its reply, or None when it died."""

@@ -105,6 +105,7 @@ def run(
         write_report,
     )
     from predictor.evaluation.protocols.runner import collect, make_plan, run_missing
+    from profiling.campaign.console import format_duration
 
     protocol = get_protocol(name)
     chosen = contenders([p.strip() for p in predictors.split(",")] if predictors else None)
@@ -113,7 +114,7 @@ def run(
     screen = console()
     typer.echo(
         f"{name}: {len(trial.folds)} folds x {seeds} seed(s) x {len({c.contender.name for c in plan.cells})} predictors; "
-        f"{len(plan.missing)} of {len(plan.cells)} fits to do, about {_duration(plan.seconds)}",
+        f"{len(plan.missing)} of {len(plan.cells)} fits to do, about {format_duration(plan.seconds)}",
         err=True,
     )
     with progress() as bar:
@@ -169,7 +170,3 @@ def _learning_curve(curve: LearningCurve, data: Path, out: Path, json: bool) -> 
         return
     console().print(page, highlight=False)
     typer.echo(f"wrote {', '.join(str(path) for path in files)}", err=True)
-
-
-def _duration(seconds: float) -> str:
-    return f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
