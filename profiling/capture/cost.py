@@ -63,10 +63,10 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, 
         cost.read = cost.written + sum(tensor_bytes(t) for t in inputs if not t.is_floating_point())
     elif kind not in _WRITE_ONLY or kind == "dropout":
         cost.read = sum(map(tensor_bytes, distinct.values()))
-    cost.flops = _flops(func, name, args, kwargs, out, inputs)
+    cost.flops = _flops(func, name, args, kwargs, out)
     if not known and not cost.flops:
         cost.flops = float(sum(t.numel() for t in outputs))
-    cost.kernels = _kernels(name, args, outputs)
+    cost.kernels = _kernels(name, args)
     if kind in CONTRACTIONS:
         cost.tensor_core = _tensor_core(name, args, inputs, tf32)
     return cost
@@ -84,9 +84,7 @@ def _kind(name: str, args: tuple[Any, ...]) -> str:
     return kind or name
 
 
-def _flops(
-    func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, inputs: list[Tensor]
-) -> float:
+def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
     if name == "attention":
         return float(attention_flops(args[0].shape, args[1].shape, args[2].shape)[0])
     if name == "attention_backward":
@@ -105,7 +103,7 @@ def _flops(
     return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
 
 
-def _kernels(name: str, args: tuple[Any, ...], outputs: list[Tensor]) -> float:
+def _kernels(name: str, args: tuple[Any, ...]) -> float:
     if name == "convolution_backward":
         return float(sum(map(bool, args[-1])))
     if name == "attention_backward":

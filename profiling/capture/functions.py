@@ -131,12 +131,11 @@ def _recurrent(name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
     packed = isinstance(args[1], Tensor) and not isinstance(args[3], bool)
     if packed:
         sequence, _, state, weights, _, layers, _, training, bidirectional = args[:9]
-        batch_first = False
     else:
-        sequence, state, weights, _, layers, _, training, bidirectional, batch_first = args[:9]
+        sequence, state, weights, _, layers, _, training, bidirectional = args[:8]
     state = list(state) if isinstance(state, list | tuple) else [state]
     out, hidden, cell, _ = fused.recurrent(
-        sequence, state, list(weights), gates, layers, bidirectional, training, batch_first
+        sequence, state, list(weights), gates, layers, bidirectional, training
     )
     return (out, hidden, cell) if gates == 4 else (out, hidden)
 
@@ -144,5 +143,5 @@ def _recurrent(name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
 def _lstm_cell(x: Tensor, state: tuple[Tensor, Tensor], *weights: Tensor) -> tuple[Tensor, Tensor]:
     hidden, cell = state
     present = [w for w in weights if w is not None]
-    out, _, after, _ = fused.recurrent(x[None], [hidden, cell], present, 4, 1, False, True, False)
+    out, _, after, _ = fused.recurrent(x[None], [hidden, cell], present, 4, 1, False, True)
     return out[0], after

@@ -88,12 +88,11 @@ def recurrent(
     layers: int,
     bidirectional: bool,
     training: bool,
-    batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A whole LSTM (4 gates), GRU (3) or plain RNN (1).
 
     Args:
-        sequence: (time, batch, features), or (batch, time, features) with `batch_first`; (total, features) if packed.
+        sequence: (time, batch, features) or (batch, time, features); (total, features) if packed.
 
     Returns:
         outputs, last hidden state, last cell state (empty without one), and what the backward pass needs.
@@ -110,7 +109,6 @@ def _(
     layers: int,
     bidirectional: bool,
     training: bool,
-    batch_first: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     directions = 2 if bidirectional else 1
     hidden = state[0].shape[-1]
@@ -149,7 +147,7 @@ def _recurrent_backward(ctx, grad, *_rest):  # type: ignore[no-untyped-def]
     gradients = recurrent_backward(grad, sequence, weights, out, reserve)
     wanted = [g if w.requires_grad else None for g, w in zip(gradients[1:], weights, strict=True)]
     state = [grad.new_empty(shape) for shape in ctx.state_shapes]
-    return gradients[0], state, wanted, None, None, None, None, None
+    return gradients[0], state, wanted, None, None, None, None
 
 
 recurrent.register_autograd(_recurrent_backward, setup_context=_recurrent_setup)

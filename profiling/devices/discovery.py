@@ -14,6 +14,7 @@ from profiling.devices.catalogue import device_from_mapping, list_devices
 from profiling.devices.compute_capability import compute_capabilities
 from profiling.devices.mig import has_mig, slice_of
 from profiling.devices.spec import DeviceSpec
+from profiling.devices.visible import visible_handle, visible_slice
 from profiling.errors import UnavailableError
 
 _ARCHITECTURES = {
@@ -61,8 +62,6 @@ def visible_gpu() -> DeviceSpec:
     Raises:
         UnavailableError: no NVML library, no driver, or no such GPU.
     """
-    from profiling.devices.visible import visible_handle, visible_slice
-
     with _nvml() as nvml:
         try:
             card, profile = _gpu(nvml, visible_handle(nvml)), visible_slice(nvml)
@@ -111,7 +110,7 @@ def discover_cpu() -> DeviceSpec:
     return DeviceSpec(
         name="cpu",
         vendor=info.get("vendor_id", platform.machine()),
-        architecture=info.get("model name", platform.processor() or platform.machine()),
+        architecture=processor_name(),
         compute_capability="",
         sm_count=cores,
         clock_hz=clock_hz,
@@ -206,6 +205,11 @@ def _or_zero(nvml: Any, call: Any) -> int:
         return int(call())
     except nvml.NVMLError:
         return 0
+
+
+def processor_name() -> str:
+    """Model of this machine's CPU, as the operating system reports it."""
+    return _cpu_info().get("model name") or platform.processor() or platform.machine()
 
 
 def _cpu_info() -> dict[str, str]:

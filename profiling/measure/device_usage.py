@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
 from statistics import median
 from typing import Any
 
@@ -117,7 +116,7 @@ class UsageMeter:
         used = max((w.memory_bytes for w in windows if w.memory_bytes), default=None)
         usage["memory_bytes"] = used - self._baseline if used and self._baseline is not None else None
         usage["throttle_reasons"] = sorted({r for w in windows for r in w.throttle_reasons})
-        counters = [asdict(w)["counters"] for w in windows if w.counters]
+        counters = [w.counters for w in windows if w.counters]
         if counters:
             names = sorted({name for c in counters for name in c})
             usage["counters"] = {k: median(c[k] for c in counters if k in c) for k in names}

@@ -9,6 +9,9 @@ import platform
 from pathlib import Path
 from typing import Any
 
+from profiling.devices.discovery import processor_name, visible_gpu
+from profiling.devices.visible import visible_handle
+
 
 def describe_environment(device: str) -> dict[str, Any]:
     """Machine, software and device, with `fingerprint` over everything that stays the same between two runs.
@@ -18,7 +21,7 @@ def describe_environment(device: str) -> dict[str, Any]:
     import psutil
 
     facts: dict[str, Any] = {
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "system": f"{platform.system()} {platform.release()}",
@@ -39,19 +42,7 @@ def device_name(device: str) -> str:
     """
     if device == "cpu":
         return "cpu"
-    from profiling.devices.discovery import visible_gpu
-
     return visible_gpu().name
-
-
-def _processor() -> str:
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    except OSError:
-        pass
-    return platform.processor() or platform.machine()
 
 
 def _frequency_policy() -> dict[str, Any]:
@@ -84,8 +75,6 @@ def _gpu() -> dict[str, Any]:
     except Exception as error:  # no library, no driver: each has its own class
         return {"nvml": f"not available: {type(error).__name__}"}
     try:
-        from profiling.devices.visible import visible_handle
-
         handle = visible_handle(nvml)
         facts: dict[str, Any] = {}
         for name, read in {
