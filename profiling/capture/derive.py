@@ -5,14 +5,26 @@ from __future__ import annotations
 from dataclasses import replace
 
 from profiling.capture.optimizers import FLOPS, KERNELS, PASSES, STATES
+from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 
 
 def with_optimizer(graph: ComputationGraph, optimizer: str) -> ComputationGraph:
-    """The same step with another optimiser: its state, work and kernels follow from the parameters."""
+    """The same step with another optimiser, whose state, work and kernels follow from those of the present one.
+
+    Raises:
+        InputError: the graph has no optimiser to start from.
+    """
     before = str(graph.options.get("optimizer") or "sgd")
     if optimizer == before:
         return graph
+    if before == "none":
+        raise InputError(
+            f"{graph.name} was captured without an optimiser",
+            expected="optimizer none",
+            got=optimizer,
+            hint="capture the model again with an optimiser",
+        )
     accumulation = _accumulation_bytes(graph)
     updated_bytes = (graph.optimizer_bytes - accumulation) / PASSES[before]
     # State is created with the first gradient; Adagrad creates it in its constructor.

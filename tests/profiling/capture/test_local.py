@@ -65,5 +65,12 @@ def test_hashes_that_name_no_graph_or_several(here: Path) -> None:
         local_workload(graph.content_hash[:8])
 
 
+def test_an_optimizer_cannot_be_added_to_a_graph_without_one(here: Path) -> None:
+    job = local_workload("own_factory_of_test:factory:batch_size=16,optimizer=none")
+    assert local_workload(f"{job.model}:optimizer=none").optimizer == "none"
+    with pytest.raises(InputError, match="without an optimiser"):
+        local_workload(f"{job.model}:optimizer=adam")
+
+
 def test_zoo_names_stay(here: Path) -> None:
     assert local_workload("resnet18-cifar:batch_size=4") == Workload("resnet18-cifar", batch_size=4)
