@@ -1,4 +1,4 @@
 """Measurement campaigns that can be resumed after a kill at any time.
 
-A plan (made in `predictor.campaigns.plan`) lists the runs; the runner does those not in any slice yet.
+A plan lists the runs; the runner executes those that are not in any slice yet.
 """

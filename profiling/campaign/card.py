@@ -1,4 +1,4 @@
-"""The data card: what was measured, on what, when, and how reliable it is, generated from the records."""
+"""Generates the data card from the records: what was measured, where, when, and how reliable it is."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _COLUMNS = (
-    "As every table of the project (docs/data.md); `measurements.parquet` holds every member of every run with all its "
-    "figures, failed ones included. A step time is the median over the repeats, a ratio the median of the ratios "
-    "within each repeat. The inputs are random tensors of the right shape, so no file input is in the times. Frozen "
-    "rows with `cached-activations` as their note took the prefix's output from host memory."
+    "Columns are those of docs/data.md; `measurements.parquet` has all results of every member of every run, including "
+    "failed ones. A step time is the median over the repeats, a ratio the median of the ratios "
+    "within each repeat. Inputs are random tensors of the right shape, so reading files is not included. Freezing "
+    "rows with the note `cached-activations` took the output of the prefix from host memory."
 )
 _CPU = (
-    "On the CPU all members are pinned to one core with one thread each, so the core is what they share. Memory is the "
-    "resident set of the process, the shared pages of libraries included (about 0.3 GB). Rows of different machines "
-    "are not comparable: the core's speed and caches are in every figure."
+    "On the CPU all members are pinned to one core, with one thread each, and share that core. Memory is the resident "
+    "set of the process, including shared library pages (about 0.3 GB). Rows from different machines are not "
+    "comparable, because all results depend on the core's speed and caches."
 )
 
 
@@ -32,7 +32,7 @@ def data_card(
     environments: Sequence[dict[str, Any]],
     frames: dict[str, pd.DataFrame],
 ) -> str:
-    """Markdown."""
+    """The card of campaign `name` as Markdown."""
     days = sorted({r["started_at"][:10] for r in records})
     parts = [
         f"# {name}",
@@ -117,8 +117,7 @@ def _spread(records: Sequence[dict[str, Any]]) -> str:
 
 
 def _between_runs(records: Sequence[dict[str, Any]]) -> str:
-    """How much a job's solo step time differs between runs of the campaign, which repeats within a run cannot
-    show."""
+    """A sentence on how much solo step times differ between runs, which repeats within a run cannot show."""
     times: dict[tuple[str, str], list[float]] = {}
     for r in records:
         for m in r["members"]:

@@ -19,7 +19,7 @@ Output = Annotated[Path, typer.Option("-o", "--output", help="Folder with the sl
 Done = Annotated[
     list[Path] | None,
     typer.Option(
-        "--done", help="Folder with slices from another machine whose runs count as done; may be repeated."
+        "--done", help="Folder with slices of another machine, whose runs count as done; may be repeated."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value.")]
@@ -29,7 +29,7 @@ def run(
     plan: PlanFile,
     output: Output,
     limit: Annotated[
-        str | None, typer.Option(help="Do not start runs that would end after this time, e.g. 9m.")
+        str | None, typer.Option(help="Start no run that would end later than this, e.g. 9m.")
     ] = None,
     done: Done = None,
     retry_failed: Annotated[bool, typer.Option(help="Measure failed runs again.")] = False,
@@ -37,13 +37,13 @@ def run(
         str | None,
         typer.Option(
             metavar="ADDRESS",
-            help="Address of a Ray cluster to measure on, each node with its own device; or `auto`.",
+            help="Address of a Ray cluster on whose nodes to measure, or `auto`.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would run; measure nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs without measuring.")] = False,
     as_json: Json = False,
 ) -> None:
-    """Do the remaining runs of a plan; run the same command again to resume after an interruption.
+    """Execute the remaining runs of a plan; run the same command again to resume after an interruption.
 
     Exit code 1 if the time limit was reached before all runs were done.
 
@@ -99,7 +99,7 @@ def export(
     name: Annotated[str, typer.Option(help="Campaign name: a column of every row.")],
     as_json: Json = False,
 ) -> None:
-    """Turn slices into tidy Parquet tables, operator graphs and a data card.
+    """Export slices as tidy Parquet tables, operator graphs and a data card.
 
     Example:
 

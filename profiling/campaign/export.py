@@ -1,4 +1,4 @@
-"""Turns slices into tables, operator graphs and a data card."""
+"""Exports slices as tables, operator graphs and a data card."""
 
 from __future__ import annotations
 

@@ -29,11 +29,10 @@ def run_on_ray(
     measure: Measure | None = None,
     patience_s: float = PATIENCE_S,
 ) -> CampaignStatus:
-    """Do the remaining runs of `plan` on a Ray cluster: one run at a time per GPU, or per node if the plan is
-    for CPUs.
+    """Execute the remaining runs of `plan` on a Ray cluster, one at a time per GPU, or per node for a CPU plan.
 
-    Every finished run is on this machine's disk before its worker gets the next. Runs of a node that dies go
-    to another; nodes that join are used.
+    Every finished run is on this machine's disk before its worker gets the next. Runs of a node that dies are
+    repeated on another; nodes that join are used.
 
     Args:
         folder, limit_s, done_folders, retry_failed, measure: see `run_campaign`; `measure` must be importable
@@ -46,7 +45,8 @@ def run_on_ray(
         The status at the end.
 
     Raises:
-        ConflictError, LimitError: as `run_campaign`. UnavailableError: no Ray, no cluster, or no node left.
+        ConflictError, LimitError: as for `run_campaign`.
+        UnavailableError: Ray is not installed, or there is no cluster or no node left.
     """
     began, folders = time.monotonic(), [*done_folders, folder]
     make = partial(_Measurer, plan.device, plan.settings, measure)
@@ -70,7 +70,7 @@ def run_on_ray(
 
 
 class _Measurer:
-    """Runs on a node: measures runs there and describes the node."""
+    """Lives on a node; measures runs there, and describes the node."""
 
     def __init__(self, device: str, settings: MeasureSettings, measure: Measure | None) -> None:
         from profiling.measure.environment import describe_environment

@@ -1,4 +1,4 @@
-"""`CampaignPlan`: which runs, in which order, and how each is measured."""
+"""`CampaignPlan`: the runs of a campaign, their order, and how they are measured."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PlannedRun:
 
     Attributes:
         request: what to measure.
-        expected_s: expected duration, including processes and warm-up.
+        expected_s: expected duration, including process start and warm-up.
         reason: why it was chosen, in a few words.
     """
 

@@ -23,10 +23,11 @@ class CampaignStatus:
     """Progress of a campaign.
 
     Attributes:
-        total, done: runs of the plan. failed: done ones in which a member died or ran out of memory.
-        remaining_s: expected time for the rest, scaled by the finished runs' actual over estimated time.
-        torn_lines: lines truncated by a kill (their runs are not done).
-        stored_bytes: size of all slices.
+        total, done: number of runs in the plan, and of those finished.
+        failed: finished runs in which a member died or ran out of memory.
+        remaining_s: expected time for the others, scaled by `pace`.
+        torn_lines: lines truncated by a kill, whose runs do not count as done.
+        stored_bytes: total size of the slices.
     """
 
     total: int
@@ -59,7 +60,7 @@ def _status(plan: CampaignPlan, results: Results, folders: Sequence[Path]) -> Ca
 
 
 def pace(plan: CampaignPlan, results: Results) -> float:
-    """Time taken / time expected over the finished runs; 1 before there are any."""
+    """Actual / expected time of the finished runs; 1 if there are none."""
     finished = [
         (results.records[plan.run_id(r)]["wall_s"], r.expected_s)
         for r in plan.runs
@@ -79,21 +80,22 @@ def run_campaign(
     on_start: Callable[[PlannedRun, CampaignStatus], None] = lambda _run, _status: None,
     measure: Measure | None = None,
 ) -> CampaignStatus:
-    """Do the remaining runs of `plan`.
+    """Execute the remaining runs of `plan`.
 
     Args:
         folder: folder for the slices.
-        limit_s: do not start runs that would, at the pace so far, end later than this.
-        done_folders: folders with slices from earlier machines, whose runs count as done.
+        limit_s: no run is started that, at the pace so far, would end later than this.
+        done_folders: folders with slices of other machines, whose runs count as done.
         retry_failed: repeat runs in which a member failed.
         on_start: called before each run.
-        measure: what measures one run; `profiling.measure.run.measure` unless given.
+        measure: measures one run; `profiling.measure.run.measure` by default.
 
     Returns:
         The final status; `done < total` if the time limit was reached.
 
     Raises:
-        ConflictError: another process writes to `folder`. LimitError: the slices are full.
+        ConflictError: another process writes to `folder`.
+        LimitError: all slices are full.
     """
     if measure is None:
         from profiling.measure.run import measure as measure_run
@@ -119,14 +121,21 @@ def run_campaign(
 def what_is_left(
     plan: CampaignPlan, results: Results, began: float, limit_s: float | None, retry_failed: bool
 ) -> Iterator[PlannedRun]:
-    """Runs of `plan` that are not among `results`, which may grow meanwhile, until the next would end later than `limit_s` after `began`."""
+    """Runs of `plan` that are not in `results`, up to one that would end later than `limit_s` after `began`.
+
+    `results` may grow between two runs.
+
+    Args:
+        began: start of the campaign, by `time.monotonic`.
+        limit_s: see `run_campaign`; None: no limit.
+    """
     for run in plan.runs:
         known = results.records.get(plan.run_id(run))
         if known is not None and not (retry_failed and _failed(known)):
             continue
         expected = run.expected_s * pace(plan, results)
         if limit_s is not None and time.monotonic() - began + expected > limit_s:
-            # A shorter run further down may still fit, but the plan's order is by information: stop here.
+            # A shorter run further down might fit, but runs are ordered by information, so stop here.
             return
         yield run
 

@@ -1,7 +1,7 @@
-"""The results on disk: append-only files of JSON lines, one line per finished run, synced line by line.
+"""Results on disk: append-only JSON-lines files, one line per finished run, each synced to disk.
 
-A complete line is a finished run; a process killed while writing leaves a torn last line, which readers skip
-and the next writer ends with a newline. So a kill at any moment loses no finished run.
+A process killed while writing leaves a torn last line, which readers skip and the next writer terminates. A kill
+at any moment therefore loses no finished run.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ class Results:
     """Contents of the slices in some folders.
 
     Attributes:
-        records: by run id; the last line of a run counts.
+        records: by run id; if a run has several lines, the last one.
         environments: machine and versions, by fingerprint.
         torn_lines: lines truncated by a kill.
     """
@@ -65,7 +65,7 @@ def _encode(kind: str, value: dict[str, Any]) -> bytes:
 
 
 def _checked(line: bytes) -> dict[str, Any] | None:
-    """The JSON object of a line, or None when its checksum is not that of its text."""
+    """The JSON object of a line; None if its checksum is wrong."""
     checksum, _, body = line.partition(b" ")
     try:
         if int(checksum, 16) != zlib.crc32(body):
@@ -77,7 +77,7 @@ def _checked(line: bytes) -> dict[str, Any] | None:
 
 
 class SliceWriter:
-    """Appends to the newest slice of a folder; a context that keeps other writers out.
+    """Appends to the newest slice of a folder; a context manager that excludes other writers.
 
     Args:
         folder: created if missing.
@@ -104,7 +104,7 @@ class SliceWriter:
         self._append(_encode("environment", environment))
 
     def append_run(self, record: dict[str, Any]) -> None:
-        """Returns when the line is on the disk."""
+        """Append a record. Returns once the line is on disk."""
         self._append(_encode("run", record))
 
     def _append(self, line: bytes) -> None:

@@ -1,4 +1,4 @@
-"""GPU types by their public specifications: the catalogue, user-defined ones, and this machine's devices."""
+"""GPU types and their public specifications: the catalogue, user-defined types, and this machine's devices."""
 
 from profiling.devices.catalogue import (
     canonical,

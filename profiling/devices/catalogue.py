@@ -1,4 +1,4 @@
-"""The catalogue of device types, and user-defined ones from YAML files."""
+"""The catalogue of device types, and user-defined types from YAML files."""
 
 from __future__ import annotations
 
@@ -71,9 +71,12 @@ def _with_files(files: tuple[tuple[str, object], ...]) -> dict[str, DeviceSpec]:
 
 
 def _types_in(path: str) -> list[DeviceSpec]:
-    """The types in a file of `COTENANT_DEVICES`; if it is gone or was spoilt since it was last read, those of then.
+    """The types in a file of `COTENANT_DEVICES`; those last read if it has since become missing or invalid.
 
-    Otherwise a slip in editing it would fail every request of a running service, whatever device it asks for.
+    Otherwise a mistake in the file would fail every request to a running service, whatever the device.
+
+    Raises:
+        InputError: the file is invalid, and was never read before.
     """
     try:
         _last_read[path] = load_device_file(path)
@@ -109,7 +112,7 @@ def get_device(name: str) -> DeviceSpec:
 
     Raises:
         UnknownNameError: no such type or slice; the message names the nearest ones.
-        InputError: not a slice after the colon.
+        InputError: what follows the colon is not a slice.
     """
     if not os.environ.get(ENVIRONMENT):
         return _of_catalogue(name)
@@ -170,13 +173,14 @@ def runs_on(name: str, precision: str) -> bool:
 def load_device_file(path: Path | str) -> list[DeviceSpec]:
     """Read device types from YAML: `{name: {field of DeviceSpec: value, ...}, ...}`.
 
-    Fields that have no value are 0, empty, (`vendor`) `custom`, or (`pcie_bytes_per_s`) that of PCIe 3.0 x16; `sm_count`,
-    `clock_hz`, `fp32_flops`, `memory_bytes` and `memory_bandwidth_bytes_per_s` must be given. With a known
-    `compute_capability`, what every GPU of it has is filled in: limits of residency, and FP64, FP16 and BF16 on CUDA
-    cores.
+    `sm_count`, `clock_hz`, `fp32_flops`, `memory_bytes` and `memory_bandwidth_bytes_per_s` are required. The defaults
+    of the others are 0 or empty; `vendor` defaults to `custom`, `pcie_bytes_per_s` to PCIe 3.0 x16. A known
+    `compute_capability` supplies what all its GPUs have in common: residency limits, and FP64, FP16 and BF16 rates
+    on CUDA cores.
 
     Raises:
-        InputError: no such file, not YAML, a field that is unknown, missing or not of its type, a name that stands twice.
+        InputError: no such file, not YAML, a field is unknown, missing or of the wrong type, or a name occurs twice.
+        UnavailableError: PyYAML is not installed.
     """
     try:
         import yaml
@@ -218,7 +222,7 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
     """Build a device type from plain values.
 
     Raises:
-        InputError: a field is unknown, missing or not of its type.
+        InputError: a field is unknown, missing or of the wrong type, or the name is empty or has a colon.
     """
     if not name.strip() or ":" in name:
         raise InputError(
@@ -246,7 +250,7 @@ def device_from_mapping(name: str, row: dict[str, Any], where: object = "") -> D
 
 
 def _fill_in(values: dict[str, Any]) -> None:
-    """Fill in missing fields of a row from its compute capability."""
+    """Fill in missing fields from the compute capability, in place."""
     known = compute_capabilities().get(values["compute_capability"])
     if known is None:
         return
@@ -266,7 +270,7 @@ def _value(name: str, key: str, value: Any, where: object) -> Any:
         if isinstance(value, list | tuple):
             return tuple(str(item) for item in value)
     elif not isinstance(value, bool):
-        # YAML 1.1 reads 35.6e12 as text, because it wants a sign in the exponent.
+        # YAML 1.1 reads 35.6e12 as text, because it requires a sign in the exponent.
         try:
             number = float(value)
         except (TypeError, ValueError):

@@ -1,5 +1,4 @@
-"""Per-multiprocessor properties of each compute capability: residency limits, and arithmetic per clock
-cycle."""
+"""Properties of each compute capability, per multiprocessor: residency limits and operations per clock cycle."""
 
 from __future__ import annotations
 
@@ -14,14 +13,14 @@ class ComputeCapability:
     """One column of the vendor's table of technical specifications.
 
     Attributes:
-        max_threads_per_sm, max_warps_per_sm, max_blocks_per_sm: resident at a time.
-        registers_per_sm: of 32 bits each.
-        shared_memory_bytes_per_sm: at most.
-        fp32_per_clock, fp64_per_clock, fp16_per_clock, bf16_per_clock: fused multiply-adds on CUDA cores; 0 where there is
-            no such instruction.
-        fp16_tensor_per_clock: dense FP16 fused multiply-adds on tensor cores with FP32 accumulation (GeForce cards have
-            half of it from Turing on); 0 where there are none.
-        fp32_flops_per_w: peak FP32 rate per watt of a card whose power limit lets it hold its boost clock.
+        max_threads_per_sm, max_warps_per_sm, max_blocks_per_sm: maximum resident at a time.
+        registers_per_sm: number of 32-bit registers.
+        shared_memory_bytes_per_sm: maximum shared memory.
+        fp32_per_clock, fp64_per_clock, fp16_per_clock, bf16_per_clock: fused multiply-adds per clock on CUDA cores; 0
+            without such an instruction.
+        fp16_tensor_per_clock: dense FP16 fused multiply-adds per clock on tensor cores, with FP32 accumulation (from
+            Turing on, GeForce cards have half); 0 without tensor cores.
+        fp32_flops_per_w: peak FP32 rate per watt of a card whose power limit allows its boost clock.
     """
 
     max_threads_per_sm: int
@@ -44,12 +43,12 @@ RESIDENCY = (
     "registers_per_sm",
     "shared_memory_bytes_per_sm",
 )
-"""The fields copied to a `DeviceSpec`."""
+"""Fields copied to a `DeviceSpec`."""
 
 
 @lru_cache(maxsize=1)
 def compute_capabilities() -> dict[str, ComputeCapability]:
-    """By name: `8.0` of NVIDIA, `gfx90a` (LLVM's target) of AMD."""
+    """Compute capabilities by name: `8.0` (NVIDIA), or LLVM's target such as `gfx90a` (AMD)."""
     path = Path(__file__).with_name("compute_capabilities.toml")
     with path.open("rb") as stream:
         return {name: ComputeCapability(**row) for name, row in tomllib.load(stream).items()}

@@ -27,7 +27,7 @@ _ARCHITECTURES = {
     10: "blackwell",
     12: "blackwell",
 }
-# Words of a product title that tell it from the type whose name it otherwise carries.
+# Words in a product title that denote another type than the rest of the title.
 _VARIANTS = {"ti", "super", "laptop", "mobile", "max", "d", "ceo", "nvl", "server"}
 
 
@@ -43,8 +43,8 @@ def discover() -> list[DeviceSpec]:
 def discover_gpus() -> list[DeviceSpec]:
     """One type per NVIDIA GPU of this machine, in NVML's order.
 
-    A GPU of the catalogue gets its rates from there, with memory and link as found; for another one they follow from
-    SM count, clock and bus width.
+    A GPU in the catalogue has the catalogue's rates and the memory that NVML reports. The rates of any other follow
+    from its core count, clocks and bus width.
 
     Raises:
         UnavailableError: no NVML library, no driver, or no GPU.
@@ -57,7 +57,7 @@ def discover_gpus() -> list[DeviceSpec]:
 
 
 def visible_gpu() -> DeviceSpec:
-    """The type of the GPU or MIG slice that CUDA sees first, respecting CUDA_VISIBLE_DEVICES.
+    """The type of the first GPU or MIG slice that CUDA sees, given CUDA_VISIBLE_DEVICES.
 
     Raises:
         UnavailableError: no NVML library, no driver, or no such GPU.
@@ -76,7 +76,7 @@ def visible_gpu() -> DeviceSpec:
 
 @contextmanager
 def _nvml() -> Iterator[Any]:
-    """NVML's bindings, initialised; `UnavailableError` if they or the driver are missing."""
+    """NVML's bindings, initialised; raises `UnavailableError` if they or the driver are missing."""
     try:
         import pynvml
     except ImportError:
@@ -98,8 +98,8 @@ def _nvml() -> Iterator[Any]:
 def discover_cpu() -> DeviceSpec:
     """This machine's CPU as one device type: usable cores, frequency, memory and last-level cache.
 
-    The peak rate is an upper bound from the widest vector unit that the kernel reports; the bandwidth is nominal
-    (two channels of DDR4-3200, 51.2 GB/s), because no interface tells it.
+    The peak rate is an upper bound from the widest vector unit that the kernel reports. The bandwidth is nominal (two
+    channels of DDR4-3200, 51.2 GB/s), because no interface reports it.
     """
     cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     info = _cpu_info()
@@ -162,12 +162,12 @@ def _gpu(nvml: Any, handle: Any) -> DeviceSpec:
 
 
 def _rates(capability: tuple[int, ...], cores: int, clock_hz: float, geforce: bool) -> dict[str, float]:
-    """Multiprocessors and peaks of a GPU missing from the catalogue, from its cores and clock."""
+    """SM count and peak rates (FLOP/s) of a GPU that is not in the catalogue, from its cores and clock."""
     known = compute_capabilities().get(".".join(map(str, capability)))
     multiprocessors = max(1, cores // (known.fp32_per_clock if known else 128))
     rates: dict[str, float] = {"sm_count": multiprocessors, "fp32_flops": 2.0 * cores * clock_hz}
     if known is not None:
-        # GeForce cards accumulate in FP32 at half the rate.
+        # On GeForce cards, FP32 accumulation halves the rate.
         share = 0.5 if geforce and capability > (7, 0) else 1.0
         half = share * 2.0 * known.fp16_tensor_per_clock * multiprocessors * clock_hz
         rates["fp16_flops"] = half or 2.0 * known.fp16_per_clock * multiprocessors * clock_hz
@@ -178,8 +178,11 @@ def _rates(capability: tuple[int, ...], cores: int, clock_hz: float, geforce: bo
 
 
 def match_catalogue(title: str, memory_bytes: float) -> DeviceSpec | None:
-    """The catalogue's row for a product title reported by NVML: all words of the name, nearest memory, most
-    words."""
+    """The catalogue's type for a product title from NVML; None if there is none.
+
+    All words of its name must occur in the title, and its memory must be within 15 %. Of several, the one with the
+    nearest memory is taken, then the one with the most words.
+    """
     words = set(title.lower().replace("-", " ").replace("gb", "gb ").split())
 
     def name_words(spec: DeviceSpec) -> set[str]:
@@ -234,7 +237,7 @@ def _memory_bytes() -> float:
     import psutil
 
     total = float(psutil.virtual_memory().total)
-    # A container's limit is what a process really gets.
+    # In a container, its limit applies.
     try:
         return min(total, float(Path("/sys/fs/cgroup/memory.max").read_text(encoding="utf-8")))
     except (OSError, ValueError):

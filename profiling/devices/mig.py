@@ -1,5 +1,4 @@
-"""MIG: slices of a card as separate device types (`a100:mig=3g`), and the partitions that the vendor
-allows."""
+"""MIG: slices of a card as device types (`a100:mig=3g`), and the partitions that the vendor allows."""
 
 from __future__ import annotations
 
@@ -13,7 +12,7 @@ from profiling.devices.spec import DeviceSpec
 from profiling.errors import InputError, UnknownNameError
 
 MIG_OPTION = ":mig="
-# Peaks that shrink with the number of multiprocessors.
+# Peak rates that scale with the number of multiprocessors.
 _RATES = (
     "fp32_flops",
     "tf32_flops",
@@ -33,10 +32,10 @@ class MigProfile:
     """One kind of slice of a card.
 
     Attributes:
-        name: the vendor's, e.g. `3g.20gb`.
-        short: as in a device name: `3g`; the vendor's name for a slice with more memory than the usual one.
-        compute_slices, memory_slices: of the card's (7 and 8 on an A100).
-        starts: memory slots at which it may begin.
+        name: the vendor's name, e.g. `3g.20gb`.
+        short: name within a device name: `3g`; for a slice with extra memory, the vendor's name.
+        compute_slices, memory_slices: how many of the card's (7 and 8 on an A100) it has.
+        starts: memory slots at which it may start.
     """
 
     name: str
@@ -56,7 +55,7 @@ class Partition:
 
     @property
     def profiles(self) -> tuple[MigProfile, ...]:
-        """Its slices, the largest first."""
+        """Profiles of its slices, largest first."""
         return tuple(sorted((p for _, p in self.placements), key=_size, reverse=True))
 
     def __str__(self) -> str:
@@ -67,16 +66,16 @@ def _size(profile: MigProfile) -> tuple[int, int]:
     return profile.compute_slices, profile.memory_slices
 
 
-# Compared by identity: there is one of each card.
+# Compared by identity, because there is one per card.
 @dataclass(frozen=True, eq=False)
 class MigLayout:
     """Possible partitions of a card.
 
     Attributes:
         card: catalogue name.
-        slots: memory slices in a row.
-        compute_slices: of all slices together at most.
-        profiles: smallest first.
+        slots: number of memory slices.
+        compute_slices: maximum of all slices together.
+        profiles: profiles, smallest first.
         source: the vendor's documents.
     """
 
@@ -87,7 +86,7 @@ class MigLayout:
     source: str
 
     def profile(self, name: str) -> MigProfile:
-        """The profile of a short (`3g`) or full name (`3g.20gb`, with or without `+me`).
+        """The profile with that short (`3g`) or full name (`3g.20gb`, with or without `+me`).
 
         Raises:
             UnknownNameError: the card has no such slice.
@@ -107,9 +106,9 @@ class MigLayout:
 
     @cached_property
     def partitions(self) -> tuple[Partition, ...]:
-        """Every combination of slices, each in one placement, with fewer and larger slices first.
+        """Every combination of slices, each in one placement; fewer and larger slices first.
 
-        Slots may stay empty; `maximal` leaves such partitions out.
+        Slots may stay empty; `maximal` has no such partitions.
         """
         distinct: dict[tuple[str, ...], Partition] = {}
         for placements in self._placements(0, self.compute_slices):
@@ -125,7 +124,7 @@ class MigLayout:
 
     @cached_property
     def maximal(self) -> tuple[Partition, ...]:
-        """Partitions to which no slice can be added in any placement, and in which none can be enlarged."""
+        """Partitions in which, in any placement, no slice can be added or enlarged."""
         return tuple(
             partition
             for partition in self.partitions
@@ -137,8 +136,10 @@ class MigLayout:
         )
 
     def useful(self, jobs: int) -> tuple[Partition, ...]:
-        """Those of `maximal` that can be best for `jobs` jobs: no other partition has all of its largest
-        slices as large."""
+        """The partitions of `maximal` that can be best for `jobs` jobs.
+
+        The `jobs` largest slices of the others are each no larger than those of some partition kept.
+        """
         if jobs not in self._useful:
             largest = {partition: partition.profiles[:jobs] for partition in self.maximal}
             kept: list[Partition] = []
@@ -150,7 +151,7 @@ class MigLayout:
         return self._useful[jobs]
 
     def cuts(self, slices: int) -> tuple[Partition, ...]:
-        """Every way to lay exactly so many slices on the card, slots may stay empty; unlike `partitions` with all placements."""
+        """Every placement of exactly `slices` slices, where `partitions` has one per combination. Slots may stay empty."""
         if slices not in self._cuts:
             every = (Partition(placements) for placements in self._placements(0, self.compute_slices))
             self._cuts[slices] = tuple(
@@ -167,7 +168,7 @@ class MigLayout:
         return {}
 
     def place(self, names: list[str]) -> Partition | None:
-        """Slots for slices of these names, or None if the card does not support them."""
+        """A placement of slices with these names; None if the card does not support the combination."""
         wanted = tuple(sorted((self.profile(name) for name in names), key=_size, reverse=True))
         for partition in self.partitions:
             if partition.profiles == wanted:
@@ -186,8 +187,7 @@ class MigLayout:
 
 
 def _covers(larger: Sequence[MigProfile], smaller: Sequence[MigProfile]) -> bool:
-    """Whether every slice of `smaller` can be matched to a distinct slice of `larger` that is at least as
-    large."""
+    """Whether each slice of `smaller` can be matched to a distinct slice of `larger` that is no smaller."""
     if len(larger) < len(smaller):
         return False
     available = list(larger)
@@ -233,7 +233,7 @@ def mig_layout(card: str) -> MigLayout:
     """The possible partitions of the card with that catalogue name.
 
     Raises:
-        UnknownNameError: it cannot, or its slices are unknown.
+        UnknownNameError: the card has no MIG, or its slices are unknown.
     """
     known = _layouts()
     if card not in known:
@@ -249,7 +249,7 @@ def has_mig(card: str) -> bool:
 
 
 def check_slices(device: str, jobs: int) -> None:
-    """Check that a device can give each of `jobs` jobs its own MIG slice; a slice can for one.
+    """Check that a device can give each of `jobs` jobs its own MIG slice. A slice itself is enough for one job.
 
     Raises:
         InputError: the card has no MIG, is a slice itself, or has fewer slices.
@@ -275,10 +275,10 @@ def check_slices(device: str, jobs: int) -> None:
 
 
 def split_device(name: str) -> tuple[str, str | None]:
-    """`a100:mig=3g` as (`a100`, `3g`); a whole card has None.
+    """Split `a100:mig=3g` into (`a100`, `3g`); for a whole card, the second is None.
 
     Raises:
-        InputError: not a slice after the colon.
+        InputError: what follows the colon is not a slice.
     """
     card, colon, option = name.partition(":")
     if not colon:
@@ -292,10 +292,10 @@ def split_device(name: str) -> tuple[str, str | None]:
 
 
 def slice_of(card: DeviceSpec, name: str) -> DeviceSpec:
-    """A slice as a device type: its multiprocessors, its memory, and its share of bandwidth and L2 cache.
+    """A slice as a device type: its multiprocessors and memory, and its share of bandwidth and L2 cache.
 
-    The link to the host is the card's, because whoever uses it alone has all of it; slices have no NVLink. Power is
-    the card's too.
+    The link to the host is the card's, because a slice may use all of it while the others are idle. So is the power
+    limit. Slices have no NVLink.
 
     Raises:
         UnknownNameError: the card has no such slice.
@@ -319,9 +319,10 @@ def slice_of(card: DeviceSpec, name: str) -> DeviceSpec:
 
 
 def with_sm_share(device: DeviceSpec, sm_share_ratio: float) -> DeviceSpec:
-    """The device as a process sees it that may use that share of the multiprocessors (MPS's active-thread percentage).
+    """The device as seen by a process limited to a share of the multiprocessors (MPS's active thread percentage).
 
-    Memory, bandwidth and caches are those of the whole device. The driver rounds up to whole multiprocessors.
+    Memory, bandwidth and caches are those of the whole device. As in the driver, the share is rounded up to whole
+    multiprocessors.
 
     Raises:
         InputError: the share is not above 0 and at most 1.

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from profiling.errors import InputError
 
-# Examples for the message to whom asks for a precision that his card lacks; a test holds them against the catalogue.
+# Example cards for error messages; a test checks them against the catalogue.
 CARDS_WITH = {
     "tf32": ("a100", "a30", "a40", "rtx-3090", "l4", "h100", "b200", "mi300x"),
     "bf16": ("a100", "a30", "a40", "rtx-3090", "l4", "h100", "b200", "mi250"),
@@ -18,34 +18,34 @@ DEVICE_PRECISIONS = ("fp64", "fp32", "tf32", "amp", "fp16", "bf16", "fp8")
 
 @dataclass(frozen=True, slots=True)
 class DeviceSpec:
-    """One accelerator type.
+    """One type of accelerator (or CPU).
 
-    Peaks are dense, per second, and 0 where the type has no such unit. CUDA cores stand for a vendor's vector units, tensor
-    cores for its matrix units. Rates on tensor cores are those with FP32 accumulation, which GeForce cards run at half
-    the rate that is often quoted.
+    Peak rates are dense, in FLOP/s, and 0 if the type has no such unit. "CUDA cores" stands for any vendor's vector
+    units, "tensor cores" for its matrix units. Tensor-core rates are with FP32 accumulation; on GeForce cards these
+    are half of those often quoted.
 
     Attributes:
         name: catalogue name, kebab-case (`v100`, `rtx-3090`, `cpu`).
         vendor, architecture: e.g. `nvidia`, `volta`.
         compute_capability: e.g. `7.0`; LLVM's target on AMD (`gfx90a`); empty for a CPU.
-        sm_count: streaming multiprocessors (AMD's compute units, cores of a CPU).
+        sm_count: streaming multiprocessors (compute units of AMD, cores of a CPU).
         clock_hz: boost clock.
         fp32_flops: on CUDA cores.
-        tf32_flops, fp8_flops: on tensor cores; there is no other unit for them.
-        fp16_flops, bf16_flops, fp64_flops: the better of tensor cores and CUDA cores.
+        tf32_flops, fp8_flops: on tensor cores, the only units that have them.
+        fp16_flops, bf16_flops, fp64_flops: the higher rate of tensor cores and CUDA cores.
         fp16_cuda_flops, bf16_cuda_flops, fp64_cuda_flops: on CUDA cores.
         fp32_matrix_flops: full FP32 on matrix units (AMD).
-        memory_bytes, memory_bandwidth_bytes_per_s: device memory.
+        memory_bytes, memory_bandwidth_bytes_per_s: of device memory.
         memory_type, memory_bus_bits: e.g. `hbm2e`, 5120.
         l2_bytes: last-level cache.
         pcie_bytes_per_s: one direction to the host.
-        nvlink_bytes_per_s: one direction to other GPUs, all links together; 0 where there is none.
-        power_limit_w: of the board (of a board's half, where two GPUs share it).
-        max_threads_per_sm, max_warps_per_sm, max_blocks_per_sm: resident on a multiprocessor at a time.
-        registers_per_sm: of 32 bits.
-        shared_memory_bytes_per_sm: at most.
-        mig_profiles: MIG slices that the type can be cut into.
-        source: the public documents that these numbers come from.
+        nvlink_bytes_per_s: one direction to other GPUs, over all links; 0 without NVLink.
+        power_limit_w: of the board; half of it if two GPUs share the board.
+        max_threads_per_sm, max_warps_per_sm, max_blocks_per_sm: maximum resident on a multiprocessor.
+        registers_per_sm: number of 32-bit registers.
+        shared_memory_bytes_per_sm: maximum shared memory.
+        mig_profiles: supported MIG profiles.
+        source: public documents with these numbers.
     """
 
     name: str
@@ -98,8 +98,8 @@ class DeviceSpec:
     def supports(self, precision: str) -> bool:
         """Whether this type supports that precision natively.
 
-        FP16 runs everywhere: where there is no unit for it, frameworks convert and compute in FP32. A CPU takes FP16 and
-        BF16 the same way. TF32, BF16 and FP8 need the unit: PyTorch would run TF32 as FP32 and emulate BF16.
+        FP16 runs everywhere: without a unit for it, frameworks convert and compute in FP32, as CPUs do for FP16 and
+        BF16. TF32, BF16 and FP8 need the unit: without it, PyTorch would run TF32 as FP32 and emulate BF16.
         """
         if precision in ("fp32", "fp16", "amp"):
             return True
@@ -108,7 +108,7 @@ class DeviceSpec:
         return precision in DEVICE_PRECISIONS and getattr(self, f"{precision}_flops") > 0
 
     def check_precision(self, precision: str) -> None:
-        """Raise `InputError` if this type lacks `precision`, naming cards that support it."""
+        """Raise `InputError` if this type lacks `precision`; the message names cards that support it."""
         if self.supports(precision):
             return
         if precision not in DEVICE_PRECISIONS:
@@ -125,15 +125,15 @@ class DeviceSpec:
         )
 
     def peak_flops(self, precision: str, tensor_core: bool = True) -> float:
-        """Highest dense rate of arithmetic in `precision`, FLOP/s.
+        """Peak dense rate in `precision`, in FLOP/s.
 
         Args:
-            precision: `fp64`, `fp32`, `tf32`, `fp16` (`amp` counts as it), `bf16` or `fp8`.
-            tensor_core: whether the operation is one that tensor cores take (a matrix product or a convolution); otherwise
-                the rate is that of CUDA cores, where TF32 and FP8 data are computed in FP32.
+            precision: `fp64`, `fp32`, `tf32`, `fp16`, `amp` (as `fp16`), `bf16` or `fp8`.
+            tensor_core: whether tensor cores can execute the operation (a matrix product or a convolution); otherwise
+                the rate is that of CUDA cores, which compute TF32 and FP8 data in FP32.
 
         Raises:
-            InputError: the type lacks that precision, see `check_precision`.
+            InputError: the type lacks that precision; see `check_precision`.
         """
         self.check_precision(precision)
         kind = "fp16" if precision == "amp" else precision
@@ -142,7 +142,7 @@ class DeviceSpec:
             "fp16": self.fp16_cuda_flops,
             "bf16": self.bf16_cuda_flops,
         }.get(kind, 0.0)
-        # Converting to FP32 is what frameworks do where half precision has no unit, or one that is slower.
+        # Frameworks convert to FP32 if there is no unit for half precision, or a slower one.
         on_cuda_cores = native if kind == "fp64" else max(native, self.fp32_flops)
         if not tensor_core:
             return on_cuda_cores

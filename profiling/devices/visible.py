@@ -1,4 +1,4 @@
-"""Which of the machine's GPUs CUDA sees first: the one that a process on device `cuda` runs on."""
+"""Finds the first GPU that CUDA sees, on which a process with device `cuda` runs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from profiling.errors import UnavailableError
 
 
 def visible_entries() -> list[str] | None:
-    """Entries of CUDA_VISIBLE_DEVICES up to the first one that hides the rest (-1); None where it is not set."""
+    """Entries of CUDA_VISIBLE_DEVICES, up to a -1 or empty entry, which hides the rest; None if it is not set."""
     value = os.environ.get("CUDA_VISIBLE_DEVICES")
     if value is None:
         return None
@@ -22,7 +22,7 @@ def visible_entries() -> list[str] | None:
 
 
 def visible_entry(position: int) -> str:
-    """What CUDA_VISIBLE_DEVICES has to be for the GPU that CUDA sees as number `position`.
+    """The value of CUDA_VISIBLE_DEVICES that leaves only the GPU which CUDA now sees as number `position`.
 
     Raises:
         UnavailableError: CUDA sees fewer GPUs.
@@ -40,10 +40,9 @@ def visible_entry(position: int) -> str:
 
 
 def visible_handle(nvml: Any) -> Any:
-    """NVML handle of the GPU that CUDA sees first; for a MIG slice, of the GPU that it is cut from.
+    """NVML handle of the first GPU that CUDA sees; for a MIG slice, of the GPU it belongs to.
 
-    An index counts in the order of the PCI bus, as NVML does; `profiling.measure` sets CUDA_DEVICE_ORDER so that CUDA
-    does too.
+    Indices are in PCI bus order, as in NVML; `profiling.measure` sets CUDA_DEVICE_ORDER so that CUDA uses it too.
 
     Raises:
         UnavailableError: CUDA sees no GPU, or names one that NVML does not list.
@@ -54,7 +53,7 @@ def visible_handle(nvml: Any) -> Any:
         return nvml.nvmlDeviceGetHandleByIndex(int(entry))
     if entry.startswith("MIG-"):
         return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(entry))
-    for index in range(nvml.nvmlDeviceGetCount()):  # CUDA takes the beginning of a UUID too
+    for index in range(nvml.nvmlDeviceGetCount()):  # CUDA also accepts a prefix of a UUID
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
         if nvml.nvmlDeviceGetUUID(handle).startswith(entry):
             return handle
@@ -62,13 +61,13 @@ def visible_handle(nvml: Any) -> Any:
 
 
 def visible_slice(nvml: Any) -> str | None:
-    """MIG profile (`3g.20gb`) of the slice that CUDA sees first; None for a whole GPU."""
+    """MIG profile (`3g.20gb`) of the first slice that CUDA sees; None for a whole GPU."""
     entry = visible_entry(0)
     return mig_profile(nvml, nvml.nvmlDeviceGetHandleByUUID(entry)) if entry.startswith("MIG-") else None
 
 
 def mig_profile(nvml: Any, mig_handle: Any) -> str | None:
-    """Profile in the title of a MIG device (`NVIDIA A100-SXM4-40GB MIG 3g.20gb`)."""
+    """Profile in the name of a MIG device (`NVIDIA A100-SXM4-40GB MIG 3g.20gb`); None if there is none."""
     title = nvml.nvmlDeviceGetName(mig_handle)
     title = title.decode() if isinstance(title, bytes) else title
     return str(title).rpartition(" MIG ")[2].strip().lower() if " MIG " in title else None

@@ -1,6 +1,6 @@
-"""Cached activations: the frozen layers hand out what they computed once, as a warm activation cache would.
+"""Cached activations: frozen layers return outputs recorded once, as from a warm activation cache.
 
-Imported by the member's process only, hence torch at the top.
+Only the member's process imports this module, so torch is imported at the top.
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from profiling.training import tensors_of
 
 
 def cache_prefix(job: Any, frozen: list[torch.nn.Module]) -> None:
-    """Replace the forward pass of `frozen` layers by their recorded outputs.
+    """Replace the forward pass of `frozen` layers by their recorded outputs. For timing only.
 
-    One step records what each layer answers; from then on it answers that without computing. The output of the last
-    frozen layer, which is what a cache has to load, is copied from host memory at every use, so its load time is part
-    of the step. Functional operators between frozen layers (an activation, an addition) still run: they are a small
-    part of the prefix, and the figure is that much on the safe side. Training on stale or augmented inputs would not
-    be sound; this is for timing.
+    One step records each layer's outputs, which are replayed from then on. The output of the last frozen layer, the
+    one that a real cache would load, is copied from host memory at every use, so the load time is part of the step.
+    Functional operators between frozen layers (activations, additions) still run. They are a small part of the
+    prefix, so the measured saving is slightly too low, never too high.
+
+    Args:
+        job: training job on its device; it takes one step.
+        frozen: modules of the frozen prefix.
     """
     recorded: dict[torch.nn.Module, list[Any]] = {layer: [] for layer in frozen}
 
     def record(layer: torch.nn.Module, _inputs: Any, output: Any) -> None:
         recorded[layer].append(tree_map_only(torch.Tensor, lambda t: t.detach().clone(), output))
 
-    # A layer that contains layers which are still trained (a root with an embedding of its own) has to run.
+    # A module with trained submodules (such as a root module with its own embedding) must still run.
     frozen = [m for m in frozen if not any(p.requires_grad for p in m.parameters())]
     handles = [layer.register_forward_hook(record) for layer in frozen]
     job.step()
@@ -39,7 +42,7 @@ def cache_prefix(job: Any, frozen: list[torch.nn.Module]) -> None:
 
 
 class _Replay:
-    """Answers recorded outputs in turn: a layer may run several times per step."""
+    """Returns recorded outputs in turn, because a layer may run several times per step."""
 
     def __init__(self, outputs: list[Any], load: bool) -> None:
         self.outputs, self.turn = outputs, 0

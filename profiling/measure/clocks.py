@@ -1,4 +1,4 @@
-"""When each training step ended, on a clock that all processes of the machine share."""
+"""Clocks that record when each training step ended, in time that all processes of a machine share."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from typing import Any, Protocol
 
 
 class StepClock(Protocol):
-    """Marks the ends of steps."""
+    """Records when steps end."""
 
     def start(self) -> float:
-        """Begin; seconds on the shared clock."""
+        """Start recording. Returns the time, in seconds on the shared clock."""
         ...
 
     def mark(self) -> float:
-        """A step was issued; seconds on the shared clock of the newest step known to have ended."""
+        """Record a step that was issued. Returns when the latest step known to be complete ended, in seconds."""
         ...
 
     def finish(self) -> list[float]:
-        """All boundaries: the start, then the end of every step, in seconds on the shared clock."""
+        """Returns the start and the end of every step, in seconds on the shared clock."""
         ...
 
 
 class HostClock:
-    """A CPU step has ended when `step()` returns. `time.monotonic` is one clock for all processes."""
+    """Clock for the CPU, where a step has ended when `step()` returns; `time.monotonic` is shared by all processes."""
 
     def start(self) -> float:
         self.boundaries = [time.monotonic()]
@@ -39,11 +39,11 @@ class HostClock:
 
 
 class CudaClock:
-    """CUDA events at the end of every step, tied to the host clock once at the start.
+    """CUDA events at the end of every step, aligned with the host clock once at the start.
 
-    The stream is synchronised at the start and end of a window only. Between, the host waits for the event `depth` steps
-    back and so keeps at most `depth` steps queued: the device never waits for the host because of the measuring, and no
-    call synchronises the whole device, which would also wait for the neighbours.
+    The stream is synchronised only at the start and end of a window. In between, the host waits for the event `depth`
+    steps back, so at most `depth` steps are queued: measuring never makes the device wait for the host. No call
+    synchronises the whole device, which would also wait for the co-located jobs.
     """
 
     def __init__(self, depth: int = 2) -> None:
@@ -79,7 +79,7 @@ class CudaClock:
     def _event() -> Any:
         import torch
 
-        # blocking: the waiting host sleeps instead of spinning on a core that a neighbour's input pipeline needs
+        # Blocking: a waiting host sleeps instead of spinning on a core that another job's input pipeline needs.
         event = torch.cuda.Event(enable_timing=True, blocking=True)
         event.record()
         return event

@@ -1,7 +1,7 @@
 """DCGM profiling counters over the windows of a measurement, from `dcgmi dmon`.
 
-The command and not DCGM's Python bindings: these belong to one DCGM release and one Python, lie outside the path, and
-are absent from many machines that have the command.
+The command is used instead of DCGM's Python bindings, which are tied to one DCGM release and one Python version, are
+not on the import path, and are missing from many machines that have the command.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import threading
 import time
 from collections.abc import Sequence
 
-# Profiling fields of dcgm_fields.h; names as those of NVML's GPM counters where they mean the same.
+# Profiling fields of dcgm_fields.h, named like NVML's GPM counters where they measure the same.
 FIELDS = {
     1001: "graphics_active_ratio",
     1002: "sm_active_ratio",
@@ -28,20 +28,20 @@ FIELDS = {
     1011: "nvlink_send_bytes_per_s",
     1012: "nvlink_receive_bytes_per_s",
 }
-# DCGM refuses a whole watch for one field that the GPU lacks (NVLink, FP64): then those that every type has.
+# DCGM refuses to watch any field if the GPU lacks one of them (NVLink, FP64), so smaller sets are tried next.
 _CHOICES = (tuple(FIELDS), (1002, 1003, 1004, 1005, 1009, 1010), (1002, 1005))
 _LEAST_INTERVAL_S = 0.1
 
 
 class DcgmCounters:
-    """Reads `dcgmi dmon` in a thread from the first window on.
+    """Reads `dcgmi dmon` in a thread, started with the first window.
 
     Args:
-        gpu: DCGM's number of the GPU, which is NVML's index.
-        interval_s: between two samples; DCGM's profiling module takes at least 0.1.
+        gpu: DCGM's index of the GPU, which is also NVML's.
+        interval_s: sampling interval; at least 0.1 s, the minimum of DCGM's profiling module.
 
     Attributes:
-        note: why there are no counters; empty while there may be.
+        note: why there are no counters; empty unless that is known.
     """
 
     def __init__(self, gpu: int = 0, interval_s: float = _LEAST_INTERVAL_S) -> None:
@@ -63,9 +63,9 @@ class DcgmCounters:
         self._began = time.monotonic()
 
     def end(self) -> dict[str, float]:
-        """Mean of every counter over the samples that lie wholly in the window; empty where there are none."""
+        """Mean of every counter over the samples that lie entirely within the window; empty if there are none."""
         with self._lock:
-            # a sample is the mean over the interval before it
+            # A sample is the mean over the preceding interval.
             rows = [values for when, values in self._samples if when - self.interval_s >= self._began]
         names = {name for row in rows for name in row}
         return {
@@ -92,10 +92,10 @@ class DcgmCounters:
             last, rows = self._read(fields)
             if rows or self._closed:
                 return
-        self.note = f"no DCGM counters: {last[:200] or 'dcgmi ended without a word'}"
+        self.note = f"no DCGM counters: {last[:200] or 'dcgmi ended without a message'}"
 
     def _read(self, fields: Sequence[int]) -> tuple[str, int]:
-        """Follow one `dcgmi dmon` to its end: its last line that is no sample, and the number of samples."""
+        """Read one `dcgmi dmon` until it ends. Returns its last line that is not a sample, and the number of samples."""
         delay_ms = str(round(1e3 * self.interval_s))
         command = [
             str(self._binary),
@@ -130,7 +130,7 @@ class DcgmCounters:
                     last = line.strip() or last
                     continue
                 rows += 1
-                if rows > 1:  # the first is from before the watch was on
+                if rows > 1:  # the first sample precedes the watch
                     with self._lock:
                         self._samples.append((time.monotonic(), values))
         with contextlib.suppress(subprocess.TimeoutExpired):
@@ -139,7 +139,7 @@ class DcgmCounters:
 
 
 def parse_row(line: str, names: Sequence[str]) -> dict[str, float] | None:
-    """`GPU 0     0.981   N/A ...` as counters by name, without those that are N/A; None for any other line."""
+    """Counters by name from a line `GPU 0     0.981   N/A ...`, without those that are N/A; None for other lines."""
     words = line.split()
     if len(words) != len(names) + 2 or not words[0].startswith("GPU") or not words[1].isdigit():
         return None

@@ -1,4 +1,4 @@
-"""One job on several GPUs by DistributedDataParallel: step time, and how much of it is exposed synchronisation."""
+"""One job on several GPUs with DistributedDataParallel: step time, and how much of it is exposed communication."""
 
 from __future__ import annotations
 
@@ -17,13 +17,17 @@ from profiling.measure.statistics import common_window, within
 
 
 def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str) -> dict[str, Any]:
-    """Measure `request.processes` ranks that train together, once with and once without gradient all-reduce.
+    """Measure `request.processes` ranks that train together, with and without gradient all-reduce.
 
-    Every rank takes the same number of steps, because a rank that stops alone would leave the others waiting in a
-    collective. On CUDA each rank has a GPU of its own (NCCL); on the CPU ranks share a machine (Gloo), for tests.
+    All ranks take the same number of steps, because a rank that stopped earlier would leave the others waiting in a
+    collective. On CUDA each rank has its own GPU (NCCL); on the CPU all ranks share the machine (Gloo), for tests.
 
     Returns:
-        A record like that of any run, with `sync_time_s` in its member: step time - step time without all-reduce.
+        A record as from `measure`, whose only member also has `sync_time_s`: the step time minus that without
+        all-reduce, in seconds, at least 0.
+
+    Raises:
+        UnavailableError: CUDA sees fewer GPUs than `request.processes`.
     """
     began, count = time.monotonic(), request.processes
     record = new_record(request, settings, device_name)
@@ -72,7 +76,7 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
 
 
 def _window(session: Session, steps: int, without_sync: bool) -> float | None:
-    """Step time of `steps` steps of all ranks; None when one of them died."""
+    """Step time in seconds over `steps` steps of all ranks; None if one of them died."""
     answers = session.ask_all(do="steps", count=steps, without_sync=without_sync)
     if len(answers) < len(session.members):
         return None
@@ -80,7 +84,7 @@ def _window(session: Session, steps: int, without_sync: bool) -> float | None:
     window = within(boundaries[0], *common_window(boundaries))
     if window is not None:
         return window.step_time_s
-    # Ranks that started far apart share no whole step; the slowest one's own pace is that of the job.
+    # Ranks that started far apart have no whole step in common; the slowest rank sets the pace of the job.
     paces = [(times[-1] - times[0]) / (len(times) - 1) for times in boundaries if len(times) > 1]
     return max(paces) if len(paces) == len(boundaries) else None
 

@@ -1,4 +1,4 @@
-"""Memory and utilisation of the members and of the whole set, from the sources available on each device."""
+"""Memory and utilisation of each member and of the set, from whatever sources the device offers."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ SET_MEANS = (
 
 
 class UsageMeter:
-    """Collects usage over windows; a context, because NVML has to be closed.
+    """Collects usage over windows; a context manager, because NVML has to be closed.
 
-    On a CPU a member's utilisation is its processor time / wall time of the one core, and its memory the resident set
-    of its process, libraries included. On CUDA they come from NVML; where NVML hides processes (in a container), from
-    the growth of the device's memory in use.
+    On the CPU, a member's utilisation is its CPU time / wall time on the shared core, and its memory is the resident
+    set of its process, including libraries. On CUDA both come from NVML. If NVML hides processes (in a container),
+    memory is taken from the growth of the device's used memory.
     """
 
     def __init__(self, device: str, settings: MeasureSettings) -> None:
@@ -56,7 +56,7 @@ class UsageMeter:
         return self._sampler.end() if self._sampler else None
 
     def was_quiet(self, answers: dict[int, dict[str, Any]]) -> bool:
-        """Whether the members had the core to themselves; True if unknown."""
+        """Whether no other process used the members' core; True if unknown."""
         if self.device != "cpu" or self._settings.host_input != "resident":
             return True
         return sum(_cpu_share(answer) for answer in answers.values()) >= self._settings.least_cpu_ratio
@@ -64,7 +64,13 @@ class UsageMeter:
     def keep(
         self, kind: str, answers: dict[int, dict[str, Any]], usage: DeviceUsage | None, pids: list[int]
     ) -> None:
-        """Count a window of the members in `answers` (their replies to a phase), `alone` or `together`."""
+        """Add a window of kind `alone` or `together`.
+
+        Args:
+            answers: replies of the members that ran, by member.
+            usage: device samples of the window; None on the CPU.
+            pids: process ids of all members.
+        """
         self._pids = pids
         for i, answer in answers.items():
             self._cpu[kind].setdefault(i, []).append(_cpu_share(answer))
@@ -78,7 +84,7 @@ class UsageMeter:
                 self._alone.setdefault(next(iter(answers)), []).append(usage)
 
     def member(self, index: int) -> dict[str, Any]:
-        """Usage of one member: peak allocated and process memory, utilisation alone and together."""
+        """Usage of one member: peak memory (bytes), and utilisation alone and together (0 to 1)."""
         peak = self._peak.get(index)
         if peak is None:
             return {}
@@ -102,7 +108,7 @@ class UsageMeter:
         }
 
     def whole(self) -> dict[str, Any]:
-        """Usage of the whole set over the windows in which all ran (of the one member, when it is alone)."""
+        """Usage of the set over the windows in which all members ran; of the only member if there is one."""
         members = sorted(self._peak)
         kind = "together" if self._cpu["together"] else "alone"
         if self.device == "cpu":
@@ -133,13 +139,13 @@ class UsageMeter:
         reserved = {i: p.get("reserved_bytes", 0.0) for i, p in self._peak.items()}
         if used is None or self._baseline is None:
             return reserved.get(index), "reserved"
-        # What is neither reserved by the allocator nor there before is contexts and libraries, alike for all members.
+        # The rest of the growth is contexts and libraries, which are the same for all members.
         rest = max(0.0, used - self._baseline - sum(reserved.values()))
         return reserved[index] + rest / len(reserved), "device-growth"
 
 
 def _cpu_share(answer: dict[str, Any]) -> float:
-    """Processor time / wall time of one member in one phase."""
+    """CPU time / wall time of one member in one phase."""
     wall = answer["boundaries"][-1] - answer["boundaries"][0]
     return float(answer["cpu_s"] / wall) if wall > 0 else 0.0
 

@@ -14,7 +14,7 @@ from profiling.devices.visible import visible_handle
 
 
 def describe_environment(device: str) -> dict[str, Any]:
-    """Machine, software and device, with `fingerprint` over everything that stays the same between two runs.
+    """Machine, software and device, with a `fingerprint` of them: what stays the same from run to run.
 
     Unreadable fields are omitted; no privileges are required.
     """
@@ -54,7 +54,7 @@ def _frequency_policy() -> dict[str, Any]:
 
 
 def _versions() -> dict[str, Any]:
-    """Read from package metadata: the measuring process imports no torch and so takes no device memory."""
+    """From package metadata, because importing torch in the measuring process could occupy device memory."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions: dict[str, Any] = {}
@@ -67,12 +67,12 @@ def _versions() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """Driver, GPU name, power limit, compute mode and MIG mode by NVML."""
+    """Driver, GPU name, power limit, compute mode and MIG mode, from NVML."""
     try:
         import pynvml as nvml
 
         nvml.nvmlInit()
-    except Exception as error:  # no library, no driver: each has its own class
+    except Exception as error:  # no library or no driver, each with its own class
         return {"nvml": f"not available: {type(error).__name__}"}
     try:
         handle = visible_handle(nvml)
@@ -90,7 +90,7 @@ def _gpu() -> dict[str, Any]:
             try:
                 value = read()
                 facts[name] = value.decode() if isinstance(value, bytes) else value
-            except Exception:  # NVML's own, or a name that these bindings do not have
+            except Exception:  # an NVML error, or a function missing from these bindings
                 continue
         return facts
     finally:

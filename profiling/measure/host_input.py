@@ -1,6 +1,6 @@
-"""Host input: every step trains on a batch that a loader process has just put together and the host has copied over.
+"""Host input: every step trains on a new batch, collated by a loader process and copied from the host.
 
-Imported by the member's process only, hence torch at the top.
+Only the member's process imports this module, so torch is imported at the top.
 """
 
 from __future__ import annotations
@@ -15,11 +15,12 @@ from profiling.training import tensors_of
 
 
 class LoadedJob:
-    """A training job whose resident batch is overwritten by a fresh one before every step.
+    """A training job whose resident batch is overwritten by a new one before every step.
 
-    The samples are those of the resident batch in a new order, gathered by a `torch.utils.data.DataLoader` process and,
-    on CUDA, pinned: the work of collating and copying is real, reading and decoding files is not in it. The loader
-    starts at the first step, after the member was pinned, so that its processes share the member's core.
+    A new batch has the samples of the resident one in another order, collated by a `torch.utils.data.DataLoader`
+    process and, on CUDA, in pinned memory. Collating and copying are real work; reading and decoding files are not
+    included. The loader starts at the first step, after the member was pinned, so its processes share the member's
+    core.
     """
 
     def __init__(self, job: Any, device: str, processes: int, seed: int) -> None:
@@ -47,7 +48,7 @@ class LoadedJob:
 
 
 class Shuffled(IterableDataset):  # type: ignore[type-arg]
-    """Endless batches: the tensors with their leading (batch) dimension permuted, so that every shape stays."""
+    """Endless batches: the same tensors, permuted along their first (batch) dimension, so shapes do not change."""
 
     def __init__(self, host: list[torch.Tensor], seed: int) -> None:
         self.host, self.seed = host, seed

@@ -10,8 +10,10 @@ from profiling.workload import Workload
 
 
 def build_job(workload: Workload, device: str) -> Any:
-    """The zoo's job, or that of a `module:factory`: one that `capture` takes (a module and a batch of inputs), or one that is
-    called as `factory(workload, device)` and answers a training job.
+    """The training job of a zoo model or a `module:factory`.
+
+    A factory is one that `cotenant capture` accepts (it returns a module and a batch of inputs), or is called as
+    `factory(workload, device)` and returns a training job.
 
     Returns:
         A `profiling.training.TrainingJob`.
@@ -40,12 +42,12 @@ def build_job(workload: Workload, device: str) -> Any:
 
 
 def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
-    """Build a member's job, and return its properties for the record."""
+    """Build a member's job. Returns the job, and its properties for the record."""
     from profiling.training import atomic_layers, freeze_prefix
 
     workload = Workload.parse(command["workload"])
     distributed = command.get("distributed")
-    # wrapped before freezing: all parameters are registered for the all-reduce, and the prefix is frozen afterwards
+    # If wrapped before freezing, all parameters take part in the all-reduce, including those frozen afterwards.
     late = distributed == "wrapped-before"
     job = build_job(replace(workload, frozen_prefix=0) if late else workload, device)
     layers = atomic_layers(job.model)
@@ -70,7 +72,7 @@ def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
 
 
 def distribute(job: Any, device: str, find_unused: bool) -> None:
-    """Wrap the job's model for data-parallel training; rank and addresses are in the environment."""
+    """Wrap the job's model for data-parallel training; rank and addresses come from environment variables."""
     import torch.distributed
     from torch.nn.parallel import DistributedDataParallel
 

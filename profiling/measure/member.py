@@ -1,8 +1,8 @@
 """The process in which one member trains: `python -m profiling.measure.member`, driven by JSON lines.
 
-Commands come on stdin, replies go to the descriptor named in the first command line argument; stdout and stderr stay
-free for what models print. A reader thread takes the commands, so that "stop" and the end of the measuring process
-(end of file) are seen in the middle of a window without any call in the training loop.
+Commands arrive on stdin and replies go to the file descriptor given as the first argument, so that stdout and stderr
+stay free for what models print. A thread reads the commands: a `stop`, or end of file when the measuring process has
+exited, is noticed within a window without polling in the training loop.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from profiling.measure.clocks import clock_for
 
 
 class Member:
-    """State of one member; every `do_*` method carries out the command of that name and answers its reply."""
+    """State of one member; each `do_*` method executes the command of that name and returns its reply."""
 
     def __init__(self, replies: Any) -> None:
         self.replies = replies
@@ -48,13 +48,13 @@ class Member:
         return facts
 
     def do_warm(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Train until two successive blocks of steps take equally long, or until the time is over."""
+        """Train until two successive blocks of steps take about equally long, or the time limit is reached."""
         from statistics import median
 
         block, limit = command["block_steps"], time.monotonic() + command["max_s"]
         previous: float | None = None
         steps = 0
-        # One step builds lazily what later steps use (optimiser state, workspaces): no part of a block.
+        # The first step allocates optimiser state and workspaces, so it is not timed.
         self._block(1)
         while True:
             durations = self._block(block)
@@ -75,7 +75,7 @@ class Member:
         return [b - a for a, b in pairwise(boundaries)]
 
     def do_phase(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Train from the given moment until told to stop; say so once the window and the steps are enough."""
+        """Train from `start_s` until told to stop; report `enough` once the window and the steps are complete."""
         clock = clock_for(self.device)
         self._reset_peak()
         time.sleep(max(0.0, command["start_s"] - time.monotonic()))
@@ -93,7 +93,7 @@ class Member:
         return {"boundaries": boundaries, "cpu_s": time.process_time() - cpu_start, **self._usage()}
 
     def do_steps(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Take a fixed number of steps, as ranks of one job have to; `without_sync` leaves the all-reduce out."""
+        """Take a fixed number of steps, as the ranks of a job must; `without_sync` skips the all-reduce."""
         from contextlib import nullcontext
 
         clock = clock_for(self.device)
@@ -105,7 +105,7 @@ class Member:
         return {"boundaries": clock.finish(), **self._usage()}
 
     def do_operators(self, command: dict[str, Any]) -> dict[str, Any]:
-        """Time per module and operator kind by torch.profiler."""
+        """Time per module and operator kind, from torch.profiler."""
         from profiling.measure.operator_times import profile_operators
 
         return {"operators": profile_operators(self.job, self.device, command["steps"])}
@@ -129,7 +129,7 @@ class Member:
 
 
 def pin(core: int) -> None:
-    """Keep every thread of this process on one core; threads that come later inherit it."""
+    """Pin every thread of this process to one core; threads started later inherit this."""
     if not hasattr(os, "sched_setaffinity"):
         return
     for task in os.listdir("/proc/self/task"):
@@ -140,7 +140,7 @@ def pin(core: int) -> None:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory ran out, on either device."""
+    """Whether an error reports that memory ran out, on the CPU or the GPU."""
     text = str(error).lower()
     return (
         isinstance(error, MemoryError)
@@ -148,7 +148,7 @@ def is_out_of_memory(error: BaseException) -> bool:
         or "out of memory" in text
         or "can't allocate memory" in text
         or "not enough memory" in text
-        # cuBLAS and cuDNN say it in their own way
+        # cuBLAS and cuDNN
         or "status_alloc_failed" in text
     )
 
@@ -159,7 +159,7 @@ def main() -> None:
     commands: queue.Queue[dict[str, Any]] = queue.Queue()
 
     def read() -> None:
-        # os.read and not sys.stdin, whose lock a forked loader process would inherit held, and wait for forever
+        # os.read, because a forked loader process would inherit the lock of sys.stdin while held, and deadlock.
         rest = b""
         while chunk := os.read(0, 1 << 16):
             *lines, rest = (rest + chunk).split(b"\n")
@@ -168,10 +168,10 @@ def main() -> None:
                 if command["do"] == "stop":
                     member.stop.set()
                 else:
-                    # cleared here and not where the command is carried out: a stop may follow on its heels
+                    # Cleared here, because a stop may arrive before the command is executed.
                     member.stop.clear()
                     commands.put(command)
-        # End of file: the measuring process is done or gone. Do not train on alone.
+        # End of file: the measuring process has exited, so stop training.
         os._exit(0)
 
     threading.Thread(target=read, daemon=True).start()

@@ -1,4 +1,4 @@
-"""Starts and stops the MPS control daemon for one run, in folders of its own."""
+"""Starts and stops an MPS control daemon for one run, with its own pipe and log folders."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import tempfile
 import time
 from pathlib import Path
 
-# The least that is a client of MPS: a primary context by the driver's own library, without the seconds torch takes.
+# A minimal MPS client: retains a primary context through the driver library, without importing torch.
 CLIENT = """
 import ctypes, sys
 cuda = ctypes.CDLL("libcuda.so.1")
@@ -27,11 +27,11 @@ for name, arguments in (
 
 
 class MpsDaemon:
-    """Starts `nvidia-cuda-mps-control -d` when it can be started.
+    """A context manager that starts `nvidia-cuda-mps-control -d` if possible, and stops it.
 
     Attributes:
         environment: variables for the clients; empty if MPS is not in force.
-        note: why it is not.
+        note: why MPS is not in force; empty if it is.
     """
 
     def __init__(self) -> None:
@@ -51,7 +51,7 @@ class MpsDaemon:
         }
         for path in self._variables.values():
             Path(path).mkdir()
-        # To a file and not to a pipe: a daemon that keeps the descriptor open would block a reader forever.
+        # A file, because the daemon may keep the descriptor open, and reading a pipe would then block forever.
         with tempfile.TemporaryFile("w+") as output:
             try:
                 status = subprocess.run(
@@ -82,8 +82,8 @@ class MpsDaemon:
     def _client_error(self) -> str:
         """Why a process cannot use the GPU through this daemon; empty if it can.
 
-        The daemon starts its server at the first client only, and that may fail for want of a privilege. Asked by a
-        process that makes a CUDA context and ends, so that members do not die of it.
+        The daemon starts its server only when the first client connects, and may lack a privilege for that. A short
+        process that creates a CUDA context tests this first, so that no member fails.
         """
         try:
             done = subprocess.run(
@@ -104,13 +104,13 @@ class MpsDaemon:
     def __exit__(self, *_: object) -> None:
         if self.environment:
             self._control("quit")
-            # the daemon lets go of its pipes a moment after it answers
+            # The daemon closes its pipes shortly after it has replied.
             time.sleep(0.2)
         if hasattr(self, "_folder"):
             shutil.rmtree(self._folder, ignore_errors=True)
 
     def servers(self) -> list[int]:
-        """Process ids of running MPS servers: proof that clients went through MPS."""
+        """Process ids of running MPS servers, of which there is one only if clients use MPS."""
         answer = self._control("get_server_list") if self.environment else ""
         return [int(word) for word in answer.split() if word.isdigit()]
 

@@ -12,7 +12,7 @@ from typing import Any
 from profiling.devices.visible import visible_handle
 from profiling.measure.dcgm import DcgmCounters
 
-# NVML bit: short name. Idle and "application clocks" are states and not throttling.
+# Name of each NVML bit that means throttling; idle and application clocks do not.
 THROTTLE_REASONS = {
     0x4: "sw-power-cap",
     0x8: "hw-slowdown",
@@ -20,7 +20,7 @@ THROTTLE_REASONS = {
     0x40: "hw-thermal",
     0x80: "hw-power-brake",
 }
-# GPU performance metrics of NVML (Hopper and later): the same counters that DCGM calls profiling fields.
+# NVML's GPU performance metrics (GPM, from Hopper on): the counters that DCGM calls profiling fields.
 GPM_METRICS = {
     "sm_active_ratio": "NVML_GPM_METRIC_SM_UTIL",
     "sm_occupancy_ratio": "NVML_GPM_METRIC_SM_OCCUPANCY",
@@ -31,14 +31,16 @@ GPM_METRICS = {
 
 @dataclass
 class DeviceUsage:
-    """Means (memory: maximum) over the samples of one window; None where NVML does not say.
+    """Means over the samples of one window (for memory, the maximum); None if NVML has no reading.
 
     Attributes:
-        utilization_ratio: share of time in which a kernel ran; memory_bandwidth_ratio: in which memory was busy.
-        memory_bytes: of the whole device. process_memory_bytes: per process id.
-        throttle_reasons: names of all reasons seen.
-        counters: profiling counters where the GPU and the privileges allow them; `counters_source` is `dcgm` or
-            `nvml-gpm` (Hopper and later).
+        utilization_ratio: share of time in which a kernel ran.
+        memory_bandwidth_ratio: share of time in which device memory was read or written.
+        memory_bytes: used on the whole device.
+        process_memory_bytes: used by each process id.
+        throttle_reasons: all reasons seen.
+        counters: profiling counters, if the GPU has them and privileges allow.
+        counters_source: `dcgm` or `nvml-gpm` (from Hopper on); empty without counters.
     """
 
     samples: int = 0
@@ -57,9 +59,9 @@ class DeviceUsage:
 
 
 class NvmlSampler:
-    """Samples the GPU that CUDA sees first, in a thread between `begin` and `end`.
+    """Samples the first GPU that CUDA sees, in a thread between `begin` and `end`.
 
-    Without NVML every window is empty and `notes` says why.
+    Without NVML every window is empty, and `notes` states why.
     """
 
     def __init__(self, interval_s: float = 0.05) -> None:
@@ -74,12 +76,12 @@ class NvmlSampler:
             pynvml.nvmlInit()
             self._nvml = pynvml
             self._handle = visible_handle(pynvml)
-        except Exception as error:  # missing library, driver or GPU: NVML's own classes, or ImportError
+        except Exception as error:  # no library, driver or GPU: an NVML error or ImportError
             self._nvml = None
             self._notes.append(f"no device samples: NVML {type(error).__name__}")
             return
         n, handle = self._nvml, self._handle
-        # Ways to read one thing, the current one first: drivers and bindings drop old names and lack new ones.
+        # Functions for each reading, newest first, because drivers and bindings drop old ones and lack new ones.
         self._readers: dict[str, list[Callable[[], Any]]] = {
             "rates": [lambda: n.nvmlDeviceGetUtilizationRates(handle)],
             "memory": [lambda: n.nvmlDeviceGetMemoryInfo(handle).used],
@@ -99,7 +101,7 @@ class NvmlSampler:
                 lambda: n.nvmlDeviceGetCurrentClocksThrottleReasons(handle),
             ],
         }
-        # A PCIe reading blocks for 20 ms per direction: two of them per window, not per sample.
+        # A PCIe reading blocks for 20 ms per direction, so it is taken once per window, not per sample.
         self._pcie = {
             "pcie_receive_bytes_per_s": n.NVML_PCIE_UTIL_RX_BYTES,
             "pcie_send_bytes_per_s": n.NVML_PCIE_UTIL_TX_BYTES,
@@ -111,14 +113,14 @@ class NvmlSampler:
 
     @property
     def notes(self) -> list[str]:
-        """Missing readings with reasons. Missing DCGM counters matter only if NVML has none either."""
+        """Missing readings, with reasons; missing DCGM counters only if NVML has none either."""
         told = list(self._notes)
         if self._dcgm is not None and self._dcgm.note and self._no_gpm:
             told.append(self._dcgm.note)
         return told
 
     def used_bytes(self) -> float | None:
-        """Device memory in use now, by everyone."""
+        """Device memory that all processes use now; None if it cannot be read."""
         if self._nvml is None:
             return None
         value = self._read("memory")
@@ -190,7 +192,7 @@ class NvmlSampler:
                 self._add(name, float(value))
         for process in [*(self._read("processes") or ()), *(self._read("MPS processes") or ())]:
             used = process.usedGpuMemory or 0
-            # "not available" is all ones where the driver hides it (containers, WSL)
+            # All bits are set if the driver hides the value (in containers and WSL).
             if 0 < used < 1 << 60:
                 self._processes[process.pid] = max(self._processes.get(process.pid, 0.0), float(used))
         reasons = self._read("throttle") or 0
@@ -199,7 +201,7 @@ class NvmlSampler:
     def _sample_pcie(self) -> None:
         for name, counter in self._pcie.items():
             try:
-                # NVML answers KB/s
+                # NVML returns KB/s.
                 self._add(name, self._nvml.nvmlDeviceGetPcieThroughput(self._handle, counter) * 1e3)
             except Exception as error:
                 self._note("PCIe traffic", error)
@@ -208,10 +210,10 @@ class NvmlSampler:
         self._series.setdefault(name, []).append(value)
 
     def _read(self, name: str) -> Any:
-        """One reading, by the first way that works; None where none does, which is noted once and not tried again.
+        """One reading, by the first function that works; None if none does, which is noted once and not retried.
 
-        Any exception means that there is no reading: NVML's own, one of its bindings for a driver that is older than
-        they are (which is no NVMLError), or a name that the bindings do not have.
+        Any exception counts as no reading: an NVML error, an error that the bindings raise for an older driver (not
+        an `NVMLError`), or a function that the bindings lack.
         """
         ways = self._readers.get(name)
         while ways:
@@ -266,7 +268,7 @@ class NvmlSampler:
             for i, (name, _) in enumerate(wanted):
                 if request.metrics[i].nvmlReturn == 0:
                     shares[name] = request.metrics[i].value / 100
-        except Exception as error:  # a privilege that the container does not have
+        except Exception as error:  # for example, the container lacks the privilege
             self._without_gpm(error)
         finally:
             self._free(before, after)

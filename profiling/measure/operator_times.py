@@ -1,6 +1,6 @@
 """Forward and backward time by module and operator kind, from torch.profiler.
 
-Imported by the member's process only, hence torch at the top.
+Only the member's process imports this module, so torch is imported at the top.
 """
 
 from __future__ import annotations
@@ -25,26 +25,34 @@ _BACKWARD = "autograd::engine::evaluate_function: "
 def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
     """Time every operator of `steps` training steps.
 
-    A forward operator belongs to the innermost module that ran it, a backward operator to the forward operator whose
-    autograd node it is (they share a sequence number). Times are self times: nothing is counted twice. On the CPU the
-    profiler itself takes microseconds per operator; all times are scaled so that a step takes what it takes without.
+    A forward operator belongs to the innermost module that ran it, a backward operator to the forward operator with
+    the same autograd sequence number. Times are self times, so nothing is counted twice. On the CPU the profiler
+    itself takes microseconds per operator, so all times are scaled to the step time without it.
+
+    Args:
+        job: training job on `device`.
+        device: `cpu` or `cuda`.
+        steps: number of steps to profile; as many are timed without the profiler.
 
     Returns:
-        `rows`: module path, kind, forward_s and backward_s per step; `optimizer_s`, `step_time_s`, and
-        `profiler_scale`.
+        `rows` (module path, kind, `forward_s` and `backward_s` per step), `optimizer_s`, `step_time_s`, and
+        `profiler_scale`, the factor applied to all times.
+
+    Raises:
+        UnavailableError: the profiler recorded no kernel on the GPU.
     """
     plain_s = _timed(job, device, steps)
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device == "cuda" else [])]
     with _module_ranges(job.model), profile(activities=activities, acc_events=True) as recording:
         profiled_s = _timed(job, device, steps)
-    # kernels are events of their own too; their time is already with the operator that launched them
+    # Kernels are also separate events, but their time already counts for the operator that launched them.
     events = [e for e in recording.events() or [] if e.device_type == DeviceType.CPU]
     on_device = device == "cuda"
 
     def self_time_s(event: Any) -> float:
         if not on_device:
             return float(event.self_cpu_time_total) * 1e-6
-        # A range (the optimiser's, a module's) appears on the device too, as one "kernel" of the range's own name.
+        # A range (of the optimiser or a module) also appears on the device, as a "kernel" with the range's name.
         return sum(float(k.duration) for k in event.kernels if k.name != event.name) * 1e-6
 
     if on_device and not any(self_time_s(event) > 0 for event in events):
@@ -59,7 +67,7 @@ def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
     for event in ordered:
         lineage = list(_lineage(event))
         if event.sequence_nr >= 0 and event.name.startswith("aten::") and not _backward_root(lineage):
-            # nested operators share the number; the outermost comes first
+            # Nested operators share the number, and the outermost comes first.
             places.setdefault(event.sequence_nr, _place(lineage))
 
     forward: dict[tuple[str, str], float] = defaultdict(float)
@@ -76,7 +84,7 @@ def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
         elif root is not None:
             inner = _place(lineage)
             number = next((e.sequence_nr for e in lineage if e.sequence_nr >= 0), -1)
-            # a checkpointed block runs its modules again within the backward pass: their path is at hand
+            # A checkpointed block reruns its modules within the backward pass, so their path is known.
             backward[inner if inner[0] else places.get(number, ("", "other"))] += seconds
         else:
             forward[_place(lineage)] += seconds
@@ -111,7 +119,7 @@ def _timed(job: Any, device: str, steps: int) -> float:
 
 @contextmanager
 def _module_ranges(model: torch.nn.Module) -> Iterator[None]:
-    """Name the running module in the profile."""
+    """Mark the running module in the profile, by ranges with its name."""
     open_ranges: list[Any] = []
     handles = []
 

@@ -1,4 +1,4 @@
-"""Measured operator times on the nodes of the computation graph, as our graph and as PipeDream's `graph.txt`."""
+"""Assigns measured operator times to graph nodes, and writes them as JSON and as PipeDream's `graph.txt`."""
 
 from __future__ import annotations
 
@@ -12,14 +12,15 @@ from profiling.files import write_json, write_whole
 from profiling.graph import ComputationGraph, Operator
 from profiling.workload import Workload
 
-# FLOPs that take as long as one byte of traffic: only shares a module's time between its own operators.
+# FLOPs that take as long as one byte of traffic; used only to divide a module's time among its operators.
 _FLOPS_PER_BYTE = 10.0
 
 
 def own_graph(workload: Workload) -> dict[str, Any] | None:
-    """The graph of a factory's job, to be kept with its operator times: its code may change, or not be where they are exported.
+    """The graph of a factory's job, to be stored with its operator times; None for a zoo model.
 
-    None for a model of the zoo. This runs the user's code.
+    It is stored because the factory's code may change, or be missing where the times are exported. This runs the
+    user's code.
 
     Raises:
         InputError: the job cannot be captured.
@@ -32,13 +33,13 @@ def own_graph(workload: Workload) -> dict[str, Any] | None:
 
 
 def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | None:
-    """Put the times of an `operators` record on the nodes of its graph and write `NAME.json` and `NAME.graph.txt`.
+    """Assign the times of an `operators` record to the nodes of its graph; write `NAME.json` and `NAME.graph.txt`.
 
-    `record["nodes"]` becomes one row per node (for the `graphs` table). A record without times is left alone, and so is that of
-    a factory without its graph: none is imported for a record that was read.
+    `record["nodes"]` is set to one row per node, for the `graphs` table. Nothing happens if the record has no times,
+    or is of a factory but lacks the graph: code that a record names is never imported.
 
     Returns:
-        what was written to the JSON file.
+        The contents of the JSON file; None if nothing was written.
     """
     workload = Workload.parse(record["members"][0]["workload"])
     own = record.get("graph")
@@ -70,11 +71,18 @@ def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | N
 def times_per_node(
     graph: ComputationGraph, rows: Sequence[dict[str, Any]]
 ) -> tuple[list[float], list[float]]:
-    """Share measured times (module, kind, forward_s, backward_s) out over the nodes of `graph`, in seconds.
+    """Divide measured times among the nodes of `graph`; the sums are preserved.
 
-    A row goes to the nodes of its module and kind; where the graph has no such kind in that module (it names a fused
-    operator otherwise), to all nodes of the module; where it has no such module, to those of the nearest module around
-    it. Among several nodes it is shared by their FLOPs and bytes. No time is lost: the sums stay.
+    A row goes to the nodes of its module and kind. If that module has none of this kind (a fused operator may have
+    another name), it goes to all nodes of the module; if there is no such module, to those of the nearest enclosing
+    one. Among several nodes it is divided in proportion to their FLOPs and bytes.
+
+    Args:
+        graph: N nodes.
+        rows: `module`, `kind`, `forward_s` and `backward_s` of each.
+
+    Returns:
+        [N] forward and [N] backward seconds.
     """
     exact: dict[tuple[str, str], list[int]] = defaultdict(list)
     subtree: dict[str, list[int]] = defaultdict(list)
@@ -119,7 +127,7 @@ def _backward_weight(op: Operator) -> float:
 def node_rows(
     graph: ComputationGraph, forward: Sequence[float], backward: Sequence[float]
 ) -> list[dict[str, Any]]:
-    """One row per node of the `graphs` table; times and sizes are of all executions of a folded node."""
+    """Rows of the `graphs` table, one per node; times and sizes cover all executions of a folded node."""
     inputs: dict[int, list[str]] = defaultdict(list)
     for edge in graph.edges:
         inputs[edge.target].append(graph.operators[edge.source].name)

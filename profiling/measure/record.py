@@ -1,4 +1,4 @@
-"""What the records of all kinds of runs have in common."""
+"""Parts that the records of all kinds of runs have in common."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling.measure.statistics import summarize
 
 
 def new_record(request: RunRequest, settings: MeasureSettings, device_name: str) -> dict[str, Any]:
-    """The record of a run that begins now, without results."""
+    """The record of a run that starts now, without results."""
     return {
         "version": 1,
         "id": request.run_id(settings),
@@ -26,7 +26,7 @@ def new_record(request: RunRequest, settings: MeasureSettings, device_name: str)
 
 
 def member_entry(member: MemberProcess) -> dict[str, Any]:
-    """A member's entry without figures: the job, its outcome, and what it reported when it was built."""
+    """A member's entry without measurements: the job, its outcome, and the properties reported when it was built."""
     workload = member.workload
     return {
         "workload": str(workload.without_solo()),
@@ -41,7 +41,12 @@ def member_entry(member: MemberProcess) -> dict[str, Any]:
 
 
 def solo_figures(step_times_s: Sequence[float], stable_ratio: float) -> dict[str, Any]:
-    """A member's figures alone, from its step time in each repeat (at least one)."""
+    """Solo step time of a member and its spread.
+
+    Args:
+        step_times_s: one per repeat, at least one.
+        stable_ratio: largest spread that counts as stable.
+    """
     solo = summarize(step_times_s, stable_ratio)
     return {
         "solo_step_time_s": solo.median,

@@ -25,9 +25,9 @@ class RunRequest:
         workloads: the members.
         device: `cpu` or `cuda`.
         sharing: requested sharing mode; the record states the one in force.
-        cached_activations: (freezing) the frozen layers' outputs come from a cache instead of being computed.
+        cached_activations: (freezing) outputs of the frozen layers come from a cache.
         processes: (ddp) GPUs, one process each.
-        rewrapped: (ddp) wrap after freezing, so that frozen parameters are not reduced; else wrap before.
+        rewrapped: (ddp) wrap after freezing, so that frozen gradients are not all-reduced; otherwise before.
     """
 
     kind: str
@@ -65,7 +65,7 @@ class RunRequest:
             raise InputError("processes is out of range", expected="1, or more for ddp", got=self.processes)
 
     def run_id(self, settings: MeasureSettings) -> str:
-        """Twelve hexadecimal digits over what is measured and how: equal requests under equal settings, equal names."""
+        """Twelve hexadecimal digits: a hash of the request and the settings that affect results."""
         body = json.dumps(self.to_mapping() | settings.deciding(), sort_keys=True)
         return hashlib.sha256(body.encode()).hexdigest()[:12]
 

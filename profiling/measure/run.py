@@ -28,15 +28,22 @@ def measure(
 ) -> dict[str, Any]:
     """Measure the jobs of `request`.
 
-    Alone and together are windows of the same processes, in turn: in every repeat each member of a set first runs
-    alone with the others paused, then all run. A ratio is taken within its repeat, so that what drifts between
-    repeats (clocks, neighbours on the machine) cancels.
+    The same processes are measured alone and together: in every repeat, each member first runs alone while the
+    others are paused, then all run. Ratios are taken within a repeat, so that drift between repeats (clocks, other
+    load on the machine) cancels.
+
+    Args:
+        request: what to measure.
+        settings: windows, repeats and limits.
+        progress: called with a short text at each stage.
 
     Returns:
-        The record (see docs/measuring.md): JSON-able, one entry per member; under MIG an entry's `device` is its slice. A member that ran out of memory or died
-        has that as its `outcome`; the others keep what was measured while all lived.
+        The record (see docs/measuring.md): JSON-serialisable, with one entry per member. Under MIG, an entry's
+        `device` is its slice. The `outcome` of a member states whether it ran out of memory or died; the others keep
+        what was measured while all were alive.
 
     Raises:
+        InputError: this process may not use the configured CPU core.
         UnavailableError: no such device, or MPS cannot enforce the requested SM shares.
     """
     settings = settings or MeasureSettings()
@@ -83,7 +90,7 @@ def measure(
 
 
 def pinned_core(settings: MeasureSettings) -> int | None:
-    """The core that members share: the last one allowed, which the system itself uses least.
+    """The core that members share: the configured one, or the last allowed one, which the system uses least.
 
     Raises:
         InputError: this process may not use the configured core.
@@ -112,11 +119,11 @@ def _warm_all(session: Session, record: dict[str, Any], progress: Progress) -> N
 
 
 class _Windows:
-    """Measures windows of a session, again if others used the core meanwhile.
+    """Measures windows of a session, and repeats those in which other processes used the core.
 
     Attributes:
-        disturbed: windows that others disturbed.
-        kept_disturbed: those of them that were kept, because no retry was left.
+        disturbed: number of disturbed windows.
+        kept_disturbed: number of these that were kept, because no retry was left.
     """
 
     def __init__(self, session: Session, settings: MeasureSettings, meter: UsageMeter) -> None:
@@ -124,7 +131,10 @@ class _Windows:
         self.disturbed = self.kept_disturbed = 0
 
     def measure(self, kind: str, members: Sequence[int], length_s: float) -> list[Window] | None:
-        """The whole steps of each of `members`, `alone` or `together`; None if one died or has none."""
+        """The whole steps of each of `members` in one window of kind `alone` or `together`.
+
+        None if a member died or completed no step.
+        """
         for attempt in range(self._settings.retries + 1):
             self._meter.begin()
             answers = self._session.phase(members, length_s)
@@ -146,7 +156,7 @@ class _Windows:
 def _windows(
     session: Session, settings: MeasureSettings, meter: UsageMeter, record: dict[str, Any], progress: Progress
 ) -> None:
-    """Fill in the repeats and every member's figures."""
+    """Measure all repeats, and add them and every member's results to the record."""
     everyone = range(len(session.members))
     together = len(everyone) > 1
     windows = _Windows(session, settings, meter)
@@ -176,8 +186,7 @@ def _windows(
 
 
 def _repeat(session: Session, settings: MeasureSettings, windows: _Windows) -> dict[str, Any] | None:
-    """Every member alone, then all together; None if a window is incomplete, because ratios are taken within a
-    repeat."""
+    """Each member alone, then all together; None if any window failed, because ratios need a whole repeat."""
     everyone = range(len(session.members))
     together = len(everyone) > 1
     alone: list[Window] = []
@@ -196,7 +205,7 @@ def _repeat(session: Session, settings: MeasureSettings, windows: _Windows) -> d
 
 
 def _rounded(window: Window) -> list[float]:
-    """steps, step_time_s, median and MAD of single steps."""
+    """Number of steps, mean step time, and median and MAD of single steps, in seconds."""
     return [
         window.steps,
         *(round(v, 9) for v in (window.step_time_s, window.step_median_s, window.step_mad_s)),
@@ -236,7 +245,7 @@ def _operators(session: Session, record: dict[str, Any]) -> None:
         return
     try:
         graph = own_graph(member.workload)
-    except InputError as error:  # keep the measurements
+    except InputError as error:  # keep the times
         record["notes"].append(f"operator times could not be matched to a graph: {error}")
     else:
         record |= {"graph": graph} if graph else {}

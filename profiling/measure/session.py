@@ -1,4 +1,4 @@
-"""The members of one set as processes: started together, warmed up, and run in phases."""
+"""Runs the members of a set in processes: starts them together, warms them up, and runs phases."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from typing import Any
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
 
-# Time from the command to the synchronised start: longer than a command takes to reach every member.
+# From the command to the common start; longer than a command takes to reach every member.
 START_DELAY_S = 0.03
 _SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
@@ -46,16 +46,16 @@ class MemberProcess:
 
 
 class Session:
-    """A context for the members' processes. A member that dies is labelled, and the others continue.
+    """A context manager for the members' processes. If one dies, its outcome says why, and the others continue.
 
     Args:
         workloads: the members.
         device: `cpu` or `cuda`.
         settings: windows and limits.
-        core: CPU core to pin members to; None leaves them where the system puts them.
-        environments: variables for each member (MPS pipes, a MIG slice).
-        cached_activations: run the frozen prefix from a cache.
-        distributed: members are ranks of one job, wrapped after freezing (`rewrapped`) or `wrapped-before`.
+        core: CPU core to pin members to; None does not pin.
+        environments: environment variables of each member (MPS pipes, a MIG slice).
+        cached_activations: take the output of the frozen prefix from a cache.
+        distributed: if not empty, members are ranks of one job: `rewrapped` after freezing, or `wrapped-before`.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Session:
             "host_input": settings.host_input,
             "loader_processes": settings.loader_processes,
         }
-        # All at once and not yet pinned: importing torch takes longer than many a window.
+        # All at once and not yet pinned, because importing torch takes longer than most windows.
         answers = self._ask(
             {
                 i: {**build, "workload": str(m.workload.without_solo()), "seed": settings.seed + i}
@@ -98,7 +98,7 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         for member in self.members:
-            # A member that reads end of file leaves at once; one that hangs in a step is killed.
+            # A member exits at end of file; one that hangs in a step is killed.
             with contextlib.suppress(OSError):
                 member.process.stdin.close()  # type: ignore[union-attr]
         for member in self.members:
@@ -127,19 +127,23 @@ class Session:
         )
 
     def ask(self, index: int, **command: Any) -> dict[str, Any] | None:
-        """Send one member one command; its reply, or None when it died."""
+        """Send a command to one member. Returns its reply, or None if it died."""
         return self._ask({index: command}).get(index)
 
     def ask_all(self, **command: Any) -> dict[int, dict[str, Any]]:
-        """Send every member the same command at once; the replies of those that lived."""
+        """Send a command to all members at once. Returns the replies of those that survived, by member."""
         return self._ask(dict.fromkeys(range(len(self.members)), command))
 
     def phase(self, active: Sequence[int], window_s: float) -> dict[int, dict[str, Any]]:
-        """Train `active` members from one moment on until each has its window and its steps.
+        """Train the `active` members from a common start until each has its window and its steps.
+
+        Args:
+            active: numbers of the members; the others stay paused.
+            window_s: minimum length in seconds.
 
         Returns:
-            Reply of every member that lived through it: `boundaries` in seconds of the machine's monotonic clock,
-            `cpu_s`, `rss_bytes`, and on CUDA `allocated_bytes` and `reserved_bytes`.
+            Replies of the members that survived, by member: `boundaries` in seconds of the monotonic clock, `cpu_s`,
+            `rss_bytes`, and on CUDA `allocated_bytes` and `reserved_bytes`.
         """
         command = {
             "do": "phase",
@@ -149,16 +153,16 @@ class Session:
         }
         return self._ask(dict.fromkeys(active, command), stop_when_enough=True)
 
-    # -- the wire --------------------------------------------------------------------------------------------------
+    # -- messages --------------------------------------------------------------------------------------------------
 
     def _spawn(self, workload: Workload, device: str, environment: dict[str, str]) -> MemberProcess:
         read, write = os.pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 closed with the session
         variables = {
             **os.environ,
-            # the members import what this process imports, wherever it was started
+            # Members must find the modules that this process can import.
             "PYTHONPATH": os.pathsep.join(dict.fromkeys([*filter(None, sys.path), os.getcwd()])),
-            # indices in NVML's order, so that the GPU that is sampled is the one that is used
+            # Indices in NVML's order, so that the sampled GPU is the one in use.
             **(_SINGLE_THREAD if device == "cpu" else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
             **environment,
         }
@@ -179,7 +183,7 @@ class Session:
 
     def _send(self, index: int, command: dict[str, Any]) -> None:
         stream = self.members[index].process.stdin
-        # A member that is gone takes no command; the end of its replies says why.
+        # If the member has died, the end of its replies will tell.
         with contextlib.suppress(OSError):
             stream.write(json.dumps(command).encode() + b"\n")  # type: ignore[union-attr]
             stream.flush()  # type: ignore[union-attr]
@@ -187,7 +191,7 @@ class Session:
     def _ask(
         self, commands: dict[int, dict[str, Any]], stop_when_enough: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """Send commands and wait for every reply, or for the end of those that die."""
+        """Send commands, and wait until every member has replied or died."""
         by_descriptor = {m.replies.fileno(): i for i, m in enumerate(self.members)}
         waiting = {i for i in commands if self.members[i].alive}
         for i in sorted(waiting):
@@ -211,14 +215,14 @@ class Session:
                         self._lost(index, message["outcome"], message["message"])
                 if not self.members[index].alive:
                     waiting.discard(index)
-            # With a dead member there is no common window, so end the phase for the others too.
+            # Without one member there is no common window, so the phase ends for the others too.
             dead = any(not self.members[i].alive for i in commands)
             if stop_when_enough and not stopped and waiting and (waiting <= enough or dead):
                 for i in waiting:
                     self._send(i, {"do": "stop"})
                 stopped = True
             if time.monotonic() - heard > self.settings.timeout_s:
-                # A member with enough steps only waits for the others, until it is stopped.
+                # A member with enough steps is only waiting to be stopped.
                 silent = waiting if stopped else waiting - enough
                 for i in sorted(silent):
                     self.members[i].process.kill()

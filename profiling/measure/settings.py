@@ -15,24 +15,25 @@ class MeasureSettings:
     """Windows, repeats and tolerances of one measurement.
 
     Attributes:
-        repeats: number of times that the windows are measured; medians are taken over them.
-        window_s: least length of a window in which all members run.
-        alone_window_s: least length of a window in which one member runs and the others are paused.
-        min_steps: least number of steps of every member in a window.
-        settle_tolerance: warm-up ends when the medians of two successive blocks of steps differ by less than this.
-        warmup_block_steps: steps in such a block.
-        max_warmup_s: warm-up ends after this time even if step time has not settled.
-        stable_ratio: spread (scaled MAD / median over repeats) up to which a figure counts as stable.
-        least_cpu_ratio: (CPU) a window in which the members together got less of the core than this was disturbed by
-            someone else and is measured again.
-        retries: times that one window is measured again for that.
+        repeats: how often the windows are measured; results are medians over the repeats.
+        window_s: minimum length of a window in which all members run.
+        alone_window_s: minimum length of a window in which one member runs and the others are paused.
+        min_steps: minimum number of steps of every member in a window.
+        settle_tolerance: warm-up ends when the medians of two successive blocks of steps differ by less than this
+            ratio.
+        warmup_block_steps: steps per block.
+        max_warmup_s: warm-up ends after this time even if the step time has not settled.
+        stable_ratio: largest spread (scaled MAD / median over the repeats) that counts as stable.
+        least_cpu_ratio: (CPU) smallest share of the core that the members must get together in a window; otherwise
+            another process disturbed it, and it is repeated.
+        retries: how often a disturbed window is repeated.
         host_input: `resident` trains on one batch that stays on the device; `loader` fetches every batch from a
             loader process and copies it to the device.
-        loader_processes: processes of that loader.
+        loader_processes: number of loader processes.
         sample_interval_s: time between two NVML samples.
-        timeout_s: a member without response for this long is considered dead.
-        core: the CPU core that members are pinned to on `cpu`; None takes the last one allowed.
-        seed: seed of every member's weights and data.
+        timeout_s: a member that does not respond for this long is killed.
+        core: (CPU) core that members are pinned to; None: the last one allowed.
+        seed: seed of the first member's weights and data; each further member adds 1.
     """
 
     repeats: int = 5
@@ -79,9 +80,9 @@ class MeasureSettings:
         return asdict(self)
 
     def deciding(self) -> dict[str, Any]:
-        """Non-default settings that affect results, so that a setting added later changes no run's name."""
+        """Settings that affect results and differ from the defaults, so that adding a setting changes no run id."""
         given = {f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default}
-        # Timeouts and the core depend on the machine.
+        # The timeout and the core depend on the machine, not on what is measured.
         return {name: value for name, value in given.items() if name not in ("timeout_s", "core")}
 
     @classmethod

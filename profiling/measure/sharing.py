@@ -17,12 +17,12 @@ class Sharing:
     """The sharing mode in force, and its settings for the members.
 
     Attributes:
-        mode: in force: `time-slice`, `mps` or `mig`.
-        environments: variables of each member's process.
+        mode: the mode in force: `time-slice`, `mps` or `mig`.
+        environments: environment variables of each member.
         notes: why the mode differs from the requested one.
-        daemon: that of MPS, where it runs.
-        slices: MIG profile of each member's slice (`3g.20gb`); empty where members share the GPU.
-        limited: whether some member has an SM share, which only MPS enforces.
+        daemon: the MPS daemon, if it runs.
+        slices: MIG profile of each member's slice (`3g.20gb`); empty without MIG.
+        limited: whether a member has an SM share below 1, which only MPS enforces.
     """
 
     mode: str
@@ -33,10 +33,10 @@ class Sharing:
     limited: bool = False
 
     def confirm(self) -> None:
-        """Called while members run: MPS counts as in force only if a server has clients.
+        """Check, while members run, that an MPS server has clients; otherwise fall back to time slicing.
 
         Raises:
-            UnavailableError: it is not, and some member has an SM share.
+            UnavailableError: MPS is not in force, and a member has an SM share below 1.
         """
         if self.mode == "mps" and not self.daemon.servers():
             note = "MPS daemon runs, but no server has accepted the members"
@@ -54,13 +54,16 @@ def _no_shares(note: str) -> UnavailableError:
 def sharing_in_force(
     mode: str, device: str, members: int, sm_share_ratios: Sequence[float] = ()
 ) -> Iterator[Sharing]:
-    """Set up a sharing mode for `members` processes; falls back to time slicing, with a note, if that fails.
+    """Set up a sharing mode; falls back to time slicing, with a note, if it is not available.
 
     Args:
-        sm_share_ratios: of each member, where some have less than all SMs; only MPS enforces that.
+        mode: requested mode.
+        device: `cpu` or `cuda`.
+        members: number of processes.
+        sm_share_ratios: SM share of each member (0 to 1); empty if all have 1. Only MPS enforces shares.
 
     Raises:
-        UnavailableError: there are shares, but MPS does not start.
+        UnavailableError: a share is below 1, but MPS is not available.
     """
     shares = [*sm_share_ratios] or [1.0] * members
     limited = min(shares) < 1
@@ -99,25 +102,25 @@ def sharing_in_force(
 
 
 def _share_limit(share: float) -> dict[str, str]:
-    """The driver rounds the percentage up to whole multiprocessors."""
+    """Environment variable for an SM share; the driver rounds it up to whole multiprocessors."""
     return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * share:g}"} if share < 1 else {}
 
 
 @dataclass(frozen=True, slots=True)
 class MigSlice:
-    """One slice of a GPU as it is cut now: UUID for CUDA_VISIBLE_DEVICES, and profile (`3g.20gb`; empty: not told)."""
+    """A MIG slice that exists now: UUID for CUDA_VISIBLE_DEVICES, and profile (`3g.20gb`; empty if unknown)."""
 
     uuid: str
     profile: str = ""
 
 
 def mig_slices() -> list[MigSlice]:
-    """The MIG slices that the first visible GPU is cut into now; MIG is never switched on or off here."""
+    """Present MIG slices of the first visible GPU; empty if there are none. The MIG mode is never changed."""
     try:
         import pynvml as nvml
 
         nvml.nvmlInit()
-    except Exception:  # no library or no driver: then there are no slices
+    except Exception:  # no library or no driver, so no slices
         return []
     slices = []
     try:

@@ -1,4 +1,4 @@
-"""Robust figures from repeated windows."""
+"""Robust statistics of repeated windows."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
-# The MAD of a normal distribution times this is its standard deviation.
+# Standard deviation / MAD of a normal distribution.
 MAD_SCALE = 1.4826
 
 
@@ -19,8 +19,8 @@ class Summary:
     Attributes:
         median, mad: in the unit of the values.
         spread_ratio: 1.4826 mad / median; 0 for a single value.
-        verdict: `stable`, `noisy` (spread above the tolerance), `drifting` (the second half of the repeats is off the
-            first by more than twice the tolerance) or `single` (one repeat: no spread to judge by).
+        verdict: `stable`, `noisy` (spread above the tolerance), `drifting` (medians of the first and second half of
+            the repeats differ by more than twice the tolerance) or `single` (one repeat, so no spread is known).
     """
 
     median: float
@@ -35,7 +35,15 @@ def median_absolute_deviation(values: Sequence[float]) -> float:
 
 
 def summarize(values: Sequence[float], tolerance: float) -> Summary:
-    """Median, MAD and verdict of one figure over its repeats. Raises `ValueError` when there are none."""
+    """Summarise the values of all repeats.
+
+    Args:
+        values: one per repeat.
+        tolerance: largest spread ratio that counts as stable.
+
+    Raises:
+        ValueError: no values.
+    """
     middle, mad = median(values), median_absolute_deviation(values)
     spread = MAD_SCALE * mad / middle if middle else 0.0
     if len(values) == 1:
@@ -52,10 +60,10 @@ class Window:
     """Whole steps of one member within a window.
 
     Attributes:
-        steps: their number.
-        step_time_s: time from the first to the last boundary / steps: the inverse of throughput. The mean and not the
-            median, because under time-slicing a short step either runs at full speed or waits for whole slices.
-        step_median_s, step_mad_s: of the single steps.
+        steps: number of steps.
+        step_time_s: mean, the inverse of throughput. A median would mislead, because under time slicing a short step
+            either runs at full speed or waits for whole slices.
+        step_median_s, step_mad_s: median and MAD of single steps.
     """
 
     steps: int
@@ -65,13 +73,13 @@ class Window:
 
 
 def common_window(boundaries: Sequence[Sequence[float]]) -> tuple[float, float]:
-    """First and last moment at which every member ran. `boundaries` are the step ends in seconds, the start first."""
+    """Start and end (s) of the time in which every member ran; `boundaries` are each member's start and step ends."""
     return max(b[0] for b in boundaries), min(b[-1] for b in boundaries)
 
 
 def within(boundaries: Sequence[float], start: float, end: float) -> Window | None:
-    """The whole steps between `start` and `end`; None when there is not one."""
-    # A start of one's own that defines the window must not fall out of it by a rounding error.
+    """The whole steps between `start` and `end` (s); None if there are none."""
+    # Rounding must not exclude the boundary that defines the window.
     inside = [b for b in boundaries if start - 1e-9 <= b <= end + 1e-9]
     if len(inside) < 2:
         return None

@@ -1,4 +1,4 @@
-"""Converts records to tidy tables, with the same columns as every other source of measurements."""
+"""Converts records to tidy tables with the same columns as those of other sources."""
 
 from __future__ import annotations
 
@@ -52,8 +52,8 @@ _SET_FIGURES = ("memory_bytes", *SET_MEANS)
 
 
 def tables(records: Sequence[dict[str, Any]], campaign: str) -> dict[str, pd.DataFrame]:
-    """The tables that `records` fill: `workloads`, `solo`, `colocation`, `freezing`, `scaling`, `graphs` (each only if
-    it has rows), and `measurements`: every member of every run with all its figures, failed ones included."""
+    """Tables by name: `workloads`, `solo`, `colocation`, `freezing`, `scaling` and `graphs`, each only if it has
+    rows, and `measurements`, with all results of every member of every run, including failed ones."""
     import pandas as pd
 
     rows = {
@@ -73,10 +73,10 @@ def tables(records: Sequence[dict[str, Any]], campaign: str) -> dict[str, pd.Dat
 
 
 def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]:
-    """Records of earlier runs in `directory`, to be extended.
+    """Records of earlier runs in `directory`; empty if there are none.
 
     Raises:
-        InputError: it is of another campaign, or cannot be read.
+        InputError: they belong to another campaign, or cannot be read.
     """
     path = Path(directory) / _RECORDS
     if not path.exists():
@@ -94,8 +94,7 @@ def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]
 def write_tables(
     directory: Path | str, records: Sequence[dict[str, Any]], campaign: str, environment: dict[str, Any]
 ) -> dict[str, int]:
-    """Write every table as Parquet and the records as `measurements.json`; returns the number of rows of each
-    table."""
+    """Write every table as Parquet and the records as `measurements.json`. Returns the row count of each table."""
     counts = write_frames(Path(directory), tables(records, campaign))
     write_json(
         Path(directory) / _RECORDS,
@@ -110,7 +109,7 @@ def write_tables(
 
 
 def write_frames(directory: Path, frames: dict[str, pd.DataFrame]) -> dict[str, int]:
-    """Write each frame as `NAME.parquet` atomically; returns their row counts."""
+    """Write each frame atomically as `NAME.parquet`. Returns their row counts."""
     for name, frame in frames.items():
         buffer = io.BytesIO()
         frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
@@ -123,7 +122,7 @@ def _job(member: dict[str, Any]) -> dict[str, Any]:
 
 
 def _ok(record: dict[str, Any], *kinds: str) -> bool:
-    """Whether a run is of one of `kinds` and all its members lived."""
+    """Whether a run is of one of `kinds` and none of its members failed."""
     return record["request"]["kind"] in kinds and all(m["outcome"] == "ok" for m in record["members"])
 
 
@@ -141,12 +140,12 @@ def _workloads(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per device and workload: from its solo run, else the median of its times alone within sets."""
+    """One row per device and workload, from its solo run, or else medians over its solo windows within sets."""
     repeats: dict[tuple[str, str], list[dict[str, Any]]] = {}
     dedicated: set[tuple[str, str]] = set()
     for record in records:
         for member in record["members"]:
-            # Alone in a MIG slice: a figure of that slice, not of the card.
+            # A job alone in a MIG slice is measured on that slice, not on the card.
             key = (member.get("device", record["device"]), member["workload"])
             if member["outcome"] != "ok" or "solo_step_time_s" not in member:
                 continue
@@ -292,7 +291,7 @@ def _measurements(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             "disturbed_windows": record.get("disturbed_windows", 0),
             **{name: member.get(name) for name in _MEMBER_FIGURES},
             **{f"set_{name}": record.get("set", {}).get(name) for name in _SET_FIGURES},
-            # only where a profiler had counters: columns of their own, and none in campaigns without
+            # Only if a profiler had counters, so other campaigns lack these columns.
             **{f"counter_{k}": v for k, v in (record.get("set", {}).get("counters") or {}).items()},
             "throttle_reasons": " ".join(record.get("set", {}).get("throttle_reasons", [])),
             "notes": "; ".join(record["notes"]),
