@@ -1,4 +1,4 @@
-"""Captures models as computation graphs, without weights, GPU or computation."""
+"""Captures models as computation graphs, without weights, a GPU or computing anything."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Answers to control flow on values that `meta` tensors lack: masks are full, and numbers finite.
+"""Values for control flow that depends on data, which `meta` tensors lack: masks are full, and numbers finite.
 
-Language models check whether any token is padded, and use a cheaper kernel if not. The recorded step is that
-of a batch without padding, as in measurements. Any other dependence on values is an error.
+Language models check whether any token is padded, and use a cheaper kernel if not. The recorded step has a batch
+without padding, as in measurements. Any other dependence on values is an error.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Attributes of a tensor: what `bool(tensor)` is, and what a mask sums to.
+# Attributes set on tensors: the value of `bool(tensor)`, and the sum of a mask.
 _TRUTH, _COUNT = "_truth_on_meta", "_count_on_meta"
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
@@ -27,13 +27,13 @@ _ASKED = frozenset({"all", "any", "sum", "isinf", "isnan", *_COMPARISONS})
 
 
 def truth_of(tensor: Any) -> bool | None:
-    """The value for `bool(tensor)`; None if unknown."""
+    """Assumed value of `bool(tensor)`; None if unknown."""
     answer: bool | None = getattr(tensor, _TRUTH, None)
     return answer
 
 
 def note(name: str, args: tuple[Any, ...], out: Any) -> None:
-    """Attach to a result the answer to later queries about it."""
+    """Set on the result `out` of the operator `name` what `truth_of` needs to know later."""
     if name not in _ASKED or not args or not isinstance(out, Tensor) or not out.is_meta:
         return
     source = args[0]

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch.amp import autocast_mode
 
-# Lists of https://docs.pytorch.org/docs/stable/amp.html (CUDA) and of ATen/autocast_mode.h; names of C functions, and of those that
-# are made of a listed one (a square is a power, 1 / x a reciprocal); in-place forms left out.
+# From https://docs.pytorch.org/docs/stable/amp.html (CUDA) and ATen/autocast_mode.h: names of C functions, and of
+# functions that call a listed one (a square is a power, 1 / x a reciprocal), without in-place variants.
 TO_HALF = frozenset(
     [
         "matmul",
@@ -127,23 +127,24 @@ TO_FLOAT = frozenset(
         "_upsample_bicubic2d_aa",
     ]
 )
-# They take the widest type of their arguments; so do addcdiv, addcmul, atan2, cross, grid_sampler and index_put, by themselves.
+# Cast to the widest type of their arguments. addcdiv, addcmul, atan2, cross, grid_sampler and index_put do so without
+# autocast.
 TO_WIDEST = frozenset(["bilinear", "dot", "scatter_add", "tensordot", "vdot"])
 
-# The device whose state stands for the GPU's: a build without CUDA has it, and it casts nothing that is on `meta`.
+# Device whose autocast state stands for the GPU's: every build has it, and it does not cast `meta` tensors.
 _STANDS_IN = "cpu"
 
 
 def lower_type() -> torch.dtype | None:
-    """The type that products are currently cast to; None outside autocast or if a model disabled it."""
+    """Type to which autocast currently casts products; None outside autocast or if a model disabled it."""
     return torch.get_autocast_dtype(_STANDS_IN) if torch.is_autocast_enabled(_STANDS_IN) else None
 
 
 @contextmanager
 def autocast_regions(dtype: torch.dtype | None) -> Iterator[None]:
-    """Run under autocast to `dtype` (None: without), and follow the regions of a model's own.
+    """Run under autocast to `dtype` (None: without autocast), including regions that the model itself opens.
 
-    A model may ask whether autocast is on, switch it off for a few operators, or on in a job without it; for `cuda`, or
+    A model may query autocast, disable it for some operators, or enable it in a job without it, either for `cuda` or
     for the device of its tensors, which is `meta` and has no autocast.
     """
     start = autocast_mode.autocast.__init__

@@ -1,4 +1,4 @@
-"""Graphs by workload, kept in memory and on disk."""
+"""Graphs on disk: captured ones by workload, and registered ones by content hash."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def cache_dir() -> Path:
 
 @lru_cache(maxsize=1)
 def code_version() -> str:
-    """Hash of the capturing code; graphs captured by other code are not taken from the cache."""
+    """Hash of the capture code and of torch's version; cached graphs of other versions are not used."""
     root = Path(__file__).resolve().parents[1]
     digest = hashlib.sha256()
     files = [root / "graph.py", root / "operators.py", root / "training.py"]
@@ -44,7 +44,7 @@ def key_of(workload: Workload) -> str:
 
 
 def read(key: str) -> ComputationGraph | None:
-    """The graph under that key, or None if missing or damaged."""
+    """The graph with that key; None if missing or damaged."""
     path = cache_dir() / f"{key}.json"
     if not path.exists():
         return None
@@ -80,7 +80,7 @@ def check_registered(name: str) -> None:
 
 
 def registered_hashes(start: str) -> list[str]:
-    """Hashes of registered graphs that start with these digits."""
+    """Hashes of registered graphs that start with `start`, sorted."""
     return sorted(path.stem for path in cache_dir().with_name("registered").glob(f"{start}*.json"))
 
 
@@ -94,7 +94,7 @@ def _registered_path(name: str) -> Path:
 
 
 def write(key: str, graph: ComputationGraph) -> None:
-    """Store a graph; an unwritable folder only costs time."""
+    """Store a graph under that key, unless the folder cannot be written."""
     from profiling.files import write_whole
 
     try:

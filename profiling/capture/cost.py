@@ -14,7 +14,7 @@ from profiling.operators import ATEN, CONTRACTIONS
 from profiling.training import tensors_of
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index", "take_along_dim"})
-# Position of a convolution's number of groups.
+# Position of `groups` among the arguments.
 _GROUPS = {"convolution": 8, "conv1d": 6, "conv2d": 6, "conv3d": 6}
 _WRITE_ONLY = frozenset({"fill", "dropout"})
 
@@ -35,12 +35,12 @@ class Cost:
 
 
 def tensor_bytes(tensor: Tensor) -> float:
-    """Bytes that a pass over the tensor moves: an expanded tensor has no more than its storage."""
+    """Bytes moved by one pass over the tensor; an expanded tensor counts as its storage."""
     return float(min(tensor.numel() * tensor.element_size(), tensor.untyped_storage().nbytes()))
 
 
 def packet_name(func: Any) -> str:
-    """`aten.add.Tensor` is `add`; an operator of another library keeps its namespace."""
+    """Name of an operator without overload: `add` for `aten.add.Tensor`; other libraries keep their namespace."""
     namespace, _, name = func._schema.name.partition("::")
     return name if namespace in ("aten", "cotenant") else f"{namespace}::{name}"
 
@@ -48,8 +48,13 @@ def packet_name(func: Any) -> str:
 def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: bool) -> Cost:
     """Cost of `func(*args, **kwargs) == out`.
 
-    An unknown operator keeps its name, moves the bytes of its tensors, and counts one FLOP per output
-    element, so it is never free.
+    An unknown operator keeps its name, moves the bytes of its tensors, and counts as one FLOP per output element, so
+    that it is never free.
+
+    Args:
+        func: dispatched operator.
+        out: its result.
+        tf32: whether tensor cores may execute FP32 products.
     """
     name = packet_name(func)
     inputs = list(tensors_of((args, kwargs)))
@@ -94,7 +99,7 @@ def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
     if name == "recurrent_backward":
         return 2.0 * recurrent_flops(args[1].shape[:-1].numel(), [w.shape for w in args[2]])
     if name == "convolution_backward":
-        # The registered formula counts every group's weights as if they saw all channels.
+        # torch's formula ignores groups: it counts each group's weights as if applied to all channels.
         grad, _, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
         positions = (args[1] if transposed else grad).shape
         forward = 2.0 * positions[0] * positions[2:].numel() * weight.numel()
@@ -112,7 +117,7 @@ def _kernels(name: str, args: tuple[Any, ...]) -> float:
         layers, directions = args[4], 2 if args[5] else 1
         batch = args[1][0].shape[-2]
         steps = max(1, args[0].shape[:-1].numel() // max(1, batch))
-        # cuDNN: one product over all positions per layer, then a small product and a pointwise kernel per step.
+        # As in cuDNN: per layer, one product over all positions, then a small product and a pointwise kernel per step.
         return float(layers * directions * (1 + 2 * steps))
     if name == "recurrent_backward":
         matrices = sum(len(w.shape) == 2 for w in args[2])
@@ -121,7 +126,7 @@ def _kernels(name: str, args: tuple[Any, ...]) -> float:
 
 
 def _tensor_core(name: str, args: tuple[Any, ...], inputs: list[Tensor], tf32: bool) -> bool:
-    """Whether the contracted and output dimensions are multiples of 16 bytes, which is what tensor cores want."""
+    """Whether the contracted and output dimensions are multiples of 16 bytes, as tensor cores require."""
     floating = [t for t in inputs if t.is_floating_point()]
     if not floating:
         return False

@@ -1,4 +1,4 @@
-"""Derives graphs for other options from a captured graph, where no new capture is needed."""
+"""Derives graphs with other options from a captured graph, without capturing again."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from profiling.graph import ComputationGraph
 
 
 def with_optimizer(graph: ComputationGraph, optimizer: str) -> ComputationGraph:
-    """The same step with another optimiser, whose state, work and kernels follow from those of the present one.
+    """The same step with another optimiser; its state, FLOPs, bytes and kernels are scaled from the present one's.
 
     Raises:
         InputError: the graph has no optimiser to start from.
@@ -40,7 +40,7 @@ def with_optimizer(graph: ComputationGraph, optimizer: str) -> ComputationGraph:
 
 
 def with_accumulation(graph: ComputationGraph, passes: int) -> ComputationGraph:
-    """The same step with several forward and backward passes per optimiser step."""
+    """The same step with `passes` forward and backward passes per optimiser step."""
     before = int(graph.options.get("gradient_accumulation") or 1)
     if passes == before:
         return graph
@@ -56,5 +56,5 @@ def with_accumulation(graph: ComputationGraph, passes: int) -> ComputationGraph:
 
 
 def _accumulation_bytes(graph: ComputationGraph) -> float:
-    """Every further backward pass accumulates gradients: two reads, one write."""
+    """Traffic of gradient accumulation: each further backward pass reads twice and writes once."""
     return (int(graph.options.get("gradient_accumulation") or 1) - 1) * 3 * graph.gradient_bytes

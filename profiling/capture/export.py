@@ -1,4 +1,4 @@
-"""The static alternative: the forward graph of `torch.export`, and the rules of `static` for the rest of the step."""
+"""Captures a module with `torch.export`, with backward pass and optimiser by the rules of `static`."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
 
 
 def _composite_flops(name: str, args: Any, out: Tensor) -> float:
-    """FLOPs of the calls that a recording sees already taken apart: 2 per output element and contracted one."""
+    """FLOPs of composite operators, which a recording sees decomposed: 2 per output and contracted element."""
     if name in ("conv1d", "conv2d", "conv3d"):
         return 2.0 * out.numel() * args[1].shape[1:].numel()
     if name.startswith("conv_transpose"):
@@ -144,7 +144,7 @@ def _is_view(node: Any) -> bool:
 
 
 def _value(node: Any) -> Any:
-    """What a node computes: a tensor without data, or what else the call returns."""
+    """Result of a node: a tensor without data, or whatever the call returns."""
     return node.meta.get("val")
 
 

@@ -1,4 +1,4 @@
-"""Turns a user's `module:factory` into a computation graph or a job to measure."""
+"""Captures the result of a user's `module:factory`, or builds it as a job to measure."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from profiling.training import TrainingJob, map_tensors
 from profiling.workload import Workload
 
 PASSED = ("batch_size", "sequence_length")
-"""Options passed to a factory that has parameters of these names."""
+"""Options passed to a factory, if it has parameters with these names."""
 
 
 def capture_factory(workload: Workload) -> ComputationGraph:
     """The graph of the result of `module:factory`. Runs the user's code, so for local commands only.
 
-    The factory is called on `meta`, with `batch_size` and `sequence_length` if it accepts them, and returns
-    `(module, inputs)` or `(module, inputs, loss)`, with inputs as in `capture_module`, or a whole `TrainingJob`, which
-    has its own options.
+    The factory is called on `meta`, with `batch_size` and `sequence_length` if they are set. It returns
+    `(module, inputs)` or `(module, inputs, loss)`, with inputs as for `capture_module`, or a `TrainingJob`, which has
+    its own options.
 
     Raises:
         InputError: no such module or attribute, a wrong return value, or an option that the factory does not
@@ -80,7 +80,7 @@ def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Pa
 
 
 def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
-    """The factory's result on that device, and the batch size passed; None if it takes none."""
+    """The factory's result on `device`, and the batch size: the given one or the default; None if it has neither."""
     factory, parameters = find_factory(workload.model)
     given = {key: value for key in PASSED if (value := getattr(workload, key)) is not None}
     for key, value in given.items():
@@ -112,10 +112,10 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
 
 
 def _own_options(workload: Workload, job: TrainingJob) -> dict[str, object]:
-    """The options of a job that a factory built whole: those that it was built with.
+    """The options of a `TrainingJob` that the factory returned.
 
     Raises:
-        InputError: the workload has another one, which would change nothing.
+        InputError: the workload has a different one, which would have no effect.
     """
     own: dict[str, object] = {
         "precision": job.precision,

@@ -1,4 +1,4 @@
-"""Folds repeated layers: consecutive equal stretches become one with a count."""
+"""Folds repeated layers: consecutive equal sequences of operators become one, with a count."""
 
 from __future__ import annotations
 
@@ -10,12 +10,11 @@ _MAX_PERIOD = 512
 
 
 def fold_repeats(graph: ComputationGraph) -> ComputationGraph:
-    """The same totals with fewer nodes: consecutive equal stretches of operators are kept once, with `repeat`.
+    """The same totals with fewer nodes: of consecutive equal sequences of operators, one is kept, with `repeat`.
 
-    Equal means equal in everything but name, module path and layer. The kept stretch has the layer of its
-    first copy, so a folded graph cannot distinguish frozen prefixes within the folded layers; fold only
-    graphs that would otherwise be too large. Edges into a copy become edges into the kept stretch; those
-    between copies are dropped.
+    Operators are equal if they differ only in name, module path and layer. The kept sequence has the layer of the
+    first, so a folded graph cannot distinguish frozen prefixes within the folded layers; fold only graphs that would
+    otherwise be too large. Edges into a copy become edges into the kept sequence; those between copies are dropped.
     """
     operators = graph.operators
     keys: dict[Operator, int] = {}
@@ -48,7 +47,7 @@ def fold_repeats(graph: ComputationGraph) -> ComputationGraph:
 
 
 def _best(ids: list[int], start: int) -> tuple[int, int]:
-    """The stretch at `start` that folds away most operators: its length and number of repetitions."""
+    """Length and count of the repeated sequence at `start` whose folding removes most operators; (1, 1) if none."""
     best, saved = (1, 1), 0
     limit = min(_MAX_PERIOD, (len(ids) - start) // 2)
     nexts = (p for p in range(1, limit + 1) if ids[start + p] == ids[start])

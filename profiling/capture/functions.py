@@ -1,5 +1,4 @@
-"""Emulates what a GPU build of torch does above the dispatcher and `meta` tensors lack: fused calls and
-autocast."""
+"""Emulates what a GPU build of torch does above the dispatcher, but not for `meta` tensors: fused calls, autocast."""
 
 from __future__ import annotations
 
@@ -20,7 +19,7 @@ _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 class DeviceFunctions(TorchFunctionMode):
-    """Sends attention, recurrent layers and dropout to their fused forms, and casts as autocast would."""
+    """Replaces attention, recurrent layers and dropout by fused operators, and casts as autocast would."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -59,7 +58,7 @@ class DeviceFunctions(TorchFunctionMode):
                 return value
             if not value.is_leaf or not value.requires_grad:
                 return value.to(dtype)
-            # Autocast keeps the cast weight for the whole forward pass.
+            # Autocast caches a cast weight for the whole forward pass.
             if (id(value), dtype) not in self._weights:
                 self._weights[id(value), dtype] = value.to(dtype)
             return self._weights[id(value), dtype]
@@ -78,9 +77,9 @@ class DeviceFunctions(TorchFunctionMode):
 def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunctions]:
     """Run under `DeviceFunctions`, including calls made inside torch's own Python functions.
 
-    A function mode is off while it handles a Python-level function such as `multi_head_attention_forward` or
-    `backward` (which recomputes checkpointed blocks), and that would hide the calls inside. Telling those functions
-    that there is nothing to hand over lets the mode see the calls they make.
+    A function mode is disabled while it handles a Python function such as `multi_head_attention_forward` or `backward`
+    (which recomputes checkpointed blocks), so it would miss the calls inside. These functions are therefore patched
+    to believe that no mode is active; they run undisturbed, and the mode sees the calls they make.
     """
     functional, autograd = torch.nn.functional, torch.autograd
     places = [
@@ -115,9 +114,9 @@ def _attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Tensor:
-    # A causal kernel skips half of the scores; torch.utils.flop_counter counts them all, and so does this.
+    # A causal kernel skips half of the scores, but torch.utils.flop_counter counts them all, so they count here too.
     if attn_mask is not None and attn_mask.requires_grad:
-        # A kernel writes the gradient of a bias for every score, and expanding it sums that up again.
+        # A kernel writes the gradient of a bias for every score; the backward pass of `expand` then sums it.
         attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
     if query.dim() < 4:
         missing = (None,) * (4 - query.dim())

@@ -1,7 +1,7 @@
-"""Operators that a GPU runs fused and `meta` would decompose: attention and recurrent layers.
+"""Operators that a GPU runs fused but `meta` would decompose: attention, recurrent layers and the CTC loss.
 
-They are custom operators without an implementation: they know their output shapes, what they keep for the backward
-pass, and their FLOPs, and so a recording shows one operator where cuDNN or a flash kernel runs one.
+They are custom operators without an implementation, which define only output shapes, tensors saved for the backward
+pass, and FLOPs. A recording then shows one operator where cuDNN or a flash kernel runs one.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ def _no_kernel() -> RuntimeError:
 
 @torch.library.custom_op("cotenant::attention", mutates_args=())
 def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention, (batch, heads, length, width) each; also the log-sum-exp per row."""
+    """Scaled dot-product attention on (batch, heads, length, width); also returns the log-sum-exp of each row."""
     raise _no_kernel()
 
 
@@ -36,7 +36,7 @@ def attention_backward(
     log_sum: Tensor,
     bias: Tensor | None = None,
 ) -> list[Tensor]:
-    """Gradients of query, key, value, and of the bias where one is given."""
+    """Gradients of query, key and value, and of the bias if there is one."""
     raise _no_kernel()
 
 
@@ -68,10 +68,9 @@ attention.register_autograd(_attention_backward, setup_context=_attention_setup)
 
 
 def attention_flops(query: torch.Size, key: torch.Size, value: torch.Size) -> tuple[int, int]:
-    """Forward and backward FLOPs of attention: two products forward, and four backward.
+    """Forward and backward FLOPs of attention: two products forward, and five backward.
 
-    A flash kernel computes the scores once more in its backward pass; that fifth product is counted, as
-    `torch.utils.flop_counter` does for flash attention.
+    The fifth recomputes the scores, as flash kernels do; `torch.utils.flop_counter` counts it too.
     """
     rows = query[:-2].numel() * query[-2]
     scores = 2 * rows * key[-2] * query[-1]
@@ -89,13 +88,13 @@ def recurrent(
     bidirectional: bool,
     training: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """A whole LSTM (4 gates), GRU (3) or plain RNN (1).
+    """A multi-layer LSTM (4 gates), GRU (3) or plain RNN (1).
 
     Args:
         sequence: (time, batch, features) or (batch, time, features); (total, features) if packed.
 
     Returns:
-        outputs, last hidden state, last cell state (empty without one), and what the backward pass needs.
+        Outputs, last hidden state, last cell state (empty if there is none), and what the backward pass needs.
     """
     raise _no_kernel()
 
@@ -114,7 +113,7 @@ def _(
     hidden = state[0].shape[-1]
     out = sequence.new_empty((*sequence.shape[:-1], directions * hidden))
     rows = sequence.shape[:-1].numel()
-    # Per position: every gate and the cell and hidden state of every layer and direction.
+    # Per position: the gates, the cell state and the hidden state of every layer and direction.
     reserve = rows * directions * layers * hidden * (gates + (2 if gates == 4 else 1)) if training else 0
     cell = state[1] if len(state) > 1 else state[0].new_empty(0)
     return out, state[0].new_empty(state[0].shape), cell.new_empty(cell.shape), sequence.new_empty(reserve)
@@ -154,7 +153,7 @@ recurrent.register_autograd(_recurrent_backward, setup_context=_recurrent_setup)
 
 
 def recurrent_flops(rows: int, weights: list[torch.Size]) -> int:
-    """Forward FLOPs: every weight matrix is applied to every position. The backward pass takes twice as many."""
+    """Forward FLOPs, with every weight matrix applied to `rows` positions; the backward pass has twice as many."""
     return sum(2 * rows * shape.numel() for shape in weights if len(shape) == 2)
 
 
@@ -163,7 +162,7 @@ def ctc_loss(log_probability: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     """Connectionist temporal classification: (time, batch, characters) against (batch, letters).
 
     Returns:
-        the mean loss and the forward variables, (batch, time, 2 * letters + 1).
+        Mean loss, and forward variables (batch, time, 2 * letters + 1).
     """
     raise _no_kernel()
 

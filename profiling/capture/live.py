@@ -1,4 +1,4 @@
-"""Bytes of live tensors while a step runs on `meta`."""
+"""Tracks the bytes of live tensors while a step runs on `meta`."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from profiling.training import TrainingJob, tensors_of
 
 
 class LiveBytes:
-    """Live storages, and the largest total so far.
+    """Bytes of live storages, and their peak.
 
     Args:
-        ignored: keys of storages that are not counted, such as those of parameters; asked each time.
+        ignored: keys of storages that are not counted, such as parameters; may change later.
         freed: called with the key of each freed storage.
 
     Attributes:
-        sizes: bytes by storage key.
-        totals: the sum after each storage that came, in bytes; its largest is the peak.
+        sizes: bytes of each live storage, by key.
+        totals: total bytes after each new storage; the largest is the peak.
     """
 
     def __init__(self, ignored: tuple[Container[int], ...], freed: Callable[[int], None]) -> None:
@@ -39,7 +39,7 @@ class LiveBytes:
         return max(self.totals)
 
     def add(self, tensor: Tensor, is_peak: bool = True) -> bool:
-        """Count a tensor's storage if it is new, and return whether it was; `is_peak`: whether it may make the peak."""
+        """Count a tensor's storage if it is new. Returns whether it was; without `is_peak` it cannot set the peak."""
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self.sizes or any(key in keys for keys in self._ignored) or not storage.nbytes():
@@ -75,7 +75,7 @@ class _ForwardPass(TorchDispatchMode):
         with torch._C.DisableTorchFunction():
             out = meta_cache.run(func, args, kwargs or {})
             for tensor in tensors_of(out):
-                # Outside of every module runs the loss, which an inference does not.
+                # Outside all modules runs the loss, which inference does not compute.
                 self.live.add(tensor, is_peak=self.depth > 0)
         return out
 
@@ -100,10 +100,10 @@ class _ForwardPass(TorchDispatchMode):
 
 
 def forward_totals(job: TrainingJob) -> list[float]:
-    """Live activations of the forward pass alone, in evaluation mode, without its loss: the sum after each new tensor.
+    """Live bytes after each new tensor of a forward pass in evaluation mode, without gradients and loss.
 
-    Runs every phase of a job on `meta` without gradients; the modules' modes are as before afterwards. Only 0 where the
-    forward pass cannot run so.
+    Runs all phases of a job on `meta`, and restores the modules' training modes. Returns [0.0] if the job cannot run
+    in evaluation mode.
     """
     modes = {module: module.training for module in job.model.modules()}
     tracker = _ForwardPass(job)
@@ -113,7 +113,7 @@ def forward_totals(job: TrainingJob) -> list[float]:
             memo: dict[str, Any] = {}
             for phase in job.phases:
                 phase.loss(job.model, job.batch, memo)
-    except Exception:  # evaluation may take another path, which needs data; training is what counts
+    except Exception:  # evaluation may take another path, which needs data; only training is required
         return [0.0]
     finally:
         for module, mode in modes.items():

@@ -1,4 +1,4 @@
-"""Jobs on the command line, whose SPEC may also name a local file, code or captured graph."""
+"""Parses jobs on the command line, whose SPEC may also name a local file, code or a captured graph."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ _OPTION = re.compile(r"[:,](\w+)=")
 
 
 def local_workload(spec: str) -> Workload:
-    """The job of a SPEC whose NAME may be a zoo name, `module:factory`, `FILE.onnx`, a graph that `cotenant capture -o`
-    wrote (`FILE.json`), or the hash (eight digits or more) of a captured graph.
+    """The job of a SPEC.
 
-    Anything but a zoo model is captured now, and its graph is kept on this machine under its content hash. The options
-    that a graph was captured with hold where the SPEC does not give others; another precision is derived by rule.
+    Its NAME may be a zoo name, `module:factory`, `FILE.onnx`, a graph written by `cotenant capture -o` (`FILE.json`),
+    or the hash (at least eight digits) of a captured graph. Files and code are captured now, and their graphs are
+    stored on this machine under their content hash. Options not in the SPEC are those with which the graph was
+    captured; another precision or optimiser is derived by rule.
 
     Raises:
         InputError: the SPEC, the file or the factory cannot be used.
@@ -43,7 +44,7 @@ def local_workload(spec: str) -> Workload:
 
 
 def _of_graph(workload: Workload, graph: ComputationGraph, given: frozenset[str]) -> Workload:
-    """The job of a graph; `given` names the options that its SPEC states, even if they are defaults."""
+    """The job of a graph; `given` are the options in its SPEC, including those with default values."""
     known = {f.name for f in fields(Workload)}
     captured: dict[str, Any] = {
         key: value

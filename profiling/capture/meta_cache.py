@@ -1,7 +1,6 @@
-"""Caches result shapes of operators on `meta`, because most layers of a network repeat and a shape rule takes
-a millisecond.
+"""Caches the result shapes of operators on `meta`.
 
-torch's shape rules are Python code that guards every size; a repeated block would run them again on the same shapes.
+torch computes shapes in Python, which takes about a millisecond per operator, and most layers of a network repeat.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from torch import Tensor
 
 MAX_ENTRIES = 50_000
 
-# What a result looks like: one of the tensor arguments, or a new tensor of shape, strides and type.
+# A result: index of a tensor argument, or shape, strides and type of a new tensor.
 _Result = int | tuple[tuple[int, ...], tuple[int, ...], torch.dtype] | None
 _entries: dict[Any, tuple[tuple[_Result, ...], type] | None] = {}
 
@@ -23,9 +22,9 @@ class _UnknownArgumentError(Exception):
 
 
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """`func(*args, **kwargs)`, where tensors of the same metadata gave the same metadata before.
+    """Return `func(*args, **kwargs)`, from the cache if it was called with the same tensor metadata before.
 
-    Views, tensors that are not dense on `meta`, and operators that return other than tensors are never cached.
+    Never cached: views, tensors that are not dense or not on `meta`, and results that are not tensors.
     """
     tensors: list[Tensor] = []
     try:
@@ -51,7 +50,7 @@ def _key(value: Any, tensors: list[Tensor]) -> Any:
         if value.device.type != "meta" or value.layout != torch.strided or value.is_complex():
             raise _UnknownArgumentError
         tensors.append(value)
-        # Two arguments of one storage are not the same call as two apart.
+        # A tensor passed twice is another call than two tensors.
         first = next(i for i, t in enumerate(tensors) if t is value)
         return value.shape, value.stride(), value.dtype, first
     if isinstance(value, list | tuple):

@@ -40,12 +40,12 @@ def capture_module(
 
     Args:
         model: on any device; only its shapes are used.
-        inputs: one tensor, a tuple of positional inputs, or a dictionary of keyword inputs.
-        name: what to call it; its class name otherwise.
-        loss: from the module's output to a scalar; the mean of every floating-point output otherwise.
+        inputs: a tensor, a tuple of positional inputs, or a dictionary of keyword inputs.
+        name: name of the graph; by default, that of the class.
+        loss: maps the module's output to a scalar; by default, the sum of the means of all floating-point outputs.
         workload: training options; its model and batch size are not used.
-        static: trace with `torch.export` instead of recording a step: the backward pass then follows from rules.
-        batch_size: samples in the inputs; the first dimension of the first one unless given.
+        static: trace with `torch.export` instead of recording a step; the backward pass then follows from rules.
+        batch_size: samples in the inputs; by default, the first dimension of the first input.
 
     Raises:
         InputError: no tensor among the inputs, or the step cannot be traced without data.
@@ -116,7 +116,7 @@ def call(module: nn.Module, inputs: Any) -> Any:
 
 
 def mean_loss(output: Any) -> Tensor:
-    """Mean over every floating-point output, used if the loss is unknown."""
+    """Sum of the means of all floating-point outputs, used if the loss is unknown."""
     if not isinstance(output, dict | list | tuple | Tensor) and hasattr(output, "__dict__"):
         output = vars(output)
     means = [t.mean() for t in tensors_of(output) if t.is_floating_point()]
@@ -137,7 +137,7 @@ def refuse_lazy(model: nn.Module) -> None:
 
 
 def to_meta(model: nn.Module) -> nn.Module:
-    """A copy on `meta`: the weights are replaced while copying, and so never copied themselves.
+    """A copy on `meta`; weights are replaced during the copy, so they are never duplicated.
 
     Raises:
         InputError: a lazy module has no shapes yet, or a module is TorchScript.

@@ -1,5 +1,4 @@
-"""`capture_onnx`: captures the graph of a training step from an ONNX file, read by a separate process under
-limits."""
+"""`capture_onnx`: captures a training step's graph from an ONNX file, read by a separate process under limits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Limits on ONNX files, checked before anything is computed from them."""
+"""Limits on ONNX files, checked before anything is computed."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ class OnnxLimits:
         nodes: number of operators, including inner graphs.
         depth: nesting depth of graphs.
         elements: elements of one tensor.
-        sequence: elements of a `Range`, which shape inference writes out.
-        seconds: processor and wall time of reading and shape inference.
+        sequence: elements of a `Range`, which shape inference expands.
+        seconds: CPU and wall time of reading and shape inference.
         memory_bytes: address space of the reading process.
     """
 
@@ -88,7 +88,7 @@ def check_model(model: Any, limits: OnnxLimits) -> None:
 
 
 def graphs_of(graph: Any, limit: int, depth: int = 0) -> Iterator[tuple[Any, int]]:
-    """A graph and the graphs within it, with their depth.
+    """A graph and all graphs nested in it, with their depths.
 
     Raises:
         UnsafeFileError: nesting is deeper than the limit.
@@ -130,13 +130,13 @@ def _check_graph(graph: Any, limits: OnnxLimits, depth: int) -> None:
                 raise UnsafeFileError(
                     f"two ONNX nodes produce {output!r}", expected="each tensor produced once"
                 )
-            if output:  # an output that nothing takes has no name
+            if output:  # an omitted output has an empty name
                 made[output] = i
     _check_order(graph, made)
 
 
 def _check_ranges(graph: Any, limits: OnnxLimits) -> None:
-    """Refuse long number sequences, whose length is known before shape inference expands them."""
+    """Refuse long `Range`s whose length is constant, before shape inference expands them."""
     from onnx import numpy_helper
 
     constants = {t.name: t for t in graph.initializer}
@@ -181,7 +181,7 @@ def _check_location(name: str, location: str) -> None:
 
 
 def _check_order(graph: Any, made: dict[str, int]) -> None:
-    """Refuse a cycle; `made` has the node that makes each tensor."""
+    """Refuse a cycle; `made` maps each tensor to the number of the node that produces it."""
     sources = {i: {made[x] for x in node.input if x in made} for i, node in enumerate(graph.node)}
     try:
         TopologicalSorter(sources).prepare()
@@ -195,9 +195,9 @@ def _check_order(graph: Any, made: dict[str, int]) -> None:
 
 
 def _check_functions(model: Any, limits: OnnxLimits) -> None:
-    """Refuse functions that are directly or indirectly recursive, or that inlining would multiply.
+    """Refuse functions that are recursive, directly or indirectly, or too large when inlined.
 
-    Thirty functions that each call the next one twice are a billion nodes.
+    Thirty functions of which each calls the next one twice inline to a billion nodes.
     """
     calls = {(f.domain, f.name): {(n.domain, n.op_type) for n in f.node} for f in model.functions}
     nodes_of = {(f.domain, f.name): f for f in model.functions}

@@ -17,7 +17,7 @@ from profiling.operators import CONTRACTIONS, ONNX, ONNX_VIEWS
 
 _SCOPES = "pkg.torch.onnx.name_scopes"
 _RECURRENT = frozenset(["LSTM", "GRU", "RNN"])
-# Inputs of these operators that are settings or statistics, not trained.
+# Inputs of these operators that are not trained, but settings or running statistics.
 _NOT_TRAINED = {
     "BatchNormalization": {3, 4},
     "Resize": {1, 2, 3},
@@ -42,7 +42,7 @@ def read_operators(
         sequence_length: binds every other dynamic dimension.
 
     Returns:
-        forward operators in execution order, the batch size, and bytes of the inputs.
+        Forward operators in execution order, the batch size, and bytes of the inputs.
 
     Raises:
         InputError, LimitError, UnsafeFileError: the file is refused, with the reason.
@@ -72,7 +72,7 @@ def read_operators(
 
 
 class _Reader:
-    """Walks a graph whose shapes are inferred."""
+    """Reads the operators of a graph whose shapes are inferred."""
 
     def __init__(self, graph: Any, limits: OnnxLimits) -> None:
         import onnx
@@ -230,7 +230,7 @@ class _Reader:
             self._producer[output] = index
 
     def _flops(self, node: Any, kind: str, shape: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
-        """FLOPs of a contraction, and its contracted and output dimensions."""
+        """FLOPs of a contraction, and its contracted and output dimensions; 0 and none for other kinds."""
         if kind not in CONTRACTIONS:
             return 0.0, ()
         first = self._shape(node.input[0])

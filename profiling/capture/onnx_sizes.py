@@ -1,4 +1,4 @@
-"""`OperatorSizes` of one ONNX node, from the shapes around it."""
+"""`OperatorSizes` of an ONNX node, from the shapes of its inputs and output."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ Attribute = Callable[[str, Any], Any]
 def sizes_of(
     op_type: str, kind: str, inputs: Sequence[Shape], output: Shape, attribute: Attribute
 ) -> OperatorSizes:
-    """Sizes of an ONNX operator of that canonical kind.
+    """Sizes of an ONNX operator of canonical kind `kind`.
 
     Args:
         inputs: shapes of all inputs, `()` for those that are missing or unknown.
@@ -62,13 +62,13 @@ def sizes_of(
 def recurrent_shapes(
     op_type: str, output: Shape, hidden: int, weight_elements: int
 ) -> tuple[Shape, Shape, Shape]:
-    """Sequence and both weight tensors of an LSTM, GRU or RNN node, from what its attributes and parameters say.
+    """Shapes of the sequence and both weight tensors of an LSTM, GRU or RNN node, from its attributes and parameters.
 
-    For files whose weights go through operators whose shapes are found out when they run.
+    For files in which the weights come from operators whose output shapes are known only at run time.
 
     Args:
         output: (steps, directions, samples, `hidden`).
-        weight_elements: of the parameters that make the weights of the input.
+        weight_elements: number of elements of the parameters from which the input weights are made.
     """
     steps, directions, samples, _ = output
     gates = hidden * {"LSTM": 4, "GRU": 3}.get(op_type, 1)

@@ -1,4 +1,4 @@
-"""The process that reads one ONNX file under limits: a JSON request on stdin, a JSON answer on stdout."""
+"""A process that reads one ONNX file under limits: JSON request on stdin, JSON answer on stdout."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling.errors import CotenantError, LimitError
 
 
 def answer(request: dict[str, Any]) -> dict[str, Any]:
-    """Read the requested file; errors are returned in the answer."""
+    """Read the requested file. Returns the graph and warnings, or the error."""
     limits = OnnxLimits(**request["limits"])
     try:
         _limit(limits)
@@ -57,7 +57,7 @@ def _graph(request: dict[str, Any], limits: OnnxLimits) -> dict[str, Any]:
 
 
 def _limit(limits: OnnxLimits) -> None:
-    """Have the OS enforce this process's limits; if it cannot, the caller's timeout remains."""
+    """Have the operating system enforce the limits; where it cannot, only the caller's timeout applies."""
     try:
         import resource
     except ImportError:

@@ -1,4 +1,4 @@
-"""Cost of one optimiser step on a GPU, in its multi-tensor form."""
+"""Cost of one step of each optimiser on a GPU, in the multi-tensor implementation."""
 
 from __future__ import annotations
 
@@ -18,5 +18,5 @@ _TENSORS_PER_KERNEL = 64
 
 
 def launches(optimizer: str, tensors: int) -> float:
-    """Kernels of a step that updates `tensors` parameter tensors."""
+    """Number of kernels of a step that updates `tensors` parameter tensors."""
     return float(KERNELS[optimizer] * -(-tensors // _TENSORS_PER_KERNEL))

@@ -1,4 +1,4 @@
-"""The options of a workload as they are written into its graph."""
+"""Options of a workload as stored in its graph."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from profiling.workload import Workload
 
 
 def options_of(workload: Workload) -> dict[str, object]:
-    """The options of a workload as they are written into its graph."""
+    """Options of a workload as stored in its graph; sequence length and image size only if given."""
     options: dict[str, object] = {
         "precision": workload.precision,
         "optimizer": workload.optimizer,

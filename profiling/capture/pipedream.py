@@ -19,13 +19,12 @@ _VIEWS = ("Input", "View", "Size", "__getitem__")
 def capture_pipedream(path: Path | str, *, workload: Workload | None = None) -> ComputationGraph:
     """The graph of a training step from a PipeDream profile.
 
-    FLOPs follow from each layer's description and its activation's size; the measured times are summed in the
-    graph's options (`forward_time_s`, `backward_time_s`). The batch size is not in the file: it is the workload's,
-    or 1, and all sizes are for whatever batch was profiled. Several outputs count as their sum in
-    bytes; FLOPs follow from the first.
+    FLOPs follow from each layer's description and the size of its (first) output. The graph's options contain the
+    sums of the measured times (`forward_time_s`, `backward_time_s`). The file does not state the batch size, so it is
+    the workload's, or 1; all sizes are for the batch that was profiled.
 
     Raises:
-        InputError: as `read_profile`.
+        InputError: as for `read_profile`.
     """
     profile = read_profile(path)
     options = workload or Workload(model=profile.name)
@@ -44,7 +43,7 @@ def capture_pipedream(path: Path | str, *, workload: Workload | None = None) -> 
 
 
 def _order(profile: PipeDreamProfile) -> list[str]:
-    """Every node after those it depends on; among equals, by number."""
+    """Ids of the nodes in topological order; among independent ones, by number."""
     waits = {node.id: 0 for node in profile.nodes}
     users: dict[str, list[str]] = {}
     for start, end in profile.edges:
@@ -77,7 +76,7 @@ def _operators(profile: PipeDreamProfile) -> tuple[list[StaticOperator], float]:
         direct.setdefault(end, []).append(start)
     sources: dict[str, list[str]] = {}
     for name in sorted_nodes:
-        # A view stands for whatever it looks at.
+        # A view is replaced by the node that it views.
         through = (sources[s] if s not in index and sources[s] else [s] for s in direct.get(name, ()))
         sources[name] = list(dict.fromkeys(s for ids in through for s in ids))
     operators = []
@@ -119,11 +118,11 @@ def _operators(profile: PipeDreamProfile) -> tuple[list[StaticOperator], float]:
 
 
 def _flops(kind: str, description: str, elements: float, weight_bytes: float) -> float:
-    """FLOPs of a layer with that many output elements."""
+    """Forward FLOPs of a layer with `elements` output elements."""
     channels = _channels(description)
     if kind not in CONTRACTIONS or channels is None:
         if kind in ("recurrent", "attention") and weight_bytes:
-            # Every weight is applied once per position; positions from the width of the description.
+            # Each weight is applied once per position; the width in the description gives the number of positions.
             inner = re.search(r"(?:LSTM|GRU|RNN)\w*\((\d+), (\d+)", description)
             width = int(inner[2]) if inner else 1024
             return 2 * (weight_bytes / 4) * elements / width
@@ -137,7 +136,7 @@ def _flops(kind: str, description: str, elements: float, weight_bytes: float) ->
 
 
 def _sizes(kind: str, description: str, elements: int) -> OperatorSizes:
-    """Sizes that a layer's description tells; positions follow from the elements that it makes, samples included."""
+    """Sizes from a layer's description; positions, over all samples, follow from the number of output elements."""
     numbers = [int(n) for n in re.findall(r"\d+", description)]
     channels = _channels(description)
     if channels is None:
@@ -182,7 +181,7 @@ def _groups(description: str) -> int:
 
 
 def _channels(description: str) -> tuple[int, int] | None:
-    """Inputs and outputs, with which the description of most layers begins; None if it does not."""
+    """Input and output channels (or features), with which most descriptions begin; None if there are none."""
     match = re.match(r"\w+\(\s*(?:in_features=)?(\d+), (?:out_features=)?(\d+)", description)
     return (int(match[1]), int(match[2])) if match else None
 

@@ -1,8 +1,8 @@
-"""Reader of PipeDream's `graph.txt` profiles: layers with measured times and sizes, and the tensors between them.
+"""Reads PipeDream's `graph.txt` profiles: layers with measured times and sizes, and the edges between them.
 
 Format (Narayanan et al., "PipeDream: Generalized Pipeline Parallelism for DNN Training", SOSP 2019, public code): one
-node a line, `ID -- DESCRIPTION -- forward_compute_time=MS, backward_compute_time=MS, activation_size=BYTES,
-parameter_size=BYTES[ -- stage_id=N]`, then one edge a line, `<tab>ID -- ID`. An activation may be a list `[a; b]`.
+node per line, `ID -- DESCRIPTION -- forward_compute_time=MS, backward_compute_time=MS, activation_size=BYTES,
+parameter_size=BYTES[ -- stage_id=N]`, then one edge per line, `<tab>ID -- ID`. An activation may be a list `[a; b]`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from profiling.errors import InputError
 
 _COLUMNS = ("forward_compute_time", "backward_compute_time", "activation_size", "parameter_size")
 _MAX_BYTES = 64 * 2**20
-# Milliseconds or bytes of one layer: far more than any has, and sums over all layers are finite.
+# Maximum milliseconds or bytes of a layer: far above any real value, but sums stay finite.
 _MOST = 1e18
 _NODE = (
     "ID -- DESCRIPTION -- "
@@ -31,12 +31,12 @@ class ProfileNode:
 
     Attributes:
         id: unique within the profile.
-        description: what the layer is, in its framework's words.
+        description: the layer as printed by its framework.
         forward_s, backward_s: seconds.
-        activation_bytes: bytes of its output (the sum, where it has several).
+        activation_bytes: bytes of all its outputs.
         parameter_bytes: bytes of its parameters.
-        stage_id: pipeline stage that it was assigned to, where the file says so.
-        first_output_bytes: bytes of its first output, where it has several.
+        stage_id: assigned pipeline stage, if the file states it.
+        first_output_bytes: bytes of its first output, if it has several.
     """
 
     id: str
@@ -51,7 +51,7 @@ class ProfileNode:
 
 @dataclass(frozen=True, slots=True)
 class PipeDreamProfile:
-    """The layers of a model, in the file's order, and edges (source id, target id) between them."""
+    """Layers of a model in file order, and edges (source id, target id) between them."""
 
     name: str
     nodes: tuple[ProfileNode, ...]
@@ -62,8 +62,8 @@ def read_profile(path: Path | str) -> PipeDreamProfile:
     """Read a `graph.txt`.
 
     Raises:
-        InputError: the file is missing, too large or not text, or a line of it is not of the format, repeats a node, names a node
-            that is not there, or closes a cycle; the message has the line number.
+        InputError: the file is missing, too large or not text, or a line is malformed, repeats a node, refers to an
+            unknown node, or closes a cycle; the message states the line number.
     """
     source = Path(path)
     try:
@@ -79,7 +79,7 @@ def read_profile(path: Path | str) -> PipeDreamProfile:
 
 
 def parse_profile(text: str, name: str, where: str = "profile") -> PipeDreamProfile:
-    """Read the text of a `graph.txt`; raises as `read_profile` does."""
+    """Parse the text of a `graph.txt`; `where` names it in errors. Raises as `read_profile` does."""
     nodes: dict[str, ProfileNode] = {}
     edges: list[tuple[int, str, str]] = []
     for number, line in enumerate(text.splitlines(), start=1):

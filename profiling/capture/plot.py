@@ -16,9 +16,9 @@ _FORMATS = (".svg", ".png", ".pdf")
 def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     """Draw the graph into an SVG, PNG or PDF file.
 
-    Operators are in rows by their distance from the inputs; a long graph continues in the next column, in
-    alternating direction. An edge that skips rows is bent. The area of a dot grows with its forward and
-    backward FLOPs, and edges with their bytes.
+    Operators are in rows by their distance from the inputs. A long graph continues in the next column, in the
+    opposite direction. Edges that skip rows are curved. The area of a dot grows with forward and backward FLOPs, the
+    width of an edge with its bytes.
 
     Raises:
         InputError: another file type, an empty graph, or more than `MAX_NODES` nodes.
@@ -91,7 +91,7 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
 
 
 def _line(start: tuple[float, float], end: tuple[float, float], skips: bool) -> list[tuple[float, float]]:
-    """The way of an edge: straight, or bent aside so that it does not run through what it skips."""
+    """Points of an edge: straight, or curved to avoid the nodes that it skips."""
     if not skips:
         return [start, end]
     middle = ((start[0] + end[0]) / 2 + 0.35, (start[1] + end[1]) / 2)
@@ -106,7 +106,7 @@ def _line(start: tuple[float, float], end: tuple[float, float], skips: bool) -> 
 
 
 def _places(graph: ComputationGraph) -> tuple[list[int], list[float]]:
-    """Longest distance from an input, and the place within that level."""
+    """[N] level of each operator (longest distance from an input), and [N] its position within the level."""
     depth = [0] * len(graph.operators)
     for edge in sorted(graph.edges, key=lambda e: e.target):
         depth[edge.target] = max(depth[edge.target], depth[edge.source] + 1)

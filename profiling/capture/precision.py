@@ -1,7 +1,7 @@
-"""Converts a captured graph to another precision by rule, for graphs whose model is not available.
+"""Converts a captured graph to another precision by rule, for use without the model.
 
-Operators, shapes and work stay; the widths of floating-point tensors change, and with them traffic and memory. Casts that
-autocast adds or drops are not counted. A new capture is exact.
+Operators, shapes and FLOPs stay the same; the widths of floating-point tensors change, and with them traffic and memory.
+Casts that autocast adds or removes are not modelled. Capturing again is exact.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _MULTIPLE = {"fp16": 8, "bf16": 8, "amp": 8, "tf32": 4}
 
 
 def with_precision(graph: ComputationGraph, precision: str) -> ComputationGraph:
-    """The same step in another precision; the graph itself if it already has it, or states none."""
+    """The same step in another precision; the graph itself if it already has that precision, or states none."""
     before = graph.options.get("precision")
     if before in (None, precision):
         return graph
@@ -53,7 +53,7 @@ def with_precision(graph: ComputationGraph, precision: str) -> ComputationGraph:
         changed.total(name) / graph.total(name) if graph.total(name) else 1.0
         for name in ("saved_activation_bytes", "bytes_written")
     )
-    # [N] by the shapes, in the new types.
+    # [N] whether the shapes suit tensor cores in the new types.
     cores = tensor_cores(numbers_of(changed), traits_of(changed), _MULTIPLE.get(precision, 0)).tolist()
     return replace(
         changed,

@@ -1,5 +1,4 @@
-"""Records one training step on `meta` tensors: every operator, the producers of its inputs, and live
-memory."""
+"""Records one training step on `meta` tensors: every operator, the producers of its inputs, and live memory."""
 
 from __future__ import annotations
 
@@ -50,7 +49,7 @@ class Node:
 
 @dataclass
 class _Pending:
-    """Costs of operators that prepare the next one: casts of weights, masks, counters of buffers."""
+    """Costs of operators that only prepare the next one: casts of weights, masks, counters in buffers."""
 
     read: float = 0.0
     written: float = 0.0
@@ -62,21 +61,22 @@ class _Pending:
 class Recorder(TorchDispatchMode):
     """A dispatch mode that builds `Node`s while a step runs.
 
-    A backward operator belongs to the forward operator whose autograd node runs it (both carry the node's sequence
-    number); one that recomputes a checkpointed block belongs to the operator it repeats.
+    A backward operator belongs to the forward operator with the same autograd sequence number; one that recomputes a
+    checkpointed block belongs to the operator that it repeats.
 
     Args:
         model: root module on `meta`.
-        batch: the resident inputs; they count as live, and have no producer.
+        batch: resident inputs; they count as live, and have no producer.
         layer_of: index of the atomic layer of each parameter, by `id`.
-        tf32: whether FP32 products run on tensor cores.
+        tf32: whether tensor cores may execute FP32 products.
 
     Attributes:
-        nodes, edges: what was recorded; edges are bytes by (source, target).
-        active, in_backward: set by the caller as the step goes on.
-        unknown: count of each operator missing from the table.
-        selections: how many operators chose elements by their values.
-        live: tensors alive, without parameters, buffers and gradients.
+        nodes: recorded operators.
+        edges: bytes by (source, target).
+        active, in_backward: set by the caller as the step proceeds.
+        unknown: count of each operator without a canonical kind.
+        selections: number of operators that select elements by value.
+        live: live tensors, without parameters, buffers and gradients.
     """
 
     def __init__(self, model: nn.Module, batch: Any, layer_of: dict[int, int], tf32: bool = False) -> None:
@@ -93,7 +93,7 @@ class Recorder(TorchDispatchMode):
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             self._parameters.setdefault(_key(parameter), []).append(parameter)
-        # A forward pass may replace a buffer (a counter of batches); the old one's address must not come again.
+        # Keeps buffers alive: a forward pass may replace one, and its address must not be reused.
         self._resident = list(model.buffers())
         self._buffers = {_key(buffer) for buffer in self._resident}
         self._counted: set[int] = set()
@@ -114,7 +114,7 @@ class Recorder(TorchDispatchMode):
 
     @contextmanager
     def watching(self) -> Iterator[Recorder]:
-        """Record while the block runs, with module names and gradients followed by hooks."""
+        """Record while the block runs, with hooks that track module names and gradients."""
         handles: list[Any] = []
         try:
             for name, module in self._model.named_modules():
@@ -131,7 +131,7 @@ class Recorder(TorchDispatchMode):
             self._free_autograd_nodes()
 
     def mark_forward_end(self) -> None:
-        """Attribute all live tensors, kept for the backward pass, to the operators that made them."""
+        """Attribute all live tensors, which are saved for the backward pass, to the operators that produced them."""
         for key, size in self.live.sizes.items():
             if key in self._origin and key not in self._kept:
                 self._kept.add(key)
@@ -140,7 +140,7 @@ class Recorder(TorchDispatchMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        # Function modes have had their say; asked again about every shape below, they would take half the time.
+        # Function modes have already handled the call; querying shapes below through them would take half the time.
         with torch._C.DisableTorchFunction():
             out = meta_cache.run(func, args, kwargs)
             if self.active:
@@ -165,7 +165,7 @@ class Recorder(TorchDispatchMode):
         if autograd_node is not None:
             self._autograd_nodes[id(autograd_node)] = autograd_node
             self._backward(cost, autograd_node)
-        elif not self.in_backward:  # else it is the gradient of the loss itself, a one
+        elif not self.in_backward:  # otherwise it is the gradient of the loss, a constant 1
             self._forward(cost, inputs, lambda: sizes_of(func, cost.kind, args, kwargs, out))
 
     def _forward(self, cost: Cost, inputs: dict[int, Tensor], sizes: Callable[[], OperatorSizes]) -> None:
@@ -177,7 +177,7 @@ class Recorder(TorchDispatchMode):
             self._hold(cost, sequence, outputs, parameters)
             return
         if producers and (cost.kind == "cast" or cost.name == "clone"):
-            # A change of type or layout of what another operator made is on that operator's account.
+            # A change of type or layout counts for the operator that produced the tensor.
             index = max(producers)
             node = self.nodes[index]
         else:
@@ -244,7 +244,7 @@ class Recorder(TorchDispatchMode):
             _type(first),
             _type(next((t for key, t in inputs.items() if key not in self._parameters), None)),
             _type(next((t for key, t in inputs.items() if key in self._parameters), None)),
-            # What runs on results of the model outside of it is its loss.
+            # Operators on the model's results outside all modules are its loss.
             training_only=kind in ("dropout", "loss") or (not self._paths and bool(producers)),
             sizes=sizes,
             tensor_core=cost.tensor_core,
@@ -279,7 +279,7 @@ class Recorder(TorchDispatchMode):
         node.backward_kernels += cost.kernels
 
     def _repeats(self, cost: Cost) -> int:
-        """Index of the operator that a recomputation repeats: the next one of that name in that module."""
+        """Index of the operator that a recomputation repeats: the next with that name in that module; -1 if unknown."""
         place = (self._paths[-1] if self._paths else "", cost.name)
         known = self._by_place.get(place)
         if not known:
@@ -290,7 +290,7 @@ class Recorder(TorchDispatchMode):
 
     def _allocate(self, tensor: Tensor) -> None:
         if self.live.add(tensor):
-            # The address of a freed storage may come again.
+            # The address of a freed storage may be reused.
             self._producer.pop(_key(tensor), None)
             self._origin.pop(_key(tensor), None)
 
@@ -306,10 +306,11 @@ class Recorder(TorchDispatchMode):
             self.live.drop(_key(parameter.grad))
 
     def _free_autograd_nodes(self) -> None:
-        """Release the autograd nodes in the order in which they ran.
+        """Release the autograd nodes one by one, in the order in which they ran.
 
-        A node that Python has seen frees those before it by recursion in native code; some 60,000 of them overflow a
-        stack of 8 MiB. When all are held until the loss is gone and let go from its side, none frees another.
+        A node referenced from Python frees its predecessors recursively in native code, and some 60,000 of them
+        overflow a stack of 8 MiB. If all are held until the loss is gone and then released from its side, none frees
+        another.
         """
         for key in list(self._autograd_nodes):
             del self._autograd_nodes[key]
@@ -325,7 +326,7 @@ class Recorder(TorchDispatchMode):
 
 
 def _selects(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the result's size depends on values; on `meta` every element is selected."""
+    """Whether the size of the result depends on values; on `meta`, every element is selected."""
     return name == "nonzero" or (
         name == "index" and any(index.dtype == torch.bool for index in tensors_of(args[1]))
     )

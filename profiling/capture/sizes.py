@@ -1,4 +1,4 @@
-"""`OperatorSizes` of one dispatched `aten` operator, from its arguments."""
+"""`OperatorSizes` of a dispatched `aten` operator, from its arguments."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ Arguments = dict[str, Any]
 
 
 def sizes_of(func: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperatorSizes:
-    """Sizes of `func(*args, **kwargs) == out`, an operator of that kind.
+    """Sizes of `func(*args, **kwargs) == out`, an operator of that kind; `NO_SIZES` for kinds without any.
 
-    Both the operators that a dispatch mode sees (`convolution`, `addmm`) and those that `torch.export` leaves whole
-    (`conv2d`, `linear`) are read; arguments go by their names in the schema.
+    Covers both the operators that a dispatch mode sees (`convolution`, `addmm`) and those that `torch.export` does
+    not decompose (`conv2d`, `linear`). Arguments are identified by their names in the schema.
     """
     rule = _RULES.get(kind)
     first = next(tensors_of(out), None)
@@ -106,7 +106,7 @@ def _attention(given: Arguments, out: Tensor) -> OperatorSizes:
 
 
 def _recurrent(given: Arguments, out: Tensor) -> OperatorSizes:
-    if "sequence" not in given:  # torch.export leaves lstm and gru whole
+    if "sequence" not in given:  # torch.export does not decompose lstm and gru
         return NO_SIZES
     sequence, state, weights = given["sequence"], given["state"][0], given["weights"]
     layers, directions = given["layers"], 2 if given["bidirectional"] else 1
@@ -194,7 +194,7 @@ def _groups(data: Tensor, size: int) -> OperatorSizes:
 
 
 def _image(data: Tensor) -> dict[str, int]:
-    """Channels and spatial size of (samples, channels, [depth, [height,]] width); nothing of other shapes."""
+    """Channels and spatial size of (samples, channels[, depth[, height]], width); empty for other shapes."""
     if not 3 <= data.dim() <= 5:
         return {"input_channels": data.shape[1], "output_channels": data.shape[1]} if data.dim() == 2 else {}
     depth, height, width = (1,) * (5 - data.dim()) + tuple(data.shape[2:])

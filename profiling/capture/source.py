@@ -28,10 +28,10 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     until the file changes; a factory's result is captured each time, because its code may change.
 
     Args:
-        workload: its model is a zoo name (or a name of the public data), `COLLECTION/NAME` of a stored graph (see
-            `profiling.collections`), or `graph:<hash>` of a registered one, which has its options already; with `local` also a path ending in `.onnx`
-            or `.graph.txt`, or a `module:factory`.
-        local: whether the caller may name files and code of this machine. Never true for HTTP requests.
+        workload: its model is a zoo name (or an alias), `COLLECTION/NAME` of a stored graph (see
+            `profiling.collections`), or `graph:<hash>` of a registered graph, which has its own options; with `local`,
+            also a path ending in `.onnx` or `.graph.txt`, or a `module:factory`.
+        local: whether files and code of this machine may be named. Never true for HTTP requests.
 
     Raises:
         UnknownNameError: no such model.
@@ -88,7 +88,7 @@ def _zoo_graph(workload: Workload) -> ComputationGraph:
 
 
 def capture_zoo(workload: Workload) -> ComputationGraph:
-    """Capture a zoo workload now, without any cache."""
+    """Capture a zoo workload, without using the cache."""
     from profiling.capture.step import capture_job
     from profiling.zoo import build, get_model
 

@@ -1,8 +1,8 @@
 """Derives a training step's graph from a forward graph, adding backward pass and optimiser by rule.
 
-ONNX, `torch.export` and PipeDream give forward operators. The rules are those that a recorded step shows: a product
-costs once more for the gradient of its data and once more for that of its weights; an operator in front of which
-nothing is trained has no backward pass; an output is kept when the operator itself or one that takes it needs it.
+ONNX, `torch.export` and PipeDream provide forward operators. The rules match recorded steps: a product costs as much
+again for the gradient of its data, and again for that of its weights; an operator has no backward pass if nothing up to
+it is trained; an output is saved if the operator or one that reads it needs it for its gradient.
 """
 
 from __future__ import annotations
@@ -27,10 +27,12 @@ class StaticOperator:
     """A forward operator: `profiling.graph.Operator` without what follows from the rules.
 
     Attributes:
-        inputs: `(index of the operator that made it, bytes)` of each tensor input that an operator made.
+        flops: of the forward pass.
+        read, written: bytes.
+        inputs: `(index of the producer, bytes)` of each tensor input that an operator produced.
         parameters: `(name, elements, bytes)` of each parameter that it reads.
-        aligned: the contracted and output dimensions, for the tensor-core rule; empty where there are none.
-        input_dtype, weight_dtype, sizes: as of `profiling.graph.Operator`.
+        aligned: contracted and output dimensions, for the tensor-core rule; empty if there are none.
+        input_dtype, weight_dtype, sizes: as in `profiling.graph.Operator`.
     """
 
     name: str
@@ -59,15 +61,16 @@ def assemble(
     source: str,
     layers: Sequence[str] | None = None,
 ) -> ComputationGraph:
-    """The graph of a training step over these forward operators, which are in execution order.
+    """The graph of a training step, from its forward operators in execution order.
 
     Args:
-        input_bytes: bytes that a step gets from the host.
-        workload: training options; activation checkpointing needs the module itself.
-        layers: names of the atomic layers; otherwise modules that hold parameters, in order of first use.
+        input_bytes: bytes that a forward pass gets from the host.
+        workload: training options; activation checkpointing requires the module itself.
+        source: `source` of the graph.
+        layers: names of the atomic layers; by default, modules with parameters, in order of first use.
 
     Raises:
-        InputError: `frozen_prefix` is out of range, or activation checkpointing is asked for.
+        InputError: `frozen_prefix` is out of range, or activation checkpointing is requested.
     """
     if workload.activation_checkpointing:
         raise InputError(
@@ -215,7 +218,7 @@ def _scale(op: StaticOperator, precision: str) -> tuple[float, str]:
 
 
 def _type(dtype: str, kind: str, precision: str) -> str:
-    """Type of a tensor of an operator of that kind, from the one in the file."""
+    """Type of an operator's tensor in `precision`, given its type in the forward graph."""
     if dtype != "float32":
         return dtype
     if precision in ("fp16", "bf16"):
@@ -224,7 +227,7 @@ def _type(dtype: str, kind: str, precision: str) -> str:
 
 
 def _forward_peak(operators: Sequence[StaticOperator], precision: str) -> float:
-    """Largest sum of outputs that a later operator still reads, each with those that run then."""
+    """Peak bytes of live outputs in a forward pass: each lives until the last operator that reads it."""
     last = list(range(len(operators)))
     for i, op in enumerate(operators):
         for j, _ in op.inputs:

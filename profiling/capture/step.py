@@ -19,7 +19,7 @@ from profiling.errors import CotenantError, InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
 
-# Recording patches functions of torch, so only one at a time.
+# Recording patches torch functions, so only one thread may record at a time.
 _LOCK = threading.Lock()
 
 
@@ -29,17 +29,17 @@ def capture_job(
     options: dict[str, Any] | None = None,
     live_totals: dict[str, list[float]] | None = None,
 ) -> ComputationGraph:
-    """Record one training step of a job on `meta`: forward, loss, backward, optimiser; nothing is computed.
+    """Record one training step of a job on `meta`: forward, loss, backward, optimiser. Nothing is computed.
 
-    The job is unusable afterwards: its gradients remain, and its optimisers no longer step. An unknown
-    operator keeps its name and is counted in a warning.
+    The job is unusable afterwards: its gradients remain, and its optimisers no longer step. Unknown operators keep
+    their names and are counted in a warning.
 
     Args:
         job: built on the `meta` device.
-        name: what the user calls the model.
-        options: what to write into the graph's options.
-        live_totals: gets the bytes alive after each new tensor of the step (`activation_bytes`) and of a forward pass
-            alone (`forward_activation_bytes`), whose largest are the graph's.
+        name: name of the graph.
+        options: options of the graph.
+        live_totals: receives the live bytes after each new tensor of the step (`activation_bytes`) and of a forward
+            pass alone (`forward_activation_bytes`); the graph has the maxima.
 
     Raises:
         InputError: the job is not on `meta`, or its step cannot run without data.
@@ -53,7 +53,7 @@ def capture_job(
         for p in module.parameters(recurse=False)
     }
     for optimizer in job.optimizers:
-        # What an optimiser does and keeps is known by its name; its thousands of small calls need no recording.
+        # Work and state of an optimiser are known from its name, so its many small operators are not recorded.
         if optimizer is not None:
             setattr(optimizer, "step", _no_step)  # noqa: B010
     accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
@@ -82,7 +82,7 @@ def capture_job(
 
 @contextmanager
 def _on_meta(job: TrainingJob) -> Iterator[DeviceFunctions]:
-    """Run like a GPU build of torch, with shapes only."""
+    """Run as a GPU build of torch would, but with shapes only."""
     from torch.fx.experimental import _config
 
     symbolic: Any = _config
@@ -105,7 +105,7 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
             job.step(mark)
         except CotenantError:
             raise
-        except Exception as error:  # whatever the model's own code raises
+        except Exception as error:  # the model's own code may raise anything
             what = str(error).strip() or type(error).__name__
             raise InputError(
                 "the training step cannot be traced without data",
@@ -129,7 +129,7 @@ def _graph(
     # State is created with the first gradient; Adagrad creates it in its constructor.
     with_state = updated if kind == "adagrad" else [p for p in updated if p.grad is not None]
     state_base = float(sum(p.numel() * p.element_size() for p in with_state))
-    # Every further backward pass accumulates gradients: two reads, one write.
+    # Each further backward pass accumulates gradients: two reads, one write.
     accumulation_bytes = (repeat - 1) * 3 * gradient_bytes
     return ComputationGraph(
         name=name,
@@ -152,7 +152,7 @@ def _graph(
 
 
 def _no_step(closure: Any = None) -> None:
-    """Stands in for an optimiser's step while a job is recorded."""
+    """Replaces the step of an optimiser while a job is recorded."""
 
 
 def _operators(nodes: list[Node], repeat: int) -> tuple[Operator, ...]:

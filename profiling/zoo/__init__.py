@@ -1,4 +1,4 @@
-"""Models of the public measurements and of every day, in plain `torch.nn`, with their training tasks."""
+"""Models of public measurements and other common ones, in plain `torch.nn`, with their training tasks."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Torch takes seconds to import; callers that only want names and defaults should not wait for it.
+    # torch takes seconds to import, and callers that need only names and defaults should not wait for it.
     if name in ("build", "get_entry", "layer_names"):
         from profiling.zoo import registry
 

@@ -1,4 +1,4 @@
-"""`python -m profiling.zoo`: write `listing.json` from the families' entries, after one was added or changed."""
+"""`python -m profiling.zoo`: regenerate `listing.json` after an entry was added or changed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of the public measurements to zoo names: the one table that importers use."""
+"""Zoo names of the models in public measurements; all importers use this table."""
 
 from __future__ import annotations
 

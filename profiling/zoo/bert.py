@@ -1,4 +1,4 @@
-"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019) with the attention of their time: scores kept in memory."""
+"""BERT (Devlin et al. 2019) and RoBERTa (Liu et al. 2019) with unfused attention, which stores the scores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from profiling.zoo.entry import ZooEntry
 
 
 class SelfAttention(nn.Module):
-    """Multi-head attention by two products and a softmax, with an additive mask (batch, 1, 1, length)."""
+    """Unfused multi-head attention with an additive mask (batch, 1, 1, length)."""
 
     def __init__(self, width: int, heads: int, dropout: float) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class SelfAttention(nn.Module):
 
 
 class EncoderLayer(nn.Module):
-    """Attention and a feed-forward network, each with a residual and a norm after it."""
+    """Post-norm attention and feed-forward network, with residual connections."""
 
     def __init__(self, width: int, heads: int, inner: int, dropout: float) -> None:
         super().__init__()
@@ -54,7 +54,7 @@ class EncoderLayer(nn.Module):
 
 
 class Embeddings(nn.Module):
-    """Sum of token, position and segment embeddings, normed."""
+    """Normalised sum of token, position and segment embeddings."""
 
     def __init__(self, vocabulary: int, positions: int, segments: int, width: int, dropout: float) -> None:
         super().__init__()

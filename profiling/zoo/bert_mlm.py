@@ -1,4 +1,4 @@
-"""BERT by masked language modelling on WikiText-2, as in pytorch/text: the model of the freezing measurements.
+"""BERT for masked language modelling on WikiText-2, as in pytorch/text; used in the freezing measurements.
 
 Its 103 atomic layers are position, token and segment embeddings and a norm, 12 blocks of 8, and 3 of the head.
 """

@@ -1,4 +1,4 @@
-"""Captures the zoo and compares parameter counts with the published ones."""
+"""Captures zoo models and compares their parameter counts with the published ones."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from profiling.workload import Workload
 
 @dataclass(frozen=True)
 class CheckRow:
-    """One model: parameters expected and got, forward FLOPs and operators of one step, seconds of the capture."""
+    """Expected and captured parameter counts of a model, FLOPs and operators of one step, and capture time."""
 
     name: str
     expected_parameters: int
@@ -35,7 +35,7 @@ def check_zoo(
 
     Args:
         names: zoo names; all of them by default.
-        progress: told each name before its capture.
+        progress: called with each name before its capture.
 
     Raises:
         UnknownNameError: a name is not in the zoo.

@@ -35,7 +35,7 @@ class Block(nn.Module):
 
 
 class ConvNeXt(nn.Module):
-    """Four stages of blocks with a norm and a 2x2 convolution of stride 2 between them."""
+    """Four stages of blocks, with a norm and a strided 2x2 convolution between stages."""
 
     def __init__(self, widths: tuple[int, ...], depths: tuple[int, ...], classes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""CycleGAN (Zhu et al. 2017) at 256x256: two generators of nine residual blocks, two patch discriminators."""
+"""CycleGAN (Zhu et al. 2017) at 256x256: two generators with nine residual blocks, two patch discriminators."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling.zoo.entry import ZooEntry
 
 
 class ResidualBlock(nn.Module):
-    """Two reflected 3x3 convolutions with instance norms."""
+    """Two 3x3 convolutions with reflection padding and instance norms."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ def _discriminator() -> nn.Sequential:
 
 
 class CycleGAN(nn.Module):
-    """Generators to B and to A, and a judge for each."""
+    """Generators to B and to A, and a discriminator for each."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -32,7 +32,7 @@ class Generator(nn.Module):
 
 
 class Discriminator(nn.Module):
-    """Images to one logit each."""
+    """Images to one logit per image."""
 
     def __init__(self, width: int = 64) -> None:
         super().__init__()
@@ -48,7 +48,7 @@ class Discriminator(nn.Module):
 
 
 class DCGAN(nn.Module):
-    """Both networks; the step alternates between them."""
+    """Generator and discriminator, which a step trains in turn."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Decoder-only language models of today: RMS norms, rotary positions, grouped queries, gated feed-forward networks."""
+"""Recent decoder-only language models: RMS norm, rotary positions, grouped-query attention, SwiGLU, experts."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from profiling.zoo.entry import ZooEntry
 
 @dataclass(frozen=True)
 class DecoderConfig:
-    """Sizes of a decoder, as its publisher's config.json has them.
+    """Sizes of a decoder, as in its published config.json.
 
     Attributes:
-        heads, groups: query heads, and heads of keys and values.
-        tied: the projection shares the token embedding.
-        qkv_bias: Qwen 2 has biases there.
-        experts, chosen: experts of each feed-forward network and how many a token asks; 0 for a dense one.
-        qk_norm: queries and keys are normalised (OLMoE).
+        heads, groups: number of query heads, and of key and value heads.
+        tied: whether the output projection shares the token embedding.
+        qkv_bias: whether the query, key and value projections have biases (Qwen 2).
+        experts, chosen: experts per feed-forward network, and experts per token; 0 for a dense network.
+        qk_norm: whether queries and keys are normalised (OLMoE).
     """
 
     vocabulary: int
@@ -40,14 +40,14 @@ class DecoderConfig:
 
 
 def rotate(x: Tensor, angles: Tensor) -> Tensor:
-    """Rotary positions (Su et al. 2021) on (batch, heads, length, head width), angles (length, head width / 2)."""
+    """Apply rotary positions (Su et al. 2021) to (batch, heads, length, width); angles are (length, width / 2)."""
     first, second = x.chunk(2, dim=-1)
     cosine, sine = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     return torch.cat((first * cosine - second * sine, second * cosine + first * sine), dim=-1)
 
 
 class Attention(nn.Module):
-    """Causal attention; several query heads share one head of keys and values (Ainslie et al. 2023)."""
+    """Causal grouped-query attention (Ainslie et al. 2023)."""
 
     def __init__(self, config: DecoderConfig) -> None:
         super().__init__()
@@ -86,10 +86,10 @@ class GatedFeedForward(nn.Module):
 
 
 class Experts(nn.Module):
-    """A mixture of SwiGLU experts as grouped products, every expert with an equal share of the tokens.
+    """A mixture of SwiGLU experts as batched products, in which all experts get equally many tokens.
 
-    Equal shares are what a balanced router gives; shapes then do not depend on data. A token that its expert has no
-    room for goes to the next one in the order of experts.
+    This is what a balanced router achieves, and makes shapes independent of data. A token that exceeds the capacity
+    of its expert goes to the next one.
     """
 
     def __init__(self, width: int, inner: int, experts: int, chosen: int) -> None:
@@ -105,7 +105,7 @@ class Experts(nn.Module):
         weights, expert = self.router(flat).softmax(-1).topk(self.chosen, dim=-1)
         room = -(-flat.shape[0] * self.chosen // self.experts)
         order = expert.flatten().argsort()
-        # Where the tokens do not divide evenly, the last expert sees some twice with weight 0.
+        # If the tokens do not divide evenly, the last expert gets some twice, with weight 0.
         spare = room * self.experts - order.shape[0]
         keep = torch.cat((torch.ones_like(order), torch.zeros_like(order[:spare])))
         order = torch.cat((order, order[:spare]))

@@ -15,7 +15,7 @@ FREQUENCIES, CHARACTERS, WIDTH = 161, 29, 1024
 
 
 class RecurrentLayer(nn.Module):
-    """Bidirectional LSTM whose two directions are summed, with a batch norm before it except in the first."""
+    """Bidirectional LSTM with summed directions, preceded by a batch norm except in the first layer."""
 
     def __init__(self, inputs: int, width: int, normalise: bool) -> None:
         super().__init__()

@@ -11,7 +11,7 @@ from profiling.zoo.tasks import CLASSIFY, images
 
 
 class DenseLayer(nn.Module):
-    """Norm, 1x1, norm, 3x3 on everything before it."""
+    """Norm, 1x1, norm and 3x3 convolution over the outputs of all earlier layers."""
 
     def __init__(self, inputs: int, growth: int) -> None:
         super().__init__()
@@ -26,7 +26,7 @@ class DenseLayer(nn.Module):
 
 
 class DenseBlock(nn.Module):
-    """Layers that each add `growth` maps."""
+    """Layers of which each adds `growth` channels."""
 
     def __init__(self, inputs: int, depth: int, growth: int) -> None:
         super().__init__()
@@ -40,7 +40,7 @@ class DenseBlock(nn.Module):
 
 
 class Transition(nn.Module):
-    """Half the maps, half the size."""
+    """Halves the channels and the spatial size."""
 
     def __init__(self, inputs: int) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def _mlp(*widths: int) -> nn.Sequential:
 
 
 class DLRM(nn.Module):
-    """Embeddings of 26 categories and a perceptron on 13 numbers, their pairwise products, and a perceptron on top."""
+    """Embeddings of 26 categories and an MLP on 13 numbers, their pairwise dot products, and an MLP on top."""
 
     def __init__(self) -> None:
         super().__init__()

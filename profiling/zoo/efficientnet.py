@@ -1,4 +1,4 @@
-"""EfficientNet-B0 for CIFAR in its older public form (Tan and Le 2019, simplified)."""
+"""EfficientNet-B0 for CIFAR (Tan and Le 2019), as simplified in an early public implementation."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Block(InvertedBlock):
 
 
 class EfficientNetB0(nn.Module):
-    """Seven groups of blocks, all depthwise kernels 3x3, no head convolution."""
+    """Seven groups of blocks with 3x3 depthwise kernels, and no head convolution."""
 
     _GROUPS = (
         (1, 16, 1, 2),

@@ -30,7 +30,7 @@ def _conv(
 
 
 class SqueezeExcitation(nn.Module):
-    """Channels weighted by a function of their means."""
+    """Channel weights from the channel means."""
 
     def __init__(self, width: int, squeezed: int) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class SqueezeExcitation(nn.Module):
 
 
 class Block(nn.Module):
-    """MBConv, or with a plain 3x3 convolution in place of pointwise and depthwise ones (fused)."""
+    """MBConv, or fused MBConv, with a 3x3 convolution in place of the pointwise and depthwise ones."""
 
     def __init__(
         self, fused: bool, expansion: int, kernel: int, stride: int, inputs: int, outputs: int

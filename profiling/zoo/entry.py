@@ -1,4 +1,4 @@
-"""`ZooModel`: name and defaults of a model of the zoo; `ZooEntry`: those with the code that builds it."""
+"""`ZooModel`: name and defaults of a zoo model; `ZooEntry`: also the code that builds it."""
 
 from __future__ import annotations
 
@@ -16,17 +16,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class ZooModel:
-    """What can be said of a model of the zoo without building it.
+    """Properties of a zoo model that are known without building it.
 
     Attributes:
         name: kebab-case `<model>-<dataset or size>`.
         family: file of the zoo that holds it.
         batch_size, optimizer: defaults.
         parameters: expected number of parameters.
-        source: where that number is from.
+        source: reference for that number.
         description: one line.
-        sequence_length: default tokens (or frames) per sample; None where there is no such thing.
-        processes: processes that share the GPU for one job; a graph is the step of one of them.
+        sequence_length: default tokens (or frames) per sample; None if the model has no sequences.
+        processes: processes per job that share the GPU; a graph covers the step of one process.
     """
 
     name: str
@@ -51,7 +51,7 @@ class ZooEntry(ZooModel):
     Attributes:
         model: builds the root module on the current default device.
         batch: `(batch_size, sequence_length) -> batch` of random tensors on the current default device;
-            `sequence_length` is 0 where the model has none.
+            `sequence_length` is 0 if the model has none.
         phases: what one training step does.
     """
 

@@ -34,7 +34,7 @@ class BahdanauAttention(nn.Module):
 
 
 class GNMT(nn.Module):
-    """Encoder with a bidirectional first layer; decoder whose every layer sees the attention's context."""
+    """Encoder with a bidirectional first layer; decoder in which each layer receives the attention context."""
 
     def __init__(self) -> None:
         super().__init__()

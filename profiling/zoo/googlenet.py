@@ -1,4 +1,4 @@
-"""GoogLeNet (Szegedy et al. 2015): the CIFAR variant with batch norms, and the one of torchvision for ImageNet."""
+"""GoogLeNet (Szegedy et al. 2015): the CIFAR variant with batch norms, and torchvision's for ImageNet."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from profiling.training import Phase
 from profiling.zoo.entry import ZooEntry
 from profiling.zoo.tasks import CLASSIFY, images
 
-# inputs, 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection; 0 stands for a pooling.
+# Inputs, 1x1, 3x3 reduce, 3x3, 5x5 reduce, 5x5, pool projection; 0 stands for a pooling layer.
 _BLOCKS: tuple[tuple[int, ...], ...] = (
     (192, 64, 96, 128, 16, 32, 32),
     (256, 128, 128, 192, 32, 96, 64),
@@ -41,11 +41,11 @@ class ConvBN(nn.Module):
 
 
 class Inception(nn.Module):
-    """Four branches side by side.
+    """Four parallel branches.
 
     Args:
         widths: a row of `_BLOCKS`.
-        deep: 5x5 as two 3x3 with biased convolutions (CIFAR variant); else one 3x3, as torchvision has it.
+        deep: two 3x3 convolutions with bias in place of 5x5 (CIFAR variant); otherwise one 3x3, as in torchvision.
     """
 
     def __init__(self, widths: tuple[int, ...], deep: bool) -> None:
@@ -68,7 +68,7 @@ def _blocks(deep: bool) -> list[nn.Module]:
 
 
 class SmallGoogLeNet(nn.Module):
-    """For 32x32 images: one 3x3 convolution as stem."""
+    """For 32x32 images, with a single 3x3 convolution as the stem."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -81,7 +81,7 @@ class SmallGoogLeNet(nn.Module):
 
 
 class Auxiliary(nn.Module):
-    """Classifier on an inner map, used in training."""
+    """Auxiliary classifier on an intermediate feature map, used in training."""
 
     def __init__(self, inputs: int, classes: int) -> None:
         super().__init__()
@@ -95,7 +95,7 @@ class Auxiliary(nn.Module):
 
 
 class GoogLeNet(nn.Module):
-    """For 224x224 images, with both auxiliary classifiers: three score tensors."""
+    """For 224x224 images, with both auxiliary classifiers; returns three score tensors."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()

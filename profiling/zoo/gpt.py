@@ -1,4 +1,4 @@
-"""Decoder-only transformers of GPT-3's sizes (Brown et al. 2020, table 2.1), with fused causal attention."""
+"""Decoder-only transformers with the sizes of GPT-3 (Brown et al. 2020, table 2.1) and fused causal attention."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Learned positions; the projection shares the token embedding."""
+    """Learned positions; the output projection shares the token embedding."""
 
     def __init__(self, width: int, depth: int, heads: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ class ConvBN(nn.Module):
 
 
 class Branches(nn.Module):
-    """Branches side by side; one that ends in a list splits into its members."""
+    """Parallel branches; one that ends in a list forks into its members."""
 
     def __init__(self, *branches: list[Any]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""CycleGAN at 256x256 as in Keras' code examples: one forward pass, and four gradients from it."""
+"""CycleGAN at 256x256 as in Keras' code examples: one forward pass, from which four gradients are computed."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def _norm(width: int) -> nn.InstanceNorm2d:
 
 
 class ResidualBlock(nn.Module):
-    """Two reflected 3x3 convolutions without bias."""
+    """Two 3x3 convolutions with reflection padding and without bias."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -55,12 +55,12 @@ def _discriminator() -> nn.Sequential:
 
 
 def _same(stride: int, convolution: nn.Conv2d) -> list[nn.Module]:
-    """Keras pads an even kernel with stride 1 by one more behind than in front."""
+    """`same` padding of Keras for an even kernel with stride 1: one more at the end than at the start."""
     return [nn.ZeroPad2d((1, 2, 1, 2)), convolution] if stride == 1 else [convolution]
 
 
 class CycleGAN(nn.Module):
-    """Generators to Y and to X, and a judge for each."""
+    """Generators to Y and to X, and a discriminator for each."""
 
     def __init__(self) -> None:
         super().__init__()

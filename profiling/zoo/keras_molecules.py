@@ -13,14 +13,14 @@ from profiling.training import Phase
 from profiling.zoo.entry import ZooEntry
 
 UNITS, BOND_FEATURES, STEPS = 64, 7, 4
-# BBBP's molecules have 24 atoms and 26 bonds in the mean; a pair is a bond in one direction, or an atom with itself.
+# BBBP's molecules have 24 atoms and 26 bonds on average; a pair is a bond in one direction, or an atom with itself.
 ATOMS, PAIRS = 24, 76
-# What a batch is padded to: its largest molecule.
+# Atoms of the largest molecule in a batch, to which the others are padded.
 PADDED_ATOMS = 64
 
 
 class MessagePassing(nn.Module):
-    """Atoms (atoms, 64), bonds (pairs, 7) and who is bound to whom (pairs, 2) to atoms (atoms, 64)."""
+    """Atoms (atoms, 64), bond features (pairs, 7) and bonded pairs (pairs, 2) to atoms (atoms, 64)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -37,7 +37,7 @@ class MessagePassing(nn.Module):
 
 
 class Readout(nn.Module):
-    """Transformer encoder of 8 heads of 64 over padded molecules, averaged over atoms."""
+    """Transformer encoder with 8 heads of width 64 over padded molecules, averaged over atoms."""
 
     def __init__(self, heads: int = 8, inner: int = 512) -> None:
         super().__init__()
@@ -60,7 +60,7 @@ class Readout(nn.Module):
 
 
 class Network(nn.Module):
-    """A batch of molecules to their logits (batch,)."""
+    """A batch of molecules to logits (batch,)."""
 
     def __init__(self) -> None:
         super().__init__()

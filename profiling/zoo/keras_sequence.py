@@ -1,4 +1,4 @@
-"""Keras' code examples on sequences: BERT on IMDB, convolutions over word vectors, a transformer on FordA."""
+"""Keras' code examples for sequences: BERT on IMDB, convolutions over word vectors, a transformer on FordA."""
 
 from __future__ import annotations
 

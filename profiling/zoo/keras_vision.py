@@ -1,4 +1,4 @@
-"""Keras Applications without their tops on CIFAR-10: ResNet50 (He et al. 2016) and MobileNetV2 (Sandler et al. 2018)."""
+"""Keras Applications without top layers on CIFAR-10: ResNet50 (He et al. 2016) and MobileNetV2 (Sandler et al. 2018)."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Block(nn.Module):
 
 
 class ResNet50(nn.Module):
-    """(batch, 3, 32, 32) to (batch, classes); the last map is 1 x 1 x 2048, and flattened."""
+    """(batch, 3, 32, 32) to (batch, classes); the last feature map, 1 x 1 x 2048, is flattened."""
 
     def __init__(self, classes: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class InvertedBlock(nn.Module):
 
 
 class MobileNetV2(nn.Module):
-    """(batch, 3, 32, 32) to (batch, classes); the last map is 1 x 1 x 1280, and flattened."""
+    """(batch, 3, 32, 32) to (batch, classes); the last feature map, 1 x 1 x 1280, is flattened."""
 
     _STAGES = (
         (1, 16, 1, 1),

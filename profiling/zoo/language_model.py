@@ -17,7 +17,7 @@ VOCABULARY = 33_278
 class LanguageModel(nn.Module):
     """Embedding, LSTM and an untied decoder.
 
-    Tokens are (batch, length) and turned to (length, batch), the layout that the LSTM takes.
+    Tokens are (batch, length), transposed to (length, batch) for the LSTM.
     """
 
     def __init__(self, vocabulary: int, width: int, layers: int, dropout: float) -> None:

@@ -1,6 +1,6 @@
-"""Names and defaults of the zoo, read from `listing.json`: neither torch nor a model is imported for them.
+"""Names and defaults of the zoo, read from `listing.json` without importing torch or any model.
 
-`python -m profiling.zoo` writes that file anew from the families' entries.
+`python -m profiling.zoo` regenerates that file from the families' entries.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def _models() -> dict[str, ZooModel]:
 
 
 def listed(entry: ZooEntry) -> dict[str, Any]:
-    """The row of `listing.json` about an entry."""
+    """The row of an entry in `listing.json`."""
     return {name: getattr(entry, name) for name in _FIELDS}
 
 
@@ -37,15 +37,15 @@ def zoo_names() -> list[str]:
 
 
 def near_models(name: str) -> list[str]:
-    """At most three models near `name`; see `profiling.names`."""
+    """At most three models with names similar to `name`; see `profiling.names`."""
     return near_names(name, _models())
 
 
 def get_model(name: str) -> ZooModel:
-    """The model of that name, or of a name of the public data (see `profiling.zoo.aliases`).
+    """The model with that name or alias (see `profiling.zoo.aliases`).
 
     Raises:
-        UnknownNameError: there is none; the message names the nearest ones.
+        UnknownNameError: there is none; the message lists similar names.
     """
     models = _models()
     model = models.get(name) or models.get(ALIASES.get(name, "")) or models.get(ALIASES.get(name.lower(), ""))
@@ -67,11 +67,11 @@ def get_model(name: str) -> ZooModel:
 
 
 def resolve(workload: Workload) -> Workload:
-    """The same zoo workload with every default written out: the key under which its graph is kept.
+    """The same zoo workload with explicit defaults, under which its graph is cached.
 
     Raises:
         UnknownNameError: the model is not in the zoo.
-        InputError: a sequence length for a model that has none.
+        InputError: a sequence length for a model without sequences, or an image size.
     """
     model = get_model(workload.model)
     if workload.sequence_length is not None and model.sequence_length is None:

@@ -11,7 +11,7 @@ from profiling.zoo.tasks import CLASSIFY, images
 
 
 class InvertedBlock(nn.Module):
-    """Expand, depthwise 3x3, project; ReLU, and a 1x1 shortcut where only the width changes."""
+    """Expand, depthwise 3x3, project; with ReLU, and a 1x1 shortcut if only the width changes."""
 
     def __init__(self, inputs: int, outputs: int, expansion: int, stride: int) -> None:
         super().__init__()
@@ -66,7 +66,7 @@ class MobileNetV2(nn.Module):
 
 
 class SqueezeExcite(nn.Module):
-    """Channel gates from the pooled input."""
+    """Channel weights from the pooled input."""
 
     def __init__(self, channels: int, squeezed: int) -> None:
         super().__init__()

@@ -1,7 +1,7 @@
 """NAS-Bench-101 networks for CIFAR-10 (Ying et al., ICML 2019): nine copies of a cell of convolutions and poolings.
 
-A cell is a directed acyclic graph whose vertices are operations. The space of cells, their hash and their channels are
-those of https://github.com/google-research/nasbench (`generate_graph.py`, `graph_util.py`, `model_builder.py`).
+A cell is a directed acyclic graph whose vertices are operations. The space of cells, their hashes and channels follow
+https://github.com/google-research/nasbench (`generate_graph.py`, `graph_util.py`, `model_builder.py`).
 """
 
 from __future__ import annotations
@@ -24,10 +24,10 @@ _STACKS, _CELLS_PER_STACK, _STEM_CHANNELS, _CLASSES = 3, 3, 128, 10
 
 @dataclass(frozen=True)
 class Cell:
-    """A cell, vertices in topological order, the input first and the output last.
+    """A cell, with vertices in topological order: first the input, last the output.
 
     Attributes:
-        matrix: `matrix[i][j]` is 1 where vertex j reads vertex i; upper triangular.
+        matrix: `matrix[i][j]` is 1 if vertex j reads vertex i; upper triangular.
         operations: `INPUT`, an index into `OPERATIONS` per interior vertex, `OUTPUT`.
     """
 
@@ -46,7 +46,7 @@ class Cell:
         return len(self.operations)
 
     def pruned(self) -> Cell:
-        """Without the vertices that no path from input to output passes.
+        """The cell without vertices that are on no path from input to output.
 
         Raises:
             InputError: there is no such path.
@@ -68,7 +68,7 @@ class Cell:
         )
 
     def fingerprint(self) -> str:
-        """MD5 that is equal for isomorphic cells: NAS-Bench's name for them."""
+        """MD5 hash, equal for isomorphic cells, by which NAS-Bench identifies them."""
         size = range(self.vertices)
         labels = [
             _md5(str((sum(self.matrix[v]), sum(self.matrix[u][v] for u in size), self.operations[v])))
@@ -88,7 +88,7 @@ class Cell:
         return _md5(str(sorted(labels)))
 
     def channels(self, inputs: int, outputs: int) -> list[int]:
-        """Channels of every vertex: those that feed the output share its channels, others follow whom they feed."""
+        """Channels of each vertex: those that feed the output divide its channels, others have those of their readers."""
         last = self.vertices - 1
         channels = [inputs, *([0] * (self.vertices - 2)), outputs]
         feeding = [v for v in range(1, last) if self.matrix[v][last]]
@@ -101,11 +101,11 @@ class Cell:
 
 
 def cells(max_vertices: int) -> Iterator[Cell]:
-    """Every distinct cell of up to so many vertices and `MAX_EDGES` edges; of 5 vertices and fewer there are 2,532."""
+    """All distinct cells with up to `max_vertices` vertices and `MAX_EDGES` edges; up to 5 vertices, there are 2,532."""
     seen = set()
     for size in range(2, max_vertices + 1):
-        # Isomorphic cells may differ in the order of their vertices, and so in who gets a remainder of channels: this
-        # is upstream's order of enumeration, in which the first of them counts.
+        # Isomorphic cells may order their vertices differently, which decides which gets leftover channels: this
+        # is upstream's order of enumeration, of which the first cell counts.
         places = [(i, j) for j in range(1, size) for i in range(j)]
         for bits in range(1 << len(places)):
             edges = {place for k, place in enumerate(places) if bits >> k & 1}
@@ -121,7 +121,7 @@ def cells(max_vertices: int) -> Iterator[Cell]:
 
 
 def _is_full(edges: set[tuple[int, int]], size: int) -> bool:
-    """Whether every vertex but the output is read, and every one but the input reads."""
+    """Whether every vertex except the output is read, and every one except the input reads another."""
     return {i for i, _ in edges} == set(range(size - 1)) and {j for _, j in edges} == set(range(1, size))
 
 
@@ -181,7 +181,7 @@ def _sum(parts: Sequence[Tensor]) -> Tensor:
 
 
 class NasBenchNetwork(nn.Module):
-    """Three stacks of three equal cells over a stem of 128 channels: (batch, 3, 32, 32) to (batch, 10)."""
+    """Stem with 128 channels and three stacks of three equal cells: (batch, 3, 32, 32) to (batch, 10)."""
 
     def __init__(self, cell: Cell) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""PointNet (Qi et al. 2017) for classification, with the input transform and without the feature transform."""
+"""PointNet (Qi et al. 2017) for classification, with input transform but without feature transform."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ POINTS, CLASSES = 2_500, 16
 
 
 class _PointFeatures(nn.Module):
-    """Shared perceptron over points and a maximum over them: (batch, 3, points) to (batch, 1024)."""
+    """MLP shared by all points, then a maximum over points: (batch, 3, points) to (batch, 1024)."""
 
     def __init__(self) -> None:
         super().__init__()

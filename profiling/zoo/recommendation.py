@@ -16,7 +16,7 @@ ML20M_ITEMS = 20_108
 
 
 class NeuMF(nn.Module):
-    """Matrix factorisation and a perceptron side by side."""
+    """Matrix factorisation and an MLP in parallel."""
 
     def __init__(self, users: int, items: int, factors: int) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def _neumf_loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
 
 
 class DynamicAutoencoder(nn.Module):
-    """Autoencoder over those items only that occur in the batch; its weights are embeddings of items."""
+    """Autoencoder over only the items in the batch, with item embeddings as weights."""
 
     def __init__(self, items: int, width: int, noise: float) -> None:
         super().__init__()
@@ -67,7 +67,7 @@ class DynamicAutoencoder(nn.Module):
 
 
 def _items_in_batch(users: int) -> int:
-    # Distinct items among so many users' interactions: the catalogue fills up slowly, because popular ones repeat.
+    # Distinct items among the users' interactions grow slowly, because popular items repeat.
     return max(1, round(ML20M_ITEMS * users / (users + 1000)))
 
 

@@ -1,4 +1,4 @@
-"""Names to entries, and a `Workload` to a `TrainingJob`. Imports torch; `profiling.zoo.listing` does not."""
+"""Finds entries by name, and builds a `TrainingJob` from a `Workload`. Imports torch, unlike `listing`."""
 
 from __future__ import annotations
 
@@ -61,15 +61,15 @@ FAMILIES = (
 
 
 def all_entries() -> list[ZooEntry]:
-    """All entries, family by family. This imports every family."""
+    """All entries, family by family. Imports every family."""
     return [entry for family in FAMILIES for entry in _family(family)]
 
 
 def get_entry(name: str) -> ZooEntry:
-    """The entry of that name, or of a name of the public data (see `profiling.zoo.aliases`).
+    """The entry with that name or alias (see `profiling.zoo.aliases`).
 
     Raises:
-        UnknownNameError: there is none; the message names the nearest ones.
+        UnknownNameError: there is none; the message lists similar names.
     """
     model = get_model(name)
     return next(entry for entry in _family(model.family) if entry.name == model.name)
@@ -90,13 +90,13 @@ def layer_names(name: str) -> tuple[str, ...]:
 def build(workload: Workload, device: str = "cpu") -> TrainingJob:
     """The training job of a zoo workload on `cpu`, `cuda` or `meta` (shapes only, no memory).
 
-    `amp` is autocast with parameters in FP32; `fp16` and `bf16` hold parameters and inputs in that type; `tf32` only
-    differs from `fp32` on a GPU that has such units.
+    `amp` is autocast with FP32 parameters; in `fp16` and `bf16`, parameters and inputs have that type; `tf32` differs
+    from `fp32` only on a GPU that supports it.
 
     Raises:
         UnknownNameError: the model is not in the zoo.
-        InputError: `frozen_prefix` is larger than the number of atomic layers.
-        UnavailableError: no such device here.
+        InputError: an option is out of range for the model, such as `frozen_prefix`.
+        UnavailableError: this machine has no such device.
     """
     full = resolve(workload)
     entry = get_entry(full.model)

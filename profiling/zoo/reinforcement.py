@@ -1,6 +1,6 @@
 """Reinforcement learning: A3C on Pong (Mnih et al. 2016), PPO and TD3 with the networks of Stable-Baselines3.
 
-The environment's own cost is not part of a graph: it runs on the host.
+Graphs do not include the environment, which runs on the host.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from profiling.zoo.entry import ZooEntry
 
 
 class ActorCritic(nn.Module):
-    """Four convolutions with pooling and an LSTM cell over the frames of a rollout."""
+    """Four convolutions with pooling, then an LSTM cell over the frames of a rollout."""
 
     def __init__(self, actions: int = 6) -> None:
         super().__init__()

@@ -29,7 +29,7 @@ class BasicBlock(nn.Module):
 
 
 class Bottleneck(nn.Module):
-    """1x1, 3x3 and 1x1 convolutions, the stride in the 3x3 one."""
+    """1x1, 3x3 and 1x1 convolutions, with the stride in the 3x3 convolution."""
 
     expansion = 4
 
@@ -65,7 +65,7 @@ class ResNet(nn.Module):
         block: `BasicBlock` or `Bottleneck`.
         depths: blocks per stage.
         classes: outputs.
-        small_input: a 3x3 stem without pooling for 32x32 images, instead of 7x7 with stride 2 and a max-pool.
+        small_input: 3x3 stem without pooling, for 32x32 images, in place of a strided 7x7 with max pooling.
         base: width of a bottleneck's inner convolutions in the first stage.
     """
 
@@ -102,7 +102,7 @@ class ResNet(nn.Module):
 
 
 class WideBlock(nn.Module):
-    """Pre-activation block of a wide network."""
+    """Pre-activation block of a wide residual network."""
 
     def __init__(self, inputs: int, outputs: int, stride: int, dropout: float) -> None:
         super().__init__()

@@ -30,7 +30,7 @@ def _branch(inputs: int, width: int, stride: int) -> nn.Sequential:
 
 
 class Unit(nn.Module):
-    """Half the channels pass by, or both halves are downsampled."""
+    """Half of the channels bypass the convolutions, or both halves are downsampled."""
 
     def __init__(self, inputs: int, outputs: int, stride: int) -> None:
         super().__init__()

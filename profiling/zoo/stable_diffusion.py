@@ -1,4 +1,4 @@
-"""The U-Net of Stable Diffusion 1 (Rombach et al. 2022), denoising 64x64 latents under a text of 77 tokens."""
+"""U-Net of Stable Diffusion 1 (Rombach et al. 2022), which denoises 64x64 latents given a text of 77 tokens."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class ResidualBlock(nn.Module):
 
 
 class Attention(nn.Module):
-    """Attention of the picture to itself or to the text."""
+    """Self-attention, or cross-attention to the text."""
 
     def __init__(self, width: int, other: int) -> None:
         super().__init__()
@@ -56,7 +56,7 @@ class Attention(nn.Module):
 
 
 class TransformerBlock(nn.Module):
-    """Self-attention, attention to the text, gated feed-forward network, between two pointwise convolutions."""
+    """Self-attention, cross-attention and gated feed-forward network, between two pointwise convolutions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -82,7 +82,7 @@ class TransformerBlock(nn.Module):
 
 
 class Step(nn.Module):
-    """A residual block, with a transformer block behind it or not."""
+    """A residual block, optionally followed by a transformer block."""
 
     def __init__(self, inputs: int, outputs: int, attends: bool) -> None:
         super().__init__()

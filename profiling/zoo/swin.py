@@ -1,4 +1,4 @@
-"""Swin transformers (Liu et al. 2021) on 224x224 images: attention in windows that shift from block to block."""
+"""Swin transformers (Liu et al. 2021) on 224x224 images, with attention in shifted windows."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def unwindow(x: Tensor, batch: int, side: int) -> Tensor:
 
 
 def shift_mask(side: int, shift: int, device: torch.device) -> Tensor:
-    """(windows, 49, 49), True where two positions of a shifted window are not neighbours in the image."""
+    """(windows, 49, 49) mask, True if two positions of a shifted window are not adjacent in the image."""
     edge = torch.arange(side, device=device)
     region = (edge >= side - WINDOW).long() + (edge >= side - shift).long()
     label = windows((region[:, None] * 3 + region[None, :])[None, :, :, None])[..., 0]
@@ -35,7 +35,7 @@ def shift_mask(side: int, shift: int, device: torch.device) -> Tensor:
 
 
 class WindowAttention(nn.Module):
-    """Attention inside windows with a learned bias for each relative position."""
+    """Attention within windows, with a learned bias per relative position."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         batch, side, _, _ = x.shape
-        # A map of one window has nothing to shift.
+        # A map with a single window cannot shift.
         shift = WINDOW // 2 if self.shifted and side > WINDOW else 0
         y = self.norm1(x)
         if shift:
@@ -89,7 +89,7 @@ class Block(nn.Module):
 
 
 class PatchMerging(nn.Module):
-    """2x2 patches to one of twice the width."""
+    """Merges 2x2 patches into one with twice the channels."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -102,7 +102,7 @@ class PatchMerging(nn.Module):
 
 
 class Swin(nn.Module):
-    """Patches of 4 and four stages, each half as wide in space and twice in channels."""
+    """4x4 patches and four stages; each halves the spatial size and doubles the channels."""
 
     def __init__(self, width: int, depths: tuple[int, ...], heads: tuple[int, ...], classes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""T5 (Raffel et al. 2020): encoder and decoder with RMS norms, relative position biases, no biases elsewhere."""
+"""T5 (Raffel et al. 2020): encoder and decoder with RMS norm and relative position biases, and no other biases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ VOCABULARY, BUCKETS, FARTHEST = 32_128, 32, 128
 
 
 def buckets(length: int, both_ways: bool, device: torch.device) -> Tensor:
-    """(length, length) bucket of each relative position: half exact, half logarithmic up to `FARTHEST`."""
+    """[length, length] bucket of each relative position; half are exact, half logarithmic up to `FARTHEST`."""
     place = torch.arange(length, device=device)
     offset = place[None, :] - place[:, None]
     count = BUCKETS // 2 if both_ways else BUCKETS
@@ -73,7 +73,7 @@ class FeedForward(nn.Module):
 
 
 class Block(nn.Module):
-    """Attention to itself, to the encoder's output where it is in the decoder, and a feed-forward network."""
+    """Self-attention, cross-attention in the decoder, and a feed-forward network."""
 
     def __init__(self, width: int, inner: int, heads: int, decodes: bool) -> None:
         super().__init__()
@@ -110,7 +110,7 @@ class Stack(nn.Module):
 
 
 class T5(nn.Module):
-    """Tokens of source and target (batch, length) to scores of the target."""
+    """Source and target tokens (batch, length) to target scores."""
 
     def __init__(self, width: int, inner: int, heads: int, depth: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Training tasks that several families share: random batches and losses."""
+"""Random batches and losses that several families share."""
 
 from __future__ import annotations
 

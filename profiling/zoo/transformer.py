@@ -17,7 +17,7 @@ SOURCE_WORDS, TARGET_WORDS = 2_911, 3_149
 
 
 class Attention(nn.Module):
-    """Multi-head attention with residual and norm; scores kept in memory."""
+    """Unfused multi-head attention with residual connection and norm."""
 
     def __init__(self, width: int, heads: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Attention(nn.Module):
 
 
 class FeedForward(nn.Module):
-    """Two linear layers with residual and norm."""
+    """Two linear layers with residual connection and norm."""
 
     def __init__(self, width: int, inner: int) -> None:
         super().__init__()
@@ -57,7 +57,7 @@ class FeedForward(nn.Module):
 
 
 class Transformer(nn.Module):
-    """Encoder and decoder of six layers; the projection shares the target embedding."""
+    """Encoder and decoder with six layers each; the output projection shares the target embedding."""
 
     def __init__(self, source: int, target: int, width: int = 512, inner: int = 2048, heads: int = 8) -> None:
         super().__init__()
@@ -93,7 +93,6 @@ def _batch(batch_size: int, length: int) -> dict[str, Tensor]:
 
 
 def _loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
-    # Label smoothing by hand, as the repository does.
     scores = model(batch["source"], batch["target"]).flatten(0, 1)
     return F.cross_entropy(scores, batch["gold"], label_smoothing=0.1)
 

@@ -1,4 +1,4 @@
-"""VGG (Simonyan and Zisserman 2015) with batch normalisation for CIFAR, and the plain one for ImageNet."""
+"""VGG (Simonyan and Zisserman 2015): with batch norm for CIFAR, and without for ImageNet."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def _features(depth: int, normalise: bool) -> nn.Sequential:
 
 
 class SmallVGG(nn.Module):
-    """For 32x32 images: one linear layer after the last pooling."""
+    """For 32x32 images, with one linear layer after the last pooling."""
 
     def __init__(self, depth: int, classes: int) -> None:
         super().__init__()
@@ -41,7 +41,7 @@ class SmallVGG(nn.Module):
 
 
 class VGG(nn.Module):
-    """For 224x224 images: three linear layers."""
+    """For 224x224 images, with three linear layers."""
 
     def __init__(self, depth: int, classes: int) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""Vision transformers (Dosovitskiy et al. 2021) fine-tuned on Food-101, attention scores kept in memory."""
+"""Vision transformers (Dosovitskiy et al. 2021) fine-tuned on Food-101, with unfused attention."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from profiling.zoo.tasks import CLASSIFY, images
 
 
 class PatchEmbedding(nn.Module):
-    """Images to patch tokens with a class token and positions."""
+    """Images to patch tokens, with a class token and position embeddings."""
 
     def __init__(self, width: int, patches: int) -> None:
         super().__init__()
@@ -53,7 +53,7 @@ class Block(nn.Module):
 
 
 class ViT(nn.Module):
-    """Patches of 16, a stack of blocks, and a linear head on the class token."""
+    """16x16 patches, a stack of blocks, and a linear head on the class token."""
 
     def __init__(self, width: int, depth: int, heads: int, classes: int) -> None:
         super().__init__()

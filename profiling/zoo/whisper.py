@@ -1,4 +1,4 @@
-"""Whisper (Radford et al. 2023): speech of 30 s to text."""
+"""Whisper (Radford et al. 2023): 30 s of speech to text."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Attention(nn.Module):
 
 
 class Block(nn.Module):
-    """Pre-norm attention to itself, to the audio where it decodes, and a feed-forward network."""
+    """Pre-norm self-attention, cross-attention to the audio in the decoder, and a feed-forward network."""
 
     def __init__(self, width: int, heads: int, decodes: bool) -> None:
         super().__init__()
@@ -59,7 +59,7 @@ class Block(nn.Module):
 
 
 class Whisper(nn.Module):
-    """Log-mel spectrograms (batch, 80, 3,000) and tokens (batch, length) to scores of the next tokens."""
+    """Log-mel spectrograms (batch, 80, 3,000) and tokens (batch, length) to next-token scores."""
 
     def __init__(self, width: int, heads: int, depth: int) -> None:
         super().__init__()

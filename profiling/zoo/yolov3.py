@@ -1,6 +1,6 @@
-"""YOLOv3 (Redmon and Farhadi 2018) at 416x416: one detection scale on VOC, and the three published ones on COCO.
+"""YOLOv3 (Redmon and Farhadi 2018) at 416x416: with one detection scale on VOC, and the published three on COCO.
 
-The one-scale model is that of the freezing measurements: 117 atomic layers, 56,399,659 parameters, 27.29 G
+The freezing measurements used the one-scale model: 117 atomic layers, 56,399,659 parameters, 27.29 G
 multiply-adds per image at 416x416.
 """
 
@@ -31,7 +31,7 @@ class ConvBlock(nn.Module):
 
 
 class Residual(nn.Module):
-    """1x1 to half the width, 3x3 back."""
+    """1x1 convolution to half the channels, and 3x3 convolution back."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -43,7 +43,7 @@ class Residual(nn.Module):
 
 
 class Darknet53(nn.Module):
-    """The backbone; returns the maps at strides 8, 16 and 32."""
+    """Backbone; returns the feature maps at strides 8, 16 and 32."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -65,7 +65,7 @@ class Darknet53(nn.Module):
 
 
 class Head(nn.Module):
-    """Five convolutions, of which the next scale takes the output, and two that detect."""
+    """Five convolutions, whose output the next scale reads, and two for detection."""
 
     def __init__(self, inputs: int, width: int, outputs: int) -> None:
         super().__init__()
