@@ -57,7 +57,7 @@ def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
 
     if on_device and not any(self_time_s(event) > 0 for event in events):
         raise UnavailableError(
-            "torch.profiler saw no kernel on the GPU",
+            "torch.profiler recorded no kernel on the GPU",
             hint="CUPTI may lack privileges: NVreg_RestrictProfilingToAdminUsers=0, or CAP_SYS_ADMIN in a "
             "container",
         )

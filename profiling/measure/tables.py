@@ -86,7 +86,7 @@ def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]
     if found != campaign:
         raise InputError(
             f"{directory} holds other measurements", expected=f"{_FORMAT} of {campaign}", got=found or "another file",
-            hint="Use a separate folder for each machine and software version.",
+            hint="use a separate folder for each machine and software version",
         )  # fmt: skip
     return list(stored["records"])
 
