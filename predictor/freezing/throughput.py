@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -52,6 +52,21 @@ class LayerThroughput:
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `POST /v1/layer-throughput`."""
         return asdict(self)
+
+
+class _StepParts(NamedTuple):
+    """Seconds of the parts of a step, and the share of parameters that are trained."""
+
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+    overhead_s: float
+    exchange_s: float
+    unfrozen_parameter_ratio: float
+
+    @property
+    def step_time_s(self) -> float:
+        return self.forward_s + self.backward_s + self.optimizer_s + self.overhead_s + self.exchange_s
 
 
 def layer_throughput(
@@ -121,7 +136,7 @@ def layer_throughput(
     overhead = stretch * (unfrozen_job.cost.overhead_s + unfrozen_job.cost.host_s)
     scale = (stretch * unfrozen_job.cost.step_time_s - overhead) / sum(times.split(0)[:3])
 
-    def parts(prefix: int, cache_rate: float | None) -> tuple[float, float, float, float, float, float]:
+    def parts(prefix: int, cache_rate: float | None) -> _StepParts:
         on_device = stretch * job(prefix).cost.step_time_s - overhead
         forward, _, optimizer, _ = (scale * part for part in times.split(prefix))
         shrunk = min(1.0, on_device / (forward + optimizer))
@@ -143,11 +158,9 @@ def layer_throughput(
             if gpus > 1
             else 0.0
         )
-        return forward, backward, optimizer, overhead, exposed, share
+        return _StepParts(forward, backward, optimizer, overhead, exposed, share)
 
-    forward, backward, optimizer, overhead, exposed, share = parts(k, rate)
-    step = forward + backward + optimizer + overhead + exposed
-    unfrozen = sum(parts(0, None)[:5])
+    frozen = parts(k, rate)
     return LayerThroughput(
         workload=str(workload),
         device=spec.name,
@@ -156,15 +169,15 @@ def layer_throughput(
         gpus=gpus,
         nodes=nodes,
         cached=rate is not None,
-        step_time_s=step,
-        samples_per_s=gpus * graph.batch_size * workload.gradient_accumulation / step,
-        forward_s=forward,
-        backward_s=backward,
-        optimizer_s=optimizer,
-        exchange_s=exposed,
-        overhead_s=overhead,
-        unfrozen_parameter_ratio=share,
-        speedup=unfrozen / step,
+        step_time_s=frozen.step_time_s,
+        samples_per_s=gpus * graph.batch_size * workload.gradient_accumulation / frozen.step_time_s,
+        forward_s=frozen.forward_s,
+        backward_s=frozen.backward_s,
+        optimizer_s=frozen.optimizer_s,
+        exchange_s=frozen.exchange_s,
+        overhead_s=frozen.overhead_s,
+        unfrozen_parameter_ratio=frozen.unfrozen_parameter_ratio,
+        speedup=parts(0, None).step_time_s / frozen.step_time_s,
         memory_bytes=_memory_bytes(job(k), job(measured_at), workload, heads or HeadCalibration()),
         anchored=bool(anchor),
     )
