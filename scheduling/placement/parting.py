@@ -83,6 +83,26 @@ def part(
         shared = looked.stale(snapshot, shared, kinds, tenancy.cache.revision)
     if not shared.size:
         return []
+    moves = _gainful_moves(snapshot, tenancy, pool, shared, restart_s, makespan)
+    if looked is not None:
+        # Jobs that would gain but find no GPU now are evaluated again.
+        looked.stamp[:, [gpu for _, _, _, gpu, _ in moves]] = -1
+    moved: list[Allocation] = []
+    touched: set[int] = set()
+    for _, _, kind, gpu, column in sorted(moves):
+        if gpu in touched or not pool.free_of_type[kind]:
+            continue
+        gpus = pool.take(1, kind)
+        if gpus:
+            touched.add(gpu)
+            moved.append(Allocation(snapshot.tenants[gpu][column], gpus))
+    return moved
+
+
+def _gainful_moves(
+    snapshot: SchedulingSnapshot, tenancy: Tenancy, pool: Pool, shared: Ints, restart_s: float, makespan: bool
+) -> list[tuple[float, int, int, int, int]]:
+    """(-gain, job number, GPU type, GPU, position on it) of every move from a GPU of `shared` that gains enough."""
     belief, state = tenancy.cache, tenancy.candidates(snapshot, shared)
     no_candidate = np.zeros_like(state.present)
     together = stages(
@@ -109,16 +129,4 @@ def part(
                     gain = float(together[row].sum() - others[row].sum()) - alone
                 if gain > _MARGIN * restart_s:
                     moves.append((-gain, job.number, kind, int(shared[row]), column))
-    if looked is not None:
-        # Jobs that would gain but find no GPU now are evaluated again.
-        looked.stamp[:, [gpu for _, _, _, gpu, _ in moves]] = -1
-    moved: list[Allocation] = []
-    touched: set[int] = set()
-    for _, _, kind, gpu, column in sorted(moves):
-        if gpu in touched or not pool.free_of_type[kind]:
-            continue
-        gpus = pool.take(1, kind)
-        if gpus:
-            touched.add(gpu)
-            moved.append(Allocation(snapshot.tenants[gpu][column], gpus))
-    return moved
+    return moves
