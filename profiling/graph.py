@@ -346,6 +346,18 @@ def _read_sizes(columns: dict[str, list[int]], count: int) -> list[OperatorSizes
     ]
 
 
+def operator_names(places: Iterable[tuple[str, str]]) -> tuple[str, ...]:
+    """Distinct names of operators, given the module path and kind of each: `path.kind`, `path.kind#1`, ..."""
+    seen: dict[str, int] = {}
+    names = []
+    for path, kind in places:
+        name = f"{path}.{kind}" if path else kind
+        count = seen.get(name, 0)
+        seen[name] = count + 1
+        names.append(f"{name}#{count}" if count else name)
+    return tuple(names)
+
+
 def chain(operators: Iterable[Operator], name: str = "chain") -> ComputationGraph:
     """A graph of consecutive operators, each passing on what it writes."""
     ops = tuple(operators)

@@ -16,7 +16,7 @@ from profiling.capture.live import forward_totals
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.capture.recorder import Node, Recorder
 from profiling.errors import CotenantError, InputError
-from profiling.graph import ComputationGraph, Operator, TensorEdge
+from profiling.graph import ComputationGraph, Operator, TensorEdge, operator_names
 from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
 
 # Recording patches torch functions, so only one thread may record at a time.
@@ -156,15 +156,12 @@ def _no_step(closure: Any = None) -> None:
 
 
 def _operators(nodes: list[Node], repeat: int) -> tuple[Operator, ...]:
-    seen: dict[str, int] = {}
+    names = operator_names((node.path, node.kind) for node in nodes)
     operators = []
-    for node in nodes:
-        name = f"{node.path}.{node.kind}" if node.path else node.kind
-        count = seen.get(name, 0)
-        seen[name] = count + 1
+    for name, node in zip(names, nodes, strict=True):
         operators.append(
             Operator(
-                name=f"{name}#{count}" if count else name,
+                name=name,
                 kind=node.kind,
                 forward_flops=node.forward_flops,
                 backward_flops=node.backward_flops,

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from profiling.errors import InputError
-from profiling.graph import ComputationGraph, Operator, TensorEdge
+from profiling.graph import ComputationGraph, Operator, TensorEdge, operator_names
 from profiling.graph_columns import COUNT_COLUMNS
 from profiling.operator_sizes import SIZE_COLUMNS, OperatorSizes
 
@@ -96,15 +96,8 @@ class AffineGraph:
     @cached_property
     def _names(self) -> tuple[str, ...]:
         """Names of the operators, as in a recording."""
-        seen: dict[str, int] = {}
-        names = []
-        paths = self.structure.paths
-        for trait, path in zip(self.traits, self.structure.path_index.tolist(), strict=True):
-            name = f"{paths[path]}.{trait[0]}" if paths[path] else trait[0]
-            count = seen.get(name, 0)
-            seen[name] = count + 1
-            names.append(f"{name}#{count}" if count else name)
-        return tuple(names)
+        paths = [self.structure.paths[index] for index in self.structure.path_index.tolist()]
+        return operator_names(zip(paths, (trait[0] for trait in self.traits), strict=True))
 
     def values(self, batch_size: int) -> Floats:
         """[N, len(NUMBERS)] for a number of samples."""
