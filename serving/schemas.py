@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any, Literal
 
-import msgspec
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from profiling.errors import CotenantError, LimitError
@@ -381,8 +380,3 @@ def sets_of(bodies: Sequence[SetBody], limit: int, where: str) -> list[Colocatio
         except CotenantError as error:
             raise error.at(where.format(number)) from None
     return sets
-
-
-def plain(value: Any) -> Any:
-    """A struct as the JSON object it was decoded from."""
-    return msgspec.to_builtins(value)

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import msgspec
 from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
@@ -19,7 +20,7 @@ from serving import audit
 from serving.cluster_state import ClusterState, kind_of, to_mapping
 from serving.handlers import tenancy
 from serving.http import PreconditionError
-from serving.schemas import ClusterBody, plain
+from serving.schemas import ClusterBody
 from serving.service import Service
 from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
 
@@ -112,7 +113,7 @@ def check_body(body: ClusterBody, gpus: int) -> int:
 
 def read_inventory(body: ClusterBody) -> Inventory:
     """The cluster described by a validated body. Raises `InputError`."""
-    raw = plain(body)
+    raw = msgspec.to_builtins(body)
     identifiers: dict[tuple[str, str], list[str | None]] = {}
     for index, node in enumerate(raw["nodes"]):
         name, number = node.get("name", f"node-{index}"), 0
