@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from profiling.errors import InputError
+from profiling.workload import Workload
 
 Loss = Callable[[Any, Any, dict[str, Any]], Tensor]
 
@@ -257,3 +258,32 @@ def _wrap(block: nn.Module) -> None:
         return checkpoint(forward, *args, use_reentrant=False, preserve_rng_state=False, **kwargs)
 
     block.forward = recomputed
+
+
+def prepared_job(
+    model: nn.Module, batch: Any, phases: Sequence[Phase], batch_size: int, workload: Workload
+) -> TrainingJob:
+    """A job of a module with the options of a workload, whose model and batch size are not used.
+
+    Parameters and inputs get the workload's type, layers are frozen, and blocks are checkpointed, in place.
+
+    Raises:
+        InputError: `frozen_prefix` is out of range.
+    """
+    if workload.precision in PARAMETER_TYPES:
+        dtype = PARAMETER_TYPES[workload.precision]
+        model = model.to(dtype)
+        batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+    model.train()
+    freeze_prefix(model, workload.frozen_prefix)
+    if workload.activation_checkpointing:
+        checkpoint_blocks(model)
+    return TrainingJob(
+        model,
+        batch,
+        phases,
+        batch_size=batch_size,
+        optimizer=workload.optimizer or "sgd",
+        precision=workload.precision,
+        gradient_accumulation=workload.gradient_accumulation,
+    )

@@ -14,15 +14,7 @@ from profiling.capture.options import options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
-from profiling.training import (
-    PARAMETER_TYPES,
-    Phase,
-    TrainingJob,
-    checkpoint_blocks,
-    freeze_prefix,
-    map_tensors,
-    tensors_of,
-)
+from profiling.training import Phase, TrainingJob, map_tensors, prepared_job, tensors_of
 from profiling.workload import Workload
 
 
@@ -84,28 +76,12 @@ def job_of(
     loss: Callable[[Any], Tensor] | None = None,
 ) -> TrainingJob:
     """The training job of a module with the options of a workload."""
-    if workload.precision in PARAMETER_TYPES:
-        dtype = PARAMETER_TYPES[workload.precision]
-        model = model.to(dtype)
-        batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
-    model.train()
-    freeze_prefix(model, workload.frozen_prefix)
-    if workload.activation_checkpointing:
-        checkpoint_blocks(model)
     reduce = loss or mean_loss
 
     def step_loss(module: nn.Module, values: Any, memo: dict[str, Any]) -> Tensor:
         return reduce(call(module, values))
 
-    return TrainingJob(
-        model,
-        batch,
-        (Phase(step_loss),),
-        batch_size=batch_size,
-        optimizer=workload.optimizer or "sgd",
-        precision=workload.precision,
-        gradient_accumulation=workload.gradient_accumulation,
-    )
+    return prepared_job(model, batch, (Phase(step_loss),), batch_size, workload)
 
 
 def call(module: nn.Module, inputs: Any) -> Any:

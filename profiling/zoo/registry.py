@@ -8,14 +8,7 @@ from functools import lru_cache
 import torch
 
 from profiling.errors import UnavailableError
-from profiling.training import (
-    PARAMETER_TYPES,
-    TrainingJob,
-    atomic_layers,
-    checkpoint_blocks,
-    freeze_prefix,
-    map_tensors,
-)
+from profiling.training import TrainingJob, atomic_layers, prepared_job
 from profiling.workload import Workload
 from profiling.zoo.entry import ZooEntry
 from profiling.zoo.listing import get_model, resolve
@@ -103,24 +96,7 @@ def build(workload: Workload, device: str = "cpu") -> TrainingJob:
     if device.startswith("cuda") and not torch.cuda.is_available():
         raise UnavailableError("no CUDA device is available", hint="use --device cpu")
     assert full.batch_size is not None
-    assert full.optimizer is not None
     with torch.device(device):
         model = entry.model()
         batch = entry.batch(full.batch_size, full.sequence_length or 0)
-    if full.precision in PARAMETER_TYPES:
-        dtype = PARAMETER_TYPES[full.precision]
-        model = model.to(dtype)
-        batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
-    model.train()
-    freeze_prefix(model, full.frozen_prefix)
-    if full.activation_checkpointing:
-        checkpoint_blocks(model)
-    return TrainingJob(
-        model,
-        batch,
-        entry.phases,
-        batch_size=full.batch_size,
-        optimizer=full.optimizer,
-        precision=full.precision,
-        gradient_accumulation=full.gradient_accumulation,
-    )
+    return prepared_job(model, batch, entry.phases, full.batch_size, full)
