@@ -139,7 +139,7 @@ def devices_of(cluster: PipelineCluster, spans: Sequence[Span]) -> list[tuple[in
     return devices
 
 
-def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleError:
+def shortage(space: StateSpace, spans: list[Span], limit_bytes: float) -> InfeasibleError:
     """Error that states which stage of the partition with the lowest memory does not fit, and by how much."""
     number, span = max(enumerate(spans, start=1), key=lambda item: item[1].memory_bytes)
     nodes = space.members(span.start, span.end)
@@ -148,7 +148,7 @@ def shortage(space: StateSpace, spans: list[Span], limit: float) -> InfeasibleEr
     return InfeasibleError(
         f"no partition of {space.name} fits: even the smallest needs {span.memory_bytes:.4g} bytes"
         f" on each worker of stage {number} of {len(spans)} ({inside}; {replicas} replica{'s' * (replicas > 1)},"
-        f" {span.versions} minibatch{'es' * (span.versions > 1)} in flight), {span.memory_bytes - limit:.4g} bytes more than there are",
-        expected=f"at most {limit:.4g} bytes",
+        f" {span.versions} minibatch{'es' * (span.versions > 1)} in flight), {span.memory_bytes - limit_bytes:.4g} bytes more than there are",
+        expected=f"at most {limit_bytes:.4g} bytes",
         hint="raise the memory limit, use smaller minibatches, or split over more workers",
     )

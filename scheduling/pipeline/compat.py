@@ -102,14 +102,14 @@ class _Stages:
     def __init__(self, space: StateSpace) -> None:
         size = space.count + 1
         self.upper = np.triu(np.ones((size, size), dtype=bool), 1)
-        self.time = self._differences(space.compute_s)
-        self.parameters = self._differences(space.parameter_bytes)
-        self.memory = self._differences(space.activation_bytes + space.parameter_bytes)
+        self.compute_s = self._differences(space.compute_s)
+        self.parameter_bytes = self._differences(space.parameter_bytes)
+        self.memory_bytes = self._differences(space.activation_bytes + space.parameter_bytes)
         self.allowed = space.before & self.upper
         self.allowed[0] = False
-        self.taken_in = space.output_bytes[:, None]
-        self.handed_on = space.output_bytes[None, :].copy()
-        self.handed_on[0, -1] = 0.0
+        self.received_bytes = space.output_bytes[:, None]
+        self.sent_bytes = space.output_bytes[None, :].copy()
+        self.sent_bytes[0, -1] = 0.0
 
     def _differences(self, column: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.where(self.upper, column[None, :] - column[:, None], 0.0)
@@ -120,27 +120,29 @@ def _time_costs(
     inside: NDArray[np.float64],
     count: int,
     inner: int,
-    bandwidth: float,
+    bandwidth_bytes_per_s: float,
     options: PartitionOptions,
-    limit: float | None,
+    limit_bytes: float | None,
 ) -> tuple[StageCost, StageCost]:
     """Seconds per minibatch of a stage that stands alone, and of one that follows others."""
 
     def within(m: int, own: int) -> NDArray[np.bool_] | bool:
-        return True if limit is None else math.ceil((count - m) / own) * stages.memory <= limit
+        return (
+            True if limit_bytes is None else math.ceil((count - m) / own) * stages.memory_bytes <= limit_bytes
+        )
 
     def alone(m: int, own: int) -> NDArray[np.float64]:
         if options.straight and own > 1:
             return np.full_like(inside, np.inf)
-        cost = (inside + 4 * (own - 1) * stages.parameters / (bandwidth * own) / inner) / own
+        cost = (inside + 4 * (own - 1) * stages.parameter_bytes / (bandwidth_bytes_per_s * own) / inner) / own
         return np.where(within(m, own), cost, np.inf)
 
     def last(m: int, own: int) -> NDArray[np.float64]:
-        cost = (inside + 4 * (own - 1) * stages.parameters / (bandwidth * own)) / own
+        cost = (inside + 4 * (own - 1) * stages.parameter_bytes / (bandwidth_bytes_per_s * own)) / own
         ratio = options.activation_compression_ratio
         if ratio is not None:
-            np.maximum(cost, 2.0 * stages.taken_in / (bandwidth * own) / ratio, out=cost)
-            np.maximum(cost, 2.0 * stages.handed_on / (bandwidth * own) / ratio, out=cost)
+            np.maximum(cost, 2.0 * stages.received_bytes / (bandwidth_bytes_per_s * own) / ratio, out=cost)
+            np.maximum(cost, 2.0 * stages.sent_bytes / (bandwidth_bytes_per_s * own) / ratio, out=cost)
         return np.where(stages.allowed & within(m, own), cost, np.inf)
 
     return alone, last
@@ -154,7 +156,7 @@ def _memory_costs(
     def alone(m: int, own: int) -> NDArray[np.float64]:
         if options.straight and own > 1:
             return np.full_like(inside, np.inf)
-        return np.maximum(inside, math.ceil((count - m) / own) * stages.memory)
+        return np.maximum(inside, math.ceil((count - m) / own) * stages.memory_bytes)
 
     def last(m: int, own: int) -> NDArray[np.float64]:
         return np.where(stages.allowed, alone(m, own), np.inf)
@@ -167,7 +169,7 @@ def _tables(
 ) -> list[_Level]:
     stages = _Stages(space)
     size = space.count + 1
-    inside = np.where(stages.upper, 0.0 if of_memory else stages.time, np.inf)
+    inside = np.where(stages.upper, 0.0 if of_memory else stages.compute_s, np.inf)
     levels: list[_Level] = []
     inner = 1
     for number, count in enumerate(cluster.workers, start=1):

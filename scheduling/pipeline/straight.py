@@ -244,7 +244,7 @@ def _devices(worker: int, copies: int) -> range:
 
 
 def _cut_branching(
-    space: StateSpace, kept: Sequence[float], recomputed: Sequence[float], share: float, limit: float
+    space: StateSpace, kept: Sequence[float], recomputed: Sequence[float], share: float, limit_bytes: float
 ) -> list[int] | None:
     """Boundaries of the parts that minimise the slowest part within the memory, or else the largest part."""
     every = np.arange(space.count + 1)
@@ -253,7 +253,7 @@ def _cut_branching(
         return part_bytes(space, every[:, None], every[None, :], kept[part], share, recomputed[part])
 
     def time(part: int) -> NDArray[np.float64]:
-        allowed = space.subset & (memory(part) <= limit)
+        allowed = space.subset & (memory(part) <= limit_bytes)
         return np.where(allowed, space.compute_s[None, :] - space.compute_s[:, None], np.inf)
 
     parts = len(kept)
