@@ -6,8 +6,8 @@
 
 `replay` predicts each of the 60 sets, in the order of the plan, before observing both members' step times. It uses the
 shipped predictor, which was trained on these networks on a core of another machine at other batch sizes; of the jobs
-in the stream it knows only the graphs. `benchmarks/results/learning_stream/` gets the tables, their data card, figures,
-and a plot of the error by number of sets seen, with and without observations.
+in the stream it knows only the graphs. `benchmarks/results/learning_stream/` gets the tables, their data card and
+a plot of the error by number of sets seen, with and without observations.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.observed_sets import ERROR, in_blocks, streamed
 from benchmarks.record import RESULTS, record
 
 SETS, SEED, WINDOW = 60, 0, 10
@@ -63,21 +64,17 @@ def make_plan(path: Path) -> None:
 
 def replay(tables: Path, plan: Path) -> dict[str, Any]:
     """Predict, then observe, set by set; mean absolute errors of step times with and without previous
-    observations."""
+    observations, and their intervals."""
     import pandas as pd
 
     from predictor import load_predictor
-    from predictor.examples.observations import Observation
-    from predictor.learning.posterior import Posterior
     from profiling.campaign.plan import CampaignPlan
     from profiling.workload import ColocationSet, Workload
 
     predictor = load_predictor()
-    posterior = Posterior(predictor)
     rows = pd.read_parquet(tables / "colocation.parquet").sort_values(["set_id", "member"])
     by_jobs = {tuple(part["workload"]): part for _, part in rows.groupby("set_id")}
-    errors: dict[str, list[list[float]]] = {"without": [], "with": []}
-    skipped = 0
+    sets, skipped = [], 0
     for run in CampaignPlan.load(plan).runs:
         names = tuple(str(w) for w in run.request.workloads)
         part = by_jobs.get(names, by_jobs.get(names[::-1]))
@@ -85,29 +82,19 @@ def replay(tables: Path, plan: Path) -> dict[str, Any]:
             skipped += 1
             continue
         asked = ColocationSet("cpu", tuple(Workload.parse(w) for w in part["workload"]))
-        measured = part["step_time_s"].to_numpy(dtype=float)
-        for name, answers in (("without", predictor), ("with", posterior)):
-            predicted = answers.predict_arrays([asked]).step_time_s[0]
-            errors[name].append([abs(math.log(p / m)) for p, m in zip(predicted, measured, strict=True)])
-        posterior.observe([Observation(asked, i, float(step)) for i, step in enumerate(measured)])
-    means = {name: [float(np.mean(v)) for v in values] for name, values in errors.items()}
-    blocks = {
-        name: [percent(float(np.mean(v[k : k + WINDOW]))) for k in range(0, len(v), WINDOW)]
-        for name, v in means.items()
-    }
+        sets.append((asked, part["step_time_s"].to_numpy(dtype=float)))
+    seen = streamed(predictor, sets)
     return {
         "model": predictor.version,
-        "sets": len(means["with"]),
+        "sets": len(sets),
         "sets_without_measurement": skipped,
         "jobs": list(JOBS),
-        "error_percent_by_ten_sets": blocks,
-        "log_errors": means,
+        "by_ten_sets": in_blocks(seen, [slice(k, k + WINDOW) for k in range(0, len(sets), WINDOW)]),
+        "log_errors": {
+            way: [float(np.mean([member[ERROR] for member in one])) for one in members]
+            for way, members in seen.items()
+        },
     }
-
-
-def percent(log_error: float) -> float:
-    """Convert an error in the log of a step time to per cent, in the geometric mean."""
-    return round(100 * (math.exp(float(log_error)) - 1), 1)
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:
@@ -116,7 +103,7 @@ def plot(figures: dict[str, Any], path: Path) -> None:
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
-    labels = {"without": "predictor alone", "with": "with what was observed before"}
+    labels = {"alone": "predictor alone", "observed": "with what was observed before"}
     for name, values in figures["log_errors"].items():
         rolling = [np.mean(values[max(0, k - WINDOW + 1) : k + 1]) for k in range(len(values))]
         axes.plot(range(1, len(values) + 1), [100 * (math.exp(v) - 1) for v in rolling], label=labels[name])
@@ -152,7 +139,7 @@ def main() -> None:
     make_plan(folder / "plan.json")
     figures = replay(folder, folder / "plan.json")
     plot(figures, folder / "error.svg")
-    print(figures["error_percent_by_ten_sets"])
+    print(figures["by_ten_sets"])
     record(NAME, figures)
 
 

@@ -68,19 +68,25 @@ class ModelLearner(Conditioned):
         mean, covariance = Process(p, nothing).joint(known.members, rows)
         start = Expectation(mean + to_scale(-ratio, p.knee), covariance)
         super().__init__(p, start, np.zeros(len(own)), log_slowdown)
+        self.before = -ratio
         self.half = half_widths(predictor.fitted_, examples, slow)
 
     def intervals(self, seen: Integers) -> tuple[Floats, Floats, Floats]:
-        """[T] log ratio and the ends of its 90 % interval: the wider of the process's and the model's.
+        """[T] log ratio and the ends of its 90 % interval, as in the posterior's answers.
 
-        The model's interval narrows as the process's does.
+        The model's interval narrows as the process's does. The process's is used if it is wider, up to the
+        model's without observations or the correction itself.
         """
         expected = self.expectation(seen)
         noise = self.expected_noise(expected)
         before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, expected))
-        half = self.half * np.sqrt((after + noise) / (before + noise))
+        narrower = self.half * np.sqrt((after + noise) / (before + noise))
         middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
-        return -middle, -np.maximum(slow, middle + half), -np.minimum(quick, middle - half)
+        most = np.maximum(self.half, np.abs(middle - self.before))
+        below, above = (
+            np.minimum(np.maximum(apart, narrower), most) for apart in (middle - quick, slow - middle)
+        )
+        return -middle, -(middle + above), -(middle - below)
 
 
 MOST_TOGETHER = 5_000

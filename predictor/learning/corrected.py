@@ -38,8 +38,8 @@ class Shift(NamedTuple):
     Attributes:
         excess: correction of the log excess of the slowdown.
         variance, prior_variance: of it, with and without observations.
-        solo: correction of the log solo step time.
-        solo_shrink: by how much its interval narrows.
+        solo, solo_variance, solo_prior_variance: the same of the log solo step time; 0 if it is not corrected.
+        covariance: of the two.
         basis: the observations behind it.
     """
 
@@ -47,7 +47,9 @@ class Shift(NamedTuple):
     variance: float
     prior_variance: float
     solo: float
-    solo_shrink: float
+    solo_variance: float
+    solo_prior_variance: float
+    covariance: float
     basis: Basis
 
 
@@ -76,15 +78,18 @@ class Corrector:
         self._repeat = LEVEL_90 * math.sqrt(parameters.noise)
 
     def __call__(self, member: MemberPrediction, shift: Shift, least: float = 1.0) -> MemberPrediction:
-        """The member's answer with the shift applied and a slowdown of at least `least`. Intervals narrow
-        like the process's own, and are at least as wide."""
+        """The member's answer with the shift applied and a slowdown of at least `least`.
+
+        Intervals narrow like the process's own, which are used where they are wider, because the predictor's
+        assume campaigns like those that it was fitted to. None is wider than without observations, unless the
+        correction itself is.
+        """
         solo, solo_apart = self._solo(member.solo_step_time_s, shift)
         slow = self._slowdown(member.slowdown, shift)
         if slow.value < least:  # keep the intervals' width
             slow = Quantity(least, slow.lower * least / slow.value, slow.upper * least / slow.value)
-        # The step time's interval covers those of the slowdown and of the solo step time.
         step = solo.value * slow.value
-        apart = math.exp(math.hypot(math.log(slow.upper / slow.value), solo_apart))
+        apart = math.exp(self._step_apart(member, shift, slow, solo_apart))
         return MemberPrediction(
             member.job,
             solo,
@@ -96,15 +101,43 @@ class Corrector:
             member.in_domain,
         )
 
-    @staticmethod
-    def _solo(solo: Quantity, shift: Shift) -> tuple[Quantity, float]:
-        """The solo step time, and the log distance of its upper end."""
+    def _solo(self, solo: Quantity, shift: Shift) -> tuple[Quantity, float]:
+        """The solo step time, and the log distance of its ends."""
         half = math.log(solo.upper / solo.value)
-        if shift.solo == 0.0 and shift.solo_shrink == 1.0:
+        if not shift.solo_prior_variance:
             return solo, half
-        half *= shift.solo_shrink
+        half = self._narrowed(half, shift.solo_variance, shift.solo_prior_variance, shift.solo)
         value, apart = solo.value * math.exp(shift.solo), math.exp(half)
         return Quantity(value, value / apart, value * apart), half
+
+    def _step_apart(self, member: MemberPrediction, shift: Shift, slow: Quantity, solo_apart: float) -> float:
+        """Log distance of the ends of the step time, the product of solo step time and slowdown.
+
+        Step times observed in sets tell the product better than either.
+        """
+        if not (shift.solo_prior_variance and shift.prior_variance):
+            return math.hypot(math.log(slow.upper / slow.value), solo_apart)
+        # Errors of the excess as errors of the log slowdown.
+        per_excess = 1.0 / self._link.slope(math.log(slow.value))
+        prior = shift.solo_prior_variance + per_excess**2 * shift.prior_variance
+        left = shift.solo_variance + per_excess * (per_excess * shift.variance + 2.0 * shift.covariance)
+        was_solo, was_slow = member.solo_step_time_s, member.slowdown
+        half = math.hypot(
+            math.log(was_slow.upper / was_slow.value), math.log(was_solo.upper / was_solo.value)
+        )
+        moved = shift.solo + math.log(slow.value / was_slow.value)
+        return self._narrowed(half, max(left, 0.0), prior, moved)
+
+    def _narrowed(self, half: float, variance: float, prior_variance: float, moved: float) -> float:
+        """Half the width of an interval of a log step time, given that without observations.
+
+        Args:
+            half: without observations.
+            variance, prior_variance: the process's, with and without observations.
+            moved: the correction.
+        """
+        left, before = variance + self._noise, prior_variance + self._noise
+        return min(max(half * math.sqrt(left / before), LEVEL_90 * math.sqrt(left)), max(half, abs(moved)))
 
     def _slowdown(self, slowdown: Quantity, shift: Shift) -> Quantity:
         link, noise = self._link, self._noise
@@ -116,14 +149,17 @@ class Corrector:
         noise *= link.slope(here) ** 2
         narrower = math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
         value, apart = math.exp(here), (slowdown.upper / slowdown.value) ** narrower
-        lower, upper = max(value / apart, 1.0), value * apart
+        quick = slow = apart
         if shift.prior_variance > 0.0:
-            # The process's own interval if it is wider, because the predictor's assumes campaigns like those
-            # it was fitted to.
+            moved = value / slowdown.value
+            most = max(slowdown.upper / slowdown.value, moved, 1.0 / moved)
             ends = LEVEL_90 * math.sqrt(max(shift.variance, 1e-9))
-            quick, long = here - link.from_scale(place - ends), here - link.from_scale(place + ends)
-            lower = min(max(value * math.exp(-math.hypot(quick, self._repeat)), 1.0), lower)
-            upper = max(value * math.exp(math.hypot(long, self._repeat)), upper)
+            nearer, farther = here - link.from_scale(place - ends), link.from_scale(place + ends) - here
+            quick, slow = (
+                min(max(math.exp(math.hypot(distance, self._repeat)), apart), most)
+                for distance in (nearer, farther)
+            )
+        lower, upper = max(value / quick, 1.0), value * slow
         return Quantity(value, lower, upper)
 
 

@@ -42,7 +42,9 @@ class Answers:
     Attributes:
         mean, variance, prior_variance: [R] of the log excess; 0 for a member without partners, which is not
             corrected.
-        solo: [R] mean of the log solo step time; solo_shrink: [R] by how much its interval narrows.
+        solo, solo_variance, solo_prior_variance: [R] of the log solo step time; 0 if it is not corrected.
+        covariance: [R] of the two. A step time observed in a set is their sum, so what is left of their
+            errors is opposed.
         added: [R, used] contribution of each evidence row to both means.
     """
 
@@ -50,16 +52,24 @@ class Answers:
     variance: list[float]
     prior_variance: list[float]
     solo: list[float]
-    solo_shrink: list[float]
+    solo_variance: list[float]
+    solo_prior_variance: list[float]
+    covariance: list[float]
     added: Floats
 
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A member by itself: `Answers` for its solo step time, and the variance of the job's own effect."""
+    """A member by itself: `Answers` for its solo step time, and the variance of the job's own effect.
+
+    Attributes:
+        half: as in `_Pairs`, of the solo step time.
+    """
 
     solo: float
-    solo_shrink: float
+    solo_variance: float
+    solo_prior_variance: float
+    half: _Rows
     added: Floats
     variance: float
 
@@ -73,7 +83,7 @@ class _Pairs:
     Attributes:
         half: [capacity, width] vectors that give the explained covariance; added: [capacity, used].
         place: row of each pair.
-        mean, variance: [P] of each pair.
+        mean, variance: [P] of each pair; with_solo: [P] its covariance with the member's solo step time.
         between: [P] prior covariance of any member beside `own` with the same member beside `partner`.
         covariance: of (own, partner, other partner): the covariance of own beside the one with own beside the
             other, before and after observations.
@@ -83,7 +93,7 @@ class _Pairs:
         self.half: _Rows = np.zeros((_FIRST, width), np.float32)
         self.added: _Rows = np.zeros((_FIRST, used), np.float32)
         self.place: dict[tuple[int, int], int] = {}
-        self.mean, self.variance, self.between = [0.0], [0.0], [0.0]
+        self.mean, self.variance, self.with_solo, self.between = [0.0], [0.0], [0.0], [0.0]
         self.covariance: dict[tuple[int, int, int], tuple[float, float]] = {}
 
     def add(
@@ -93,6 +103,7 @@ class _Pairs:
         added: Floats,
         mean: Floats,
         variance: Floats,
+        with_solo: Floats,
         between: Floats,
     ) -> None:
         start = len(self.mean)
@@ -103,6 +114,7 @@ class _Pairs:
         self.half[start:end], self.added[start:end] = half, added
         self.mean += mean.tolist()
         self.variance += variance.tolist()
+        self.with_solo += with_solo.tolist()
         self.between += between.tolist()
         self.place.update(zip(pairs, range(start, end), strict=True))
 
@@ -126,10 +138,10 @@ class PairAnswers:
         """Answer for members beside their partners."""
         with self._lock:
             try:
-                at, mean, prior, variance = self._looked_up(keys)
+                at, mean, prior, variance, covariance = self._looked_up(keys)
             except KeyError:
                 self._meet(keys)
-                at, mean, prior, variance = self._looked_up(keys)
+                at, mean, prior, variance, covariance = self._looked_up(keys)
             added, own = self._pairs.added, [self._own[key[0]] for key in keys]
         most = max(map(len, at))
         places = np.array([row + [_NOBODY] * (most - len(row)) for row in at])
@@ -139,22 +151,25 @@ class PairAnswers:
             variance,
             prior,
             [one.solo for one in own],
-            [one.solo_shrink for one in own],
+            [one.solo_variance for one in own],
+            [one.solo_prior_variance for one in own],
+            covariance,
             added[places].sum(1) / count[:, None],
         )
 
     def _looked_up(
         self, keys: Sequence[Key]
-    ) -> tuple[list[list[int]], list[float], list[float], list[float]]:
-        """Rows of each key's pairs, means, prior variances and variances.
+    ) -> tuple[list[list[int]], list[float], list[float], list[float], list[float]]:
+        """Rows of each key's pairs, means, prior variances, variances and covariances
+        with the solo step time.
 
         Raises:
             KeyError: a pair is not cached.
         """
         place, means, variances = self._pairs.place, self._pairs.mean, self._pairs.variance
-        covariance = self._pairs.covariance
+        covariance, with_solo = self._pairs.covariance, self._pairs.with_solo
         beside_one = self._prior.beside_one
-        at, mean, prior, variance = [], [], [], []
+        at, mean, prior, variance, shared = [], [], [], [], []
         for key in keys:
             own, count = key[0], len(key) - 1
             rows = [place[own, partner] for partner in key[1:] or (_ALONE,)]
@@ -163,6 +178,7 @@ class PairAnswers:
             if not count:
                 prior.append(0.0)
                 variance.append(0.0)
+                shared.append(0.0)
                 continue
             # Variance of a mean over partners: the variance of each, plus twice the covariance of every two.
             before, left = count * beside_one, sum([variances[row] for row in rows])
@@ -174,7 +190,8 @@ class PairAnswers:
             share = 1 / count**2
             prior.append(before * share)
             variance.append(max(left * share + self._own[own].variance, 0.0))
-        return at, mean, prior, variance
+            shared.append(sum([with_solo[row] for row in rows]) / count)
+        return at, mean, prior, variance, shared
 
     def _meet(self, keys: Sequence[Key]) -> None:
         """Cache all pairs of these keys."""
@@ -207,15 +224,15 @@ class PairAnswers:
         moves = self._known.solo_predicted[new] & process.evidence.rows.solo.any()
         alone = Rows(new, np.full((len(new), 1), _ALONE), np.ones(len(new)))
         mean, half, added = process.parts(known, alone)
-        prior, noise = kernel_of_itself(process.parameters).solo[0, 0], process.parameters.noise
-        variance = np.maximum(prior - np.square(half) @ self._sign, 0.0)
-        solo, shrink = (
-            np.where(moves, mean, 0.0),
-            np.where(moves, np.sqrt((variance + noise) / (prior + noise)), 1.0),
-        )
+        prior = float(kernel_of_itself(process.parameters).solo[0, 0])
+        variance = np.maximum(prior - np.square(half) @ self._sign, 0.0) * moves
+        mean, half, added = mean * moves, half * moves[:, None], added * moves[:, None]
         extra = process.own_variance(known, new)
         for k, number in enumerate(new.tolist()):
-            self._own[number] = _Own(float(solo[k]), float(shrink[k]), added[k] * moves[k], float(extra[k]))
+            self._own[number] = _Own(
+                float(mean[k]), float(variance[k]), prior * bool(moves[k]), half[k].astype(np.float32),
+                added[k], float(extra[k]),
+            )  # fmt: skip
 
     def _add(self, new: Sequence[tuple[int, int]]) -> None:
         own, partner = np.array(new, dtype=np.int64).T
@@ -228,7 +245,10 @@ class PairAnswers:
         # shares of the partners add up to 1.
         added = added + np.array([self._own[number].added for number in own.tolist()])
         variance = self._prior.beside_one - np.square(half) @ self._sign
-        self._pairs.add(new, half, added, mean, variance, between)
+        # Before observations the two are independent.
+        alone = np.array([self._own[number].half for number in own.tolist()])
+        with_solo = -(half * alone) @ self._sign
+        self._pairs.add(new, half, added, mean, variance, with_solo, between)
 
 
 def _grown(rows: _Rows, capacity: int) -> _Rows:

@@ -350,8 +350,7 @@ class Posterior:
         sets: Sequence[ColocationSet],
         notes: Sequence[Notes],
     ) -> list[Prediction]:
-        """The predictor's predictions with corrections applied; intervals narrow like the process's own, and
-        are at least as wide.
+        """The predictor's predictions with corrections applied; their intervals are those of `Corrector`.
 
         Args:
             predictions: of `sets`.

@@ -38,7 +38,9 @@ class Shifts:
             answers.variance,
             answers.prior_variance,
             answers.solo,
-            answers.solo_shrink,
+            answers.solo_variance,
+            answers.solo_prior_variance,
+            answers.covariance,
             self._bases.of(answers.added, most=1),
             strict=True,
         )

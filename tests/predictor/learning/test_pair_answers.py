@@ -49,7 +49,7 @@ def test_sets_are_put_together_from_pairs(most: int) -> None:
     np.testing.assert_allclose(answers.prior_variance, variance(P, MEMBERS, asked))
     np.testing.assert_allclose(answers.added.sum(1), mean, atol=1e-3)
     assert answers.solo == [0.0] * len(KEYS)
-    assert answers.solo_shrink == [1.0] * len(KEYS)
+    assert answers.solo_variance == answers.solo_prior_variance == answers.covariance == [0.0] * len(KEYS)
 
 
 @pytest.mark.parametrize("most", [100, 8])
@@ -61,12 +61,30 @@ def test_a_predicted_solo_step_time_is_answered_beside_any_partners(most: int) -
     answers = answers_of(process, known(solo_predicted=True)).beside(KEYS)
     prior = kernel_of_itself(P).solo[0, 0]
     np.testing.assert_allclose(answers.solo, mean, atol=1e-9)
-    shrink = np.sqrt((spread + P.noise) / (prior + P.noise))
-    np.testing.assert_allclose(answers.solo_shrink, shrink, rtol=1e-5)
+    np.testing.assert_allclose(answers.solo_variance, spread, rtol=1e-4)
+    assert answers.solo_prior_variance == [prior] * len(KEYS)
     np.testing.assert_allclose(answers.added.sum(1), np.add(answers.mean, mean), atol=1e-3)
     measured = answers_of(process, known()).beside(KEYS)
     assert measured.mean == answers.mean
     assert measured.solo == [0.0] * len(KEYS)
+
+
+@pytest.mark.parametrize("most", [100, 8])
+def test_the_covariance_of_both_errors_is_that_of_the_joint_answer(most: int) -> None:
+    """Where step times were seen in sets of jobs whose solo step time was predicted."""
+    pairs = rows_of(PAIRS)
+    rows = Rows(pairs.own, pairs.partners, np.full(len(pairs), 2.0))
+    none, noise = np.zeros(len(rows), dtype=bool), np.full(len(rows), 0.01)
+    target = np.random.default_rng(1).normal(0, 0.3, len(rows))
+    process = Process(P, Evidence(MEMBERS, rows, target, noise, none, np.arange(len(rows))), most)
+    answers = answers_of(process, known(solo_predicted=True)).beside(KEYS)
+    for key, covariance in zip(KEYS, answers.covariance, strict=True):
+        width = max(len(key) - 1, 1)
+        beside = Rows(np.array([key[0]]), np.array([key[1:] or (-1,)]), np.zeros(1))
+        alone = Rows(np.array([key[0]]), np.full((1, width), -1), np.ones(1))
+        _, joint = process.joint(MEMBERS, beside.joined(alone))
+        assert covariance == pytest.approx(joint[0, 1], abs=1e-5)
+    assert min(answers.covariance) < -0.02
 
 
 def test_pairs_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:

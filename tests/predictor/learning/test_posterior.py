@@ -76,15 +76,46 @@ def test_extended_leaves_the_first_as_it_was(predictor: Predictor) -> None:
 
 
 def test_intervals_shrink_with_observations(predictor: Predictor) -> None:
-    """The first may widen it, where the process is less sure than a predictor that never saw the campaign."""
-    widths = []
+    """That of the pair itself, and none of what has nothing in common with it grows."""
+    widths, others = [], []
+    before = float(predictor.predict_arrays([PAIR]).slowdown[0, 0])
+    other = ColocationSet("k80", (JOBS[3], JOBS[4]))
     for times in (0, 1, 2, 8):
         posterior = Posterior(predictor)
-        posterior.observe([seen(predictor, PAIR, 0, 1.5)] * times)
-        slow = posterior.predict(PAIR).members[0].slowdown
-        widths.append(math.log(slow.upper / slow.value))
-    assert widths[1] > widths[2] > widths[3]
-    assert widths[0] > widths[3]
+        posterior.observe([seen(predictor, PAIR, 0, before)] * times)
+        for asked, into in ((PAIR, widths), (other, others)):
+            slow = posterior.predict(asked).members[0].slowdown
+            into.append(math.log(slow.upper / slow.value))
+    assert widths[0] >= widths[1] > widths[2] > widths[3]
+    assert all(later <= others[0] * (1 + 1e-9) for later in others)
+
+
+def test_an_answer_that_leaves_the_interval_gets_one_that_reaches_back(predictor: Predictor) -> None:
+    before = predictor.predict(PAIR).members[0].slowdown
+    posterior = Posterior(predictor)
+    posterior.observe([seen(predictor, PAIR, 0, 3 * before.upper)] * 2)
+    after = posterior.predict(PAIR).members[0].slowdown
+    assert after.value > before.upper
+    assert 1.0 <= after.lower < after.value < after.upper
+
+
+def test_a_step_time_seen_in_sets_is_surer_than_its_parts(predictor: Predictor) -> None:
+    """Whether the job alone is slower or slows down more is then still open."""
+    pair = ColocationSet("v100", (JOBS[0].without_solo(), JOBS[2]))
+    step = float(predictor.predict_arrays([pair]).step_time_s[0, 0])
+    posterior = Posterior(predictor)
+    posterior.observe([Observation(pair, 0, 1.2 * step)] * 4)
+    member = posterior.predict(pair).members[0]
+    solo, slow, both = (
+        math.log(q.upper / q.value) for q in (member.solo_step_time_s, member.slowdown, member.step_time_s)
+    )
+    assert both < 0.7 * math.hypot(solo, slow)
+    assert both < max(solo, slow)
+    # No more so for a job whose solo step time was measured.
+    known = posterior.predict(PAIR).members[0]
+    assert known.step_time_s.upper / known.step_time_s.value == pytest.approx(
+        known.slowdown.upper / known.slowdown.value, rel=0.05
+    )
 
 
 def test_an_unmeasured_solo_step_time_is_learned(predictor: Predictor) -> None:

@@ -1,0 +1,148 @@
+"""Sets of published campaigns in random order, each predicted before its step times are observed.
+
+    python -m benchmarks.observed_sets --data TABLES [--sets 150] [--seeds 3]
+
+As on a cluster that runs these jobs: first nothing is known but their graphs, then more and more sets were seen. By
+thirds of the order: the error of a step time in the geometric mean, how many 90 % intervals of step times cover the
+measured one, and their median width as a factor (upper over lower end). `alone` is the predictor without observations
+on the same sets. Only campaigns that the model has not learned from.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Sequence
+from itertools import chain
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from benchmarks.record import record
+
+if TYPE_CHECKING:
+    from models.features import Floats
+    from predictor.predictor import Predictor
+    from profiling.workload import ColocationSet
+
+CAMPAIGNS = ("lucid", "parvagpu")
+WAYS = ("alone", "observed")
+# Columns of what `streamed` returns.
+ERROR, COVERED, WIDTH = range(3)
+
+
+def streamed(
+    predictor: Predictor, sets: Sequence[tuple[ColocationSet, Floats]]
+) -> dict[str, list[list[list[float]]]]:
+    """Predict, then observe, set by set.
+
+    Args:
+        predictor: asked without and with what was observed before.
+        sets: with the measured step times of their members.
+
+    Returns:
+        by way of asking, for each set and member: absolute log error of the step time, whether its interval
+        covers the measured one, and the log width of the interval.
+    """
+    from predictor.examples.observations import Observation
+    from predictor.learning.posterior import Posterior
+
+    posterior = Posterior(predictor)
+    ways: tuple[Predictor | Posterior, ...] = (predictor, posterior)
+    result: dict[str, list[list[list[float]]]] = {way: [] for way in WAYS}
+    for asked, measured in sets:
+        for way, answers in zip(WAYS, ways, strict=True):
+            steps = [member.step_time_s for member in answers.predict_many([asked])[0].members]
+            result[way].append(
+                [
+                    [
+                        abs(math.log(step.value / seen)),
+                        float(step.lower <= seen <= step.upper),
+                        math.log(step.upper / step.lower),
+                    ]
+                    for step, seen in zip(steps, measured, strict=True)
+                ]
+            )
+        posterior.observe(Observation(asked, i, float(seen)) for i, seen in enumerate(measured))
+    return result
+
+
+def in_blocks(
+    rows: dict[str, list[list[list[float]]]], blocks: Sequence[slice]
+) -> dict[str, dict[str, list[float]]]:
+    """What is reported of each block of sets, by way of asking."""
+    result = {}
+    for way, sets in rows.items():
+        parts = [np.array([member for one in sets[block] for member in one]) for block in blocks]
+        result[way] = {
+            "error_percent": [percent(float(part[:, ERROR].mean())) for part in parts],
+            "coverage_ratio": [round(float(part[:, COVERED].mean()), 3) for part in parts],
+            "median_width_factor": [round(math.exp(np.median(part[:, WIDTH])), 2) for part in parts],
+        }
+    return result
+
+
+def percent(log_error: float) -> float:
+    """Convert an error in the log of a step time to per cent, in the geometric mean."""
+    return round(100 * (math.exp(log_error) - 1), 1)
+
+
+def measured_sets(tables: Path, campaign: str) -> list[tuple[ColocationSet, Floats]]:
+    """A campaign's sets whose members were all resident and measured, jobs known by graph only."""
+    from datasets.tables import read_table
+    from predictor.examples.examples import examples_of
+    from profiling.workload import ColocationSet
+
+    colocation, solo = read_table(tables, "colocation"), read_table(tables, "solo")
+    examples = examples_of(colocation[colocation.campaign == campaign], solo[solo.campaign == campaign])
+    result = []
+    for rows, resident in zip(
+        np.split(np.arange(len(examples.workloads)), examples.first[1:]), examples.resident, strict=True
+    ):
+        jobs = [examples.workloads[i] for i in rows]
+        if not resident or len(jobs) < 2 or not examples.scored[rows].all():
+            continue
+        if any(job.solo.step_time_s is None for job in jobs):
+            continue
+        steps = np.array([job.solo.step_time_s for job in jobs]) / examples.ratio[rows]
+        asked = ColocationSet(
+            examples.devices[rows[0]], tuple(job.without_solo() for job in jobs), examples.mode[rows[0]]
+        )
+        result.append((asked, steps))
+    return result
+
+
+def main() -> None:
+    from predictor import load_predictor
+
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--data", type=Path, required=True, help="tables with Lucid's and ParvaGPU's sets")
+    parser.add_argument("--sets", type=int, default=150, help="sets drawn from each campaign")
+    parser.add_argument("--seeds", type=int, default=3, help="orders drawn")
+    arguments = parser.parse_args()
+    predictor = load_predictor()
+    figures: dict[str, Any] = {"model": predictor.version, "sets": arguments.sets, "seeds": arguments.seeds}
+    third = arguments.sets // 3
+    for campaign in CAMPAIGNS:
+        sets = measured_sets(arguments.data, campaign)
+        blocks: dict[str, list[list[list[list[float]]]]] = {way: [[], [], []] for way in WAYS}
+        for seed in range(arguments.seeds):
+            order = np.random.default_rng(seed).permutation(len(sets))[: arguments.sets]
+            rows = streamed(predictor, [sets[k] for k in order])
+            for way in WAYS:
+                for k in range(3):
+                    blocks[way][k] += rows[way][k * third : (k + 1) * third]
+        size = third * arguments.seeds
+        figures[campaign] = in_blocks(
+            {way: list(chain.from_iterable(parts)) for way, parts in blocks.items()},
+            [slice(k * size, (k + 1) * size) for k in range(3)],
+        )
+        print(campaign, figures[campaign])
+    record("observed_sets", figures)
+
+
+if __name__ == "__main__":
+    main()
