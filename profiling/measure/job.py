@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 from profiling.errors import InputError
+from profiling.measure.request import check_measurable
 from profiling.workload import Workload
 
 
@@ -19,7 +20,8 @@ def build_job(workload: Workload, device: str) -> Any:
         A `profiling.training.TrainingJob`.
 
     Raises:
-        InputError: no such factory, or it returns no training job.
+        InputError: no such factory, it returns no training job, or the job has an option that its step would not
+            follow.
     """
     if ":" not in workload.model:
         from profiling.zoo import build
@@ -30,6 +32,7 @@ def build_job(workload: Workload, device: str) -> Any:
     factory, parameters = find_factory(workload.model)
     required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
     if required <= set(PASSED):
+        check_measurable(workload)
         return factory_job(workload, device)
     job = factory(workload, device)
     if not hasattr(job, "step"):

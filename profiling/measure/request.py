@@ -11,6 +11,8 @@ from profiling.errors import InputError
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import SHARING_MODES, Workload
 
+# Options that the measured step does not follow: it trains, in torch, eagerly, in the model's own memory layout.
+_NOT_MEASURED = ("mode", "framework", "compiler", "memory_layout")
 KINDS = ("solo", "colocation", "freezing", "operators", "ddp")
 DEVICES = ("cpu", "cuda")
 
@@ -55,6 +57,9 @@ class RunRequest:
         if count == 0 or (self.kind == "colocation") != (count > 1):
             expected = "2 or more jobs" if self.kind == "colocation" else "one job"
             raise InputError(f"a {self.kind} run has {count} jobs", expected=expected, got=str(count))
+        for workload in self.workloads:
+            if ":" not in workload.model:  # a factory may write its own step
+                check_measurable(workload)
         if self.cached_activations and not (self.kind == "freezing" and self.workloads[0].frozen_prefix):
             raise InputError(
                 "cached activations require a frozen prefix",
@@ -99,3 +104,20 @@ class RunRequest:
     def __str__(self) -> str:
         jobs = " + ".join(str(w) for w in self.workloads)
         return f"{self.kind} {jobs}{' (cached activations)' if self.cached_activations else ''}"
+
+
+def check_measurable(workload: Workload) -> None:
+    """Check that a job has no option that its measured step would not follow.
+
+    Raises:
+        InputError: it has one, and its figures would be recorded as those of another job.
+    """
+    for name in _NOT_MEASURED:
+        value, measured = getattr(workload, name), getattr(Workload(workload.model), name)
+        if value != measured:
+            raise InputError(
+                f"{workload.model} cannot be measured with this {name}",
+                expected=str(measured),
+                got=value,
+                hint="measure a module:factory that takes (workload, device) and returns an object with step()",
+            )

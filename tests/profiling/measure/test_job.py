@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from profiling.errors import InputError
 from profiling.measure.job import build_job
+from profiling.measure.request import RunRequest
 from profiling.workload import Workload
 
 FACTORIES = """
@@ -50,3 +52,22 @@ def test_one_that_returns_something_else(module: str) -> None:
 def test_one_that_takes_workload_and_device() -> None:
     job = build_job(Workload("tests.profiling.measure.jobs:mlp", batch_size=32), "cpu")
     assert job.samples_per_step == 32
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [
+        ("mode", "inference"),
+        ("framework", "tensorflow"),
+        ("compiler", "compile"),
+        ("memory_layout", "channels-last"),
+    ],
+)
+def test_an_option_that_the_step_would_not_follow_is_refused(module: str, option: str, value: str) -> None:
+    options: dict[str, Any] = {option: value}
+    with pytest.raises(InputError, match=f"cannot be measured with this {option}"):
+        RunRequest("solo", (Workload("resnet18-cifar", **options),))
+    with pytest.raises(InputError, match=f"cannot be measured with this {option}"):
+        build_job(Workload(f"{module}:make", **options), "cpu")
+    # A factory that takes the workload writes its own step.
+    build_job(Workload("tests.profiling.measure.jobs:mlp", **options), "cpu")
