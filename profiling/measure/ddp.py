@@ -27,7 +27,7 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         all-reduce, in seconds, at least 0.
 
     Raises:
-        UnavailableError: CUDA sees fewer GPUs than `request.processes`.
+        UnavailableError: CUDA sees fewer GPUs than `request.processes`, or torch cannot use them.
     """
     began, count = time.monotonic(), request.processes
     record = new_record(request, settings, device_name)
@@ -53,6 +53,7 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         environments=environments,
         distributed="rewrapped" if request.rewrapped else "wrapped-before",
     ) as session:
+        session.require_device()
         steps = settings.warmup_block_steps
         first = _window(session, steps, False)
         if first is not None:

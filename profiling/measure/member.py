@@ -41,7 +41,7 @@ class Member:
         if self.device == "cpu":
             torch.set_num_threads(1)
         else:
-            torch.zeros(1, device="cuda")
+            use_gpu()
         self.job, facts = prepare(command, self.device)
         if command["core"] is not None:
             pin(command["core"])
@@ -128,6 +128,26 @@ class Member:
         return usage
 
 
+class NoDeviceError(Exception):
+    """This process cannot use the GPU, whatever the job."""
+
+
+def use_gpu() -> None:
+    """Create the CUDA context, so that no later step pays for it.
+
+    Raises:
+        NoDeviceError: CUDA does not work here: torch without CUDA, an older driver, a GPU in use exclusively.
+    """
+    import torch
+
+    try:
+        torch.zeros(1, device="cuda")
+    except Exception as error:
+        if is_out_of_memory(error):
+            raise
+        raise NoDeviceError(f"{type(error).__name__}: {error}") from error
+
+
 def pin(core: int) -> None:
     """Pin every thread of this process to one core; threads started later inherit this."""
     if not hasattr(os, "sched_setaffinity"):
@@ -180,8 +200,12 @@ def main() -> None:
         try:
             reply = getattr(member, f"do_{command['do']}")(command)
         except BaseException as error:
-            kind = "out-of-memory" if is_out_of_memory(error) else "failed"
-            member.send(event="error", outcome=kind, message=f"{type(error).__name__}: {error}"[:500])
+            if isinstance(error, NoDeviceError):
+                kind, message = "no-device", str(error)
+            else:
+                kind = "out-of-memory" if is_out_of_memory(error) else "failed"
+                message = f"{type(error).__name__}: {error}"
+            member.send(event="error", outcome=kind, message=message[:500])
             raise
         member.send(event="done", **reply)
 

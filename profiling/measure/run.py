@@ -44,7 +44,7 @@ def measure(
 
     Raises:
         InputError: this process may not use the configured CPU core.
-        UnavailableError: no such device, or MPS cannot enforce the requested SM shares.
+        UnavailableError: no such device, torch cannot use it, or MPS cannot enforce the requested SM shares.
     """
     settings = settings or MeasureSettings()
     catalogue_name = device_name(request.device)
@@ -70,6 +70,7 @@ def measure(
             environments=sharing.environments,
             cached_activations=request.cached_activations,
         ) as session:
+            session.require_device()
             _warm_all(session, record, progress)
             for member, profile in zip(record["members"], sharing.slices, strict=False):
                 if profile and has_mig(catalogue_name):

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from profiling.errors import UnavailableError
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
 
@@ -27,7 +28,8 @@ class MemberProcess:
     """A member's process and its state.
 
     Attributes:
-        outcome: `ok`, `out-of-memory`, `failed` or `killed`.
+        outcome: `ok`, `out-of-memory`, `failed` or `killed`; `no-device` if it cannot use the GPU at all, which is an
+            error and not a result (see `Session.require_device`).
         message: the error if the outcome is not ok.
         facts: properties that the job reported when it was built.
     """
@@ -114,6 +116,21 @@ class Session:
     @property
     def alive(self) -> list[int]:
         return [i for i, m in enumerate(self.members) if m.alive]
+
+    def require_device(self) -> None:
+        """Check that every member could use the GPU.
+
+        Raises:
+            UnavailableError: one could not. That says nothing of its job, and every other run would fail alike.
+        """
+        for member in self.members:
+            if member.outcome == "no-device":
+                raise UnavailableError(
+                    "a job's process cannot use the GPU",
+                    got=member.message.partition("\n")[0],
+                    hint="torch needs a build with CUDA (UV_TORCH_BACKEND=auto make install), a driver that is new "
+                    "enough for it, and a GPU that no other process holds exclusively (nvidia-smi -q -d COMPUTE)",
+                )
 
     def warm(self, index: int) -> dict[str, Any] | None:
         """Warm up one member while the others are paused; None if it died."""

@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.campaign.runner import run_campaign
+from profiling.campaign.slices import read_results
 from profiling.errors import InputError, UnavailableError
 from profiling.measure.request import RunRequest
 from profiling.measure.run import measure
@@ -15,6 +18,7 @@ from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.tables import tables
 from profiling.workload import Workload
+from tests.profiling.measure.fake_nvml import FakeNvml, install
 
 QUICK = MeasureSettings(
     repeats=2, window_s=0.1, alone_window_s=0.05, min_steps=3, max_warmup_s=0.2, retries=0
@@ -130,6 +134,22 @@ def test_cuda_without_a_gpu_says_so() -> None:
         pytest.skip("this machine has a GPU")
     with pytest.raises(UnavailableError, match=r"NVML|NVIDIA|GPU"):
         measure(RunRequest("solo", (job("mlp"),), device="cuda"), QUICK)
+
+
+def test_a_gpu_that_torch_cannot_use_is_an_error_and_not_a_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NVML answers, but this torch has no CUDA or finds no driver: no run of a campaign is worth storing."""
+    import torch
+
+    if torch.cuda.is_available():
+        pytest.skip("this machine has a GPU")
+    install(monkeypatch, FakeNvml())
+    request = RunRequest("solo", (job("plain"),), device="cuda")
+    plan = CampaignPlan("gpu", "cuda", (PlannedRun(request, 1.0),), QUICK)
+    with pytest.raises(UnavailableError, match=r"cannot use the GPU.*UV_TORCH_BACKEND"):
+        run_campaign(plan, tmp_path)
+    assert read_results([tmp_path]).records == {}
 
 
 @pytest.mark.parametrize(("kind", "count"), [("solo", 2), ("colocation", 1), ("freezing", 0), ("nothing", 1)])
