@@ -20,8 +20,12 @@ THROTTLE_REASONS = {
     0x40: "hw-thermal",
     0x80: "hw-power-brake",
 }
+# What NVML says of load is about the past: utilisation about the last sixth of a second or more. A window's first readings
+# would thus describe the window before, and the pause between them.
+LAG_S = 0.2
 # NVML's GPU performance metrics (GPM, from Hopper on): the counters that DCGM calls profiling fields.
 GPM_METRICS = {
+    "graphics_active_ratio": "NVML_GPM_METRIC_GRAPHICS_UTIL",
     "sm_active_ratio": "NVML_GPM_METRIC_SM_UTIL",
     "sm_occupancy_ratio": "NVML_GPM_METRIC_SM_OCCUPANCY",
     "tensor_active_ratio": "NVML_GPM_METRIC_ANY_TENSOR_UTIL",
@@ -32,6 +36,9 @@ GPM_METRICS = {
 @dataclass
 class DeviceUsage:
     """Means over the samples of one window (for memory, the maximum); None if NVML has no reading.
+
+    Load (utilisation, power, PCIe, counters) is read from `LAG_S` after the start of the window on, so a shorter window
+    has none.
 
     Attributes:
         utilization_ratio: share of time in which a kernel ran.
@@ -90,7 +97,8 @@ class NvmlSampler:
                 lambda: n.nvmlDeviceGetComputeRunningProcesses_v2(handle),
             ],
             "MPS processes": [lambda: n.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)],
-            "power_w": [lambda: n.nvmlDeviceGetPowerUsage(handle) / 1e3],
+            # From Ampere on, except GA100, the second is the mean of the last second, which is longer than some windows.
+            "power_w": [self._power_now_w, lambda: n.nvmlDeviceGetPowerUsage(handle) / 1e3],
             "sm_clock_hz": [lambda: n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM) * 1e6],
             "temperature_c": [
                 lambda: n.nvmlDeviceGetTemperatureV(handle, n.NVML_TEMPERATURE_GPU),
@@ -131,11 +139,11 @@ class NvmlSampler:
         self._processes: dict[int, float] = {}
         self._reasons: set[str] = set()
         self._stop = threading.Event()
+        self._gpm_before: Any = None
         if self._nvml is None:
             return
         if self._dcgm is not None:
             self._dcgm.begin()
-        self._gpm_before = self._gpm_sample()
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
 
@@ -172,21 +180,22 @@ class NvmlSampler:
     # -- one thread ------------------------------------------------------------------------------------------------
 
     def _run(self) -> None:
-        first = True
+        start, of_past = time.monotonic(), True
         while not self._stop.is_set():
             began = time.monotonic()
-            self._sample()
-            if first:
+            if of_past and began - start >= LAG_S:
+                of_past = False
+                self._gpm_before = self._gpm_sample()
                 self._sample_pcie()
-                first = False
+            self._sample(load=not of_past)
             self._stop.wait(max(0.0, self.interval_s - (time.monotonic() - began)))
 
-    def _sample(self) -> None:
-        rates = self._read("rates")
+    def _sample(self, load: bool) -> None:
+        rates = self._read("rates") if load else None
         if rates is not None:
             self._add("utilization_ratio", rates.gpu / 100)
             self._add("memory_bandwidth_ratio", rates.memory / 100)
-        for name in ("memory", "power_w", "sm_clock_hz", "temperature_c"):
+        for name in ("memory", "sm_clock_hz", "temperature_c", *(("power_w",) if load else ())):
             value = self._read(name)
             if value is not None:
                 self._add(name, float(value))
@@ -197,6 +206,13 @@ class NvmlSampler:
                 self._processes[process.pid] = max(self._processes.get(process.pid, 0.0), float(used))
         reasons = self._read("throttle") or 0
         self._reasons |= {name for bit, name in THROTTLE_REASONS.items() if reasons & bit}
+
+    def _power_now_w(self) -> float:
+        n = self._nvml
+        (field,) = n.nvmlDeviceGetFieldValues(self._handle, [n.NVML_FI_DEV_POWER_INSTANT])
+        if field.nvmlReturn != n.NVML_SUCCESS:
+            raise n.NVMLError(field.nvmlReturn)
+        return float(field.value.uiVal) / 1e3
 
     def _sample_pcie(self) -> None:
         for name, counter in self._pcie.items():
@@ -253,10 +269,11 @@ class NvmlSampler:
             return None
 
     def _gpm_counters(self) -> dict[str, float]:
-        before, after = self._gpm_before, self._gpm_sample()
+        before = self._gpm_before
+        after = None if before is None else self._gpm_sample()
         n, shares = self._nvml, {}
         try:
-            if before is None or after is None:
+            if after is None:
                 return {}
             request = n.c_nvmlGpmMetricsGet_t()
             wanted = [(k, getattr(n, v)) for k, v in GPM_METRICS.items() if hasattr(n, v)]

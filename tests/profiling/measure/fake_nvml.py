@@ -107,6 +107,14 @@ class FakeNvml:
         rates._obj.gpu, rates._obj.memory = 80, 25
         return 0
 
+    def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, fields: Any) -> int:
+        self._number(handle)
+        for field in fields._obj[: count.value]:
+            known = field.fieldId == pynvml.NVML_FI_DEV_POWER_INSTANT
+            field.nvmlReturn = pynvml.NVML_SUCCESS if known else NOT_SUPPORTED
+            field.value.uiVal = 512_000
+        return 0
+
     def _nvmlDeviceGetMemoryInfo(self, _handle: Any, memory: Any) -> int:
         memory._obj.total, memory._obj.used = 150_000_000_000, 5 << 30
         return 0

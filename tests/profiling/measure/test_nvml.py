@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -25,7 +27,7 @@ def no_dcgm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def sampled(sampler: NvmlSampler, windows: int = 1) -> DeviceUsage:
     for _ in range(windows):
         sampler.begin()
-        until(lambda: len(sampler._series.get("memory", [])) >= 3, "three samples")
+        until(lambda: len(sampler._series.get("power_w", [])) >= 3, "three samples")
         usage = sampler.end()
     sampler.close()
     return usage
@@ -41,7 +43,7 @@ def test_every_reading_in_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usage.memory_bandwidth_ratio == pytest.approx(0.25)
     assert usage.memory_bytes == 5 << 30
     assert usage.process_memory_bytes == {4711: 3 << 30}
-    assert usage.power_w == pytest.approx(345.0)
+    assert usage.power_w == pytest.approx(512.0)
     assert usage.sm_clock_hz == pytest.approx(1.98e9)
     assert usage.temperature_c == pytest.approx(51.0)
     assert usage.pcie_send_bytes_per_s == pytest.approx(1e6)
@@ -49,6 +51,7 @@ def test_every_reading_in_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert usage.throttle_reasons == ("sw-power-cap",)
     assert usage.counters == pytest.approx(
         {
+            "graphics_active_ratio": 0.1,
             "sm_active_ratio": 0.2,
             "sm_occupancy_ratio": 0.3,
             "tensor_active_ratio": 0.5,
@@ -66,6 +69,7 @@ def test_a_driver_older_than_the_bindings_is_read_by_the_names_it_has(
         "nvmlDeviceGetComputeRunningProcesses_v3",
         "nvmlDeviceGetMPSComputeRunningProcesses_v3",
         "nvmlDeviceGetTemperatureV",
+        "nvmlDeviceGetFieldValues",
         "nvmlDeviceGetCurrentClocksEventReasons",
         "nvmlGpmQueryDeviceSupport",
     )
@@ -97,6 +101,44 @@ def test_a_missing_privilege_costs_its_own_reading_and_is_told_once(monkeypatch:
     assert usage.utilization_ratio == pytest.approx(0.8)
     assert len([n for n in sampler.notes if n.startswith("no processes")]) == 1
     assert len([n for n in sampler.notes if n.startswith("no PCIe traffic")]) == 1
+    assert library.samples == 0
+
+
+def test_load_is_that_of_the_window_and_not_of_the_time_before(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML tells the mean of the past sixth of a second: 90 % at first, from the window before."""
+    library = install(monkeypatch, FakeNvml())
+    began = time.monotonic()
+
+    def rates(_handle: Any, rates: Any) -> int:
+        rates._obj.gpu = 90 if time.monotonic() - began < 1 / 6 else 10
+        return 0
+
+    def traffic(_handle: Any, _counter: Any, value: Any) -> int:
+        value._obj.value = (
+            0 if time.monotonic() - began < 0.05 else 7_000_000
+        )  # the members start after 30 ms
+        return 0
+
+    monkeypatch.setattr(library, "_nvmlDeviceGetUtilizationRates", rates, raising=False)
+    monkeypatch.setattr(library, "_nvmlDeviceGetPcieThroughput", traffic, raising=False)
+    usage = sampled(NvmlSampler(interval_s=0.01))
+    assert usage.utilization_ratio == pytest.approx(0.1)
+    assert usage.pcie_receive_bytes_per_s == pytest.approx(7e9)
+
+
+def test_a_window_shorter_than_nvml_looks_back_has_memory_but_no_load(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    library = install(monkeypatch, FakeNvml())
+    monkeypatch.setattr("profiling.measure.nvml.LAG_S", 60.0)
+    sampler = NvmlSampler(interval_s=0.01)
+    sampler.begin()
+    until(lambda: len(sampler._series.get("memory", [])) >= 3, "three samples")
+    usage = sampler.end()
+    sampler.close()
+    assert usage.memory_bytes == 5 << 30
+    assert (usage.utilization_ratio, usage.power_w, usage.counters) == (None, None, {})
+    assert sampler.notes == []
     assert library.samples == 0
 
 
@@ -193,6 +235,7 @@ def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
     sampler = NvmlSampler(interval_s=0.01)
     sampler.begin()
     until(lambda: any("unable to establish a connection" in note for note in sampler.notes), "DCGM gives up")
+    until(lambda: bool(sampler._series.get("utilization_ratio")), "utilisation")
     usage = sampler.end()
     assert usage.counters == {}
     assert usage.utilization_ratio == pytest.approx(0.8)
