@@ -55,9 +55,19 @@ def visible_handle(nvml: Any) -> Any:
         return nvml.nvmlDeviceGetDeviceHandleFromMigDeviceHandle(nvml.nvmlDeviceGetHandleByUUID(entry))
     for index in range(nvml.nvmlDeviceGetCount()):  # CUDA also accepts a prefix of a UUID
         handle = nvml.nvmlDeviceGetHandleByIndex(index)
-        if nvml.nvmlDeviceGetUUID(handle).startswith(entry):
+        if _text(nvml.nvmlDeviceGetUUID(handle)).startswith(entry):
             return handle
     raise UnavailableError(f"no GPU has the UUID {entry} of CUDA_VISIBLE_DEVICES")
+
+
+def visible_uuid(nvml: Any) -> str:
+    """UUID of the first GPU or MIG slice that CUDA sees: unlike an index, it means the same to every process.
+
+    Raises:
+        UnavailableError, pynvml.NVMLError: as for `visible_handle`.
+    """
+    entry = visible_entry(0)
+    return entry if entry.startswith("MIG-") else _text(nvml.nvmlDeviceGetUUID(visible_handle(nvml)))
 
 
 def visible_slice(nvml: Any) -> str | None:
@@ -68,6 +78,10 @@ def visible_slice(nvml: Any) -> str | None:
 
 def mig_profile(nvml: Any, mig_handle: Any) -> str | None:
     """Profile in the name of a MIG device (`NVIDIA A100-SXM4-40GB MIG 3g.20gb`); None if there is none."""
-    title = nvml.nvmlDeviceGetName(mig_handle)
-    title = title.decode() if isinstance(title, bytes) else title
-    return str(title).rpartition(" MIG ")[2].strip().lower() if " MIG " in title else None
+    title = _text(nvml.nvmlDeviceGetName(mig_handle))
+    return title.rpartition(" MIG ")[2].strip().lower() if " MIG " in title else None
+
+
+def _text(value: str | bytes) -> str:
+    """A name as older bindings (bytes) or newer ones return it."""
+    return value.decode() if isinstance(value, bytes) else value

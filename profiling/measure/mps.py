@@ -29,12 +29,17 @@ for name, arguments in (
 class MpsDaemon:
     """A context manager that starts `nvidia-cuda-mps-control -d` if possible, and stops it.
 
+    Args:
+        gpu: UUID of the only GPU to share; empty if unknown. The daemon numbers the GPUs of CUDA_VISIBLE_DEVICES anew,
+            so an index there would name another GPU in its clients, or none.
+
     Attributes:
         environment: variables for the clients; empty if MPS is not in force.
         note: why MPS is not in force; empty if it is.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, gpu: str = "") -> None:
+        self.gpu = gpu
         self.environment: dict[str, str] = {}
         self.note = ""
 
@@ -51,6 +56,8 @@ class MpsDaemon:
         }
         for path in self._variables.values():
             Path(path).mkdir()
+        if self.gpu:
+            self._variables["CUDA_VISIBLE_DEVICES"] = self.gpu
         # A file, because the daemon may keep the descriptor open, and reading a pipe would then block forever.
         with tempfile.TemporaryFile("w+") as output:
             try:

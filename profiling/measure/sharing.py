@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.devices.visible import mig_profile, visible_handle
+from profiling.devices.visible import mig_profile, visible_handle, visible_uuid
 from profiling.errors import UnavailableError
 from profiling.measure.mps import MpsDaemon
 
@@ -74,7 +74,7 @@ def sharing_in_force(
         notes = [] if mode == "time-slice" else [f"a CPU core is time-sliced; {mode} does not apply"]
         yield Sharing("time-slice", plain, notes)
     elif mode == "mps":
-        with MpsDaemon() as daemon:
+        with MpsDaemon(_gpu_uuid()) as daemon:
             if daemon.environment:
                 environments = [daemon.environment | _share_limit(share) for share in shares]
                 yield Sharing("mps", environments, limited=limited, daemon=daemon)
@@ -104,6 +104,22 @@ def sharing_in_force(
 def _share_limit(share: float) -> dict[str, str]:
     """Environment variable for an SM share; the driver rounds it up to whole multiprocessors."""
     return {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": f"{100 * share:g}"} if share < 1 else {}
+
+
+def _gpu_uuid() -> str:
+    """UUID of the GPU or slice that members see first; empty if NVML does not tell."""
+    try:
+        import pynvml as nvml
+
+        nvml.nvmlInit()
+    except Exception:  # no library or no driver
+        return ""
+    try:
+        return visible_uuid(nvml)
+    except (nvml.NVMLError, UnavailableError):
+        return ""
+    finally:
+        nvml.nvmlShutdown()
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,10 +15,11 @@ from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import sharing_in_force
 from profiling.workload import Workload
+from tests.profiling.measure.fake_nvml import FakeNvml, install
 
 # The daemon keeps its output open, as a real one may.
 _CONTROL = """#!/bin/sh
-if [ "$1" = "-d" ]; then sleep 21 & touch "$CUDA_MPS_PIPE_DIRECTORY/on"; exit %d; fi
+if [ "$1" = "-d" ]; then sleep 21 & env | grep CUDA > "%s"; exit %d; fi
 read command
 echo "$command" >> "%s"
 [ "$command" = get_server_list ] && echo 4711
@@ -28,7 +29,7 @@ exit 0
 
 def control_program(folder: Path, exit_status: int = 0) -> Path:
     path, log = folder / "nvidia-cuda-mps-control", folder / "log"
-    path.write_text(_CONTROL % (exit_status, log))
+    path.write_text(_CONTROL % (folder / "environment", exit_status, log))
     path.chmod(path.stat().st_mode | stat.S_IXUSR)
     return log
 
@@ -69,6 +70,27 @@ def test_mps_whose_clients_get_no_context_degrades_with_a_note(
         assert sharing.environments == [{}, {}]
         assert "cuInit answered 805" in sharing.notes[0]
     assert log.read_text().splitlines()[-1] == "quit"
+
+
+@pytest.mark.parametrize(
+    ("visible", "uuid"), [(None, "GPU-aaaa1111"), ("1", "GPU-bbbb2222"), ("1,0", "GPU-bbbb2222")]
+)
+def test_mps_and_its_clients_name_the_gpu_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, uuid: str
+) -> None:
+    """The daemon numbers visible GPUs anew, so its clients would not find GPU 1 of a daemon that sees only that."""
+    control_program(tmp_path)
+    install(monkeypatch, FakeNvml())
+    monkeypatch.setattr(
+        "profiling.measure.mps.CLIENT", f"import os; assert os.environ['CUDA_VISIBLE_DEVICES'] == '{uuid}'"
+    )
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    with sharing_in_force("mps", "cuda", 2) as sharing:
+        assert sharing.mode == "mps", sharing.notes
+        assert [e["CUDA_VISIBLE_DEVICES"] for e in sharing.environments] == [uuid, uuid]
+    assert f"CUDA_VISIBLE_DEVICES={uuid}" in (tmp_path / "environment").read_text().splitlines()
 
 
 def test_mps_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
