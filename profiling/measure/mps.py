@@ -8,6 +8,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 # A minimal MPS client: retains a primary context through the driver library, without importing torch.
@@ -24,6 +25,19 @@ for name, arguments in (
     if status:
         sys.exit(f"{name} answered {status}")
 """
+
+
+# Variables of the user that would change what is measured: every step waits for the GPU, or TF32 is switched off.
+_DISTURBING = ("CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE")
+
+
+def undisturbed(variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables without those that limit MPS clients, name another daemon, or disturb a measurement."""
+    return {
+        name: value
+        for name, value in variables.items()
+        if not name.startswith("CUDA_MPS_") and name not in _DISTURBING
+    }
 
 
 class MpsDaemon:
@@ -63,7 +77,7 @@ class MpsDaemon:
             try:
                 status = subprocess.run(
                     [binary, "-d"],
-                    env={**os.environ, **self._variables},
+                    env={**undisturbed(os.environ), **self._variables},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -95,7 +109,7 @@ class MpsDaemon:
         try:
             done = subprocess.run(
                 [sys.executable, "-c", CLIENT],
-                env={**os.environ, **self._variables, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+                env={**undisturbed(os.environ), **self._variables, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -142,7 +156,7 @@ class MpsDaemon:
         return subprocess.run(
             [self._binary],
             input=command + "\n",
-            env={**os.environ, **self._variables},
+            env={**undisturbed(os.environ), **self._variables},
             capture_output=True,
             text=True,
             timeout=20,

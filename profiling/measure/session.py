@@ -15,11 +15,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from profiling.errors import UnavailableError
+from profiling.measure.mps import undisturbed
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
 
 # From the command to the common start; longer than a command takes to reach every member.
 START_DELAY_S = 0.03
+_ON_GPU = {
+    # Indices in NVML's order, so that the sampled GPU is the one in use.
+    "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+    # Without this variable CUDA joins an MPS daemon that happens to run, and jobs would not be time-sliced.
+    "CUDA_MPS_PIPE_DIRECTORY": os.devnull,
+}
 _SINGLE_THREAD = dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS"), "1")
 
 
@@ -176,11 +183,10 @@ class Session:
         read, write = os.pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 closed with the session
         variables = {
-            **os.environ,
+            **undisturbed(os.environ),
             # Members must find the modules that this process can import.
             "PYTHONPATH": os.pathsep.join(dict.fromkeys([*filter(None, sys.path), os.getcwd()])),
-            # Indices in NVML's order, so that the sampled GPU is the one in use.
-            **(_SINGLE_THREAD if device == "cpu" else {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}),
+            **(_SINGLE_THREAD if device == "cpu" else _ON_GPU),
             **environment,
         }
         process = subprocess.Popen(

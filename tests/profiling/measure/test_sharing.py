@@ -12,6 +12,7 @@ from profiling.measure.device_usage import UsageMeter
 from profiling.measure.mps import MpsDaemon
 from profiling.measure.nvml import NvmlSampler
 from profiling.measure.request import RunRequest
+from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import sharing_in_force
 from profiling.workload import Workload
@@ -91,6 +92,40 @@ def test_mps_and_its_clients_name_the_gpu_alike(
         assert sharing.mode == "mps", sharing.notes
         assert [e["CUDA_VISIBLE_DEVICES"] for e in sharing.environments] == [uuid, uuid]
     assert f"CUDA_VISIBLE_DEVICES={uuid}" in (tmp_path / "environment").read_text().splitlines()
+
+
+def test_limits_of_the_users_own_mps_do_not_reach_the_jobs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    control_program(tmp_path)
+    monkeypatch.setattr("profiling.measure.mps.CLIENT", "")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    for name, value in {
+        "CUDA_MPS_ACTIVE_THREAD_PERCENTAGE": "25",
+        "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT": "0=2G",
+        "CUDA_MPS_PIPE_DIRECTORY": "/tmp/nvidia-mps",
+        "CUDA_LAUNCH_BLOCKING": "1",
+    }.items():
+        monkeypatch.setenv(name, value)
+    started: list[dict[str, str]] = []
+
+    def remember(*_: object, env: dict[str, str], **__: object) -> None:
+        started.append(env)
+        raise OSError("enough")
+
+    with sharing_in_force("mps", "cuda", 1) as mps:
+        daemon = (tmp_path / "environment").read_text()
+        monkeypatch.setattr("profiling.measure.session.subprocess.Popen", remember)
+        for environment in (*mps.environments, {}):
+            with pytest.raises(OSError, match="enough"):
+                Session((Workload("mlp"),), "cuda", MeasureSettings(), environments=[environment])
+    assert "PERCENTAGE" not in daemon
+    for variables in started:
+        assert not {"CUDA_MPS_ACTIVE_THREAD_PERCENTAGE", "CUDA_LAUNCH_BLOCKING"} & set(variables)
+        assert "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT" not in variables
+    # Under MPS the run's own daemon; otherwise none, not even one that the machine runs at the default place.
+    assert started[0]["CUDA_MPS_PIPE_DIRECTORY"] == mps.environments[0]["CUDA_MPS_PIPE_DIRECTORY"]
+    assert started[1]["CUDA_MPS_PIPE_DIRECTORY"] == "/dev/null"
 
 
 def test_mps_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
