@@ -25,8 +25,19 @@ for name, arguments in (
     if status:
         sys.exit(f"{name} answered {status}")
 """
-
-
+# Ends the daemon when its input ends, which it also does if the measuring process is killed.
+GUARD = """
+import shutil, subprocess, sys, time
+binary, folder = sys.argv[1:]
+sys.stdin.read()
+try:
+    subprocess.run([binary], input=b"quit\\n", capture_output=True, timeout=20)
+except (OSError, subprocess.SubprocessError):
+    pass
+# The daemon closes its pipes shortly after it has replied.
+time.sleep(0.2)
+shutil.rmtree(folder, ignore_errors=True)
+"""
 # Variables of the user that would change what is measured: every step waits for the GPU, or TF32 is switched off.
 _DISTURBING = ("CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE")
 
@@ -63,7 +74,8 @@ class MpsDaemon:
             self.note = "MPS requested, but nvidia-cuda-mps-control is not installed; members are time-sliced"
             return self
         self._binary = binary
-        self._folder = Path(tempfile.mkdtemp(prefix="cotenant-mps-"))
+        # Not in TMPDIR, which may be on a network or too long a name for a socket.
+        self._folder = Path(tempfile.mkdtemp(prefix="cotenant-mps-", dir="/tmp"))
         self._variables = {
             "CUDA_MPS_PIPE_DIRECTORY": str(self._folder / "pipe"),
             "CUDA_MPS_LOG_DIRECTORY": str(self._folder / "log"),
@@ -72,6 +84,13 @@ class MpsDaemon:
             Path(path).mkdir()
         if self.gpu:
             self._variables["CUDA_VISIBLE_DEVICES"] = self.gpu
+        # In a session of its own, so that an interrupt from the terminal does not end it first.
+        self._guard = subprocess.Popen(
+            [sys.executable, "-I", "-c", GUARD, binary, str(self._folder)],
+            env={**undisturbed(os.environ), **self._variables},
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
         # A file, because the daemon may keep the descriptor open, and reading a pipe would then block forever.
         with tempfile.TemporaryFile("w+") as output:
             try:
@@ -123,12 +142,8 @@ class MpsDaemon:
         return "no CUDA context through it: " + (done.stderr.strip().splitlines() or ["no message"])[-1]
 
     def __exit__(self, *_: object) -> None:
-        if self.environment:
-            self._control("quit")
-            # The daemon closes its pipes shortly after it has replied.
-            time.sleep(0.2)
-        if hasattr(self, "_folder"):
-            shutil.rmtree(self._folder, ignore_errors=True)
+        if hasattr(self, "_guard"):
+            self._guard.communicate()
 
     def servers(self) -> list[int]:
         """Process ids of running MPS servers, of which there is one only if clients use MPS."""

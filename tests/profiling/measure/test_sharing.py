@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import stat
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -17,6 +20,7 @@ from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import sharing_in_force
 from profiling.workload import Workload
 from tests.profiling.measure.fake_nvml import FakeNvml, install
+from tests.waiting import until
 
 # The daemon keeps its output open, as a real one may.
 _CONTROL = """#!/bin/sh
@@ -126,6 +130,26 @@ def test_limits_of_the_users_own_mps_do_not_reach_the_jobs(
     # Under MPS the run's own daemon; otherwise none, not even one that the machine runs at the default place.
     assert started[0]["CUDA_MPS_PIPE_DIRECTORY"] == mps.environments[0]["CUDA_MPS_PIPE_DIRECTORY"]
     assert started[1]["CUDA_MPS_PIPE_DIRECTORY"] == "/dev/null"
+
+
+def test_a_daemon_does_not_outlive_a_killed_measurement(tmp_path: Path) -> None:
+    log = control_program(tmp_path)
+    code = (
+        "import sys, time\n"
+        "from profiling.measure import mps\n"
+        "mps.CLIENT = ''\n"
+        "with mps.MpsDaemon() as daemon:\n"
+        "    print(daemon.environment['CUDA_MPS_PIPE_DIRECTORY'], flush=True)\n"
+        "    time.sleep(60)\n"
+    )
+    variables = {**os.environ, "PATH": f"{tmp_path}:/usr/bin:/bin", "PYTHONPATH": os.getcwd()}
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, env=variables) as process:
+        assert process.stdout is not None
+        pipes = Path(process.stdout.readline().decode().strip())
+        assert pipes.is_dir()
+        process.kill()
+    until(lambda: not pipes.exists(), "the daemon's folder is removed")
+    assert log.read_text().splitlines()[-1] == "quit"
 
 
 def test_mps_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
