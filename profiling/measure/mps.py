@@ -145,9 +145,16 @@ class MpsDaemon:
         if hasattr(self, "_guard"):
             self._guard.communicate()
 
-    def servers(self) -> list[int]:
-        """Process ids of running MPS servers, of which there is one only if clients use MPS."""
-        answer = self._control("get_server_list") if self.environment else ""
+    def clients(self) -> list[int]:
+        """Process ids of the clients of all servers; a server alone proves nothing, as the first test started it."""
+        return [
+            client
+            for server in self._ids("get_server_list")
+            for client in self._ids(f"get_client_list {server}")
+        ]
+
+    def _ids(self, command: str) -> list[int]:
+        answer = self._control(command) if self.environment else ""
         return [int(word) for word in answer.split() if word.isdigit()]
 
     def _answers(self) -> bool:

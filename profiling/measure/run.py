@@ -76,7 +76,7 @@ def measure(
                 if profile and has_mig(catalogue_name):
                     layout = mig_layout(catalogue_name)
                     member["device"] = layout.device(layout.profile(profile))
-            sharing.confirm()
+            sharing.confirm(len(session.alive))
             if request.kind == "operators":
                 _operators(session, record)
             else:

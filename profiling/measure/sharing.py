@@ -32,14 +32,18 @@ class Sharing:
     slices: list[str] = field(default_factory=list)
     limited: bool = False
 
-    def confirm(self) -> None:
-        """Check, while members run, that an MPS server has clients; otherwise fall back to time slicing.
+    def confirm(self, running: int) -> None:
+        """Check, while members run, that all are MPS clients; otherwise the mode in force is time slicing.
+
+        Args:
+            running: number of members that have a CUDA context.
 
         Raises:
             UnavailableError: MPS is not in force, and a member has an SM share below 1.
         """
-        if self.mode == "mps" and not self.daemon.servers():
-            note = "MPS daemon runs, but no server has accepted the members"
+        clients = len(self.daemon.clients()) if self.mode == "mps" else running
+        if clients < running:
+            note = f"MPS daemon runs, but only {clients} of {running} members are its clients"
             if self.limited:
                 raise _no_shares(note)
             self.mode = "time-slice"

@@ -28,6 +28,7 @@ if [ "$1" = "-d" ]; then sleep 21 & env | grep CUDA > "%s"; exit %d; fi
 read command
 echo "$command" >> "%s"
 [ "$command" = get_server_list ] && echo 4711
+[ "$command" = "get_client_list 4711" ] && printf '%%s\n' 101 102
 exit 0
 """
 
@@ -48,10 +49,21 @@ def test_mps_starts_serves_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         pipes = {e["CUDA_MPS_PIPE_DIRECTORY"] for e in sharing.environments}
         assert len(sharing.environments) == 2
         assert len(pipes) == 1
-        sharing.confirm()
+        sharing.confirm(2)
         assert sharing.mode == "mps"
     assert log.read_text().splitlines()[-1] == "quit"
     assert not Path(pipes.pop()).exists()
+
+
+def test_a_server_without_the_members_is_not_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The test of the daemon starts a server, which stays when the members do not connect to it."""
+    control_program(tmp_path)
+    monkeypatch.setattr("profiling.measure.mps.CLIENT", "")
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    with sharing_in_force("mps", "cuda", 3) as sharing:
+        sharing.confirm(3)
+        assert sharing.mode == "time-slice"
+        assert sharing.notes == ["MPS daemon runs, but only 2 of 3 members are its clients"]
 
 
 def test_mps_that_does_not_start_degrades_with_a_note(
@@ -157,7 +169,7 @@ def test_mps_that_is_not_installed(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     with MpsDaemon() as daemon:
         assert daemon.environment == {}
         assert "not installed" in daemon.note
-        assert daemon.servers() == []
+        assert daemon.clients() == []
 
 
 def _has_gpu() -> bool:
@@ -218,9 +230,8 @@ def test_sm_shares_are_limits_of_each_client(tmp_path: Path, monkeypatch: pytest
     with sharing_in_force("mps", "cuda", 3, [0.5, 1.0, 0.125]) as sharing:
         limits = [e.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for e in sharing.environments]
         assert limits == ["50", None, "12.5"]
-        monkeypatch.setattr(sharing.daemon, "servers", list)
-        with pytest.raises(UnavailableError, match="SM shares"):
-            sharing.confirm()
+        with pytest.raises(UnavailableError, match="only 2 of 3 members"):
+            sharing.confirm(3)
 
 
 def test_sm_shares_are_not_measured_without_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
