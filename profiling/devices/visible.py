@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from typing import Any
 
 from profiling.errors import UnavailableError
@@ -60,20 +61,65 @@ def visible_handle(nvml: Any) -> Any:
     raise UnavailableError(f"no GPU has the UUID {entry} of CUDA_VISIBLE_DEVICES")
 
 
+@dataclass(frozen=True, slots=True)
+class MigSlice:
+    """A MIG slice that exists now: UUID for CUDA_VISIBLE_DEVICES, and profile (`3g.20gb`; empty if unknown)."""
+
+    uuid: str
+    profile: str = ""
+
+
+def visible_slices(nvml: Any) -> list[MigSlice]:
+    """The slices that CUDA_VISIBLE_DEVICES names, or else those of the first GPU that CUDA sees; empty without MIG.
+
+    Raises:
+        UnavailableError, pynvml.NVMLError: as for `visible_handle`; or the GPU is in MIG mode, but has no slice.
+    """
+    named = [entry for entry in visible_entries() or () if entry.startswith("MIG-")]
+    if named:
+        handles = [nvml.nvmlDeviceGetHandleByUUID(entry) for entry in named]
+        return [MigSlice(u, mig_profile(nvml, h) or "") for u, h in zip(named, handles, strict=True)]
+    card = visible_handle(nvml)
+    try:
+        if not nvml.nvmlDeviceGetMigMode(card)[0]:
+            return []
+    except nvml.NVMLError:  # a GPU without MIG, or an older driver
+        return []
+    slices = []
+    for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(card)):
+        try:
+            handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(card, i)
+        except nvml.NVMLError:  # no slice of this number
+            continue
+        slices.append(MigSlice(_text(nvml.nvmlDeviceGetUUID(handle)), mig_profile(nvml, handle) or ""))
+    if not slices:
+        raise UnavailableError(
+            "the GPU is in MIG mode, but has no slice",
+            hint="create one (nvidia-smi mig -cgi 3g -C), or switch MIG off (nvidia-smi -mig 0)",
+        )
+    return slices
+
+
 def visible_uuid(nvml: Any) -> str:
     """UUID of the first GPU or MIG slice that CUDA sees: unlike an index, it means the same to every process.
 
     Raises:
-        UnavailableError, pynvml.NVMLError: as for `visible_handle`.
+        UnavailableError, pynvml.NVMLError: as for `visible_slices`.
     """
-    entry = visible_entry(0)
-    return entry if entry.startswith("MIG-") else _text(nvml.nvmlDeviceGetUUID(visible_handle(nvml)))
+    slices = visible_slices(nvml)
+    return slices[0].uuid if slices else _text(nvml.nvmlDeviceGetUUID(visible_handle(nvml)))
 
 
 def visible_slice(nvml: Any) -> str | None:
-    """MIG profile (`3g.20gb`) of the first slice that CUDA sees; None for a whole GPU."""
-    entry = visible_entry(0)
-    return mig_profile(nvml, nvml.nvmlDeviceGetHandleByUUID(entry)) if entry.startswith("MIG-") else None
+    """MIG profile (`3g.20gb`) of the first slice that CUDA sees; None for a whole GPU.
+
+    CUDA never uses a GPU in MIG mode as a whole.
+
+    Raises:
+        UnavailableError, pynvml.NVMLError: as for `visible_slices`.
+    """
+    slices = visible_slices(nvml)
+    return slices[0].profile if slices else None
 
 
 def mig_profile(nvml: Any, mig_handle: Any) -> str | None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from profiling.devices import has_mig, mig_layout
+from profiling.devices import has_mig, mig_layout, split_device
 from profiling.errors import InputError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
@@ -72,10 +72,8 @@ def measure(
         ) as session:
             session.require_device()
             _warm_all(session, record, progress)
-            for member, profile in zip(record["members"], sharing.slices, strict=False):
-                if profile and has_mig(catalogue_name):
-                    layout = mig_layout(catalogue_name)
-                    member["device"] = layout.device(layout.profile(profile))
+            if sharing.mode == "mig":
+                _name_slices(record, sharing.slices)
             sharing.confirm(len(session.alive))
             if request.kind == "operators":
                 _operators(session, record)
@@ -88,6 +86,18 @@ def measure(
             "wall_s": round(time.monotonic() - began, 3),
         }
     return record
+
+
+def _name_slices(record: dict[str, Any], profiles: Sequence[str]) -> None:
+    """Record the whole card, and every member's own slice of it."""
+    card, _ = split_device(record["device"])
+    record["device"] = card
+    if not has_mig(card):
+        return
+    layout = mig_layout(card)
+    for member, profile in zip(record["members"], profiles, strict=True):
+        if profile:
+            member["device"] = layout.device(layout.profile(profile))
 
 
 def pinned_core(settings: MeasureSettings) -> int | None:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
-from profiling.devices.visible import mig_profile, visible_handle, visible_uuid
+from profiling.devices.visible import MigSlice, visible_slices, visible_uuid
 from profiling.errors import UnavailableError
 from profiling.measure.mps import MpsDaemon
+
+T = TypeVar("T")
 
 
 @dataclass
@@ -73,12 +75,14 @@ def sharing_in_force(
     limited = min(shares) < 1
     if limited and (device == "cpu" or mode != "mps"):
         raise _no_shares(f"{mode} on {device}")
-    plain: list[dict[str, str]] = [{} for _ in range(members)]
+    gpu = _gpu_uuid() if device == "cuda" else ""
+    # Which slice CUDA would choose of a GPU in MIG mode is its own affair; the record names the first.
+    plain = [{"CUDA_VISIBLE_DEVICES": gpu} if gpu.startswith("MIG-") else {} for _ in range(members)]
     if device == "cpu":
         notes = [] if mode == "time-slice" else [f"a CPU core is time-sliced; {mode} does not apply"]
         yield Sharing("time-slice", plain, notes)
     elif mode == "mps":
-        with MpsDaemon(_gpu_uuid()) as daemon:
+        with MpsDaemon(gpu) as daemon:
             if daemon.environment:
                 environments = [daemon.environment | _share_limit(share) for share in shares]
                 yield Sharing("mps", environments, limited=limited, daemon=daemon)
@@ -112,48 +116,25 @@ def _share_limit(share: float) -> dict[str, str]:
 
 def _gpu_uuid() -> str:
     """UUID of the GPU or slice that members see first; empty if NVML does not tell."""
-    try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-    except Exception:  # no library or no driver
-        return ""
-    try:
-        return visible_uuid(nvml)
-    except (nvml.NVMLError, UnavailableError):
-        return ""
-    finally:
-        nvml.nvmlShutdown()
-
-
-@dataclass(frozen=True, slots=True)
-class MigSlice:
-    """A MIG slice that exists now: UUID for CUDA_VISIBLE_DEVICES, and profile (`3g.20gb`; empty if unknown)."""
-
-    uuid: str
-    profile: str = ""
+    return _nvml_says(visible_uuid) or ""
 
 
 def mig_slices() -> list[MigSlice]:
-    """Present MIG slices of the first visible GPU; empty if there are none. The MIG mode is never changed."""
+    """Present MIG slices that members may use; empty if there are none. The MIG mode is never changed."""
+    return _nvml_says(visible_slices) or []
+
+
+def _nvml_says(read: Callable[[Any], T]) -> T | None:
+    """What `read` finds with NVML; None without NVML or a GPU."""
     try:
         import pynvml as nvml
 
         nvml.nvmlInit()
-    except Exception:  # no library or no driver, so no slices
-        return []
-    slices = []
+    except Exception:  # no library or no driver, each with its own class
+        return None
     try:
-        handle = visible_handle(nvml)
-        for i in range(nvml.nvmlDeviceGetMaxMigDeviceCount(handle)):
-            try:
-                slice_handle = nvml.nvmlDeviceGetMigDeviceHandleByIndex(handle, i)
-                uuid, profile = nvml.nvmlDeviceGetUUID(slice_handle), mig_profile(nvml, slice_handle)
-            except nvml.NVMLError:
-                continue
-            slices.append(MigSlice(uuid.decode() if isinstance(uuid, bytes) else uuid, profile or ""))
+        return read(nvml)
     except (nvml.NVMLError, UnavailableError):
-        pass
+        return None
     finally:
         nvml.nvmlShutdown()
-    return slices

@@ -13,6 +13,7 @@ from profiling.errors import UnavailableError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import describe_environment, device_name
 from profiling.measure.nvml import DeviceUsage, NvmlSampler
+from profiling.measure.run import _name_slices
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import MigSlice, mig_slices, sharing_in_force
 from tests.profiling.measure.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, FakeMig, FakeNvml, install
@@ -246,14 +247,28 @@ def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
 
 def test_slices_of_a_gpu_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeMig("3g.71gb", "2g.35gb"))
-    assert device_name("cuda") == "h200"
+    # CUDA never uses a card in MIG mode as a whole.
+    assert device_name("cuda") == "h200:mig=3g"
     assert mig_slices() == [MigSlice("MIG-0", "3g.71gb"), MigSlice("MIG-1", "2g.35gb")]
     with sharing_in_force("mig", "cuda", 2) as sharing:
         assert sharing.mode == "mig"
         assert sharing.slices == ["3g.71gb", "2g.35gb"]
         assert [e["CUDA_VISIBLE_DEVICES"] for e in sharing.environments] == ["MIG-0", "MIG-1"]
-    with sharing_in_force("mig", "cuda", 3) as sharing:
-        assert sharing.mode == "time-slice"
+    for mode, members in (("mig", 3), ("time-slice", 2)):
+        with sharing_in_force(mode, "cuda", members) as sharing:
+            assert sharing.mode == "time-slice"
+            assert sharing.environments == [{"CUDA_VISIBLE_DEVICES": "MIG-0"}] * members
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-1")
     assert device_name("cuda") == "h200:mig=2g"
     assert visible_gpu().sm_count == 32
+    # The other slice belongs to someone else.
+    assert mig_slices() == [MigSlice("MIG-1", "2g.35gb")]
+    record = {"device": device_name("cuda"), "members": [{}, {}]}
+    _name_slices(record, ["2g.35gb", "1g.18gb+me"])
+    assert record == {"device": "h200", "members": [{"device": "h200:mig=2g"}, {"device": "h200:mig=1g"}]}
+
+
+def test_mig_mode_without_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeMig())
+    with pytest.raises(UnavailableError, match="in MIG mode, but has no slice"):
+        device_name("cuda")
