@@ -54,10 +54,13 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         distributed="rewrapped" if request.rewrapped else "wrapped-before",
     ) as session:
         session.require_device()
-        steps = settings.warmup_block_steps
-        first = _window(session, steps, False)
-        if first is not None:
-            steps = max(settings.min_steps, math.ceil(settings.window_s / first))
+        block = settings.warmup_block_steps
+        # The first steps connect the ranks and allocate; their pace would make the windows too short.
+        for without in (False, True):
+            _window(session, block, without)
+        pace_s = _window(session, block, False)
+        if pace_s is not None:
+            steps = max(settings.min_steps, math.ceil(settings.window_s / pace_s))
             for _ in range(settings.repeats):
                 for without, times in ((False, synced), (True, unsynced)):
                     step_time_s = _window(session, steps, without)

@@ -69,3 +69,18 @@ class _Hanging(_Failing):
 
 def hanging(workload: Workload, device: str) -> TrainingJob:
     return _Hanging(200, RuntimeError())
+
+
+class _SlowStart(TrainingJob):
+    steps = 0
+
+    def step(self, mark: Callable[[str], None] = lambda _: None) -> torch.Tensor:
+        # Each rank of a real job connects to the others at its first steps.
+        self.steps += 1
+        time.sleep(0.01 if self.steps > 2 else 1.0)
+        return super().step(mark)
+
+
+def slow_start(workload: Workload, device: str) -> TrainingJob:
+    model = nn.Linear(8, 8).to(device)
+    return _SlowStart(model, torch.randn(4, 8), [Phase(_square)], batch_size=4, optimizer="none")

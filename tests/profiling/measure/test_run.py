@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -125,6 +126,24 @@ def test_two_ranks_with_a_frozen_prefix(rewrapped: bool) -> None:
     frame = tables([record], "test")["freezing"]
     assert list(frame["gpus"]) == [2]
     assert list(frame["note"].fillna("")) == ["" if rewrapped else "wrapped-before-freezing"]
+
+
+def test_windows_of_several_ranks_are_as_long_as_asked_whatever_the_first_steps_take() -> None:
+    """Steps of 10 ms after two of 1 s: a window of 0.3 s has 30, not the fewest allowed."""
+    settings = replace(QUICK, repeats=1, window_s=0.3)
+    steps: list[int] = []
+    ask_all = Session.ask_all
+
+    def counted(session: Session, **command: Any) -> Any:
+        steps.append(command["count"])
+        return ask_all(session, **command)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Session, "ask_all", counted)
+        record = measure(RunRequest("ddp", (job("slow_start"),), processes=2), settings)
+    assert record["members"][0]["outcome"] == "ok", record["members"][0]["message"]
+    assert record["members"][0]["solo_step_time_s"] < 0.1
+    assert min(steps[-2:]) > settings.min_steps
 
 
 def test_cuda_without_a_gpu_says_so() -> None:
