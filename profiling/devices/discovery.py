@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
@@ -129,7 +130,13 @@ def discover_cpu() -> DeviceSpec:
 def _gpu(nvml: Any, handle: Any) -> DeviceSpec:
     title = nvml.nvmlDeviceGetName(handle)
     title = title.decode() if isinstance(title, bytes) else title
-    memory_bytes = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    try:
+        memory_bytes = float(nvml.nvmlDeviceGetMemoryInfo(handle).total)
+    except nvml.NVMLError:  # of a GPU in MIG mode, a container may read only its slice's
+        known = match_catalogue(title, None)
+        if known is None:
+            raise
+        return replace(known, source=f"NVML: {title}; all else: {known.source}")
     capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
     clock_hz = 1e6 * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
     source = f"NVML: {title}"
@@ -177,19 +184,26 @@ def _rates(capability: tuple[int, ...], cores: int, clock_hz: float, geforce: bo
     return rates
 
 
-def match_catalogue(title: str, memory_bytes: float) -> DeviceSpec | None:
+def match_catalogue(title: str, memory_bytes: float | None) -> DeviceSpec | None:
     """The catalogue's type for a product title from NVML; None if there is none.
 
     All words of its name must occur in the title, and its memory must be within 15 %. Of several, the one with the
-    nearest memory is taken, then the one with the most words.
+    nearest memory is taken, then the one with the most words. Memory that cannot be read (None) is that in the title
+    (`A100-SXM4-80GB`), if it has one.
     """
+    if memory_bytes is None:
+        stated = re.search(r"(\d+) ?GB\b", title)
+        memory_bytes = float(stated[1]) * 2**30 if stated else None
     words = set(title.lower().replace("-", " ").replace("gb", "gb ").split())
 
     def name_words(spec: DeviceSpec) -> set[str]:
         return {word for word in spec.name.split("-") if not word.endswith("gb")}
 
+    def distance(spec: DeviceSpec) -> float:
+        return 0.0 if memory_bytes is None else abs(spec.memory_bytes - memory_bytes)
+
     def misfit(spec: DeviceSpec) -> tuple[float, int]:
-        return round(abs(spec.memory_bytes / memory_bytes - 1), 3), -len(name_words(spec))
+        return round(distance(spec) / (memory_bytes or 1.0), 3), -len(name_words(spec))
 
     fits = [
         spec
@@ -198,7 +212,7 @@ def match_catalogue(title: str, memory_bytes: float) -> DeviceSpec | None:
         and name_words(spec) <= words
         # "RTX 3090 Ti" is not an RTX 3090.
         and name_words(spec) & _VARIANTS == words & _VARIANTS
-        and abs(spec.memory_bytes - memory_bytes) < 0.15 * spec.memory_bytes
+        and distance(spec) < 0.15 * spec.memory_bytes
     ]
     return min(fits, key=misfit, default=None)
 

@@ -25,11 +25,16 @@ class UsageMeter:
     On the CPU, a member's utilisation is its CPU time / wall time on the shared core, and its memory is the resident
     set of its process, including libraries. On CUDA both come from NVML. If NVML hides processes (in a container),
     memory is taken from the growth of the device's used memory.
+
+    Args:
+        device: `cpu` or `cuda`.
+        settings: sampling interval and limits.
+        slices: see `NvmlSampler`.
     """
 
-    def __init__(self, device: str, settings: MeasureSettings) -> None:
+    def __init__(self, device: str, settings: MeasureSettings, slices: int = 1) -> None:
         self.device, self._settings = device, settings
-        self._sampler = NvmlSampler(interval_s=settings.sample_interval_s) if device == "cuda" else None
+        self._sampler = NvmlSampler(settings.sample_interval_s, slices) if device == "cuda" else None
         self._baseline = self._sampler.used_bytes() if self._sampler else None
         self._windows: dict[str, list[DeviceUsage]] = {"alone": [], "together": []}
         self._alone: dict[int, list[DeviceUsage]] = {}

@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.devices.visible import visible_handle
+from profiling.devices.visible import visible_handle, visible_slices
 from profiling.measure.dcgm import DcgmCounters
 
 # Name of each NVML bit that means throttling; idle and application clocks do not.
@@ -43,7 +43,7 @@ class DeviceUsage:
     Attributes:
         utilization_ratio: share of time in which a kernel ran.
         memory_bandwidth_ratio: share of time in which device memory was read or written.
-        memory_bytes: used on the whole device.
+        memory_bytes: used on the whole device, or on the slices in use.
         process_memory_bytes: used by each process id.
         throttle_reasons: all reasons seen.
         counters: profiling counters, if the GPU has them and privileges allow.
@@ -69,9 +69,14 @@ class NvmlSampler:
     """Samples the first GPU that CUDA sees, in a thread between `begin` and `end`.
 
     Without NVML every window is empty, and `notes` states why.
+
+    Args:
+        interval_s: time between two samples.
+        slices: number of MIG slices in use, if the GPU is in MIG mode: the first ones that are visible. Memory is
+            theirs, not that of other slices, and readable without the privilege to see the whole GPU.
     """
 
-    def __init__(self, interval_s: float = 0.05) -> None:
+    def __init__(self, interval_s: float = 0.05, slices: int = 1) -> None:
         self.interval_s = interval_s
         self._notes: list[str] = []
         self._nvml: Any = None
@@ -83,6 +88,8 @@ class NvmlSampler:
             pynvml.nvmlInit()
             self._nvml = pynvml
             self._handle = visible_handle(pynvml)
+            used = visible_slices(pynvml)[:slices]
+            parts = [pynvml.nvmlDeviceGetHandleByUUID(part.uuid) for part in used] or [self._handle]
         except Exception as error:  # no library, driver or GPU: an NVML error or ImportError
             self._nvml = None
             self._notes.append(f"no device samples: NVML {type(error).__name__}")
@@ -91,12 +98,14 @@ class NvmlSampler:
         # Functions for each reading, newest first, because drivers and bindings drop old ones and lack new ones.
         self._readers: dict[str, list[Callable[[], Any]]] = {
             "rates": [lambda: n.nvmlDeviceGetUtilizationRates(handle)],
-            "memory": [lambda: n.nvmlDeviceGetMemoryInfo(handle).used],
+            "memory": [lambda: sum(n.nvmlDeviceGetMemoryInfo(part).used for part in parts)],
             "processes": [
-                lambda: n.nvmlDeviceGetComputeRunningProcesses_v3(handle),
-                lambda: n.nvmlDeviceGetComputeRunningProcesses_v2(handle),
+                lambda: [p for part in parts for p in n.nvmlDeviceGetComputeRunningProcesses_v3(part)],
+                lambda: [p for part in parts for p in n.nvmlDeviceGetComputeRunningProcesses_v2(part)],
             ],
-            "MPS processes": [lambda: n.nvmlDeviceGetMPSComputeRunningProcesses_v3(handle)],
+            "MPS processes": [
+                lambda: [p for part in parts for p in n.nvmlDeviceGetMPSComputeRunningProcesses_v3(part)]
+            ],
             # From Ampere on, except GA100, the second is the mean of the last second, which is longer than some windows.
             "power_w": [self._power_now_w, lambda: n.nvmlDeviceGetPowerUsage(handle) / 1e3],
             "sm_clock_hz": [lambda: n.nvmlDeviceGetClockInfo(handle, n.NVML_CLOCK_SM) * 1e6],

@@ -55,7 +55,8 @@ def measure(
     began = time.monotonic()
     record = new_record(request, settings, catalogue_name)
     core = pinned_core(settings) if request.device == "cpu" else None
-    meter = UsageMeter(request.device, settings)
+    slices = len(request.workloads) if request.sharing == "mig" else 1
+    meter = UsageMeter(request.device, settings, slices)
     shares = [w.sm_share_ratio for w in request.workloads]
     with (
         meter,

@@ -86,3 +86,18 @@ def test_rates_from_cores_and_clock_are_those_of_the_data_sheet(name: str) -> No
 def test_a_gpu_of_an_unknown_architecture_still_has_a_rate() -> None:
     rates = _rates((99, 0), 1280, 1e9, geforce=False)
     assert rates == {"sm_count": 10, "fp32_flops": 2.56e12}
+
+
+@pytest.mark.parametrize(
+    ("title", "name"),
+    [
+        ("NVIDIA A100-SXM4-40GB", "a100"),
+        ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
+        ("NVIDIA H100 80GB HBM3", "h100"),
+        ("NVIDIA H200", "h200"),
+        ("NVIDIA Nothing", None),
+    ],
+)
+def test_a_title_alone_where_memory_may_not_be_read(title: str, name: str | None) -> None:
+    spec = match_catalogue(title, None)
+    assert (spec and spec.name) == name

@@ -177,7 +177,10 @@ class FakeNvml:
 
 
 class FakeMig(FakeNvml):
-    """The first H200 is cut into `profiles`; handles of its slices are numbered from 101."""
+    """The first H200 is cut into `profiles`; handles of its slices are numbered from 101.
+
+    As in a container, memory and processes of the whole card may not be read.
+    """
 
     def __init__(self, *profiles: str) -> None:
         super().__init__()
@@ -220,6 +223,23 @@ class FakeMig(FakeNvml):
         text.value = b"NVIDIA H200" + (
             f" MIG {self.profiles[number - 101]}".encode() if number >= 101 else b""
         )
+        return 0
+
+    def _nvmlDeviceGetMemoryInfo(self, handle: Any, memory: Any) -> int:
+        number = int(ctypes.cast(handle, ctypes.c_void_p).value or 1)
+        if number < 101:
+            return int(NO_PERMISSION)
+        memory._obj.total, memory._obj.used = 16 << 30, (number - 100) << 30
+        return 0
+
+    def _nvmlDeviceGetComputeRunningProcesses_v3(self, handle: Any, count: Any, rows: Any) -> int:
+        number = int(ctypes.cast(handle, ctypes.c_void_p).value or 1)
+        if number < 101:
+            return int(NO_PERMISSION)
+        count._obj.value = 1
+        if rows is None:
+            return int(pynvml.NVML_ERROR_INSUFFICIENT_SIZE)
+        rows[0].pid, rows[0].usedGpuMemory = 4600 + number, 1 << 30
         return 0
 
 

@@ -268,6 +268,17 @@ def test_slices_of_a_gpu_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     assert record == {"device": "h200", "members": [{"device": "h200:mig=2g"}, {"device": "h200:mig=1g"}]}
 
 
+@pytest.mark.parametrize(("slices", "used", "pids"), [(1, 1 << 30, [4701]), (2, 3 << 30, [4701, 4702])])
+def test_memory_is_that_of_the_slices_in_use(
+    slices: int, used: int, pids: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A third slice is someone else's; nobody here may read the memory of the whole card."""
+    install(monkeypatch, FakeMig("1g.18gb", "1g.18gb", "2g.35gb"))
+    usage = sampled(NvmlSampler(interval_s=0.01, slices=slices))
+    assert usage.memory_bytes == used
+    assert sorted(usage.process_memory_bytes) == pids
+
+
 def test_mig_mode_without_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeMig())
     with pytest.raises(UnavailableError, match="in MIG mode, but has no slice"):
