@@ -6,11 +6,15 @@ import hashlib
 import json
 import os
 import platform
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from profiling.devices.discovery import processor_name, visible_gpu
 from profiling.devices.visible import visible_handle
+
+# Packages of torch's CUDA builds that choose the kernels.
+_GPU_LIBRARIES = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
 
 
 def describe_environment(device: str) -> dict[str, Any]:
@@ -27,7 +31,7 @@ def describe_environment(device: str) -> dict[str, Any]:
         "system": f"{platform.system()} {platform.release()}",
         "python": platform.python_version(),
         "device": device,
-        **_versions(),
+        **_versions(("torch", "numpy", *(_GPU_LIBRARIES if device == "cuda" else ()))),
         **(_gpu() if device == "cuda" else _frequency_policy()),
     }
     body = json.dumps(facts, sort_keys=True, default=str).encode()
@@ -53,12 +57,12 @@ def _frequency_policy() -> dict[str, Any]:
         return {}
 
 
-def _versions() -> dict[str, Any]:
+def _versions(packages: Sequence[str]) -> dict[str, Any]:
     """From package metadata, because importing torch in the measuring process could occupy device memory."""
     from importlib.metadata import PackageNotFoundError, version
 
     versions: dict[str, Any] = {}
-    for package in ("torch", "numpy"):
+    for package in packages:
         try:
             versions[package] = version(package)
         except PackageNotFoundError:
@@ -67,7 +71,7 @@ def _versions() -> dict[str, Any]:
 
 
 def _gpu() -> dict[str, Any]:
-    """Driver, GPU name, power limit, compute mode and MIG mode, from NVML."""
+    """Driver, GPU name, power limit, clocks and modes (compute, MIG, ECC, persistence), from NVML."""
     try:
         import pynvml as nvml
 
@@ -86,6 +90,9 @@ def _gpu() -> dict[str, Any]:
             "compute_mode": lambda: nvml.nvmlDeviceGetComputeMode(handle),
             "mig_mode": lambda: nvml.nvmlDeviceGetMigMode(handle)[0],
             "max_sm_clock_hz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM) * 1e6,
+            "max_memory_clock_hz": lambda: nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM) * 1e6,
+            "ecc_mode": lambda: nvml.nvmlDeviceGetEccMode(handle)[0],
+            "persistence_mode": lambda: nvml.nvmlDeviceGetPersistenceMode(handle),
         }.items():
             try:
                 value = read()

@@ -37,6 +37,7 @@ class FakeNvml:
             "nvmlDeviceGetEnforcedPowerLimit": 700_000,
             "nvmlSystemGetCudaDriverVersion": 13000,
             "nvmlDeviceGetComputeMode": 0,
+            "nvmlDeviceGetPersistenceMode": 1,
             "nvmlDeviceGetCurrentClocksEventReasons": 0x4 | 0x1,
             "nvmlDeviceGetCurrentClocksThrottleReasons": 0x8,
         }
@@ -96,6 +97,10 @@ class FakeNvml:
 
     def _nvmlDeviceGetMigMode(self, _handle: Any, current: Any, pending: Any) -> int:
         current._obj.value = pending._obj.value = 0
+        return 0
+
+    def _nvmlDeviceGetEccMode(self, _handle: Any, current: Any, pending: Any) -> int:
+        current._obj.value = pending._obj.value = 1
         return 0
 
     def _nvmlDeviceGetMaxMigDeviceCount(self, _handle: Any, count: Any) -> int:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
@@ -153,15 +154,25 @@ def test_the_gpu_that_cuda_sees_is_the_one_that_is_sampled(
     assert library.asked == {number}
 
 
+def _missing() -> str:
+    raise PackageNotFoundError
+
+
 def test_the_machine_as_records_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml())
     assert device_name("cuda") == "h200"
     assert visible_gpu().memory_bytes == 150e9
+    monkeypatch.setattr(
+        "importlib.metadata.version", lambda package: f"{package}-1" if "13" in package else _missing()
+    )
     facts = describe_environment("cuda")
     assert facts["gpu"] == "NVIDIA H200"
     assert facts["driver"] == "580.65"
     assert facts["power_limit_w"] == pytest.approx(700.0)
     assert facts["mig_mode"] == 0
+    assert (facts["ecc_mode"], facts["persistence_mode"]) == (1, 1)
+    assert facts["nvidia-cudnn-cu13"] == "nvidia-cudnn-cu13-1"
+    assert "nvidia-cudnn-cu13" not in describe_environment("cpu")
     assert mig_slices() == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES"):
