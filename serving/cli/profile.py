@@ -50,7 +50,10 @@ def command(
         typer.Option(help="For a single job with a frozen prefix: read the prefix's output from a cache."),
     ] = False,
     operators: Annotated[
-        bool, typer.Option(help="Also time the operators of every job, and write graphs and PipeDream files.")
+        bool,
+        typer.Option(
+            help="Also time the operators of every job (on all SMs), and write graphs and PipeDream files."
+        ),
     ] = False,
     json: JsonFlag = False,
 ) -> None:
@@ -62,6 +65,8 @@ def command(
 
         cotenant profile --device cpu --job lstm-wikitext2:batch_size=5 --job resnet18-cifar:batch_size=4 -o measured
     """
+    from dataclasses import replace
+
     from profiling.capture import named_workload
     from profiling.errors import InputError
     from profiling.files import only_writer
@@ -90,7 +95,9 @@ def command(
     kind = "colocation" if len(workloads) > 1 else "freezing" if workloads[0].frozen_prefix else "solo"
     requests = [RunRequest(kind, workloads, device, sharing, cached_activations)]
     if operators:
-        requests += [RunRequest("operators", (w,), device) for w in dict.fromkeys(workloads)]
+        # Alone, without MPS and so on all SMs.
+        whole = dict.fromkeys(replace(w, sm_share_ratio=1.0) for w in workloads)
+        requests += [RunRequest("operators", (w,), device) for w in whole]
     environment = describe_environment(device)
     campaign = f"profile-{environment['fingerprint'][:8]}"
     stored_records(output, campaign)  # report a folder of another campaign before measuring

@@ -98,6 +98,25 @@ def test_mig_is_a_sharing_mode_of_its_own(
     assert "--mig cannot be combined with" in capsys.readouterr().err
 
 
+def test_operators_of_a_job_with_an_sm_share_are_timed_on_all_sms(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked: list[tuple[str, str, float]] = []
+
+    def measure(request: RunRequest, *_: object) -> dict[str, object]:
+        asked.append((request.kind, request.sharing, request.workloads[0].sm_share_ratio))
+        if request.kind == "operators":
+            raise UnavailableError("enough")
+        return {"request": request.to_mapping()}
+
+    monkeypatch.setattr("profiling.measure.run.measure", measure)
+    share = ["--sm-share", "0.5", "--operators", "-o", str(tmp_path / "out")]
+    with pytest.raises(SystemExit):
+        main(["profile", "--device", "cuda", "--job", "ppo-lunarlander", *share])
+    assert "enough" in capsys.readouterr().err
+    assert asked == [("solo", "mps", 0.5), ("operators", "time-slice", 1.0)]
+
+
 def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     jobs = ["--job", "ppo-lunarlander:batch_size=8", "--job", "neumf-ml1m:batch_size=8"]
