@@ -36,6 +36,8 @@ class UsageMeter:
         self.device, self._settings = device, settings
         self._sampler = NvmlSampler(settings.sample_interval_s, slices) if device == "cuda" else None
         self._baseline = self._sampler.used_bytes() if self._sampler else None
+        # No job has started yet.
+        self._others = len(self._sampler.processes()) if self._sampler else 0
         self._windows: dict[str, list[DeviceUsage]] = {"alone": [], "together": []}
         self._alone: dict[int, list[DeviceUsage]] = {}
         self._cpu: dict[str, dict[int, list[float]]] = {"alone": {}, "together": {}}
@@ -51,7 +53,8 @@ class UsageMeter:
 
     @property
     def notes(self) -> list[str]:
-        return list(self._sampler.notes) if self._sampler else []
+        others = [f"processes of others that used the GPU: {self._others}"] if self._others else []
+        return [*others, *(self._sampler.notes if self._sampler else ())]
 
     def begin(self) -> None:
         if self._sampler:

@@ -25,15 +25,22 @@ for name, arguments in (
     if status:
         sys.exit(f"{name} answered {status}")
 """
-# Ends the daemon when its input ends, which it also does if the measuring process is killed.
+# Ends the daemon when its input ends, which it also does if the measuring process is killed; then waits for the servers,
+# whose memory would otherwise count as used before the next run.
 GUARD = """
-import shutil, subprocess, sys, time
+import os, shutil, subprocess, sys, time
 binary, folder = sys.argv[1:]
+def ask(command):
+    try:
+        return subprocess.run([binary], input=command, text=True, capture_output=True, timeout=20).stdout.split()
+    except (OSError, subprocess.SubprocessError):
+        return []
 sys.stdin.read()
-try:
-    subprocess.run([binary], input=b"quit\\n", capture_output=True, timeout=20)
-except (OSError, subprocess.SubprocessError):
-    pass
+servers = [word for word in ask("get_server_list\\n") if word.isdigit()]
+ask("quit\\n")
+limit = time.monotonic() + 5
+while any(os.path.exists("/proc/" + server) for server in servers) and time.monotonic() < limit:
+    time.sleep(0.05)
 # The daemon closes its pipes shortly after it has replied.
 time.sleep(0.2)
 shutil.rmtree(folder, ignore_errors=True)

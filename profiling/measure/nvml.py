@@ -143,6 +143,15 @@ class NvmlSampler:
         value = self._read("memory")
         return None if value is None else float(value)
 
+    def processes(self) -> set[int]:
+        """Process ids that have a CUDA context now, as far as NVML tells."""
+        if self._nvml is None:
+            return set()
+        return {
+            process.pid
+            for process in [*(self._read("processes") or ()), *(self._read("MPS processes") or ())]
+        }
+
     def begin(self) -> None:
         self._series: dict[str, list[float]] = {}
         self._processes: dict[int, float] = {}

@@ -207,7 +207,7 @@ def fake_dcgmi(folder: Path, text: str) -> Path:
 
 def test_dcgm_counters_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All fields are refused (no NVLink), so the fewer ones are read; a mean over the window, without N/A."""
-    install(monkeypatch, FakeNvml())
+    install(monkeypatch, FakeNvml()).processes.clear()
     log = fake_dcgmi(tmp_path, _DCGMI)
     with UsageMeter("cuda", MeasureSettings()) as meter:
         answer = {"boundaries": [0.0, 1.0], "cpu_s": 0.2, "rss_bytes": 1e8}
@@ -254,6 +254,13 @@ def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
     sampler.close()
     assert len(log.read_text().splitlines()) == 3
     assert any("unable to establish a connection" in note for note in sampler.notes)
+
+
+def test_a_record_tells_of_others_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = install(monkeypatch, FakeNvml())
+    with UsageMeter("cuda", MeasureSettings()) as meter:
+        library.processes.append((4712, 1 << 30))  # a job of the run
+        assert "processes of others that used the GPU: 1" in meter.notes
 
 
 def test_slices_of_a_gpu_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -22,13 +22,13 @@ from profiling.workload import Workload
 from tests.profiling.measure.fake_nvml import FakeNvml, install
 from tests.waiting import until
 
-# The daemon keeps its output open, as a real one may.
+# The daemon keeps its output open, as a real one may. Its server's number is above those of processes.
 _CONTROL = """#!/bin/sh
 if [ "$1" = "-d" ]; then sleep 21 & env | grep CUDA > "%s"; exit %d; fi
 read command
 echo "$command" >> "%s"
-[ "$command" = get_server_list ] && echo 4711
-[ "$command" = "get_client_list 4711" ] && printf '%%s\n' 101 102
+[ "$command" = get_server_list ] && echo 99999999
+[ "$command" = "get_client_list 99999999" ] && printf '%%s\n' 101 102
 exit 0
 """
 
