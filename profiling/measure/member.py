@@ -41,11 +41,11 @@ class Member:
         if self.device == "cpu":
             torch.set_num_threads(1)
         else:
-            use_gpu()
+            sms = use_gpu()
         self.job, facts = prepare(command, self.device)
         if command["core"] is not None:
             pin(command["core"])
-        return facts
+        return facts if self.device == "cpu" else {**facts, "sm_count": sms}
 
     def do_warm(self, command: dict[str, Any]) -> dict[str, Any]:
         """Train until two successive blocks of steps take about equally long, or the time limit is reached."""
@@ -132,8 +132,11 @@ class NoDeviceError(Exception):
     """This process cannot use the GPU, whatever the job."""
 
 
-def use_gpu() -> None:
+def use_gpu() -> int:
     """Create the CUDA context, so that no later step pays for it.
+
+    Returns:
+        The number of SMs that CUDA lets this process use: fewer than the GPU has under an MPS limit or on a MIG slice.
 
     Raises:
         NoDeviceError: CUDA does not work here: torch without CUDA, an older driver, a GPU in use exclusively.
@@ -142,6 +145,7 @@ def use_gpu() -> None:
 
     try:
         torch.zeros(1, device="cuda")
+        return int(torch.cuda.get_device_properties(0).multi_processor_count)
     except Exception as error:
         if is_out_of_memory(error):
             raise

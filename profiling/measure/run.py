@@ -9,6 +9,7 @@ from statistics import median
 from typing import Any
 
 from profiling.devices import has_mig, mig_layout, split_device
+from profiling.devices.discovery import visible_gpu
 from profiling.errors import InputError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
@@ -76,6 +77,9 @@ def measure(
             if sharing.mode == "mig":
                 _name_slices(record, sharing.slices)
             sharing.confirm(len(session.alive))
+            if sharing.limited:
+                counts = [member.facts.get("sm_count") for member in session.members]
+                sharing.compare_limits(shares, counts, visible_gpu().sm_count)
             if request.kind == "operators":
                 _operators(session, record)
             else:

@@ -51,6 +51,18 @@ class Sharing:
             self.mode = "time-slice"
             self.notes.append(note)
 
+    def compare_limits(self, shares: Sequence[float], counts: Sequence[int | None], whole: int) -> None:
+        """Note a limited member to which CUDA reports all SMs: its limit may not be in force.
+
+        Args:
+            shares: SM share of each member.
+            counts: SMs that CUDA reports to it; None if it died.
+            whole: SMs of the GPU.
+        """
+        for share, count in zip(shares, counts, strict=True):
+            if share < 1 and count is not None and count >= whole:
+                self.notes.append(f"CUDA reports all {count} SMs to a job limited to {share:g} of them")
+
 
 def _no_shares(note: str) -> UnavailableError:
     return UnavailableError("SM shares cannot be enforced", expected="MPS in force", got=note)

@@ -230,6 +230,10 @@ def test_sm_shares_are_limits_of_each_client(tmp_path: Path, monkeypatch: pytest
     with sharing_in_force("mps", "cuda", 3, [0.5, 1.0, 0.125]) as sharing:
         limits = [e.get("CUDA_MPS_ACTIVE_THREAD_PERCENTAGE") for e in sharing.environments]
         assert limits == ["50", None, "12.5"]
+        sharing.compare_limits([0.5, 1.0, 0.125], [66, 132, 18], 132)
+        assert sharing.notes == []
+        sharing.compare_limits([0.5, 1.0, 0.125], [None, 132, 132], 132)
+        assert sharing.notes == ["CUDA reports all 132 SMs to a job limited to 0.125 of them"]
         with pytest.raises(UnavailableError, match="only 2 of 3 members"):
             sharing.confirm(3)
 
