@@ -128,7 +128,9 @@ class UsageMeter:
         windows = self._windows[kind]
         usage: dict[str, Any] = {name: _mean(windows, name) for name in SET_MEANS}
         used = max((w.memory_bytes for w in windows if w.memory_bytes), default=None)
-        usage["memory_bytes"] = used - self._baseline if used and self._baseline is not None else None
+        growth = used - self._baseline if used and self._baseline is not None else 0.0
+        # If others freed memory meanwhile, the growth says nothing; tables refuse memory that is not above 0.
+        usage["memory_bytes"] = growth if growth > 0 else None
         usage["throttle_reasons"] = sorted({r for w in windows for r in w.throttle_reasons})
         counters = [w.counters for w in windows if w.counters]
         if counters:
