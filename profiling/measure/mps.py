@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -193,4 +194,10 @@ class MpsDaemon:
         )
 
     def _failed(self, reason: str) -> None:
-        self.note = f"MPS requested, but it did not start ({reason[:200]}); members are time-sliced"
+        """Note why MPS is not in force, with the last line of its logs, which are deleted with the run."""
+        said = [reason[:200]]
+        for name in ("control.log", "server.log"):
+            with contextlib.suppress(OSError):
+                lines = (self._folder / "log" / name).read_text(errors="replace").strip().splitlines()
+                said += [f"{name}: {line[-200:]}" for line in lines[-1:]]
+        self.note = f"MPS requested, but it did not start ({'; '.join(said)}); members are time-sliced"

@@ -24,7 +24,8 @@ from tests.waiting import until
 
 # The daemon keeps its output open, as a real one may. Its server's number is above those of processes.
 _CONTROL = """#!/bin/sh
-if [ "$1" = "-d" ]; then sleep 21 & env | grep CUDA > "%s"; exit %d; fi
+if [ "$1" = "-d" ]; then sleep 21 & env | grep CUDA > "%s"
+  echo "[Control] no privilege" > "$CUDA_MPS_LOG_DIRECTORY/control.log"; exit %d; fi
 read command
 echo "$command" >> "%s"
 [ "$command" = get_server_list ] && echo 99999999
@@ -86,6 +87,7 @@ def test_mps_whose_clients_get_no_context_degrades_with_a_note(
         assert sharing.mode == "time-slice"
         assert sharing.environments == [{}, {}]
         assert "cuInit answered 805" in sharing.notes[0]
+        assert "control.log: [Control] no privilege" in sharing.notes[0]
     assert log.read_text().splitlines()[-1] == "quit"
 
 
