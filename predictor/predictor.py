@@ -163,7 +163,11 @@ class Predictor:
         # State is known exactly, so only the rest is widened.
         state = of_members(table.state_bytes, 0.0) @ np.ones(rows.shape[1])
         upper = state + (set_memory_bytes(memory, fitted.heads) - state) * self._memory_factor(measured)
-        fits = upper <= table.device_bytes[safe[:, 0]]
+        room = table.device_bytes[safe[:, 0]]
+        # What was measured of a job alone was enough for it, so alone it needs no more than there is.
+        enough = (mask @ np.ones(rows.shape[1]) == 1.0) & measured[:, 0].astype(bool) & (memory[:, 0] <= room)
+        upper = np.where(enough, np.minimum(upper, room), upper)
+        fits = upper <= room
         return PredictionArrays(mask, solo, solo * slowdown, slowdown, memory, utilization, upper, fits)
 
     def _memory_factor(self, measured: np.ndarray) -> np.ndarray:

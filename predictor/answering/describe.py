@@ -35,6 +35,7 @@ class _Facts:
     in_domain: bool
     solo_error: float
     memory_error: float
+    memory_most_bytes: float
     state_bytes: float
 
 
@@ -136,7 +137,9 @@ class Describer:
                     step_time_s=_around(solo.value * slowdown, math.hypot(half, fact.solo_error)),
                     slowdown=slow,
                     throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
-                    memory_bytes=Quantity(memory.value, max(memory.lower, floor), memory.upper),
+                    memory_bytes=Quantity(
+                        memory.value, max(memory.lower, floor), min(memory.upper, fact.memory_most_bytes)
+                    ),
                     utilization_ratio=_ratio(numbers.utilization[k][i], intervals.utilization_error),
                     in_domain=fact.in_domain,
                 )
@@ -174,6 +177,7 @@ class Describer:
         fitted, embedding = self.fitted, self.table.embedding[row]
         job = fitted.model.featurizer.job(workload, device)
         graph_error, solo_memory_error = fitted.heads.memory_log_error
+        measured_bytes, room_bytes = workload.solo.memory_bytes, job.device.memory_bytes
         facts = self._facts[row] = _Facts(
             spec=str(workload),
             model=workload.model,
@@ -181,7 +185,9 @@ class Describer:
             measured=workload.solo.step_time_s is not None,
             in_domain=fitted.domain.contains(embedding),
             solo_error=self._solo_error(workload),
-            memory_error=solo_memory_error if workload.solo.memory_bytes is not None else graph_error,
+            memory_error=graph_error if measured_bytes is None else solo_memory_error,
+            # A job that was measured alone had enough with what there is.
+            memory_most_bytes=room_bytes if (measured_bytes or math.inf) <= room_bytes else math.inf,
             state_bytes=job.demand.state_bytes,
         )
         return facts

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from msgspec import structs
 
+from profiling.devices import get_device, is_known
 from profiling.workload import STEP_TIMES_S, SoloProfile, Workload
 
 if TYPE_CHECKING:
@@ -39,13 +40,13 @@ class Alone:
     solo: SoloProfile
 
     @classmethod
-    def of(cls, profiles: tuple[SoloProfile, ...]) -> Alone:
-        """From at least one observation."""
+    def of(cls, profiles: tuple[SoloProfile, ...], device: str) -> Alone:
+        """From at least one observation on a device."""
         middle: dict[str, float] = {}
         for name in NAMES:
             values = [value for profile in profiles if (value := getattr(profile, name)) is not None]
             if values:
-                middle[name] = _rounded(name, median(values))
+                middle[name] = _rounded(name, median(values), device)
         return cls(profiles, SoloProfile(**middle))
 
     @property
@@ -97,8 +98,11 @@ class Notes:
 NO_NOTES = Notes()
 
 
-def _rounded(name: str, value: float) -> float:
+def _rounded(name: str, value: float, device: str) -> float:
     if name == "utilization_ratio":
         return _GRID * round(value / _GRID)
     rounded = math.exp(_GRID * round(math.log(value) / _GRID))
-    return min(max(rounded, STEP_TIMES_S[0]), STEP_TIMES_S[1]) if name == "step_time_s" else rounded
+    if name == "step_time_s":
+        return min(max(rounded, STEP_TIMES_S[0]), STEP_TIMES_S[1])
+    # Rounding must not take a job that ran on the device for one that does not fit.
+    return min(rounded, get_device(device).memory_bytes) if is_known(device) else rounded

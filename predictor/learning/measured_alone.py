@@ -68,7 +68,7 @@ class MeasuredAlone:
         if not new:
             return self
         more = {
-            job: Alone.of((*(self._alone[job].profiles if job in self._alone else ()), *profiles))
+            job: Alone.of((*(self._alone[job].profiles if job in self._alone else ()), *profiles), job[0])
             for job, profiles in new.items()
         }
         return MeasuredAlone({**self._alone, **more})

@@ -9,6 +9,7 @@ import pytest
 
 from predictor.predictor import Predictor
 from predictor.types import Prediction, Quantity
+from profiling.devices import get_device
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.workload import ColocationSet, SoloProfile, Workload
 from tests.predictor.synthetic import graph_source
@@ -161,6 +162,28 @@ def test_what_does_not_fit_says_so(predictor: Predictor) -> None:
     assert predictor.predict(ColocationSet("v100", (MEASURED, MEASURED))).fits
     assert answer.reasons[0].startswith("does not fit: at most")
     assert not predictor.predict_arrays([ColocationSet("v100", (large, large))]).fits[0]
+
+
+@pytest.mark.parametrize(
+    ("share", "fits"), [(0.9, True), (0.96, True), (1.0, True), (1.001, False), (1.2, False)]
+)
+def test_a_job_alone_has_enough_with_the_memory_measured_of_it(
+    predictor: Predictor, share: float, fits: bool
+) -> None:
+    room = get_device("v100").memory_bytes
+    large = replace(JOBS[0], solo=SoloProfile(memory_bytes=share * room))
+    sets = [ColocationSet("v100", (large,)), ColocationSet("v100", (large, JOBS[1]))]
+    for asked in (sets[:1], sets):  # with an absent neighbour too
+        arrays, answer = predictor.predict_arrays(asked), predictor.predict(sets[0])
+        assert bool(arrays.fits[0]) is answer.fits is fits
+        assert arrays.memory_upper_bytes[0] == answer.total_memory_bytes.upper
+        assert arrays.memory_upper_bytes[0] >= share * room
+        assert (answer.members[0].memory_bytes.upper <= room) is fits
+    beside = predictor.predict_arrays(sets)
+    assert not beside.fits[1]
+    assert beside.memory_upper_bytes[1] > 1.02 * beside.memory_bytes[1].sum(), (
+        "the bound of several is as before"
+    )
 
 
 def test_a_frozen_prefix_is_never_slower(predictor: Predictor) -> None:

@@ -12,6 +12,7 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
+from profiling.devices import get_device
 from profiling.workload import STEP_TIMES_S, ColocationSet, SoloProfile, Workload
 
 SLOW, OTHER, THIRD = (Workload(name, 16) for name in ("alpha", "beta", "gamma"))
@@ -168,6 +169,19 @@ def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predi
 def test_rounding_leaves_the_longest_and_shortest_steps_possible(step_time_s: float) -> None:
     measured = MeasuredAlone().observed([Observation(ALONE, 0, step_time_s)])
     assert measured.told("v100", "time-slice", SLOW).solo.step_time_s == step_time_s
+
+
+@pytest.mark.parametrize("share", [0.95, 0.97, 0.985, 0.993, 0.9975, 1.0])
+def test_a_job_that_ran_alone_on_a_device_fits_there(predictor: Predictor, share: float) -> None:
+    posterior = Posterior(predictor)
+    taken = share * get_device("v100").memory_bytes
+    posterior.observe([Observation(ALONE, 0, 0.05, memory_bytes=taken)])
+    arrays, answer = posterior.predict_arrays([ALONE]), posterior.predict(ALONE)
+    assert arrays.fits[0]
+    assert answer.fits
+    assert arrays.memory_bytes[0, 0] == pytest.approx(taken, rel=0.006)
+    assert posterior.predict_rows(posterior.rows([ALONE]), "time-slice").fits[0]
+    assert not posterior.predict(PAIR).fits
 
 
 def test_jobs_are_alike_where_only_what_a_spec_did_not_state_was_observed(predictor: Predictor) -> None:
