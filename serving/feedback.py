@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections import deque
@@ -17,7 +18,7 @@ from profiling.errors import CotenantError, InputError
 from scheduling.placement.place import Placer
 from serving.model_life import Serving
 from serving.store import Store
-from serving.store.observations import read_stored
+from serving.store.observations import oldest_at, read_stored
 
 log = structlog.get_logger("cotenant.feedback")
 
@@ -67,12 +68,14 @@ class _Learned:
     Attributes:
         trained_on: sets that the model was trained on.
         seen: numbers of the last rows read.
+        oldest_at: when the oldest row read was observed.
     """
 
     serving: Serving
     posterior: Posterior
     trained_on: frozenset[str]
     seen: tuple[int, ...] = ()
+    oldest_at: float = math.inf
 
     @classmethod
     def nothing(cls, serving: Serving) -> _Learned:
@@ -134,7 +137,7 @@ class Feedback:
             self.refresh()
 
     def refresh(self) -> None:
-        """Take in new observations. Raises `UnavailableError` if the store does not respond."""
+        """Take in new observations, and forget deleted ones. Raises `UnavailableError` if the store does not respond."""
         with self._reading:
             began = time.monotonic()
             serving = self._serving
@@ -158,11 +161,16 @@ class Feedback:
                     self._belief = Belief.of(serving, learned.posterior, self.make_placer)
 
     def _read(self, known: _Learned) -> _Learned:
+        # Rows are deleted from the oldest on, so one look at an index tells whether some are gone. A posterior
+        # cannot unlearn them, so the rest is learned anew. Their numbers may be given to other rows.
+        if oldest_at(self.store) > known.oldest_at:
+            known = _Learned.nothing(known.serving)
         first = known.seen[0] if len(known.seen) == _OVERLAP else 0
         before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)
-        new, refused = list[Observation](), list[InputError]()
+        new, refused, oldest = list[Observation](), list[InputError](), known.oldest_at
         for stored in read_stored(self.store, first):
             last.append(stored.id)
+            oldest = min(oldest, stored.observed_at)
             if stored.id in before:
                 continue
             if isinstance(stored.observation, InputError):
@@ -174,4 +182,5 @@ class Feedback:
         seen = tuple(last)
         if seen == known.seen:
             return known
-        return replace(known, posterior=known.posterior.extended(new) if new else known.posterior, seen=seen)
+        posterior = known.posterior.extended(new) if new else known.posterior
+        return replace(known, posterior=posterior, seen=seen, oldest_at=oldest)

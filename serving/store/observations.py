@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from sqlalchemy import select
+from sqlalchemy import func, select
 
 from predictor.examples.observations import MOST_OFF, Observation, check_plausible
 from profiling.errors import InputError
@@ -26,12 +27,13 @@ PLAUSIBLE = _ROW.step_time_s.between(
 
 @dataclass(frozen=True, slots=True)
 class StoredObservation:
-    """An observation, its number, and the model version in service when it was made.
+    """An observation, its number and time, and the model version in service when it was made.
 
     `observation` is the error if an earlier version accepted it and this one does not.
     """
 
     id: int
+    observed_at: float
     model_version: str
     observation: Observation | InputError
 
@@ -44,15 +46,26 @@ def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
     """
     row = ObservationRow
     query = (
-        select(row.id, row.model_version, row.device, row.sharing, row.jobs, row.member, row.step_time_s,
+        select(row.id, row.observed_at, row.model_version, row.device, row.sharing, row.jobs, row.member, row.step_time_s,
                row.predicted_step_time_s, row.memory_bytes, row.utilization_ratio)
         .where(row.id > after)
         .order_by(row.id)
         .execution_options(yield_per=_AT_ONCE)
     )  # fmt: skip
     with store.read() as session:
-        for number, version, *values in session.execute(query):
-            yield StoredObservation(number, version, _observation(*values))
+        for number, at, version, *values in session.execute(query):
+            yield StoredObservation(number, at, version, _observation(*values))
+
+
+def oldest_at(store: Store) -> float:
+    """When the oldest stored observation was made; infinite if there is none.
+
+    Raises:
+        UnavailableError: the store does not answer.
+    """
+    with store.read() as session:
+        oldest: float | None = session.scalar(select(func.min(ObservationRow.observed_at)))
+    return math.inf if oldest is None else oldest
 
 
 def _observation(

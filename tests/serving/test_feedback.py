@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from predictor.examples.observations import set_id_of
 from profiling.workload import ColocationSet, Workload
 from serving.cli.main import app
 from serving.feedback import Feedback
+from serving.handlers.upkeep import upkeep
 from serving.model_life import Serving
 from serving.store import Store
 from serving.store.observations import read_stored
@@ -35,8 +37,8 @@ def step_times(client: TestClient, asked: dict[str, Any] = SET) -> list[float]:
     return [m["step_time_s"]["value"] for m in answer["members"]]
 
 
-def observe(client: TestClient, factor: float = 1.3, times: int = 10) -> list[dict[str, Any]]:
-    seen = {"of": SET, "member": 0, "step_time_s": 0.1 * factor}
+def observe(client: TestClient, factor: float = 1.3, times: int = 10, **more: Any) -> list[dict[str, Any]]:
+    seen = {"of": SET, "member": 0, "step_time_s": 0.1 * factor, **more}
     answer = client.post("/v1/observations", json={"observations": [seen] * times})
     assert answer.status_code == 201
     return answer.json()["observations"]
@@ -87,10 +89,40 @@ def test_other_processes_learn_it(start: Start) -> None:
     assert step_times(other)[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
 
 
-def row(number: int, version: str = "table-1") -> ObservationRow:
+def test_every_process_forgets_what_is_deleted(start: Start) -> None:
+    first, other = start(), start()
+    before = step_times(first)
+    observe(first, observed_at=time.time() - 85 * 86_400)
+    observe(first, of={"device": "p100", "jobs": [OTHER]})
+    until(lambda: step_times(other) == step_times(first) != before, "the other process learns")
+    third = start(retention_s=80 * 86_400)
+    until(lambda: len(third.get("/v1/observations").json()["items"]) == 10, "the old ones are deleted")
+    for client in (first, other, third, start()):
+        until(lambda client=client: step_times(client)[0] < 1.05 * before[0], "the process forgets them")
+    again = start()
+    assert step_times(first) == step_times(other) == step_times(third) == step_times(again)
+    # A row may get the number of a deleted one.
+    observe(other)
+    until(lambda: step_times(first) == step_times(other), "the first process learns")
+    assert step_times(first)[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
+
+
+def test_observations_are_deleted_together(client: TestClient) -> None:
+    """One by one, every process would learn the rest anew all the time."""
+    service = client.app.state.service  # type: ignore[attr-defined]
+    limit = time.time() - service.config.retention_s
+    for overdue_s, left in ((-600, 1), (600, 2), (1200, 3), (7200, 1)):
+        with service.store.write() as session:
+            session.add(row(1000 + overdue_s, observed_at=limit - overdue_s))
+        upkeep(service)
+        assert len(client.get("/v1/observations").json()["items"]) == left
+
+
+def row(number: int, version: str = "table-1", observed_at: float = 1.0) -> ObservationRow:
     return ObservationRow(
         id=number, device="v100", sharing="time-slice", jobs=[SLOW], member=0, step_time_s=0.2, predicted_step_time_s=0.1,
-        predicted_lower_s=0.09, predicted_upper_s=0.11, error_ratio=0.5, model_version=version, observed_at=1.0,
+        predicted_lower_s=0.09, predicted_upper_s=0.11, error_ratio=0.5, model_version=version,
+        observed_at=observed_at,
     )  # fmt: skip
 
 
