@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING
 from datasets.derived import columns_of
 from datasets.tables import Fault
 from profiling.capture import local_workload
-from profiling.capture.cache import REGISTERED
 from profiling.capture.naming import check_model
 from profiling.devices import get_device
 from profiling.errors import CotenantError, InputError
-from profiling.workload import Workload
+from profiling.workload import REGISTERED, Workload
 from profiling.zoo import get_model
 
 if TYPE_CHECKING:

@@ -23,6 +23,9 @@ STEP_TIMES_S = (1e-6, 1.2e6)
 #: No process that trains takes less; a smaller number has another unit.
 LEAST_MEMORY_BYTES = 1e6
 
+#: A captured graph is named by this and its content hash.
+REGISTERED = "graph:"
+
 
 def check_step_time(step_time_s: float) -> None:
     """Check that a step time is plausible.

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from predictor.examples.observations import Observation, set_id_of
+from predictor.examples.observations import Observation, set_ids_of
 from predictor.learning.posterior import Posterior
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError, InputError
@@ -90,7 +90,7 @@ class _Learned:
         """
         if model_version == self.serving.version or not self.trained_on:
             return False
-        return set_id_of(observation.colocation_set) in self.trained_on
+        return not self.trained_on.isdisjoint(set_ids_of(observation.colocation_set))
 
 
 class Feedback:

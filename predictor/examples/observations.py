@@ -8,7 +8,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from profiling.workload import (
     Workload,
     check_step_time,
 )
-from profiling.zoo.listing import written_out
+from profiling.zoo.listing import in_short
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -276,13 +276,24 @@ def _body(path: Path) -> dict[str, Any]:
 def set_id_of(colocation_set: ColocationSet) -> str:
     """Name of an observed set in `training_tables`, and in the manifest of a model that learned from it.
 
-    It does not depend on the order of members.
+    It depends neither on the order of members nor on how they are spelled.
     """
-    return f"{CAMPAIGN}/{colocation_set.device}/{colocation_set.sharing}/{'+'.join(sorted(map(str, colocation_set.workloads)))}"
+    return _set_id(colocation_set, map(in_short, colocation_set.workloads))
+
+
+def set_ids_of(colocation_set: ColocationSet) -> frozenset[str]:
+    """`set_id_of` the set, and the name under which earlier versions learned from it, as it was spelled."""
+    return frozenset((set_id_of(colocation_set), _set_id(colocation_set, colocation_set.workloads)))
+
+
+def _set_id(colocation_set: ColocationSet, workloads: Iterable[Workload]) -> str:
+    return (
+        f"{CAMPAIGN}/{colocation_set.device}/{colocation_set.sharing}/{'+'.join(sorted(map(str, workloads)))}"
+    )
 
 
 def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tidy `colocation` and `solo` rows for the next training; repeats become their median.
+    """Tidy `colocation` and `solo` rows for the next training, with jobs `in_short`; repeats become their median.
 
     A ratio needs the job's solo step time, from its SPEC or from an observation of it alone on that device;
     members without one, and unobserved ones, are partners (`is_target` false). Sets without a target are
@@ -308,10 +319,10 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
                 known |= {name: float(np.median(values)) for name, values in more.items()}
             key = colocation_set.device, workload.without_solo()
             solo[key] = {**solo.get(key, {}), **known}
-    steps = {(d, written_out(w)): v["step_time_s"] for (d, w), v in solo.items() if "step_time_s" in v}
+    steps = {key: v["step_time_s"] for key, v in solo.items() if "step_time_s" in v}
     rows = []
     for colocation_set, times in seen.items():
-        alone = [steps.get((colocation_set.device, written_out(w))) for w in colocation_set.workloads]
+        alone = [steps.get((colocation_set.device, w.without_solo())) for w in colocation_set.workloads]
         if len(colocation_set.workloads) == 1 or not any(alone[i] for i in times):
             continue
         for index, workload in enumerate(colocation_set.workloads):
@@ -353,10 +364,11 @@ def write_training_tables(observations: Sequence[Observation], directory: Path |
 
 
 def _in_order(observation: Observation) -> tuple[ColocationSet, int]:
-    """The set with its members sorted by SPEC, and the new position of the observed one."""
+    """The set with its members in short and sorted by SPEC, and the new position of the observed one."""
     colocation_set = observation.colocation_set
-    order = sorted(range(len(colocation_set.workloads)), key=lambda k: (str(colocation_set.workloads[k]), k))
-    members = tuple(colocation_set.workloads[k] for k in order)
+    jobs = [in_short(w) for w in colocation_set.workloads]
+    order = sorted(range(len(jobs)), key=lambda k: (str(jobs[k]), k))
+    members = tuple(jobs[k] for k in order)
     return ColocationSet(colocation_set.device, members, colocation_set.sharing), order.index(
         observation.member
     )

@@ -15,7 +15,7 @@ from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
 from profiling.errors import CotenantError
 from profiling.workload import Workload
-from profiling.zoo.listing import written_out
+from profiling.zoo.listing import in_short
 
 if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
@@ -86,7 +86,7 @@ class KnownMembers:
         self._index: dict[MemberKey, int] = {}
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
         # The jobs of a fitted process keep the names that it was fitted with.
-        self._written_out = not start.jobs
+        self._in_short = not start.jobs
         self._devices = Numbers()
         of_setting = np.array([self._devices[device] for device, _ in start.settings], np.int64)
         if len(of_setting):
@@ -125,12 +125,13 @@ class KnownMembers:
         columns = np.array(
             [
                 (
-                    self._models[w.model],
-                    self._job(w),
+                    self._models[job.model],
+                    self._jobs[job],
                     self._settings[device, sharing],
                     self._devices[device],
                 )
                 for w, device, sharing in new
+                for job in (self._named(w),)
             ]
         ).T
         features = np.array([self._features(w, d, step) for (w, d, _), step in new.items()])
@@ -146,8 +147,9 @@ class KnownMembers:
         # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})
 
-    def _job(self, workload: Workload) -> int:
-        return self._jobs[written_out(workload) if self._written_out else workload.without_solo()]
+    def _named(self, workload: Workload) -> Workload:
+        plain = workload.without_solo()
+        return in_short(plain) if self._in_short else plain
 
     def _features(self, workload: Workload, device: str, step_time_s: float) -> Floats:
         if self.featurizer is not None:

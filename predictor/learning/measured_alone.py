@@ -17,14 +17,14 @@ from predictor.learning.alone import NAMES, NO_NOTES, Alone, Notes, Told
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed, set_of
 from profiling.workload import ColocationSet, SoloProfile, Workload
-from profiling.zoo.listing import written_out
+from profiling.zoo.listing import in_short
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.types import SetPredictor
 
 # Device, whether the job ran in a MIG slice, job. Alone, time slicing and MPS are the same. What was observed is kept
-# under the job with its defaults written out.
+# under the job `in_short`, without what its SPEC states.
 Job = tuple[str, bool, Workload]
 # Jobs with their SPECs of which is kept what to tell.
 _KEPT = 50_000
@@ -63,7 +63,7 @@ class MeasuredAlone:
             values = {name: getattr(observation, name) for name in NAMES if getattr(stated, name) is None}
             if any(value is not None for value in values.values()):
                 asked = observation.colocation_set
-                job = asked.device, asked.sharing == "mig", written_out(workload)
+                job = asked.device, asked.sharing == "mig", in_short(workload.without_solo())
                 new.setdefault(job, []).append(SoloProfile(**values))
         if not new:
             return self
@@ -79,7 +79,7 @@ class MeasuredAlone:
         told = self._told.get(job)
         if told is not None:
             return told
-        alone = self._alone.get((device, job[1], written_out(workload)))
+        alone = self._alone.get((device, job[1], in_short(workload.without_solo())))
         missing = {} if alone is None else alone.missing(workload)
         if alone is None or not missing:
             return None

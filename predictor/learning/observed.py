@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 
@@ -13,21 +13,27 @@ from models.features import Floats
 from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
 from profiling.workload import ColocationSet, Workload
+from profiling.zoo.listing import in_short
 
 # A member beside others: device, sharing mode, workload, its partners in canonical order.
 ObservedKey = tuple[str, str, Workload, tuple[Workload, ...]]
 
 
 def key_of(observation: Observation) -> ObservedKey:
-    """Key that is equal for the same job beside the same others, in any order."""
+    """Key of an observation, as its jobs were spelled."""
     colocation_set, member = observation.colocation_set, observation.member
     others = (*colocation_set.workloads[:member], *colocation_set.workloads[member + 1 :])
-    return (
-        colocation_set.device,
-        colocation_set.sharing,
-        observation.workload,
-        tuple(sorted(others, key=repr)),
-    )
+    return colocation_set.device, colocation_set.sharing, observation.workload, _ordered(others)
+
+
+def name_of(key: ObservedKey) -> ObservedKey:
+    """The same for the same job beside the same others, in any order and however they were spelled."""
+    device, sharing, own, others = key
+    return device, sharing, in_short(own), _ordered(map(in_short, others))
+
+
+def _ordered(workloads: Iterable[Workload]) -> tuple[Workload, ...]:
+    return tuple(sorted(workloads, key=repr))
 
 
 def set_of(key: ObservedKey) -> ColocationSet:
@@ -41,11 +47,11 @@ class Observed:
     """N rows in order of arrival; additions create a new object.
 
     Attributes:
-        keys: key of each row; index: position of each key.
+        keys: key of each row, as first spelled, because that job's graph is at hand; index: row by `name_of` its key.
         values: observed log step times.
         own: [N] number of the member; partners: [N, P] numbers of those beside it, -1 where there are fewer.
         log_solo_s, log_slowdown: [N] predicted.
-        rank: [N] hash of the key, the same in every operating-system process.
+        rank: [N] hash of the key's name, the same in every operating-system process.
         log_step_s: [N] median observed; count: [N] observations.
     """
 
@@ -89,26 +95,26 @@ class Observed:
             np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1)
             for part in (self.partners, numbers[:, 1:])
         ]
-        start, more = len(self), len(keys)
+        start, more, names = len(self), len(keys), list(map(name_of, keys))
         return replace(
             self,
             keys=(*self.keys, *keys),
-            index={**self.index, **{key: start + row for row, key in enumerate(keys)}},
+            index={**self.index, **{name: start + row for row, name in enumerate(names)}},
             values=(*self.values, *([()] * more)),
             own=np.concatenate([self.own, numbers[:, 0]]),
             partners=np.concatenate(parts),
             log_solo_s=np.concatenate([self.log_solo_s, log_solo_s]),
             log_slowdown=np.concatenate([self.log_slowdown, log_slowdown]),
-            rank=np.concatenate([self.rank, np.array([_rank(key) for key in keys], np.int64)]),
+            rank=np.concatenate([self.rank, np.array([_rank(name) for name in names], np.int64)]),
             log_step_s=np.concatenate([self.log_step_s, np.zeros(more)]),
             count=np.concatenate([self.count, np.zeros(more, np.int64)]),
         )
 
     def told(self, new: Mapping[ObservedKey, Sequence[float]]) -> Observed:
-        """Add log step times to existing rows."""
+        """Add log step times, by the names of keys, to existing rows."""
         values, step, count = list(self.values), self.log_step_s.copy(), self.count.copy()
-        for key, more in new.items():
-            row = self.index[key]
+        for name, more in new.items():
+            row = self.index[name]
             values[row] = (*values[row], *more)
             step[row], count[row] = median(values[row]), len(values[row])
         return replace(self, values=tuple(values), log_step_s=step, count=count)
@@ -120,6 +126,6 @@ class Observed:
         return np.sort(np.argpartition(self.rank, most)[:most])
 
 
-def _rank(key: ObservedKey) -> int:
-    digest = hashlib.blake2b(repr(key).encode(), digest_size=7).digest()
+def _rank(name: ObservedKey) -> int:
+    digest = hashlib.blake2b(repr(name).encode(), digest_size=7).digest()
     return int.from_bytes(digest, "big")

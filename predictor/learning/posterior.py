@@ -8,7 +8,7 @@ the set of observations, not on their order or how they were split over calls.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from itertools import islice
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import MemberScale, default_scale
-from predictor.learning.observed import Observed, ObservedKey, key_of, set_of
+from predictor.learning.observed import Observed, ObservedKey, key_of, name_of, set_of
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import PairSlowdowns, SlowdownOf, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.prior_variance import PriorVariance
@@ -98,16 +98,19 @@ class Posterior:
         Raises:
             UnknownNameError: unknown model or device; nothing was taken in.
         """
+        keys: dict[ObservedKey, ObservedKey] = {}
         new: dict[ObservedKey, list[float]] = {}
         kept = list(observations)
         for observation in kept:
             key = key_of(observation)
             if key[3] or self.learns_solo(key[2]):
-                new.setdefault(key, []).append(math.log(observation.step_time_s))
+                name = name_of(key)
+                keys.setdefault(name, key)
+                new.setdefault(name, []).append(math.log(observation.step_time_s))
         alone = self._alone.observed(kept) if self.config.learn_solo else self._alone
         if not new and alone is self._alone:
             return
-        self._observed, self._alone = self._with(list(new)).told(new), alone
+        self._observed, self._alone = self._with(keys).told(new), alone
         if self._state is not None:
             self._earlier = self._state.process
         self._state = None
@@ -178,9 +181,9 @@ class Posterior:
         """The job with what was observed of it alone, as its SPEC would state it; as it is if that is nothing."""
         return self._alone.told(device, sharing, workload)
 
-    def _with(self, keys: Sequence[ObservedKey]) -> Observed:
-        """The observations, with rows for `keys`; the predictor is queried about new ones."""
-        keys = [key for key in keys if key not in self._observed.index]
+    def _with(self, named: Mapping[ObservedKey, ObservedKey]) -> Observed:
+        """The observations, with rows for keys by their names; the predictor is queried about new ones."""
+        keys = [key for name, key in named.items() if name not in self._observed.index]
         if not keys:
             return self._observed
         sets = [set_of(key) for key in keys]

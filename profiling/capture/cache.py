@@ -10,10 +10,7 @@ from pathlib import Path
 
 from profiling.errors import InputError, UnknownNameError
 from profiling.graph import ComputationGraph
-from profiling.workload import Workload
-
-REGISTERED = "graph:"
-"""Prefix of the model name of a registered graph."""
+from profiling.workload import REGISTERED, Workload
 
 
 def cache_dir() -> Path:

@@ -8,7 +8,7 @@ from pathlib import Path
 from profiling.capture import cache
 from profiling.collections import collection_of, get_network
 from profiling.errors import InputError, UnknownNameError
-from profiling.workload import Workload
+from profiling.workload import REGISTERED, Workload
 from profiling.zoo import resolve
 
 _HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
@@ -26,7 +26,7 @@ def check_model(workload: Workload) -> None:
         UnknownNameError: no such model.
         InputError: an option that a zoo model cannot have.
     """
-    if workload.model.startswith(cache.REGISTERED):
+    if workload.model.startswith(REGISTERED):
         cache.check_registered(workload.model)
     elif collection_of(workload.model):
         get_network(workload.model)
@@ -71,4 +71,4 @@ def registered_name(name: str) -> str | None:
             got=match[1],
             hint="give more digits" if hashes else "capture the model on this machine first",
         )
-    return cache.REGISTERED + hashes[0]
+    return REGISTERED + hashes[0]

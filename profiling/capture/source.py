@@ -12,7 +12,7 @@ from profiling.capture.options import options_of
 from profiling.collections import collected_graph, collection_of
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
-from profiling.workload import Workload
+from profiling.workload import REGISTERED, Workload
 from profiling.zoo import resolve
 
 _LOCK = threading.Lock()
@@ -38,7 +38,7 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
         InputError: an option that the model cannot have, or a model that cannot be traced.
     """
     name = workload.model
-    if name.startswith(cache.REGISTERED):
+    if name.startswith(REGISTERED):
         return _registered(name, workload.batch_size)
     if collection_of(name):
         return collected_graph(workload)

@@ -13,12 +13,13 @@ from typing import Any
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import read_json
 from profiling.names import near_names
-from profiling.workload import Workload
+from profiling.workload import REGISTERED, Workload
 from profiling.zoo.aliases import ALIASES
 from profiling.zoo.entry import ZooEntry, ZooModel
 
 LISTING = Path(__file__).with_name("listing.json")
 _FIELDS = tuple(f.name for f in fields(ZooModel))
+_DEFAULTS = ("batch_size", "sequence_length", "optimizer")
 
 
 @lru_cache(maxsize=1)
@@ -88,11 +89,15 @@ def resolve(workload: Workload) -> Workload:
 
 
 @lru_cache(maxsize=50_000)
-def written_out(workload: Workload) -> Workload:
-    """The job without solo measurements and with every default written out (see `resolve`), under which what is known
-    of it is kept; a job outside the zoo without solo measurements."""
-    plain = workload.without_solo()
+def in_short(workload: Workload) -> Workload:
+    """The job without the options that are its model's defaults, under the model's own name: the same for every
+    spelling of a job. A registered graph has one batch size, so that goes without saying."""
+    if workload.model.startswith(REGISTERED):
+        return replace(workload, batch_size=None)
     try:
-        return resolve(plain)
+        full = resolve(workload)
     except InputError:
-        return plain
+        return workload
+    model = get_model(full.model)
+    own: dict[str, Any] = {name: None for name in _DEFAULTS if getattr(full, name) == getattr(model, name)}
+    return replace(full, **own)

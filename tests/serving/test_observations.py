@@ -15,6 +15,7 @@ from serving.handlers.observations import error_by_day
 from serving.handlers.upkeep import upkeep
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
+from tests.waiting import until
 
 
 def seen(**changes: Any) -> dict[str, Any]:
@@ -115,6 +116,31 @@ def test_a_job_is_the_same_with_its_defaults_written_out(start: Start, tmp_path:
         one, other = (client.post("/v1/predict", json=one).json()["members"][0] for one in sets)
         assert one["step_time_s"]["value"] == pytest.approx(0.12, rel=0.006)
         assert all(one[name] == other[name] for name in ("solo_step_time_s", "step_time_s", "slowdown"))
+
+
+def test_a_registered_graph_is_the_same_with_its_batch_size(client: TestClient) -> None:
+    body = {"workload": "resnet18-cifar", "batch_size": 48}
+    registered = client.post("/v1/workloads", json=body).json()["workload"]
+    plain, full = registered, f"{registered}:batch_size=48"
+    for told, jobs in (
+        (plain, [plain]),
+        (full, [full, "lstm-wikitext2"]),
+        (plain, ["lstm-wikitext2", plain]),
+    ):
+        seen = {"of": {"device": "v100", "jobs": jobs}, "member": jobs.index(told), "step_time_s": 0.15}
+        assert client.post("/v1/observations", json={"observations": [seen] * 3}).status_code == 201
+    service = client.app.state.service  # type: ignore[attr-defined]
+    until(
+        lambda: sorted(row["count"] for row in service.belief().posterior.to_json()) == [3, 6],
+        "the set has one row with all its observations",
+    )
+    answers = [
+        client.post("/v1/predict", json={"device": "v100", "jobs": [job, "lstm-wikitext2"]}).json()
+        for job in (plain, full)
+    ]
+    one, other = (answer["members"][0] for answer in answers)
+    assert one["solo_step_time_s"]["value"] == pytest.approx(0.15, rel=0.006)
+    assert all(one[name] == other[name] for name in ("solo_step_time_s", "step_time_s", "slowdown"))
 
 
 def test_once(client: TestClient) -> None:

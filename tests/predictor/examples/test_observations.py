@@ -14,6 +14,7 @@ from predictor.examples.observations import (
     keep,
     read_observations,
     set_id_of,
+    set_ids_of,
     stored,
     training_tables,
 )
@@ -176,12 +177,44 @@ def test_a_set_is_one_in_whatever_order_its_members_are_named() -> None:
     pd.testing.assert_frame_equal(once, mixed)
 
 
+def test_sets_that_earlier_versions_learned_as_they_were_spelled_are_known() -> None:
+    full = ColocationSet("v100", (Workload.parse("resnet18-cifar:batch_size=128"),))
+    assert set_ids_of(full) == {
+        "feedback/v100/time-slice/resnet18-cifar",
+        "feedback/v100/time-slice/resnet18-cifar:batch_size=128",
+    }
+
+
 def test_a_step_time_alone_counts_however_the_job_is_written() -> None:
     plain, full = map(Workload.parse, ("resnet18-cifar", "resnet18-cifar:batch_size=128,optimizer=momentum"))
     alone = Observation(ColocationSet("v100", (plain,)), 0, 0.02)
     together, _ = training_tables([alone, Observation(ColocationSet("v100", (full, full)), 0, 0.04)])
     assert together.solo_step_time_s.tolist() == [0.02, 0.02]
-    assert together.workload.tolist() == [str(full)] * 2
+    assert together.workload.tolist() == [str(plain)] * 2
+
+
+@pytest.mark.parametrize(
+    ("name", "option"),
+    [("resnet18-cifar", "batch_size=128,optimizer=momentum"), ("graph:" + "0" * 64, "batch_size=8")],
+)
+def test_two_spellings_of_a_job_are_one_row(name: str, option: str) -> None:
+    plain, full, beta = map(Workload.parse, (name, f"{name}:{option}", "beta:batch_size=32,step_time_s=0.02"))
+    observations = [
+        Observation(ColocationSet("v100", jobs), jobs.index(beta), step)
+        for jobs, step in (((plain, beta), 0.03), ((beta, full), 0.04), ((full, beta), 0.09))
+    ]
+    observations += [
+        Observation(ColocationSet("v100", (w,)), 0, step) for w, step in ((plain, 0.02), (full, 0.03))
+    ]
+    together, solo = training_tables(observations)
+    target = together[together.is_target]
+    assert target.step_time_s.tolist() == [0.04]
+    assert (
+        together.set_id.nunique()
+        == 1
+        == together.set_id.isin({set_id_of(o.colocation_set) for o in observations}).mean()
+    )
+    assert solo.step_time_s.tolist() == pytest.approx([0.025, 0.02])
 
 
 def test_rows_for_the_next_training(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:

@@ -298,3 +298,34 @@ def test_what_cannot_be_asked_about_is_left_out(predictor: Predictor) -> None:
     unknown = Observation(ColocationSet("abacus", (JOBS[0], JOBS[2])), 0, 0.1)
     assert posterior.take([seen(predictor, PAIR, 0, 2.0), unknown]) == 1
     assert len(posterior) == 1
+
+
+@pytest.mark.parametrize(
+    ("plain", "full"),
+    [
+        ("resnet18-cifar", "resnet18-cifar:batch_size=128,optimizer=momentum"),
+        ("lstm-wikitext2:step_time_s=0.1", "LSTM:batch_size=20,step_time_s=0.1"),
+        ("graph:" + "0" * 64, "graph:" + "0" * 64 + ":batch_size=8"),
+    ],
+)
+def test_two_spellings_of_a_job_are_observed_as_one(plain: str, full: str) -> None:
+    spellings, other = tuple(map(Workload.parse, (plain, full))), Workload("other")
+    predictor = Plain()
+    at_once, in_turn = Posterior(predictor), Posterior(predictor)
+    observations = [
+        Observation(ColocationSet("v100", (w, other)), member, step)
+        for step in (0.11, 0.3, 0.13)
+        for w in spellings
+        for member in (0, 1)
+    ]
+    at_once.observe(observations)
+    for observation in observations:
+        in_turn = in_turn.extended([observation])
+    for posterior in (at_once, in_turn):
+        assert [(row["count"], row["step_time_s"]) for row in posterior.to_json()] == [
+            (6, pytest.approx(0.13))
+        ] * 2
+        sets = [ColocationSet("v100", (w, other)) for w in spellings]
+        arrays = posterior.predict_arrays(sets)
+        np.testing.assert_allclose(arrays.step_time_s[0], arrays.step_time_s[1])
+        assert len(posterior.over(predictor)) == len(posterior) == 12
