@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FORMAT, VERSION = "cotenant-feedback", 1
-# What can be observed of a job alone besides its step time.
-_OF_DEVICE = ("memory_bytes", "utilization_ratio")
+OF_DEVICE = ("memory_bytes", "utilization_ratio")
+"""What can be observed of a job alone besides its step time."""
 CAMPAIGN = "feedback"
 MOST_OFF = 100.0
 """Largest factor between an observed and a predicted step time.
@@ -115,7 +115,7 @@ class Observation:
             ]
             # Via text, as in a CSV, because neither true nor 1.5 is a member.
             device, step = str(flat["device"]), float(str(flat["step_time_s"]))
-            more = {name: float(str(flat[name])) for name in _OF_DEVICE if flat.get(name) not in (None, "")}
+            more = {name: float(str(flat[name])) for name in OF_DEVICE if flat.get(name) not in (None, "")}
             if flat.get("member") not in (None, ""):
                 member = int(str(flat["member"]))
             else:
@@ -149,7 +149,7 @@ class Observation:
     @property
     def of_device(self) -> dict[str, float]:
         """What was observed besides the step time."""
-        return {name: value for name in _OF_DEVICE if (value := getattr(self, name)) is not None}
+        return {name: value for name in OF_DEVICE if (value := getattr(self, name)) is not None}
 
 
 def check_plausible(step_time_s: float, predicted_s: float) -> None:

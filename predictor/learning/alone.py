@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields
 from statistics import median
 from typing import TYPE_CHECKING, NamedTuple
@@ -49,10 +49,18 @@ class Alone:
                 middle[name] = _rounded(name, median(values), device)
         return cls(profiles, SoloProfile(**middle))
 
-    @property
-    def times(self) -> str:
-        """How often it was observed, in words."""
-        return "once" if len(self.profiles) == 1 else f"{len(self.profiles)} times"
+    def count(self, name: str) -> int:
+        """How often that was observed."""
+        return sum(getattr(profile, name) is not None for profile in self.profiles)
+
+    def in_words(self, names: Iterable[str]) -> str:
+        """What was observed, and how often."""
+        words: list[str] = []
+        for name in names:
+            count = self.count(name)
+            times = "once" if count == 1 else f"{count} times"
+            words.append(f"{NAMES[name]} ({times if words else f'observed {times}'})")
+        return " and ".join(filter(None, (", ".join(words[:-1]), words[-1])))
 
     def missing(self, workload: Workload) -> dict[str, float]:
         """What the job's SPEC does not state of it."""

@@ -45,6 +45,11 @@ class MeasuredAlone:
         return len(self._alone)
 
     @property
+    def jobs(self) -> Mapping[Job, Alone]:
+        """What was observed, by job."""
+        return self._alone
+
+    @property
     def unstated_steps(self) -> int:
         """Number of observations without a step time of their own, because the SPEC stated it."""
         return sum(p.step_time_s is None for alone in self._alone.values() for p in alone.profiles)
@@ -83,12 +88,11 @@ class MeasuredAlone:
         missing = {} if alone is None else alone.missing(workload)
         if alone is None or not missing:
             return None
-        words = [NAMES[name] for name in NAMES if name in missing]
+        words = alone.in_words([name for name in NAMES if name in missing])
         told = Told(
             replace(workload, solo=replace(workload.solo, **missing)),
             str(workload),
-            f"{workload.model}: its {' and '.join(filter(None, (', '.join(words[:-1]), words[-1])))} alone on {device}, "
-            f"observed {alone.times}, replaced the prediction",
+            f"{workload.model}: its {words} alone on {device} replaced the prediction",
         )
         if len(self._told) >= _KEPT:
             self._told = {}

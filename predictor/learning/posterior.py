@@ -225,6 +225,16 @@ class Posterior:
         return self._ready().process
 
     @property
+    def observed(self) -> Observed:
+        """The observed step times."""
+        return self._observed
+
+    @property
+    def measured(self) -> MeasuredAlone:
+        """What was observed of jobs alone."""
+        return self._alone
+
+    @property
     def members(self) -> Members:
         """The members seen so far; rows of the process refer to them by number."""
         return self._known.members
@@ -256,23 +266,6 @@ class Posterior:
         places = bounded_sets(sets, self.predictor, self._ready().under_mps)
         sliced = [replace(sets[k], sharing="time-slice") for k in places]
         return places, self.predict_arrays(sliced).slowdown if places else np.zeros((0, 1))
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Observed members of sets with their observations and current answers."""
-        seen = self._observed
-        if not len(seen):
-            return []
-        sets = [set_of(key) for key in seen.keys]
-        before, after = self.predictor.predict_arrays(sets), self.predict_arrays(sets)
-        return [
-            {
-                "device": key[0], "sharing": key[1], "job": str(key[2]), "beside": [str(w) for w in key[3]],
-                "solo_measured": key[2].solo.step_time_s is not None, "count": int(seen.count[row]),
-                "step_time_s": math.exp(float(seen.log_step_s[row])),
-                "factor": float(after.step_time_s[row, 0] / before.step_time_s[row, 0]),
-            }
-            for row, key in enumerate(seen.keys)
-        ]  # fmt: skip
 
     def rows(self, sets: Sequence[ColocationSet]) -> Integers:
         """[S, M] rows of the predictor's job table, for `predict_rows`."""

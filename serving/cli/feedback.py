@@ -57,6 +57,7 @@ def command(
     # An unreadable file is reported before the imports below, which take seconds.
     from predictor import load_predictor
     from predictor.learning.drift import drift_of
+    from predictor.learning.effects import alone_of, corrections_of
     from predictor.learning.posterior import Posterior
 
     predictor = load_predictor(model)
@@ -71,7 +72,7 @@ def command(
     told = [*stored(target), *new]
     posterior = Posterior(predictor)
     posterior.observe(told)
-    drift, corrections = drift_of(posterior, told), posterior.to_json()
+    drift, corrections, alone = drift_of(posterior, told), corrections_of(posterior), alone_of(posterior)
     check_new(target, new)
     # Rows first: should they fail, the observations are not yet recorded, and the command can be repeated.
     written = {} if rows is None else write_training_tables(told, rows)
@@ -82,18 +83,23 @@ def command(
         "added": len(new),
         "drift": asdict(drift),
         "corrections": corrections,
+        "alone": alone,
         "rows": written,
     }
     if as_json:
         print_json(result)
         return
-    numbers = ("seen", "observed", "step\ntime x")
+    numbers = ("seen", "observed", "answer x")
     title = f"Effect of the observations ({predictor.version})"
     table = plain_table("device", "job", "beside", *numbers, right=numbers, title=title)
     for c in corrections:
         beside = "\n".join(map(job_cell, c["beside"])) or "-"
         observed, factor = f"{c['step_time_s']:.4g} s", f"{c['factor']:.3f}"
         table.add_row(c["device"], job_cell(c["job"]), beside, str(c["count"]), observed, factor)
+    for c in alone:
+        memory = c["quantity"] == "memory_bytes"
+        observed = f"{c['value'] / 2**30:.2f} GiB" if memory else f"{100 * c['value']:.0f} % busy"
+        table.add_row(c["device"], job_cell(c["job"]), "-", str(c["count"]), observed, f"{c['factor']:.3f}")
     out = console()
     out.print(table)
     off = (

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from predictor.learning.effects import corrections_of
 from serving.handlers.calibration import by_job, recent
 from serving.handlers.observations import error_by_day
 from serving.handlers.upkeep import upkeep
@@ -76,7 +77,7 @@ def test_what_a_job_alone_takes_of_the_device(client: TestClient) -> None:
     answer = client.post("/v1/predict", json=asked).json()
     assert answer["members"][0]["job"] == "resnet18-cifar"
     assert answer["members"][0]["solo_step_time_s"]["value"] == pytest.approx(0.12, rel=0.006)
-    assert any("memory and utilisation alone on v100" in reason for reason in answer["reasons"])
+    assert any("memory (once) and utilisation (once) alone on v100" in reason for reason in answer["reasons"])
     for change in ({"utilization_ratio": 25}, {"memory_bytes": 3.0}, {"of": asked}):
         told = client.post("/v1/observations", json={"observations": [alone | taken | change]})
         assert told.status_code == 422
@@ -131,7 +132,7 @@ def test_a_registered_graph_is_the_same_with_its_batch_size(client: TestClient) 
         assert client.post("/v1/observations", json={"observations": [seen] * 3}).status_code == 201
     service = client.app.state.service  # type: ignore[attr-defined]
     until(
-        lambda: sorted(row["count"] for row in service.belief().posterior.to_json()) == [3, 6],
+        lambda: sorted(row["count"] for row in corrections_of(service.belief().posterior)) == [3, 6],
         "the set has one row with all its observations",
     )
     answers = [

@@ -9,6 +9,7 @@ import pytest
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
+from predictor.learning.effects import alone_of, corrections_of
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
@@ -70,7 +71,7 @@ def test_all_ways_of_asking_agree(predictor: Predictor) -> None:
         replaced = [
             r
             for r in prediction.reasons
-            if "step time alone on v100, observed once, replaced the prediction" in r
+            if "step time (observed once) alone on v100 replaced the prediction" in r
         ]
         assert len(replaced) == (SLOW in sets[k].workloads)
 
@@ -145,7 +146,8 @@ def test_memory_and_utilisation_observed_along_with_it_are_told_too(predictor: P
     assert answer.members[0].slowdown.value == pytest.approx(expected.members[0].slowdown.value, rel=0.02)
     assert answer.members[1].slowdown.value == pytest.approx(expected.members[1].slowdown.value, rel=0.05)
     assert any(
-        "alpha: its step time, memory and utilisation alone on v100, observed 4 times" in reason
+        "alpha: its step time (observed 4 times), memory (3 times) and utilisation (3 times) alone on v100 replaced"
+        in reason
         for reason in answer.reasons
     )
 
@@ -163,6 +165,36 @@ def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predi
         np.testing.assert_allclose(same.predict_arrays([asked]).step_time_s, expected.step_time_s)
         rows = same.rows([asked])
         np.testing.assert_allclose(same.predict_rows(rows, "time-slice").step_time_s, expected.step_time_s)
+
+
+def test_what_was_observed_of_the_device_is_listed_by_job(predictor: Predictor) -> None:
+    job = stated(predictor, 0.05)
+    posterior = Posterior(predictor)
+    assert alone_of(posterior) == []
+    posterior.observe(
+        [
+            Observation(ALONE, 0, 0.05, memory_bytes=2e9, utilization_ratio=0.4),
+            Observation(ColocationSet("v100", (job,)), 0, 0.05, memory_bytes=2e9),
+            Observation(ColocationSet("p100", (job,), "mig"), 0, 0.05, utilization_ratio=0.5),
+        ]
+    )
+    before = predictor.predict_arrays([ALONE])
+    rows = alone_of(posterior)
+    memory, busy, elsewhere = rows
+    assert [row["quantity"] for row in rows] == ["memory_bytes", "utilization_ratio", "utilization_ratio"]
+    assert (memory["device"], memory["sharing"], memory["job"], memory["count"]) == (
+        "v100",
+        "time-slice",
+        str(SLOW),
+        2,
+    )
+    assert memory["value"] == pytest.approx(2e9, rel=0.006)
+    assert memory["factor"] == pytest.approx(2e9 / before.memory_bytes[0, 0], rel=0.006)
+    assert (busy["count"], busy["value"]) == (1, pytest.approx(0.4))
+    assert busy["factor"] == pytest.approx(0.4 / before.utilization_ratio[0, 0])
+    assert (elsewhere["device"], elsewhere["sharing"], elsewhere["count"]) == ("p100", "mig", 1)
+    (step,) = corrections_of(posterior)
+    assert (step["job"], step["beside"], step["count"]) == (str(SLOW), [], 1)
 
 
 @pytest.mark.parametrize("step_time_s", STEP_TIMES_S)

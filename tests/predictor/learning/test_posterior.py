@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
+from predictor.learning.effects import corrections_of
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from predictor.types import PredictionArrays
@@ -322,7 +323,7 @@ def test_two_spellings_of_a_job_are_observed_as_one(plain: str, full: str) -> No
     for observation in observations:
         in_turn = in_turn.extended([observation])
     for posterior in (at_once, in_turn):
-        assert [(row["count"], row["step_time_s"]) for row in posterior.to_json()] == [
+        assert [(row["count"], row["step_time_s"]) for row in corrections_of(posterior)] == [
             (6, pytest.approx(0.13))
         ] * 2
         sets = [ColocationSet("v100", (w, other)) for w in spellings]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 from pathlib import Path
 
 import pandas as pd
@@ -119,3 +120,7 @@ def test_what_has_no_step_time_to_judge_is_counted_too(
     assert code == 0
     assert "1 added, 1 in" in out
     assert "typically off" not in out
+    assert re.search(r"v100 +alpha +- +1 +2\.\d\d GiB", out)
+    ask = ("predict", "--model", folder / "model", "--device", "v100", "--job", JOBS[0])
+    code, out, _ = run(capsys, *ask, "--feedback", tmp_path / "s.json")
+    assert "alpha: its memory (observed once) alone on v100 replaced the prediction" in " ".join(out.split())
