@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from predictor.learning.kernel import KernelParameters
-from profiling.errors import InputError
+from profiling.checked_fields import check_fields
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +30,4 @@ class PosteriorConfig:
     learn_solo: bool = True
 
     def __post_init__(self) -> None:
-        for name in ("most_rows", "most_observed", "repeats"):
-            if getattr(self, name) < 1:
-                raise InputError(f"{name} is out of range", expected="at least 1", got=getattr(self, name))
+        check_fields("posterior", self, positive=("most_rows", "most_observed", "repeats"))

@@ -5,7 +5,7 @@ See Rasmussen and Williams 2006, section 5.4.1.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 
 import numpy as np
 from scipy.linalg import LinAlgError, cholesky, solve_triangular
@@ -18,7 +18,7 @@ from predictor.learning.link import slope, to_scale
 from predictor.learning.members import MemberScale
 from predictor.learning.rows import Rows, covariance
 
-# Start of the search with a constant prior mean, in round figures.
+# Start of the search and centre of the prior with a constant prior mean, in round figures.
 START = KernelParameters(
     both=0.4, job=0.12, partner=0.12, job_model_beside=0.08, beside_partner_model=0.08, models=0.08, job_model=0.08,
     partner_model=0.08, same_job=0.012, same_partner=0.012, everywhere=0.08, length_both=2.5, length_job=1.5,
@@ -29,23 +29,8 @@ START = KernelParameters(
 _FREE = ("noise", "both", "job", "partner", "models", "job_model", "partner_model")
 _FREE_DEVIATION, _HELD_DEVIATION = 1.5, 0.15
 _NOT_FITTED = ("solo_job", "solo_like", "solo_model")
-
-
-@dataclass(frozen=True, slots=True)
-class FitConfig:
-    """Configuration of the parameter search.
-
-    Attributes:
-        start: start of the search and centre of the prior.
-        sets: number of sets sampled for the likelihood.
-        iterations: steps of L-BFGS.
-        seed: seed of the sample.
-    """
-
-    start: KernelParameters = START
-    sets: int = 150
-    iterations: int = 8
-    seed: int = 0
+# Sets sampled for the likelihood, seed of the sample, steps of L-BFGS.
+_SETS, _SEED, _STEPS = 150, 0, 8
 
 
 def fit_parameters(
@@ -55,7 +40,6 @@ def fit_parameters(
     rows: Rows,
     sets: Integers,
     log_slowdown: Floats,
-    config: FitConfig | None = None,
     prior: Floats | None = None,
 ) -> KernelParameters:
     """Find the most probable parameters for measured log slowdowns around a prior mean.
@@ -69,12 +53,10 @@ def fit_parameters(
         rows: [N] measured members beside their partners.
         sets: [N] set of each row; whole sets are sampled.
         log_slowdown: [N] measured.
-        config: configuration of the search.
         prior: [N] log slowdowns predicted by a model that was not trained on these rows; None for a constant.
     """
-    config = config or FitConfig()
     names = [f.name for f in fields(KernelParameters) if f.name not in _NOT_FITTED]
-    chosen = np.random.default_rng(config.seed).permutation(np.unique(sets))[: config.sets]
+    chosen = np.random.default_rng(_SEED).permutation(np.unique(sets))[:_SETS]
     pick = np.flatnonzero(np.isin(sets, chosen))
     rows, observed = rows.take(pick), log_slowdown[pick]
     expected = np.zeros(0) if prior is None else prior[pick]
@@ -85,13 +67,11 @@ def fit_parameters(
     rows = Rows(own, partners, rows.solo)
     groups = scale.standard(features[used[shift:]])
     base = members.take(used[shift:])
-    begin = np.array([_to_free(name, getattr(config.start, name)) for name in names])
+    begin = np.array([_to_free(name, getattr(START, name)) for name in names])
     deviation = np.array([_FREE_DEVIATION if n in _FREE else _HELD_DEVIATION for n in names])
 
     def parameters_at(values: Floats) -> KernelParameters:
-        return replace(
-            config.start, **{n: _from_free(n, float(v)) for n, v in zip(names, values, strict=True)}
-        )
+        return replace(START, **{n: _from_free(n, float(v)) for n, v in zip(names, values, strict=True)})
 
     def loss(values: Floats) -> float:
         p = parameters_at(values)
@@ -114,7 +94,7 @@ def fit_parameters(
 
     bounds = list(zip(begin - 4 * deviation, begin + 4 * deviation, strict=True))
     optimum = minimize(
-        loss, begin, method="L-BFGS-B", bounds=bounds, options={"maxiter": config.iterations, "eps": 1e-4}
+        loss, begin, method="L-BFGS-B", bounds=bounds, options={"maxiter": _STEPS, "eps": 1e-4}
     )
     return parameters_at(optimum.x)
 

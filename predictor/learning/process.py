@@ -116,19 +116,17 @@ class Process:
 
     def _with_private(self) -> Floats | None:
         """[N, used] `Covariances.through` with job-specific effects added; None if all rows are used."""
-        known, evidence = self.covariances, self.evidence
+        known = self.covariances
         if known.exact:
-            self._gram = self._plus_private(known.gram, evidence.members, known.rows, known.rows)
+            self._gram = self._plus_private(known.gram, known.rows, known.rows)
             return None
         self._factor = known.factor
         if not self.private:
             return known.through
-        gram = self._plus_private(known.gram, evidence.members, known.rows, known.rows)
+        gram = self._plus_private(known.gram, known.rows, known.rows)
         gram[np.diag_indices_from(gram)] += _JITTER + 1e-6 * np.diag(gram).mean()
         self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
-        cross = self._plus_private(
-            known.factor @ known.through.T, evidence.members, known.rows, evidence.rows
-        )
+        cross = self._plus_private(known.factor @ known.through.T, known.rows, self.evidence.rows)
         return np.asarray(solve_triangular(self._factor, cross, lower=True, check_finite=False).T)
 
     def _condition(self, active: np.ndarray) -> None:
@@ -202,10 +200,9 @@ class Process:
         left, right = _has_partner(a), _has_partner(b) if others is None else np.ones(len(b), dtype=bool)
         return total + self._of_private(members, a, b, others) * np.outer(left, right)
 
-    def _plus_private(
-        self, total: Floats, members: Members, a: Rows, b: Rows, others: Members | None = None
-    ) -> Floats:
-        return total + self._of_private(members, a, b, others) if self.private else total
+    def _plus_private(self, total: Floats, a: Rows, b: Rows) -> Floats:
+        """Covariance of rows of the evidence with job-specific effects added."""
+        return total + self._of_private(self.evidence.members, a, b, None) if self.private else total
 
     def _of_private(self, members: Members, a: Rows, b: Rows, others: Members | None) -> Floats:
         """Contribution of job-specific effects to the covariance of rows."""

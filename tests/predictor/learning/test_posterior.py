@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 from itertools import pairwise
+from typing import Any
 
 import numpy as np
 import pytest
@@ -276,6 +277,15 @@ def test_any_set_predictor_will_do() -> None:
     assert arrays.slowdown[1] == pytest.approx([1.5, 1.5], rel=0.1)
     with pytest.raises(InputError):
         posterior.rows([PAIR])
+
+
+@pytest.mark.parametrize(
+    "wrong", [{"most_rows": 0}, {"most_observed": 1.5}, {"repeats": True}, {"learn_solo": "no"}]
+)
+def test_impossible_configurations_are_refused(wrong: dict[str, Any]) -> None:
+    (name,) = wrong
+    with pytest.raises(InputError, match=rf"posterior\.{name} is out of range"):
+        PosteriorConfig(**wrong)
 
 
 def test_observations_of_what_is_known_alone_change_nothing(predictor: Predictor) -> None:
