@@ -85,8 +85,8 @@ class KnownMembers:
         self.utilization_measured: NDArray[np.bool_] = np.zeros(len(start.members), dtype=bool)
         self._index: dict[MemberKey, int] = {}
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
-        # The jobs of a fitted process keep the names that it was fitted with.
-        self._in_short = not start.jobs
+        # The jobs of a fitted process keep the names that it was fitted with, however they are spelled now.
+        self._fitted = {in_short(job): job for job in reversed(start.jobs)}
         self._devices = Numbers()
         of_setting = np.array([self._devices[device] for device, _ in start.settings], np.int64)
         if len(of_setting):
@@ -149,7 +149,10 @@ class KnownMembers:
 
     def _named(self, workload: Workload) -> Workload:
         plain = workload.without_solo()
-        return in_short(plain) if self._in_short else plain
+        if plain in self._jobs:
+            return plain
+        short = in_short(plain)
+        return self._fitted.get(short, short)
 
     def _features(self, workload: Workload, device: str, step_time_s: float) -> Floats:
         if self.featurizer is not None:

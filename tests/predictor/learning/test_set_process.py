@@ -10,6 +10,9 @@ import pytest
 
 from predictor.examples.examples import Examples, examples_of
 from predictor.examples.featurizer import Featurizer
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.known_members import KnownMembers, NamedMembers
+from predictor.learning.members import MEMBER_WIDTH, default_scale
 from predictor.learning.pair_table import PairBlocks
 from predictor.learning.set_process import SetProcess
 from predictor.learning.stored_process import from_arrays, to_arrays, to_json
@@ -183,3 +186,22 @@ def test_all_ways_of_asking_give_the_blend(predictor: Predictor, measured: Table
     assert (said <= expected(model.process, examples)[examples.places] + 1e-12).all()
     one_by_one = [prediction.members[0].slowdown.value for prediction in predictor.predict_many(sets)]
     np.testing.assert_allclose(np.log(one_by_one), blended[2][:, 0])
+
+
+def test_a_measured_job_is_known_however_it_is_spelled() -> None:
+    measured = Workload.parse("lstm-wikitext2:batch_size=20")
+    nobody = Members(np.zeros((1, MEMBER_WIDTH + 1)), *np.zeros((3, 1), np.int64))
+    seen = NamedMembers(nobody, ("lstm-wikitext2",), (measured,), (("v100", "time-slice"),))
+    known = KnownMembers(KernelParameters(), default_scale(), None, seen)
+    spelled = (
+        "lstm-wikitext2",
+        "lstm-wikitext2:batch_size=20,optimizer=sgd",
+        "LSTM:step_time_s=0.1",
+        str(measured),
+    )
+    keys = [
+        (Workload.parse(spec), "v100", "time-slice") for spec in (*spelled, "lstm-wikitext2:batch_size=40")
+    ]
+    numbers = known.numbers(keys, [0.1] * len(keys))
+    assert known.members.job[numbers].tolist() == [0, 0, 0, 0, 1]
+    assert known.members.model[numbers].tolist() == [0] * 5
