@@ -15,6 +15,7 @@ from predictor.examples.observations import Observation, set_ids_of
 from predictor.learning.posterior import Posterior
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError, InputError
+from profiling.workload import REGISTERED
 from scheduling.placement.place import Placer
 from serving.model_life import Serving
 from serving.store import Store
@@ -69,6 +70,8 @@ class _Learned:
         trained_on: sets that the model was trained on.
         seen: numbers of the last rows read.
         oldest_at: when the oldest row read was observed.
+        absent: registered workloads of rows read that are no longer registered; these rows were passed over.
+        generation: `Feedback.relearn` before reading.
     """
 
     serving: Serving
@@ -76,12 +79,14 @@ class _Learned:
     trained_on: frozenset[str]
     seen: tuple[int, ...] = ()
     oldest_at: float = math.inf
+    absent: frozenset[str] = frozenset()
+    generation: int = 0
 
     @classmethod
-    def nothing(cls, serving: Serving) -> _Learned:
+    def nothing(cls, serving: Serving, generation: int) -> _Learned:
         fitted = getattr(serving.predictor, "fitted_", None)
         set_ids = () if fitted is None else fitted.manifest.set_ids
-        return cls(serving, Posterior(serving.predictor), frozenset(set_ids))
+        return cls(serving, Posterior(serving.predictor), frozenset(set_ids), generation=generation)
 
     def learned(self, model_version: str, observation: Observation) -> bool:
         """Whether the model was trained on the observation.
@@ -98,15 +103,31 @@ class Feedback:
 
     Args:
         make_placer: builds the placer from the predictor with its corrections.
+        load_graphs: loads the graphs of registered workloads, and returns those that are not registered.
     """
 
-    def __init__(self, store: Store, make_placer: MakePlacer = Placer) -> None:
-        self.store, self.make_placer = store, make_placer
+    def __init__(
+        self,
+        store: Store,
+        make_placer: MakePlacer = Placer,
+        load_graphs: Callable[[set[str]], set[str]] = lambda _: set(),
+    ) -> None:
+        self.store, self.make_placer, self.load_graphs = store, make_placer, load_graphs
         self._serving: Serving | None = None
         self._learned: _Learned | None = None
         self._belief: Belief | None = None
         self._reading, self._swapping = threading.Lock(), threading.Lock()
         self._rests_until = 0.0
+        self._generation = 0
+
+    def relearn(self) -> None:
+        """Learn all observations anew at the next look, because jobs that they are about came or went."""
+        self._generation += 1
+
+    def registered(self, model: str) -> None:
+        """A workload is registered; there may be earlier observations of it."""
+        if self._learned is not None and model in self._learned.absent:
+            self.relearn()
 
     def current(self, serving: Serving) -> Belief:
         """The belief of the serving model."""
@@ -115,7 +136,7 @@ class Feedback:
             with self._swapping:
                 learned = self._learned
                 if learned is None or learned.serving is not serving:
-                    learned = _Learned.nothing(serving)
+                    learned = _Learned.nothing(serving, self._generation)
                 belief = Belief.of(serving, learned.posterior, self.make_placer)
                 self._belief, self._serving = belief, serving
         return belief
@@ -124,7 +145,7 @@ class Feedback:
         """Read the observations for a model that is about to serve. If the store is down, try again later."""
         try:
             with self._reading:
-                self._learned = self._read(_Learned.nothing(serving))
+                self._learned = self._read(_Learned.nothing(serving, self._generation))
         except CotenantError as error:
             log.warning("observations not read", error=error.message)
 
@@ -145,7 +166,7 @@ class Feedback:
                 return
             known = self._learned
             if known is None or known.serving is not serving:
-                known = _Learned.nothing(serving)
+                known = _Learned.nothing(serving, self._generation)
             learned = self._read(known)
             if learned is not known:
                 ended = time.monotonic()
@@ -163,8 +184,9 @@ class Feedback:
     def _read(self, known: _Learned) -> _Learned:
         # Rows are deleted from the oldest on, so one look at an index tells whether some are gone. A posterior
         # cannot unlearn them, so the rest is learned anew. Their numbers may be given to other rows.
-        if oldest_at(self.store) > known.oldest_at:
-            known = _Learned.nothing(known.serving)
+        generation = self._generation
+        if oldest_at(self.store) > known.oldest_at or generation != known.generation:
+            known = _Learned.nothing(known.serving, generation)
         first = known.seen[0] if len(known.seen) == _OVERLAP else 0
         before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)
         new, refused, oldest = list[Observation](), list[InputError](), known.oldest_at
@@ -182,5 +204,15 @@ class Feedback:
         seen = tuple(last)
         if seen == known.seen:
             return known
+        new, absent = self._predictable(new)
         posterior = known.posterior.extended(new) if new else known.posterior
-        return replace(known, posterior=posterior, seen=seen, oldest_at=oldest)
+        return replace(known, posterior=posterior, seen=seen, oldest_at=oldest, absent=known.absent | absent)
+
+    def _predictable(self, observations: list[Observation]) -> tuple[list[Observation], set[str]]:
+        """Those whose registered workloads are still registered, now loaded, and the workloads that are not."""
+        models = {w.model for o in observations for w in o.colocation_set.workloads}
+        absent = self.load_graphs({model for model in models if model.startswith(REGISTERED)})
+        kept = [o for o in observations if absent.isdisjoint(w.model for w in o.colocation_set.workloads)]
+        if absent:
+            log.warning("observations of deleted workloads ignored", count=len(observations) - len(kept))
+        return kept, absent

@@ -14,7 +14,7 @@ import structlog
 
 from profiling.errors import CotenantError, InputError, UnavailableError
 from profiling.graph import ComputationGraph
-from profiling.workload import Workload
+from profiling.workload import REGISTERED, Workload
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.placement.by_policy import PolicyPlacer
 from scheduling.placement.place import Placer
@@ -36,6 +36,7 @@ from serving.metrics import Metrics
 from serving.model_life import ModelLife
 from serving.model_source import ModelSource, model_source
 from serving.store import Store
+from serving.store.graphs import read_graphs
 from serving.store.tables import ModelEventRow
 from serving.tracing import tracer
 
@@ -68,7 +69,7 @@ class Service:
         self.metrics = Metrics()
         self.tracer = tracer()
         self.store = Store(config.database_url, BUSY_S)
-        self.feedback = Feedback(self.store, _placer(config.policy))
+        self.feedback = Feedback(self.store, _placer(config.policy), self.load_graphs)
         self.life = ModelLife(
             source or model_source(config.model, config.tracking_uri),
             config.poll_s,
@@ -247,6 +248,27 @@ class Service:
                 hint="register the model again with that batch size",
             )
         return graph
+
+    def load_graphs(self, models: set[str]) -> set[str]:
+        """Load the stored graphs of registered workloads into this process, where they are missing.
+
+        Returns:
+            the models that are not registered.
+        """
+        missing = models - self.graphs.keys()
+        if missing:
+            for graph in read_graphs(
+                self.store, {name.removeprefix(REGISTERED) for name in missing}
+            ).values():
+                self.make_known(graph)
+        return missing - self.graphs.keys()
+
+    def make_known(self, graph: ComputationGraph) -> None:
+        """Register a stored graph in this process."""
+        name = REGISTERED + graph.content_hash
+        self.graphs[name] = graph
+        self.graph_changes += 1
+        self.feedback.registered(name)
 
     def _model_event(self, version: str, event: str, detail: str) -> None:
         self.metrics.reloads.labels(event).inc()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import lru_cache
@@ -14,8 +12,7 @@ from sqlalchemy import select
 from predictor.types import Prediction
 from profiling.devices import get_device, is_known
 from profiling.errors import CotenantError, InputError, UnknownNameError
-from profiling.graph import ComputationGraph
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import REGISTERED, ColocationSet, Workload
 from profiling.zoo import near_models, zoo_names
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, changed_nodes
 from serving.model_life import Serving
@@ -23,7 +20,6 @@ from serving.service import Service
 from serving.store.tables import WorkloadRow
 
 log = structlog.get_logger("cotenant.jobs")
-GRAPH_PREFIX = "graph:"
 
 
 @lru_cache(maxsize=1)
@@ -43,7 +39,7 @@ def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
         model = workload.model
         if model in zoo() or model in service.graphs:
             continue
-        if not model.startswith(GRAPH_PREFIX):
+        if not model.startswith(REGISTERED):
             near = near_models(model[:200])
             raise UnknownNameError(
                 "unknown model",
@@ -52,7 +48,7 @@ def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
                 + ", or graph:HASH of a workload registered with POST /v1/workloads",
                 got=repr(model[:200]),
             )
-        missing.add(model.removeprefix(GRAPH_PREFIX))
+        missing.add(model.removeprefix(REGISTERED))
     return missing
 
 
@@ -92,7 +88,7 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
             missing.add(model)
     for model in sorted(missing):
         try:
-            await service.read(load_graphs, service, {model.removeprefix(GRAPH_PREFIX)})
+            await service.read(load_graphs, service, {model.removeprefix(REGISTERED)})
             missing.discard(model)
         except UnknownNameError:
             log.warning("tenant of an unknown workload", workload=model[:100])
@@ -193,21 +189,18 @@ async def predict_each(
 
 def load_graphs(service: Service, hashes: set[str]) -> None:
     """Load stored graphs into this process. Raises `UnknownNameError` for one that is not registered."""
-    with service.store.read() as session:
-        rows = {r.hash: r for r in session.scalars(select(WorkloadRow).where(WorkloadRow.hash.in_(hashes)))}
-    for key in hashes:
-        if key not in rows:
-            raise UnknownNameError(
-                "graph is not registered",
-                expected="graph:HASH of /v1/workloads",
-                got=repr(GRAPH_PREFIX + key[:80]),
-            )
-        make_known(service, ComputationGraph.from_dict(json.loads(zlib.decompress(rows[key].graph))))
+    absent = service.load_graphs({REGISTERED + key for key in hashes})
+    if absent:
+        raise UnknownNameError(
+            "graph is not registered",
+            expected="graph:HASH of /v1/workloads",
+            got=repr(min(absent)[: len(REGISTERED) + 80]),
+        )
 
 
 def forget_deleted(service: Service) -> None:
     """Drop the graphs that another process deleted."""
-    held = [name.removeprefix(GRAPH_PREFIX) for name in list(service.graphs)]
+    held = [name.removeprefix(REGISTERED) for name in list(service.graphs)]
     for first in range(0, len(held), 500):
         part = held[first : first + 500]
         with service.store.read() as session:
@@ -218,12 +211,7 @@ def forget_deleted(service: Service) -> None:
 
 def forget(service: Service, key: str) -> None:
     """Forget a stored graph in this process."""
-    service.graphs.pop(GRAPH_PREFIX + key, None)
+    service.graphs.pop(REGISTERED + key, None)
     service.graph_changes += 1
     service.answers.clear()
-
-
-def make_known(service: Service, graph: ComputationGraph) -> None:
-    """Register a stored graph in this process."""
-    service.graphs[GRAPH_PREFIX + graph.content_hash] = graph
-    service.graph_changes += 1
+    service.feedback.relearn()

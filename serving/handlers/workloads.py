@@ -12,8 +12,8 @@ from sqlalchemy import select
 
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
 from profiling.graph import ComputationGraph
-from profiling.workload import Workload
-from serving.handlers.jobs import GRAPH_PREFIX, forget, make_known, zoo
+from profiling.workload import REGISTERED, Workload
+from serving.handlers.jobs import forget, zoo
 from serving.service import Service
 from serving.store.tables import TenantRow, WorkloadRow
 
@@ -97,14 +97,14 @@ def keep(service: Service, graph: ComputationGraph, name: str, kind: str) -> tup
             )
             session.add(row)
         entry = entry_of(row)
-    make_known(service, graph)
+    service.make_known(graph)
     return entry, new
 
 
 def entry_of(row: WorkloadRow) -> dict[str, Any]:
     """A registered workload as returned to callers; `workload` is the name to use in jobs."""
     return {
-        "workload": GRAPH_PREFIX + row.hash,
+        "workload": REGISTERED + row.hash,
         "hash": row.hash,
         "name": row.name,
         "kind": row.kind,
@@ -143,10 +143,7 @@ def delete_workload(service: Service, key: str) -> None:
     with service.store.write() as session:
         row = _row(session, key)
         users = session.scalars(
-            select(TenantRow)
-            .where(TenantRow.model == GRAPH_PREFIX + row.hash)
-            .order_by(TenantRow.id)
-            .limit(6)
+            select(TenantRow).where(TenantRow.model == REGISTERED + row.hash).order_by(TenantRow.id).limit(6)
         ).all()
         if users:
             named = [f"{t.placement_id or t.job_id or 'a tenant'} on {t.node}/{t.gpu}" for t in users]
@@ -161,7 +158,7 @@ def delete_workload(service: Service, key: str) -> None:
 
 
 def _row(session: Any, key: str) -> WorkloadRow:
-    row = session.get(WorkloadRow, key.removeprefix(GRAPH_PREFIX)[:64])
+    row = session.get(WorkloadRow, key.removeprefix(REGISTERED)[:64])
     if row is None:
         raise UnknownNameError(
             "workload is not registered", expected="a hash of /v1/workloads", got=repr(key[:80])

@@ -23,7 +23,7 @@ from serving.store.observations import read_stored
 from serving.store.tables import ObservationRow
 from tests.serving.cli.checkpoint import run
 from tests.serving.conftest import Start
-from tests.serving.table import TablePredictor
+from tests.serving.table import TablePredictor, TableSource
 from tests.waiting import until
 
 SLOW, OTHER = "resnet18-cifar:batch_size=32", "lstm-wikitext2"
@@ -215,3 +215,45 @@ def test_a_deleted_workload_is_not_answered_from_memory(client: TestClient) -> N
     assert client.post("/v1/predict", json=asked).status_code == 200
     assert client.delete(f"/v1/workloads/{entry['hash']}").status_code == 204
     assert client.post("/v1/predict", json=asked).status_code == 404
+
+
+class GraphReader(TablePredictor):
+    """Needs the graphs of registered workloads, as the real predictor does."""
+
+    def __init__(self, graphs: Any) -> None:
+        super().__init__()
+        self.graphs = graphs
+
+    def predict_many(self, sets: Any) -> Any:
+        for workload in {w for s in sets for w in s.workloads if w.model.startswith("graph:")}:
+            self.graphs(workload)
+        return super().predict_many(sets)
+
+    def predict_arrays(self, sets: Any) -> Any:
+        self.predict_many(sets)
+        return super().predict_arrays(sets)
+
+
+def test_observations_of_registered_workloads_are_learned_wherever_the_workload_is_not_loaded(
+    start: Start, source: TableSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(source, "load", lambda tag, graphs: GraphReader(graphs), raising=False)
+    first, other = start(), start()
+    workload = {"workload": "lstm-wikitext2", "batch_size": 20}
+    entry = first.post("/v1/workloads", json=workload).json()
+    alone = {"device": "v100", "jobs": [entry["workload"]]}
+    observe(first, of=alone)
+
+    def learned(client: TestClient) -> int:
+        return len(client.app.state.service.belief().posterior)  # type: ignore[attr-defined]
+
+    for client in (first, other, restarted := start()):
+        until(lambda client=client: learned(client) == 10, "the process learns")
+        assert step_times(client, alone)[0] == pytest.approx(0.13, rel=0.006)
+    # Without the workload, a process that was there before knows no more than one that starts.
+    assert first.delete(f"/v1/workloads/{entry['hash']}").status_code == 204
+    for client in (first, other, restarted, start()):
+        until(lambda client=client: learned(client) == 0, "the process forgets")
+    assert other.post("/v1/workloads", json=workload).status_code == 201
+    for client in (first, other, restarted, start()):
+        until(lambda client=client: step_times(client, alone)[0] > 0.12, "the process learns again")
