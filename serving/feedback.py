@@ -113,39 +113,37 @@ class Feedback:
         load_graphs: Callable[[set[str]], set[str]] = lambda _: set(),
     ) -> None:
         self.store, self.make_placer, self.load_graphs = store, make_placer, load_graphs
-        self._serving: Serving | None = None
         self._learned: _Learned | None = None
+        self._prepared: _Learned | None = None
         self._belief: Belief | None = None
         self._reading, self._swapping = threading.Lock(), threading.Lock()
         self._rests_until = 0.0
         self._generation = 0
 
     def relearn(self) -> None:
-        """Learn all observations anew at the next look, because jobs that they are about came or went."""
+        """Learn all observations anew at the next look, because a job that they may be about is gone."""
         self._generation += 1
-
-    def registered(self, model: str) -> None:
-        """A workload is registered; there may be earlier observations of it."""
-        if self._learned is not None and model in self._learned.absent:
-            self.relearn()
 
     def current(self, serving: Serving) -> Belief:
         """The belief of the serving model."""
         belief = self._belief
         if belief is None or belief.serving is not serving:
             with self._swapping:
-                learned = self._learned
+                belief = self._belief
+                if belief is not None and belief.serving is serving:
+                    return belief  # another thread was first
+                learned = self._prepared
                 if learned is None or learned.serving is not serving:
                     learned = _Learned.nothing(serving, self._generation)
                 belief = Belief.of(serving, learned.posterior, self.make_placer)
-                self._belief, self._serving = belief, serving
+                self._belief, self._learned = belief, learned
         return belief
 
     def prepare(self, serving: Serving) -> None:
         """Read the observations for a model that is about to serve. If the store is down, try again later."""
         try:
             with self._reading:
-                self._learned = self._read(_Learned.nothing(serving, self._generation))
+                self._prepared = self._read(_Learned.nothing(serving, self._generation))
         except CotenantError as error:
             log.warning("observations not read", error=error.message)
 
@@ -161,31 +159,27 @@ class Feedback:
         """Take in new observations, and forget deleted ones. Raises `UnavailableError` if the store does not respond."""
         with self._reading:
             began = time.monotonic()
-            serving = self._serving
-            if serving is None:
-                return
             known = self._learned
-            if known is None or known.serving is not serving:
-                known = _Learned.nothing(serving, self._generation)
+            if known is None:
+                return
             learned = self._read(known)
             if learned is not known:
                 ended = time.monotonic()
                 self._rests_until = ended + _REST * (ended - began)
             with self._swapping:
-                self._learned = learned
                 belief = self._belief
-                if (
-                    belief is not None
-                    and belief.serving is serving
-                    and belief.posterior is not learned.posterior
-                ):
-                    self._belief = Belief.of(serving, learned.posterior, self.make_placer)
+                if belief is None or belief.serving is not learned.serving:
+                    return  # another model serves by now
+                self._learned = learned
+                if belief.posterior is not learned.posterior:
+                    self._belief = Belief.of(learned.serving, learned.posterior, self.make_placer)
 
     def _read(self, known: _Learned) -> _Learned:
         # Rows are deleted from the oldest on, so one look at an index tells whether some are gone. A posterior
         # cannot unlearn them, so the rest is learned anew. Their numbers may be given to other rows.
         generation = self._generation
-        if oldest_at(self.store) > known.oldest_at or generation != known.generation:
+        returned = known.absent and self.load_graphs(set(known.absent)) != known.absent
+        if oldest_at(self.store) > known.oldest_at or generation != known.generation or returned:
             known = _Learned.nothing(known.serving, generation)
         first = known.seen[0] if len(known.seen) == _OVERLAP else 0
         before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)

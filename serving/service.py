@@ -265,10 +265,8 @@ class Service:
 
     def make_known(self, graph: ComputationGraph) -> None:
         """Register a stored graph in this process."""
-        name = REGISTERED + graph.content_hash
-        self.graphs[name] = graph
+        self.graphs[REGISTERED + graph.content_hash] = graph
         self.graph_changes += 1
-        self.feedback.registered(name)
 
     def _model_event(self, version: str, event: str, detail: str) -> None:
         self.metrics.reloads.labels(event).inc()
