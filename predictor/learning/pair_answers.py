@@ -63,7 +63,7 @@ class _Own:
     """A member by itself: `Answers` for its solo step time, and the variance of the job's own effect.
 
     Attributes:
-        half: as in `_Pairs`, of the solo step time.
+        half: as in `_Pairs`, of the solo step time, with the signs that explain covariance.
     """
 
     solo: float
@@ -230,7 +230,7 @@ class PairAnswers:
         extra = process.own_variance(known, new)
         for k, number in enumerate(new.tolist()):
             self._own[number] = _Own(
-                float(mean[k]), float(variance[k]), prior * bool(moves[k]), half[k].astype(np.float32),
+                float(mean[k]), float(variance[k]), prior * bool(moves[k]), (half[k] * self._sign).astype(np.float32),
                 added[k], float(extra[k]),
             )  # fmt: skip
 
@@ -247,7 +247,7 @@ class PairAnswers:
         variance = self._prior.beside_one - np.square(half) @ self._sign
         # Before observations the two are independent.
         alone = np.array([self._own[number].half for number in own.tolist()])
-        with_solo = -(half * alone) @ self._sign
+        with_solo = -np.einsum("pw,pw->p", half, alone)
         self._pairs.add(new, half, added, mean, variance, with_solo, between)
 
 
