@@ -8,7 +8,7 @@ member of every pair keeps .65 of its speed, or the table's mean. The oracle is 
 Headline figures are gains over the best simple control for each figure. Only pairs were measured, so sets have at most
 two members, and every belief is told which pairs exist. A model may have been trained on these very sets; the output
 says on how many. `--folds K` uses predictors of the same configuration trained without the pair of models in question
-(and with the bundled measurements).
+(and with the bundled measurements); `--new-models` predicts every job by one that never saw its model.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.left_out import left_out_predictor
+from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
 from benchmarks.record import record
 from predictor.types import SetPredictor
@@ -183,7 +183,11 @@ def main() -> None:
     parser.add_argument(
         "--model", default="default", help="a predictor, or `noisy` for the table with 30 %% error"
     )
-    parser.add_argument("--folds", type=int, default=0, help="use predictors that never saw the pair")
+    unseen = parser.add_mutually_exclusive_group()
+    unseen.add_argument("--folds", type=int, default=0, help="use predictors that never saw the pair")
+    unseen.add_argument(
+        "--new-models", action="store_true", help="use predictors that never saw the job's model"
+    )
     parser.add_argument(
         "--table", default="", help="only tables whose name contains this, e.g. `gavel-2020 v100`"
     )
@@ -199,7 +203,9 @@ def main() -> None:
     names = [name for name in BELIEFS if name in arguments.beliefs.split(",")]
     if not any(name.startswith("predictor") for name in names):
         arguments.model = "none"
-    figures: dict[str, Any] = {"model": arguments.model, "left_out_folds": arguments.folds}
+    figures: dict[str, Any] = {
+        "model": arguments.model, "left_out_folds": arguments.folds, "new_models": arguments.new_models,
+    }  # fmt: skip
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
         cases: dict[str, tuple[str, TablePredictor, TablePredictor]] = {}
         for data in arguments.data:
@@ -239,6 +245,8 @@ def _model(
         model = load_predictor(arguments.model)
     except CotenantError as error:
         raise SystemExit(f"isacpp_claim: {error.message}") from None
+    if arguments.new_models:
+        return new_models_predictor(arguments.model, data, pool), set()
     if arguments.folds:
         return left_out_predictor(arguments.model, data, arguments.folds, pool), set()
     return model, set(model.fitted_.manifest.set_ids)

@@ -1,10 +1,10 @@
-"""Predictors trained without the pairs they predict: one per fold of a by-pair split, behind one
+"""Predictors trained without the pairs, or the models, that they predict: one per fold of a split, behind one
 interface."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields, replace
 from functools import partial
@@ -17,6 +17,7 @@ from predictor.types import PredictionArrays, SetPredictor
 from profiling.workload import ColocationSet
 
 if TYPE_CHECKING:
+    from datasets.splits import Fold
     from predictor.examples.cross_fit import ExampleFold
 
 
@@ -45,25 +46,75 @@ class LeftOut:
         return PredictionArrays(**chosen)
 
 
+class NewModels:
+    """Predict each member with the predictor that never saw its model, neither in sets nor alone.
+
+    Args:
+        predictors: by the model that each was fitted without.
+    """
+
+    def __init__(self, predictors: Mapping[str, SetPredictor]) -> None:
+        self.predictors = predictors
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """See `SetPredictor`. What is one number for a set is that of the first member's predictor."""
+        models = list(self.predictors)
+        answers = [predictor.predict_arrays(sets) for predictor in self.predictors.values()]
+        own = np.zeros(answers[0].mask.shape, int)
+        for row, s in enumerate(sets):
+            own[row, : len(s.workloads)] = [models.index(w.model) for w in s.workloads]
+        chosen: dict[str, Any] = {}
+        for f in fields(PredictionArrays):
+            stacked = np.stack([getattr(a, f.name) for a in answers])
+            rows = np.arange(len(sets))
+            chosen[f.name] = (
+                stacked[own[:, 0], rows]
+                if stacked.ndim == 2
+                else np.take_along_axis(stacked, own[None], axis=0)[0]
+            )
+        return PredictionArrays(**chosen)
+
+
 def left_out_predictor(model: str, data: Path, folds: int, pool: Executor) -> LeftOut:
     """Fit `model`'s configuration `folds` times on `data` and the bundled measurements, leaving out pairs in
     turn."""
     from datasets.splits import make_split
-    from predictor import load_predictor
-    from predictor.examples.cross_fit import cross_fit, fold_groups
-    from predictor.examples.examples import examples_of
 
     colocation, solo = _tables(data)
     split = make_split(colocation, "by-pair", 0, folds)
     names = colocation.groupby("set_id")["architecture"].agg(lambda a: tuple(sorted(a)))
     fold_of = {names[set_id]: number for number, fold in enumerate(split) for set_id in fold.test_set_ids}
-    print(f"fitting {folds} predictors without the pairs that they are asked about", flush=True)
+    return LeftOut(_fitted(model, colocation, solo, split, pool), fold_of)
+
+
+def new_models_predictor(model: str, data: Path, pool: Executor) -> NewModels:
+    """Fit `model`'s configuration on `data` and the bundled measurements, leaving out each model of `data` in turn."""
+    from datasets.splits import make_split
+    from datasets.tables import read_table
+
+    colocation, solo = _tables(data)
+    models = sorted(set(read_table(data, "colocation")["architecture"]))
+    split = [fold for fold in make_split(colocation, "by-model") if fold.name in models]
+    return NewModels(
+        dict(zip((f.name for f in split), _fitted(model, colocation, solo, split, pool), strict=True))
+    )
+
+
+def _fitted(
+    model: str, colocation: Any, solo: Any, split: Sequence[Fold], pool: Executor
+) -> list[SetPredictor]:
+    """One predictor for each fold of a split of set ids."""
+    from predictor import load_predictor
+    from predictor.examples.cross_fit import cross_fit, fold_groups
+    from predictor.examples.examples import examples_of
+
+    print(f"fitting {len(split)} predictors without what they are asked about", flush=True)
     examples = examples_of(colocation, solo)
     with tempfile.TemporaryDirectory() as folder:  # predictors pass between processes as checkpoints
         places = cross_fit(
             examples, fold_groups(examples, split), partial(_fit, model, Path(folder), solo), pool.map
         )
-        return LeftOut([load_predictor(str(place)) for place in places], fold_of)
+        return [load_predictor(str(place)) for place in places]
 
 
 def _tables(data: Path) -> tuple[Any, Any]:
@@ -83,8 +134,8 @@ def _tables(data: Path) -> tuple[Any, Any]:
 def _fit(model: str, folder: Path, solo: Any, fold: ExampleFold) -> Path:
     """Fit the configuration of `model` and save it.
 
-    Solo measurements of all jobs are known. The intervals and domain of `model` are kept, because no policy
-    reads them.
+    Solo measurements are known of all jobs but those of models that are left out altogether. The intervals and
+    domain of `model` are kept, because no policy reads them.
     """
     from predictor import Predictor, load_predictor
     from predictor.fitted.checkpoint import save
@@ -96,6 +147,7 @@ def _fit(model: str, folder: Path, solo: Any, fold: ExampleFold) -> Path:
     featurizer = base.fitted_.model.featurizer
     assert base.network is not None
     assert base.training is not None
+    solo = solo[~solo.architecture.isin(fold.group.architectures)]
     fitted = fit(fold.train, solo_examples(solo), featurizer, base.network, base.training)
     heads = fit_heads(fold.train, solo, featurizer)
     left_out = replace(base.fitted_, model=fitted, heads=heads)

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.isacpp_claim import BELIEFS, SIMPLE, markdown, report, run
-from benchmarks.left_out import LeftOut
+from benchmarks.left_out import LeftOut, NewModels
 from benchmarks.pair_traces import believed, measured_workloads
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
@@ -83,3 +83,13 @@ def test_every_set_is_asked_of_the_predictor_that_never_saw_its_pair() -> None:
     left_out = LeftOut([Says(1.1), Says(1.9)], {("model-0", "model-1"): 1, ("model-1", "model-2"): 0})
     answer = left_out.predict_arrays([ColocationSet("v100", (b, a)), ColocationSet("v100", (a, a))])
     assert answer.slowdown[:, 0] == pytest.approx([1.9, 1.1])
+
+
+def test_each_member_is_predicted_without_its_model() -> None:
+    a, b = (w for w in measured_workloads(TABLE, "v100") if w.model in ("model-0", "model-1"))
+    refused = Says(1.9, refused="model-0")
+    new = NewModels({"model-0": Says(1.1), "model-1": refused})
+    answer = new.predict_arrays([ColocationSet("v100", (b, a)), ColocationSet("v100", (a,))])
+    assert answer.slowdown[0] == pytest.approx([1.9, 1.1])
+    assert answer.slowdown[1, 0] == pytest.approx(1.1)
+    assert answer.fits.tolist() == [False, True]
