@@ -17,6 +17,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -29,11 +30,13 @@ from benchmarks.record import record
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
 from scheduling.beliefs.constant import ConstantPredictor
+from scheduling.beliefs.posterior import PosteriorLearner
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
+from scheduling.policies.online import learning
 from scheduling.simulator.engine import simulate
 
 # jobs and GPUs; with all jobs arriving within an hour, the GPUs are oversubscribed about twice
@@ -50,7 +53,11 @@ BELIEFS = {
     "predictor": False,
     "predictor-online": True,
     "constant-online": True,
+    "predictor-exploring": True,
 }
+# Only on request, with these standard deviations of optimism.
+EXPLORING, EXPLORATION = "predictor-exploring", 0.5
+ASKED = tuple(name for name in BELIEFS if name != EXPLORING)
 CONSTANT = 0.65
 # `isacpp` with its default objective should not lose to these on any figure.
 FLOOR = ("sjf", "blind-sjf")
@@ -69,7 +76,7 @@ def run(
     jobs: int,
     gpus: int,
     seed: int,
-    names: Sequence[str] = tuple(BELIEFS),
+    names: Sequence[str] = ASKED,
     floor: bool = False,
 ) -> dict[str, dict[str, Any]]:
     """Run every simple policy on one trace, and `isacpp` with the beliefs in `names`; with `floor`, no
@@ -81,17 +88,19 @@ def run(
     constant = believed(ConstantPredictor(table, CONSTANT), table, device)
     mean = believed(ConstantPredictor(table, mean_ratio(table, device)), table, device)
     beliefs = {"oracle": table, "constant": constant, "mean": mean, "predictor": belief}
-    entries: list[tuple[str, str, TablePredictor]] = [(name, name, table) for name in (*SIMPLE, *PEERS)]
+    entries = [(name, get_policy(name), table) for name in (*SIMPLE, *PEERS)]
     for objective in ("",) if floor else ("", "-makespan"):
         for name in names:
             online = BELIEFS[name]
             suffix = "-online" if online else ""
-            policy = f"isacpp{objective}{suffix}"
-            entries.append((name + objective, policy, beliefs[name.removesuffix("-online")]))
+            policy = get_policy(f"isacpp{objective}{suffix}")
+            if name == EXPLORING:
+                policy = learning(
+                    get_policy(f"isacpp{objective}"), make=partial(PosteriorLearner, exploration=EXPLORATION)
+                )
+            entries.append((name + objective, policy, beliefs[name.rpartition("-")[0] or name]))
     return {
-        name: simulate(
-            trace, cluster, get_policy(policy), SetTruth(SetCache(table)), SetCache(seen)
-        ).to_json()
+        name: simulate(trace, cluster, policy, SetTruth(SetCache(table)), SetCache(seen)).to_json()
         for name, policy, seen in entries
     }
 
@@ -140,7 +149,7 @@ def _error(values: np.ndarray[Any, Any]) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
 
 
-def markdown(figures: dict[str, Any], names: Sequence[str] = tuple(BELIEFS)) -> str:
+def markdown(figures: dict[str, Any], names: Sequence[str] = ASKED) -> str:
     """The table of `docs/scheduling.md`: one line per trace and figure."""
     lines = [
         "| trace | figure | best simple control | "
@@ -192,7 +201,9 @@ def main() -> None:
         "--table", default="", help="only tables whose name contains this, e.g. `gavel-2020 v100`"
     )
     parser.add_argument(
-        "--beliefs", default=",".join(BELIEFS), help="only these; without `predictor` no model is loaded"
+        "--beliefs",
+        default=",".join(ASKED),
+        help=f"only these; without `predictor` no model is loaded. `{EXPLORING}` is one more",
     )
     parser.add_argument("--floor", action="store_true", help="`isacpp` alone in every figure")
     parser.add_argument("--seeds", type=int, default=5)

@@ -24,6 +24,7 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrected import Basis, Corrector, shifted
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
+from predictor.learning.measured import partners_of
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, name_of, set_of
@@ -240,13 +241,15 @@ class Posterior:
         return self._known.members
 
     def rows_of(self, sets: Sequence[ColocationSet]) -> tuple[Rows, Floats]:
-        """Rows of the process for all members of some sets of two, set by set, and their corrected log slowdowns."""
+        """Rows of the process for all members of some sets, set by set, and their corrected log slowdowns."""
         sets, _ = self._ready().measured.told_sets(sets)
         arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
-        own, partners = numbers.ravel(), numbers[:, ::-1].reshape(-1, 1)
-        slowdown = self._slowdown(arrays.slowdown, numbers) if not self._knows_nothing else arrays.slowdown
-        return Rows(own, partners, np.zeros(len(own))), np.log(slowdown.ravel())
+        present = numbers >= 0
+        own = numbers[present]
+        rows = Rows(own, partners_of(own, np.nonzero(present)[0]), np.zeros(len(own)))
+        slowdown = arrays.slowdown if self._knows_nothing else self._slowdown(arrays.slowdown, numbers)
+        return rows, np.log(slowdown[present])
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`; slowdowns and predicted solo step times are corrected, memory and `fits` are

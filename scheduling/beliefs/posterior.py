@@ -6,9 +6,13 @@ Any scheduler sees these after a few steps.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
+from predictor.learning.link import from_scale, to_scale
 from predictor.learning.posterior import Posterior
 from predictor.types import PredictionArrays, SetPredictor
 from profiling.workload import ColocationSet
@@ -24,12 +28,21 @@ CONFIG = PosteriorConfig(most_rows=256, learn_solo=False)
 class PosteriorLearner:
     """A `Learner` over a predictor; each set of jobs counts once.
 
+    Args:
+        predictor: the prior mean.
+        config: how observations are used.
+        exploration: standard deviations by which the log excess slowdown of a set is answered below its mean, so
+            that a policy prefers sets that also teach (optimism in the face of uncertainty: Lai and Robbins,
+            Advances in Applied Mathematics 1985).
+
     Attributes:
         posterior: the predictor conditioned on the observations.
     """
 
-    def __init__(self, predictor: SetPredictor, config: PosteriorConfig = CONFIG) -> None:
-        self.posterior = Posterior(predictor, config)
+    def __init__(
+        self, predictor: SetPredictor, config: PosteriorConfig = CONFIG, exploration: float = 0.0
+    ) -> None:
+        self.posterior, self.exploration = Posterior(predictor, config), exploration
         self._seen: set[ColocationSet] = set()
         self._settled = SettledGpus()
 
@@ -53,4 +66,13 @@ class PosteriorLearner:
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`; corrected by observations, except memory and `fits`."""
-        return self.posterior.predict_arrays(sets)
+        arrays = self.posterior.predict_arrays(sets)
+        if not self.exploration or not len(sets):
+            return arrays
+        rows, log_slowdown = self.posterior.rows_of(sets)
+        _, variance = self.posterior.process.answer(self.posterior.members, rows)
+        knee = self.posterior.config.parameters.knee
+        excess = to_scale(log_slowdown, knee) - self.exploration * np.sqrt(variance)
+        slowdown = arrays.slowdown.copy()
+        slowdown[arrays.mask] = np.exp(np.maximum(np.minimum(from_scale(excess, knee), log_slowdown), 0.0))
+        return replace(arrays, slowdown=slowdown, step_time_s=arrays.solo_step_time_s * slowdown)

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from benchmarks.isacpp_claim import BELIEFS, SIMPLE, markdown, report, run
+from benchmarks.isacpp_claim import ASKED, EXPLORING, SIMPLE, markdown, report, run
 from benchmarks.left_out import LeftOut, NewModels
 from benchmarks.pair_traces import believed, measured_workloads
 from predictor.types import PredictionArrays
@@ -48,7 +48,8 @@ def test_a_belief_is_asked_about_measured_pairs_and_no_others() -> None:
 
 def test_the_belief_that_is_the_truth_gets_all_of_the_oracles_gain() -> None:
     truth = believed(TABLE, TABLE, "v100")
-    results = [run(TABLE, "v100", truth, jobs=15, gpus=3, seed=seed) for seed in range(2)]
+    names = (*ASKED, EXPLORING)
+    results = [run(TABLE, "v100", truth, 15, 3, seed, names) for seed in range(2)]
     figures = report(results)
     assert all(r["oracle"]["mean_jct_s"] == r["predictor"]["mean_jct_s"] for r in results)
     for figure, body in figures.items():
@@ -64,7 +65,7 @@ def test_gains_are_paired_by_seed_and_a_gain_within_its_error_is_not_divided_by(
     results = []
     for seed, (oracle, constant) in enumerate(((90.0, 100.0), (110.0, 100.0))):
         names = dict.fromkeys((*SIMPLE, "horus", "lucid"), 200.0 + 10 * seed)
-        beliefs = {name + o: 150.0 for name in BELIEFS for o in ("", "-makespan")}
+        beliefs = {name + o: 150.0 for name in ASKED for o in ("", "-makespan")}
         own = {"oracle": oracle, "constant": constant}
         results.append(
             {

@@ -135,3 +135,18 @@ def test_a_job_that_seems_to_fit_nowhere_is_tried_where_memory_is_largest(name: 
     done = simulate(jobs, mixed, get_policy(name), SetTruth(truth), Told(truth, 1.2, fits=False))
     assert all(j.finished_s is not None for j in done.jobs)
     assert all(set(j.served_s) == {"v100"} for j in done.jobs)
+
+
+def test_exploration_makes_what_is_not_known_look_better() -> None:
+    solo = {("v100", j): Solo(0.1 * (k + 1)) for k, j in enumerate(JOBS)}
+    truth = TablePredictor(solo, {("v100", (a, b)): (0.9, 0.9) for a in JOBS for b in JOBS})
+    plain, bold = (PosteriorLearner(Told(truth, 1.5), exploration=e) for e in (0.0, 0.5))
+    seen, unseen = (JOBS[0], JOBS[1]), ColocationSet("v100", (JOBS[3], JOBS[4]))
+    asked = [ColocationSet("v100", seen), unseen, ColocationSet("v100", JOBS[:1])]
+    for belief in (plain, bold):
+        belief.observe(running(truth, [seen], now_s=5.0))
+    mean, optimistic = (belief.predict_arrays(asked) for belief in (plain, bold))
+    hoped = (mean.slowdown / optimistic.slowdown)[:, 0]
+    assert hoped[1] > hoped[0] >= 1.0
+    assert hoped[2] == 1.0
+    assert optimistic.step_time_s[1] == pytest.approx(optimistic.solo_step_time_s[1] * optimistic.slowdown[1])
