@@ -34,7 +34,10 @@ WITH_DATA = {
     "protocols": ("TABLES", "the evaluation protocols on imported tables"),
     "ablation": ("TABLES", "contribution of each part of the predictor"),
     "utilization_forest": ("TABLES", "accuracy of the utilisation teacher on unseen models"),
-    "isacpp_claim": ("--data TABLES [--folds 5]", "the placement policy against an oracle on measured pairs"),
+    "isacpp_claim": (
+        "--data TABLES [--folds 5 | --new-models]",
+        "the placement policy against an oracle on measured pairs",
+    ),
     "sia": ("--data CLONE", "Sia's workloads against published figures"),
     "slices_simulation": ("--data MISO", "simulated MISO controllers against their reference runs"),
     "policies": (
