@@ -38,7 +38,8 @@ def test_every_job_ends_after_it_came_and_the_run_replays(instance, data, config
     assert again.makespan_s == pytest.approx(result.schedule.makespan_s, rel=1e-9)
     summary = result.summary()
     assert summary["jobs"] == len(jobs)
-    assert summary["mean_queue_s"] <= summary["mean_jct_s"] <= summary["makespan_s"]
+    # The mean of equal times is rounded.
+    assert summary["mean_queue_s"] <= summary["mean_jct_s"] <= summary["makespan_s"] * (1 + 1e-12)
 
 
 def test_backfilling_lets_a_short_job_pass_and_reserve_lets_no_long_one():
