@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from predictor.types import Bools, Floats, SetPredictor
+from profiling.devices import canonical
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -72,7 +73,7 @@ def pair_matrix(
     for row, (a, b) in enumerate(numbers):
         slowdown[b, a], slowdown[a, b] = answer.slowdown[row, 1], answer.slowdown[row, 0]
         fits[a, b] = fits[b, a] = answer.fits[row]
-    return PairMatrix(device, sharing, tuple(jobs), slowdown, fits, tuple(names))
+    return PairMatrix(canonical(device), sharing, tuple(jobs), slowdown, fits, tuple(names))
 
 
 _WRITTEN_OUT = 24  # most jobs for which slowdowns are written in the cells

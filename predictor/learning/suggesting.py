@@ -11,6 +11,7 @@ import numpy as np
 from models.features import Floats
 from predictor.learning.link import slope
 from predictor.learning.probes import Expectation
+from profiling.devices import canonical
 from profiling.devices.mig import check_slices
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
@@ -90,6 +91,7 @@ def suggest_probes(
             "nothing to probe", expected="at least one partner and one probe",
             got=f"{len(candidates)} partners, {count} probes",
         )  # fmt: skip
+    device = canonical(device)
     if sharing == "mig":
         check_slices(device, 2)
     sets = [ColocationSet(device, (job, partner), sharing) for partner in candidates]

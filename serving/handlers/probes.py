@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
+from profiling.devices import canonical
 from profiling.workload import Workload
 from serving.handlers.jobs import admit
 from serving.schemas import JobLike, Name, Sharing, job_of
@@ -45,14 +46,14 @@ async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:
     Raises:
         UnknownNameError: unknown device or model.
     """
-    belief = service.belief()
+    belief, device = service.belief(), canonical(body.device)
     job = job_of(body.job)
     partners: list[Workload] = [job_of(running) for running in body.running] or [
         Workload.parse(name) for name in STANDARD_PARTNERS
     ]
-    await admit(service, (job, *partners), (body.device,))
-    await service.batcher.encode(belief.serving, [(body.device, body.sharing, w) for w in (job, *partners)])
+    await admit(service, (job, *partners), (device,))
+    await service.batcher.encode(belief.serving, [(device, body.sharing, w) for w in (job, *partners)])
     plan = await service.batcher.bulk.run(
-        suggest_probes, belief.posterior, body.device, job, partners, body.count, body.sharing
+        suggest_probes, belief.posterior, device, job, partners, body.count, body.sharing
     )
     return plan.to_json()

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Annotated, Any
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, structs
 
 from predictor.freezing import LayerThroughput
+from profiling.devices import canonical
 from profiling.workload import ColocationSet, Workload
 from serving.feedback import Belief
 from serving.handlers.jobs import admit
@@ -46,6 +47,8 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
         UnknownNameError: unknown device or model.
     """
     belief, batcher = service.belief(), service.batcher
+    # The predictor caches jobs by the catalogue's name.
+    body = structs.replace(body, device=canonical(body.device))
     job = job_of(body.job)
     await admit(service, (job,), (body.device,))
     await batcher.encode(belief.serving, [(body.device, "time-slice", job)])

@@ -22,6 +22,7 @@ def test_every_entry_is_that_of_the_pair() -> None:
             assert matrix.fits[row, column] == answer.fits[0]
     assert not matrix.fits[5, 0]
     assert matrix.to_json()["jobs"] == [str(job) for job in JOBS]
+    assert pair_matrix(table(), "V100", JOBS).device == "v100"
 
 
 def test_heat_map(tmp_path: Path) -> None:

@@ -45,6 +45,15 @@ def test_standard_partners(client: TestClient) -> None:
     assert probe["jobs"][0] == "vgg11-cifar"
 
 
+def test_a_device_is_the_same_however_it_is_spelt(client: TestClient) -> None:
+    body = BODY | {"device": "a100", "sharing": "mig"}
+    plan = client.post("/v1/probes", json=body).json()
+    assert plan["device"] == "a100"
+    assert client.post("/v1/probes", json=body | {"device": "A100"}).json() == plan
+    batcher = client.app.state.service.batcher  # type: ignore[attr-defined]
+    assert {device for device, _, _ in batcher._known} == {"a100"}
+
+
 @pytest.mark.parametrize(
     ("change", "status"),
     [({"device": "x"}, 404), ({"job": "nothing"}, 404), ({"count": 0}, 422), ({"sharing": "turns"}, 422)],

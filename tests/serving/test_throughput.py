@@ -79,3 +79,10 @@ def test_a_job_observed_alone_is_answered_as_with_its_spec(client: TestClient) -
     ):
         for name in taken:
             assert point[name] == pytest.approx(same[name], rel=0.01), name
+
+
+def test_another_spelling_of_the_device_is_no_other_job(client: TestClient) -> None:
+    points = client.post("/v1/layer-throughput", json=BODY).json()["points"]
+    assert client.post("/v1/layer-throughput", json=BODY | {"device": "V100-16GB"}).json()["points"] == points
+    batcher = client.app.state.service.batcher  # type: ignore[attr-defined]
+    assert {device for device, _, _ in batcher._known} == {"v100"}
