@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from predictor.types import PredictionArrays
+from profiling.devices import canonical
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 
@@ -40,14 +41,16 @@ class TablePredictor:
         memory_bytes: Mapping[str, float] | None = None,
         set_memory_bytes: Mapping[tuple[str, tuple[Workload, ...]], float] | None = None,
     ) -> None:
-        self.solo = dict(solo)
-        self.memory_bytes = dict(memory_bytes or {})
+        # By the catalogue's names, as in the sets that are asked about.
+        self.solo = {(canonical(device), job): run for (device, job), run in solo.items()}
+        self.memory_bytes = {canonical(device): most for device, most in (memory_bytes or {}).items()}
         self.ratios: dict[tuple[str, tuple[Workload, ...]], tuple[float, ...]] = {}
         for (device, members), values in ratios.items():
             order = _order(members)
-            self.ratios[device, tuple(members[i] for i in order)] = tuple(float(values[i]) for i in order)
+            key = canonical(device), tuple(members[i] for i in order)
+            self.ratios[key] = tuple(float(values[i]) for i in order)
         self.set_memory_bytes = {
-            (device, tuple(members[i] for i in _order(members))): float(value)
+            (canonical(device), tuple(members[i] for i in _order(members))): float(value)
             for (device, members), value in (set_memory_bytes or {}).items()
         }
 
@@ -57,7 +60,7 @@ class TablePredictor:
 
     def workloads(self, device: str) -> tuple[Workload, ...]:
         """Workloads measured alone on `device`, by name."""
-        return tuple(sorted((w for d, w in self.solo if d == device), key=str))
+        return tuple(sorted((w for d, w in self.solo if d == canonical(device)), key=str))
 
     @classmethod
     def from_frames(
