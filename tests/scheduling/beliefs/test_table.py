@@ -10,7 +10,9 @@ from scheduling.beliefs.table import Solo, TablePredictor
 A, B = Workload("a"), Workload("b")
 
 
-@pytest.mark.parametrize(("spelt", "asked"), [("V100", "v100"), ("rtx_3090", "RTX 3090"), ("my own", "my own")])
+@pytest.mark.parametrize(
+    ("spelt", "asked"), [("V100", "v100"), ("rtx_3090", "RTX 3090"), ("my own", "my own")]
+)
 def test_a_device_is_the_same_however_it_is_spelt(spelt: str, asked: str) -> None:
     table = TablePredictor(
         {(spelt, job): Solo(0.1, 2e9) for job in (A, B)}, {(spelt, (A, B)): (0.8, 0.5)}, {spelt: 3e9},
