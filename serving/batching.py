@@ -191,7 +191,6 @@ class Batcher:
 
         Args:
             use: called where the part is predicted: on the event loop if it is the only one, else in a lane.
-            belief: the model to use; the serving one by default.
         """
         belief = self.belief()
         await self.encode(belief.serving, _members(asked))
