@@ -57,13 +57,20 @@ def list_devices() -> list[DeviceSpec]:
 
 def _known() -> dict[str, DeviceSpec]:
     """All known device types by name."""
-    paths = tuple(filter(None, os.environ.get(ENVIRONMENT, "").split(os.pathsep)))
-    return _with_files(tuple((path, _stamp(path)) for path in paths)) if paths else _catalogue()
+    return _with_files(_files())
+
+
+def _files() -> tuple[tuple[str, object], ...]:
+    """The files in `COTENANT_DEVICES`, each with a value that changes with it."""
+    paths = os.environ.get(ENVIRONMENT)
+    return tuple((path, _stamp(path)) for path in paths.split(os.pathsep) if path) if paths else ()
 
 
 @lru_cache(maxsize=8)
 def _with_files(files: tuple[tuple[str, object], ...]) -> dict[str, DeviceSpec]:
     """The catalogue and the types in `files`, cached until a file changes, because services query them often."""
+    if not files:
+        return _catalogue()
     known = dict(_catalogue())
     for path, _ in files:
         known.update({spec.name: spec for spec in _types_in(path)})
@@ -114,14 +121,12 @@ def get_device(name: str) -> DeviceSpec:
         UnknownNameError: no such type or slice; the message names the nearest ones.
         InputError: what follows the colon is not a slice.
     """
-    if not os.environ.get(ENVIRONMENT):
-        return _of_catalogue(name)
-    return _named(name, _known())
+    return _found(name, _files())
 
 
 @lru_cache(maxsize=1024)
-def _of_catalogue(name: str) -> DeviceSpec:
-    return _named(name, _catalogue())
+def _found(name: str, files: tuple[tuple[str, object], ...]) -> DeviceSpec:
+    return _named(name, _with_files(files))
 
 
 def spelt(name: str) -> str:
@@ -146,9 +151,14 @@ def canonical(name: str) -> str:
     """The listed name of a known device type (`v100` for `V100` and `v100-16gb`); an unknown name as it is."""
     if name in _catalogue():  # nearly always, and every co-location set asks
         return name
+    return _canonical(name, _files())
+
+
+@lru_cache(maxsize=1024)
+def _canonical(name: str, files: tuple[tuple[str, object], ...]) -> str:
     try:
-        card = split_device(spelt(name))[0]
-        return get_device(name).name if card in _ALIASES or card in _known() else name
+        known, card = _with_files(files), split_device(spelt(name))[0]
+        return _found(name, files).name if card in _ALIASES or card in known else name
     except InputError:
         return name
 

@@ -364,3 +364,23 @@ def test_a_name_of_one_s_own_precedes_an_alias(tmp_path: Path, monkeypatch: pyte
     )
     monkeypatch.setenv("COTENANT_DEVICES", str(mine))
     assert canonical("V100-16GB") == "v100-16gb"
+    mine.write_text("{}")
+    assert canonical("V100-16GB") == "v100"
+
+
+@pytest.mark.parametrize("with_file", [False, True])
+def test_a_name_is_looked_up_once(with_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A policy asks about thousands of sets on a slice; with a device file, each took as long as its prediction."""
+    (tmp_path / "mine.yaml").write_text("{}")
+    monkeypatch.setenv("COTENANT_DEVICES", str(tmp_path / "mine.yaml") if with_file else "")
+    looked_up: list[str] = []
+    whole = catalogue.split_device
+
+    def split(name: str) -> tuple[str, str | None]:
+        looked_up.append(name)
+        return whole(name)
+
+    monkeypatch.setattr(catalogue, "split_device", split)
+    for _ in range(10):
+        assert canonical("H100:mig=2g.20gb") == "h100:mig=2g"
+    assert len(looked_up) <= 2, "once for its type, and once for the slice"
