@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import structlog
 
-from predictor.examples.observations import Observation, set_ids_of
+from predictor.examples.observations import Observation, set_ids_of, with_listed_device
 from predictor.learning.posterior import Posterior
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError, InputError
@@ -86,7 +86,8 @@ class _Learned:
     def nothing(cls, serving: Serving, generation: int) -> _Learned:
         fitted = getattr(serving.predictor, "fitted_", None)
         set_ids = () if fitted is None else fitted.manifest.set_ids
-        return cls(serving, Posterior(serving.predictor), frozenset(set_ids), generation=generation)
+        trained_on = frozenset(map(with_listed_device, set_ids))
+        return cls(serving, Posterior(serving.predictor), trained_on, generation=generation)
 
     def learned(self, model_version: str, observation: Observation) -> bool:
         """Whether the model was trained on the observation.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from profiling.devices import get_device, is_known
+from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
 from profiling.files import only_writer, read_json, write_json
 from profiling.workload import (
@@ -284,6 +284,14 @@ def set_id_of(colocation_set: ColocationSet) -> str:
 def set_ids_of(colocation_set: ColocationSet) -> frozenset[str]:
     """`set_id_of` the set, and the name under which earlier versions learned from it, as it was spelled."""
     return frozenset((set_id_of(colocation_set), _set_id(colocation_set, colocation_set.workloads)))
+
+
+def with_listed_device(set_id: str) -> str:
+    """A name from a manifest with the device as the catalogue names it, which earlier versions kept as it was spelled."""
+    campaign, *rest = set_id.split("/", 2)
+    if campaign != CAMPAIGN or len(rest) < 2:
+        return set_id
+    return f"{campaign}/{canonical(rest[0])}/{rest[1]}"
 
 
 def _set_id(colocation_set: ColocationSet, workloads: Iterable[Workload]) -> str:

@@ -170,12 +170,15 @@ def test_a_new_model_is_corrected_from_its_first_answer(tmp_path: Any) -> None:
     assert [len(feedback.current(serving).posterior) for serving in (old, new)] == [2, 2]
 
 
-def test_a_model_does_not_take_in_what_it_was_trained_on(tmp_path: Any) -> None:
+@pytest.mark.parametrize("device", ["v100", "V100"])
+def test_a_model_does_not_take_in_what_it_was_trained_on(tmp_path: Any, device: str) -> None:
+    """Earlier versions named a set they learned from by the device as it was spelled."""
     store = Store(f"sqlite:///{tmp_path}/store.db")
     with store.write() as session:
         session.add_all([row(1), row(2, "table-2"), row(3)])
     observations = [stored.observation for stored in read_stored(store)]
-    manifest = SimpleNamespace(set_ids=(set_id_of(observations[0].colocation_set),))
+    set_id = set_id_of(observations[0].colocation_set).replace("v100", device)
+    manifest = SimpleNamespace(set_ids=("gavel/a/b", set_id))
     predictor = TablePredictor("table-2")
     predictor.fitted_ = SimpleNamespace(manifest=manifest, model=SimpleNamespace(featurizer=None))  # type: ignore[attr-defined]
     feedback = Feedback(store)
