@@ -4,7 +4,7 @@ interface."""
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import fields, replace
 from functools import partial
@@ -22,57 +22,41 @@ if TYPE_CHECKING:
 
 
 class LeftOut:
-    """Predict each set with the predictor fitted without its pair of models.
+    """Predict each member of a set with a predictor that was fitted without it.
 
     Args:
         predictors: one per fold.
-        fold_of: sorted architectures of a set -> fold that left it out. Sets in no fold were seen by no
-            predictor.
+        folds: for each member of a set, the number of the predictor.
     """
 
-    def __init__(self, predictors: Sequence[SetPredictor], fold_of: dict[tuple[str, ...], int]) -> None:
-        self.predictors, self.fold_of = predictors, fold_of
-
-    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """See `SetPredictor`."""
-        folds = np.array(
-            [self.fold_of.get(tuple(sorted(w.model for w in s.workloads)), 0) for s in sets], int
-        )
-        answers = [predictor.predict_arrays(sets) for predictor in self.predictors]
-        chosen: dict[str, Any] = {
-            f.name: np.stack([getattr(a, f.name) for a in answers])[folds, np.arange(len(sets))]
-            for f in fields(PredictionArrays)
-        }
-        return PredictionArrays(**chosen)
-
-
-class NewModels:
-    """Predict each member with the predictor that never saw its model, neither in sets nor alone.
-
-    Args:
-        predictors: by the model that each was fitted without.
-    """
-
-    def __init__(self, predictors: Mapping[str, SetPredictor]) -> None:
-        self.predictors = predictors
+    def __init__(
+        self, predictors: Sequence[SetPredictor], folds: Callable[[ColocationSet], Sequence[int]]
+    ) -> None:
+        self.predictors, self.folds = predictors, folds
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`. What is one number for a set is that of the first member's predictor."""
-        models = list(self.predictors)
-        answers = [predictor.predict_arrays(sets) for predictor in self.predictors.values()]
-        own = np.zeros(answers[0].mask.shape, int)
+        answers = [predictor.predict_arrays(sets) for predictor in self.predictors]
+        fold = np.zeros(answers[0].mask.shape, int)
         for row, s in enumerate(sets):
-            own[row, : len(s.workloads)] = [models.index(w.model) for w in s.workloads]
+            fold[row, : len(s.workloads)] = self.folds(s)
         chosen: dict[str, Any] = {}
         for f in fields(PredictionArrays):
             stacked = np.stack([getattr(a, f.name) for a in answers])
-            rows = np.arange(len(sets))
-            chosen[f.name] = (
-                stacked[own[:, 0], rows]
-                if stacked.ndim == 2
-                else np.take_along_axis(stacked, own[None], axis=0)[0]
-            )
+            one_per_set = stacked.ndim == 2
+            place = fold[:, 0] if one_per_set else fold
+            chosen[f.name] = np.take_along_axis(stacked, place[None], axis=0)[0]
         return PredictionArrays(**chosen)
+
+
+def without_pair(fold_of: Mapping[tuple[str, ...], int]) -> Callable[[ColocationSet], Sequence[int]]:
+    """Numbers for `LeftOut`, by sorted architectures of a set; sets in no fold were seen by no predictor."""
+    return lambda s: [fold_of.get(tuple(sorted(w.model for w in s.workloads)), 0)] * len(s.workloads)
+
+
+def without_model(models: Sequence[str]) -> Callable[[ColocationSet], Sequence[int]]:
+    """Numbers for `LeftOut`, by each member's own model."""
+    return lambda s: [models.index(w.model) for w in s.workloads]
 
 
 def left_out_predictor(model: str, data: Path, folds: int, pool: Executor) -> LeftOut:
@@ -84,20 +68,20 @@ def left_out_predictor(model: str, data: Path, folds: int, pool: Executor) -> Le
     split = make_split(colocation, "by-pair", 0, folds)
     names = colocation.groupby("set_id")["architecture"].agg(lambda a: tuple(sorted(a)))
     fold_of = {names[set_id]: number for number, fold in enumerate(split) for set_id in fold.test_set_ids}
-    return LeftOut(_fitted(model, colocation, solo, split, pool), fold_of)
+    return LeftOut(_fitted(model, colocation, solo, split, pool), without_pair(fold_of))
 
 
-def new_models_predictor(model: str, data: Path, pool: Executor) -> NewModels:
-    """Fit `model`'s configuration on `data` and the bundled measurements, leaving out each model of `data` in turn."""
+def new_models_predictor(model: str, data: Path, pool: Executor) -> LeftOut:
+    """Fit `model`'s configuration on `data` and the bundled measurements, leaving out each model of `data` in
+    turn, in sets and alone."""
     from datasets.splits import make_split
     from datasets.tables import read_table
 
     colocation, solo = _tables(data)
-    models = sorted(set(read_table(data, "colocation")["architecture"]))
+    models = set(read_table(data, "colocation")["architecture"])
     split = [fold for fold in make_split(colocation, "by-model") if fold.name in models]
-    return NewModels(
-        dict(zip((f.name for f in split), _fitted(model, colocation, solo, split, pool), strict=True))
-    )
+    predictors = _fitted(model, colocation, solo, split, pool)
+    return LeftOut(predictors, without_model([fold.name for fold in split]))
 
 
 def _fitted(

@@ -137,30 +137,29 @@ class Corrector:
             moved: the correction.
         """
         left, before = variance + self._noise, prior_variance + self._noise
-        return min(max(half * math.sqrt(left / before), LEVEL_90 * math.sqrt(left)), max(half, abs(moved)))
+        return _within(half, half * math.sqrt(left / before), LEVEL_90 * math.sqrt(left), moved)
 
     def _slowdown(self, slowdown: Quantity, shift: Shift) -> Quantity:
-        link, noise = self._link, self._noise
-        here = math.log(max(slowdown.value, 1.0))
-        place = link.to_scale(here)
-        if shift.excess != 0.0:
-            place = max(place + shift.excess, link.least)
-            here = link.from_scale(place)
-        noise *= link.slope(here) ** 2
-        narrower = math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
-        value, apart = math.exp(here), (slowdown.upper / slowdown.value) ** narrower
-        quick = slow = apart
-        if shift.prior_variance > 0.0:
-            moved = value / slowdown.value
-            most = max(slowdown.upper / slowdown.value, moved, 1.0 / moved)
-            ends = LEVEL_90 * math.sqrt(max(shift.variance, 1e-9))
-            nearer, farther = here - link.from_scale(place - ends), link.from_scale(place + ends) - here
-            quick, slow = (
-                min(max(math.exp(math.hypot(distance, self._repeat)), apart), most)
-                for distance in (nearer, farther)
-            )
-        lower, upper = max(value / quick, 1.0), value * slow
-        return Quantity(value, lower, upper)
+        if not shift.prior_variance:
+            return slowdown
+        link = self._link
+        before = math.log(max(slowdown.value, 1.0))
+        place = max(link.to_scale(before) + shift.excess, link.least)
+        here = link.from_scale(place) if shift.excess else before
+        noise = self._noise * link.slope(here) ** 2
+        half, value = math.log(slowdown.upper / slowdown.value), math.exp(here)
+        narrower = half * math.sqrt((shift.variance + noise) / (shift.prior_variance + noise))
+        ends = LEVEL_90 * math.sqrt(max(shift.variance, 1e-9))
+        quick, slow = (
+            math.exp(_within(half, narrower, math.hypot(own, self._repeat), here - before))
+            for own in (here - link.from_scale(place - ends), link.from_scale(place + ends) - here)
+        )
+        return Quantity(value, max(value / quick, 1.0), value * slow)
+
+
+def _within(half: float, narrower: float, own: float, moved: float) -> float:
+    """The larger of `narrower` and the process's `own`, at most `half` (without observations) or the correction."""
+    return min(max(narrower, own), max(half, abs(moved)))
 
 
 def at_step_time(busy: Quantity, factor: float) -> Quantity:

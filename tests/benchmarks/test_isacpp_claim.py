@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks.isacpp_claim import ASKED, EXPLORING, SIMPLE, markdown, report, run
-from benchmarks.left_out import LeftOut, NewModels
+from benchmarks.left_out import LeftOut, without_model, without_pair
 from benchmarks.pair_traces import believed, measured_workloads
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
@@ -81,7 +81,9 @@ def test_gains_are_paired_by_seed_and_a_gain_within_its_error_is_not_divided_by(
 
 def test_every_set_is_asked_of_the_predictor_that_never_saw_its_pair() -> None:
     a, b = (replace(w) for w in list(measured_workloads(TABLE, "v100"))[:2])
-    left_out = LeftOut([Says(1.1), Says(1.9)], {("model-0", "model-1"): 1, ("model-1", "model-2"): 0})
+    left_out = LeftOut(
+        [Says(1.1), Says(1.9)], without_pair({("model-0", "model-1"): 1, ("model-1", "model-2"): 0})
+    )
     answer = left_out.predict_arrays([ColocationSet("v100", (b, a)), ColocationSet("v100", (a, a))])
     assert answer.slowdown[:, 0] == pytest.approx([1.9, 1.1])
 
@@ -89,7 +91,7 @@ def test_every_set_is_asked_of_the_predictor_that_never_saw_its_pair() -> None:
 def test_each_member_is_predicted_without_its_model() -> None:
     a, b = (w for w in measured_workloads(TABLE, "v100") if w.model in ("model-0", "model-1"))
     refused = Says(1.9, refused="model-0")
-    new = NewModels({"model-0": Says(1.1), "model-1": refused})
+    new = LeftOut([Says(1.1), refused], without_model(["model-0", "model-1"]))
     answer = new.predict_arrays([ColocationSet("v100", (b, a)), ColocationSet("v100", (a,))])
     assert answer.slowdown[0] == pytest.approx([1.9, 1.1])
     assert answer.slowdown[1, 0] == pytest.approx(1.1)
