@@ -153,13 +153,6 @@ class MemberKernel:
             constant=p.everywhere,
         )
 
-    def pairs(self, i: Integers, j: Integers, i2: Integers, j2: Integers) -> Floats:
-        """[P, Q] covariance of P pairs (i, j), as row numbers, with Q pairs (i2, j2), as column numbers."""
-        total = self.job[np.ix_(i, i2)] + self.partner[np.ix_(j, j2)] + self.constant
-        for left, right in zip(self.left, self.right, strict=True):
-            total += left[np.ix_(i, i2)] * right[np.ix_(j, j2)]
-        return np.asarray(total)
-
     def one_by_one(self, i: Integers, j: Integers, i2: Integers, j2: Integers) -> Floats:
         """[P] covariance of each pair (i, j) with the pair (i2, j2) at the same position."""
         total = self.job[i, i2] + self.partner[j, j2] + self.constant

@@ -53,7 +53,7 @@ class Rows:
         """Split rows into pairs of a member and one partner."""
         row, column = np.nonzero(self.partners >= 0)
         count = np.bincount(row, minlength=len(self))
-        return Pairs(row, self.own[row], self.partners[row, column], 1.0 / count[row], len(self))
+        return Pairs(row, self.own[row], self.partners[row, column], 1.0 / count[row])
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,31 +64,34 @@ class Pairs:
     own: Integers
     partner: Integers
     share: Floats
-    rows: int
 
-    @property
-    def plain(self) -> bool:
-        """Whether every row is one pair, as in sets of two."""
-        return np.array_equal(self.row, np.arange(self.rows))
-
-    def summed(self, values: Floats) -> Floats:
-        """[rows, ...] from [P, ...]: the mean over partners, 0 for a member alone."""
-        if self.plain:
-            return values
-        pick = csr_array((self.share, (self.row, np.arange(len(self.row)))), shape=(self.rows, len(self.row)))
-        return np.asarray(pick @ values)
+    def over_partners(self, rows: int, members: int) -> csr_array:
+        """[rows, members] that takes the mean over each row's partners; zeros for a member alone."""
+        return csr_array((self.share, (self.row, self.partner)), shape=(rows, members))
 
 
 def covariance(parameters: KernelParameters, members: Members, a: Rows, others: Members, b: Rows) -> Floats:
     """[len(a), len(b)] prior covariance of rows `a` of `members` and rows `b` of `others`."""
     (members, a), (others, b) = _used(members, a), _used(others, b)
     kernel = MemberKernel.of(parameters, members, others)
-    first, second = a.pairs(), b.pairs()
-    pairs = kernel.pairs(first.own, first.partner, second.own, second.partner)
-    total = second.summed(first.summed(pairs).T).T
+    # All pairs of a row have the same member, so only what depends on partners is averaged.
+    first = a.pairs().over_partners(len(a), len(members))
+    second = b.pairs().over_partners(len(b), len(others))
+    own = np.ix_(a.own, b.own)
+    total = kernel.job[own] + kernel.constant
+    for left, right in zip(kernel.left, kernel.right, strict=True):
+        total += left[own] * _averaged(right, first, second)
+    total += _averaged(kernel.partner, first, second)
+    total[(a.partners < 0).all(1)] = 0.0
+    total[:, (b.partners < 0).all(1)] = 0.0
     if a.solo.any() and b.solo.any():
-        total = total + np.outer(a.solo, b.solo) * kernel.solo[np.ix_(a.own, b.own)]
+        total += np.outer(a.solo, b.solo) * kernel.solo[own]
     return total
+
+
+def _averaged(values: Floats, first: csr_array, second: csr_array) -> Floats:
+    """[V, W] values of members and others, averaged over the partners of rows of either."""
+    return np.asarray((second @ (first @ values).T).T)
 
 
 def variance(parameters: KernelParameters, members: Members, rows: Rows) -> Floats:

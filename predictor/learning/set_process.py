@@ -153,7 +153,8 @@ class SetProcess:
         partners = np.where(sets.rows.partners >= 0, sets.rows.partners + start, -1)
         rows = Rows(sets.rows.own + start, partners, sets.rows.solo).joined(held)
         pairs = rows.pairs()
-        prior = pairs.summed(self.weights.table(members, members)[pairs.own, pairs.partner]) + self.centre
+        means = pairs.share * self.weights.table(members, members)[pairs.own, pairs.partner]
+        prior = np.bincount(pairs.row, means, minlength=len(rows)) + self.centre
         log_slowdown = np.concatenate([sets.log_slowdown, from_scale(prior[count:], p.knee)])
         evidence = Evidence(
             members,
