@@ -20,6 +20,7 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.known_members import KnownMembers
+from predictor.learning.leave_one_out import LeftOut, calibrated
 from predictor.learning.link import to_scale
 from predictor.learning.measured import partners_of
 from predictor.learning.members import default_scale
@@ -58,7 +59,7 @@ class ModelLearner(Conditioned):
             for w, d in zip(examples.workloads, examples.devices, strict=True)
         ]
         own = np.array(known.numbers(keys, steps), dtype=np.int64)
-        rows = Rows(own, partners_of(own, examples.set_index), np.zeros(len(own)))
+        rows = Rows(own, partners_of(own, examples.set_index))
         nothing = Evidence(
             known.members, rows.take(np.zeros(0, np.int64)), np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, np.int64)
         )  # fmt: skip
@@ -80,6 +81,7 @@ class ModelLearner(Conditioned):
         expected = self.expectation(seen)
         noise = self.expected_noise(expected)
         before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, expected))
+        after = calibrated(after, before, self._variance_ratio(seen))
         narrower = self.half * np.sqrt((after + noise) / (before + noise))
         middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
         most = np.maximum(self.half, np.abs(middle - self.before))
@@ -87,6 +89,13 @@ class ModelLearner(Conditioned):
             np.minimum(np.maximum(apart, narrower), most) for apart in (middle - quick, slow - middle)
         )
         return -middle, -(middle + above), -(middle - below)
+
+    def _variance_ratio(self, seen: Integers) -> float:
+        gram = self.start.covariance[np.ix_(seen, seen)] + np.diag(self.noise[seen])
+        inverse = np.linalg.inv(gram)
+        weight = inverse @ (self.observed[seen] - self.start.mean[seen])
+        left_out = LeftOut.of(np.diag(inverse), weight, self.noise[seen])
+        return left_out.variance_ratio(~left_out.unlike)
 
 
 MOST_TOGETHER = 5_000

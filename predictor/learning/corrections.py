@@ -12,6 +12,7 @@ from models.features import Floats
 from predictor.learning.kernel import Members
 from predictor.learning.pair_table import PairBlocks
 from predictor.learning.process import Process
+from predictor.learning.solo_errors import SoloErrors
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -21,11 +22,12 @@ class Corrections:
     """Posterior means by member.
 
     Args:
-        process: conditioned on the observations. Nothing here outlives it.
+        process: of slowdowns, conditioned on the observations. Nothing here outlives it.
+        solo_errors: of solo step times.
     """
 
-    def __init__(self, process: Process) -> None:
-        self.process = process
+    def __init__(self, process: Process, solo_errors: SoloErrors) -> None:
+        self.process, self.solo_errors = process, solo_errors
         self._blocks = PairBlocks(process)
         self._solo: Floats = np.zeros(0)
         self._lock = threading.Lock()
@@ -35,7 +37,7 @@ class Corrections:
         with self._lock:
             if len(self._solo) < len(members):
                 new = members.take(slice(len(self._solo), len(members)))
-                self._solo = np.concatenate([self._solo, self.process.solo(new)])
+                self._solo = np.concatenate([self._solo, self.solo_errors.mean(new)])
             return self._solo
 
     def of_sets(self, members: Members, rows: Integers) -> Floats:

@@ -15,10 +15,6 @@ from predictor.learning.rows import Rows, covariance
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Weight of an error of the solo step time in an inducing row with partners: about the slope of the scale at a
-# typical slowdown. It is constant because inducing rows that moved with the observations would have to be
-# recomputed each time.
-_TYPICAL_SLOPE = 2.0
 _JITTER = 1e-8
 # Rows per block of covariances with the inducing rows.
 _TOGETHER = 4096
@@ -37,6 +33,7 @@ class Evidence:
         rank: [N] numbers that order the rows independently of arrival; the lowest are the inducing rows.
         count: [N] observations averaged in each row, up to where more no longer narrow it; or one number for
             all rows.
+        steep: [N] slope of the scale at the observed slowdown, or one number for all rows.
     """
 
     members: Members
@@ -46,6 +43,7 @@ class Evidence:
     bound: np.ndarray
     rank: Integers
     count: Floats | float = 1.0
+    steep: Floats | float = 1.0
 
 
 class Covariances:
@@ -88,7 +86,7 @@ class Covariances:
             self.gram = self._all(members, fresh, earlier if earlier is not None and earlier.exact else None)
             return
         self.used = np.sort(np.argpartition(evidence.rank, most_rows)[:most_rows])
-        self.rows = _inducing(rows.take(self.used))
+        self.rows = rows.take(self.used)
         buffer = None
         if (
             earlier is not None
@@ -147,10 +145,4 @@ def _not_in(rows: Rows, earlier: Rows) -> Integers:
         for r in (rows, earlier)
     )
     same = (rows.own[:count] == earlier.own[:count]) & (a == b).all(1)
-    same &= rows.solo[:count] == earlier.solo[:count]
     return np.concatenate([np.flatnonzero(~same), np.arange(count, len(rows))])
-
-
-def _inducing(rows: Rows) -> Rows:
-    alone = (rows.partners < 0).all(1)
-    return Rows(rows.own, rows.partners, np.where(rows.solo == 0, 0.0, np.where(alone, 1.0, _TYPICAL_SLOPE)))

@@ -1,4 +1,11 @@
-"""Observed step times as evidence for the process."""
+"""Observed step times as evidence, in two stages: of solo step times, then of slowdowns given these.
+
+A step time observed in a set is the product of a solo step time and a slowdown. If the former was predicted,
+the observations of a job first give an estimate of it: the median of observed over predicted step times. How
+its slowdowns differ from the predicted ones is learned given that estimate; they absorb what is wrong with it.
+Learning both at once is a nonlinear problem whose solution is arbitrary: solo step times that are too short,
+with slowdowns that are too large, fit nearly as well and make slowdowns vary less.
+"""
 
 from __future__ import annotations
 
@@ -6,60 +13,98 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.features import Floats
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import slope, to_scale
 from predictor.learning.observed import Observed
-from predictor.learning.process import CANNOT_BE
 from predictor.learning.rows import Rows, variance
+from predictor.learning.solo_errors import SoloErrors
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Iterations of the search for the linearisation point; more make no difference.
-_STEPS = 6
-# Times the noise of an observation.
-_SAYS_NOTHING = 1e6
+# Observed rows of a job whose partners count for the uncertainty of its estimate.
+_PARTNERS = 16
+# Noise moves in steps of this much of the log slope, so that most rows keep theirs when an estimate moves.
+_GRID = 0.25
 
 
-def evidence_of(seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig) -> Evidence:
-    """Evidence from the rows `kept` of the observations, on the process's scale.
+def of_solo_step_times(
+    seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig
+) -> tuple[SoloErrors, Integers]:
+    """Errors of predicted solo step times from the rows `kept`, and one row of each job that was observed.
 
-    A row measures the combined error of solo step time and slowdown, which is not linear in the two. It is
-    linearised around their most probable values given that row alone.
+    Only observations alone count for jobs that have some.
     """
     p = config.parameters
-    own, partners = seen.own[kept], seen.partners[kept]
-    expected = seen.log_slowdown[kept]
-    together = (partners >= 0).any(1)
-    unknown = np.full(len(kept), float(config.learn_solo)) * known.solo_predicted[own]
-    observed = seen.log_step_s[kept] - seen.log_solo_s[kept]
-    count = np.minimum(seen.count[kept], config.repeats)
-    noise = p.noise / count
-    # Prior variances of the two errors; if the solo step time is known, all of the error belongs to the
-    # slowdown.
-    of_solo = unknown * variance(p, known.members, _alone(own, partners))
-    of_slowdown = variance(p, known.members, Rows(own, partners, np.zeros(len(own))))
-    solo = np.zeros(len(kept))
-    for _ in range(_STEPS):
-        steep = slope(observed - solo, p.knee)
-        target = to_scale(observed - solo, p.knee) - to_scale(expected, p.knee) + steep * solo
-        solo = steep * of_solo * target / (steep**2 * (of_solo + noise) + of_slowdown)
-    # What no graph explains (an input pipeline, say) says nothing of other jobs.
-    error = observed - expected
-    off = ~together & (np.abs(error) > CANNOT_BE * np.sqrt(of_solo + noise))
+    kept = kept[known.solo_predicted[seen.own[kept]]]
+    if not (config.learn_solo and len(kept)):
+        return SoloErrors.nothing(p), kept[:0]
+    members, own = known.members, seen.own[kept]
+    together = np.asarray((seen.partners[kept] >= 0).any(1))
+    # Job by job, rows alone first.
+    order = np.lexsort((seen.rank[kept], together, members.job[own], members.device[own]))
+    kept, own, together = kept[order], own[order], together[order]
+    new = (np.diff(members.job[own], prepend=-1) != 0) | (np.diff(members.device[own], prepend=-1) != 0)
+    job, first = np.cumsum(new) - 1, np.flatnonzero(new)
+    # Of one sharing mode, because partners are compared within one.
+    like = (together == together[first[job]]) & (members.setting[own] == members.setting[own[first[job]]])
+    kept, own, together, job = kept[like], own[like], together[like], job[like]
+    if len(first) > config.most_rows:
+        lowest = np.argpartition(seen.rank[kept[_starts(job)]], config.most_rows)[: config.most_rows]
+        some = np.isin(job, lowest)
+        kept, own, together = kept[some], own[some], together[some]
+        job = np.unique(job[some], return_inverse=True)[1]
+    first = _starts(job)
+    expected = seen.log_solo_s[kept] + np.where(together, seen.log_slowdown[kept], 0.0)
+    low, high = _middle(seen.log_step_s[kept] - expected, job)
+    # Of two that contradict each other, the one nearer to the prediction.
+    error = np.where(np.abs(low) < np.abs(high), low, high)
+    steep = _middle(slope(seen.log_slowdown[kept], p.knee), job)[0]
+    place = np.arange(len(job)) - first[job]
+    few = place < _PARTNERS
+    width = seen.partners.shape[1]
+    partners = np.full((len(first), _PARTNERS, width), -1, dtype=np.int64)
+    partners[job[few], place[few]] = seen.partners[kept[few]]
+    of_slowdown = variance(p, members, Rows(own[first], partners.reshape(len(first), -1)))
+    count = np.minimum(np.bincount(job, seen.count[kept]), config.repeats)
+    noise = of_slowdown / steep**2 + p.noise / count
+    confirmed = ~together[first] | (np.bincount(job) > 1)
+    return SoloErrors(p, members.take(own[first]), error, noise, confirmed), kept[first]
+
+
+def of_slowdowns(
+    seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig, solo: SoloErrors
+) -> Evidence:
+    """Evidence of the process from the rows `kept`, all of jobs beside others, given solo step times."""
+    p, own = config.parameters, seen.own[kept]
+    wrong = np.zeros(len(known.members))
+    if len(solo):
+        used = np.unique(own[known.solo_predicted[own]])
+        wrong[used] = solo.mean(known.members.take(used))
+    slowdown = seen.log_step_s[kept] - seen.log_solo_s[kept] - wrong[own]
+    count, steep = np.minimum(seen.count[kept], config.repeats), slope(slowdown, p.knee)
+    grid = np.where(known.solo_predicted[own], _GRID * np.round(np.log(steep) / _GRID), np.log(steep))
     return Evidence(
         known.members,
-        Rows(own, partners, np.where(together, steep, 1.0) * unknown),
-        np.where(together, target, np.where(off, 0.0, error)),
-        noise * np.where(together, steep**2, np.where(off, _SAYS_NOTHING, 1.0)),
+        Rows(own, seen.partners[kept]),
+        to_scale(slowdown, p.knee) - to_scale(seen.log_slowdown[kept], p.knee),
+        p.noise / count * np.exp(2.0 * grid),
         np.zeros(len(kept), dtype=bool),
         seen.rank[kept],
         count,
+        steep,
     )
 
 
-def _alone(own: Integers, partners: Integers) -> Rows:
-    """Rows of the same jobs without partners, whose solo step time is unknown."""
-    return Rows(own, np.full_like(partners, -1), np.ones(len(own)))
+def _starts(groups: Integers) -> Integers:
+    """First row of each of the groups 0, 1, ..., whose rows are adjacent."""
+    return np.flatnonzero(np.diff(groups, prepend=-1))
+
+
+def _middle(values: Floats, groups: Integers) -> tuple[Floats, Floats]:
+    """Lower and upper median of each of the groups 0, 1, ..., whose rows are adjacent."""
+    values, first, count = values[np.lexsort((values, groups))], _starts(groups), np.bincount(groups)
+    return values[first + (count - 1) // 2], values[first + count // 2]

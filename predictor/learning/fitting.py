@@ -64,7 +64,7 @@ def fit_parameters(
     # -1, which marks missing partners, sorts first.
     shift = int(used[0] < 0)
     own, partners = index[: len(pick)] - shift, index[len(pick) :].reshape(rows.partners.shape) - shift
-    rows = Rows(own, partners, rows.solo)
+    rows = Rows(own, partners)
     groups = scale.standard(features[used[shift:]])
     base = members.take(used[shift:])
     begin = np.array([_to_free(name, getattr(START, name)) for name in names])

@@ -121,7 +121,6 @@ class MemberKernel:
     Attributes:
         job, partner: [V, W].
         left, right: three of [V, W] each.
-        solo: [V, W] covariance of log solo step times.
         constant: covariance that any two pairs share.
     """
 
@@ -129,14 +128,12 @@ class MemberKernel:
     partner: Floats
     left: tuple[Floats, Floats, Floats]
     right: tuple[Floats, Floats, Floats]
-    solo: Floats
     constant: float
 
     @classmethod
     def of(cls, parameters: KernelParameters, a: Members, b: Members) -> MemberKernel:
         p = parameters
-        apart = (a.place**2).sum(1)[:, None] + (b.place**2).sum(1)[None] - 2.0 * (a.place @ b.place.T)
-        apart = -0.5 * np.maximum(apart, 0.0)
+        apart = -0.5 * _squared_distance(a, b)
         k1, k2 = np.exp(apart / p.length_both**2), np.exp(apart / p.length_job**2)
         same = np.equal.outer(a.setting, b.setting)
         near = np.where(same, 1.0, p.across_devices)
@@ -148,8 +145,6 @@ class MemberKernel:
             partner=near * (p.partner * k2 + p.partner_model * like) + same * p.same_partner * job,
             left=(near * k1, near * model, near * like),
             right=(p.both * k1 + p.beside_partner_model * model, p.job_model_beside * k1, p.models * like),
-            solo=np.where(np.equal.outer(a.device, b.device), 1.0, p.across_devices)
-            * (p.solo_job * job + p.solo_like * k2 + p.solo_model * like),
             constant=p.everywhere,
         )
 
@@ -159,6 +154,20 @@ class MemberKernel:
         for left, right in zip(self.left, self.right, strict=True):
             total += left[i, i2] * right[j, j2]
         return np.asarray(total)
+
+
+def solo_covariance(parameters: KernelParameters, a: Members, b: Members) -> Floats:
+    """[V, W] prior covariance of errors of predicted log solo step times."""
+    p = parameters
+    like = np.exp(-0.5 * _squared_distance(a, b) / p.length_job**2)
+    near = np.where(np.equal.outer(a.device, b.device), 1.0, p.across_devices)
+    same_job, same_model = np.equal.outer(a.job, b.job), np.equal.outer(a.model, b.model)
+    return np.asarray(near * (p.solo_job * same_job + like * (p.solo_like + p.solo_model * same_model)))
+
+
+def _squared_distance(a: Members, b: Members) -> Floats:
+    apart = (a.place**2).sum(1)[:, None] + (b.place**2).sum(1)[None] - 2.0 * (a.place @ b.place.T)
+    return np.maximum(apart, 0.0)
 
 
 @lru_cache(maxsize=16)

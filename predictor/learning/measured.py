@@ -60,7 +60,7 @@ class MeasuredRows:
             plain = workload.without_solo()
             columns[:, row] = models[workload.model], jobs[plain], settings[device, mode, campaign]
         members = Members(np.zeros((len(index), 0)), *columns)
-        rows = Rows(own, partners_of(own, examples.set_index), np.zeros(len(own)))
+        rows = Rows(own, partners_of(own, examples.set_index))
         return cls(features, members, rows, tuple(models), tuple(jobs), tuple(settings))  # type: ignore[arg-type]
 
 

@@ -10,16 +10,21 @@ import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import combinations
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
 from models.features import Floats
-from predictor.learning.kernel import kernel_of_itself
 from predictor.learning.known_members import KnownMembers
+from predictor.learning.leave_one_out import calibrated
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
+from predictor.learning.solo_errors import SoloErrors
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
 
 _Rows = NDArray[np.float32]
 # Numbers of a member and of its partners, ascending.
@@ -43,8 +48,8 @@ class Answers:
         mean, variance, prior_variance: [R] of the log excess; 0 for a member without partners, which is not
             corrected.
         solo, solo_variance, solo_prior_variance: [R] of the log solo step time; 0 if it is not corrected.
-        covariance: [R] of the two. A step time observed in a set is their sum, so what is left of their
-            errors is opposed.
+        covariance: [R] of the two. Slowdowns absorb what is wrong with a solo step time, so what is left of
+            their errors is opposed.
         added: [R, used] contribution of each evidence row to both means.
     """
 
@@ -63,13 +68,13 @@ class _Own:
     """A member by itself: `Answers` for its solo step time, and the variance of the job's own effect.
 
     Attributes:
-        half: as in `_Pairs`, of the solo step time, with the signs that explain covariance.
+        response: product with `_Pairs.half`: by how much an error of the solo step time moves the log excess.
     """
 
     solo: float
     solo_variance: float
     solo_prior_variance: float
-    half: _Rows
+    response: _Rows
     added: Floats
     variance: float
 
@@ -83,7 +88,8 @@ class _Pairs:
     Attributes:
         half: [capacity, width] vectors that give the explained covariance; added: [capacity, used].
         place: row of each pair.
-        mean, variance: [P] of each pair; with_solo: [P] its covariance with the member's solo step time.
+        mean, variance: [P] of each pair, given the solo step time; absorbed: [P] by how much an error of that moves
+            the mean.
         between: [P] prior covariance of any member beside `own` with the same member beside `partner`.
         covariance: of (own, partner, other partner): the covariance of own beside the one with own beside the
             other, before and after observations.
@@ -93,7 +99,7 @@ class _Pairs:
         self.half: _Rows = np.zeros((_FIRST, width), np.float32)
         self.added: _Rows = np.zeros((_FIRST, used), np.float32)
         self.place: dict[tuple[int, int], int] = {}
-        self.mean, self.variance, self.with_solo, self.between = [0.0], [0.0], [0.0], [0.0]
+        self.mean, self.variance, self.absorbed, self.between = [0.0], [0.0], [0.0], [0.0]
         self.covariance: dict[tuple[int, int, int], tuple[float, float]] = {}
 
     def add(
@@ -103,7 +109,7 @@ class _Pairs:
         added: Floats,
         mean: Floats,
         variance: Floats,
-        with_solo: Floats,
+        absorbed: Floats,
         between: Floats,
     ) -> None:
         start = len(self.mean)
@@ -114,7 +120,7 @@ class _Pairs:
         self.half[start:end], self.added[start:end] = half, added
         self.mean += mean.tolist()
         self.variance += variance.tolist()
-        self.with_solo += with_solo.tolist()
+        self.absorbed += absorbed.tolist()
         self.between += between.tolist()
         self.place.update(zip(pairs, range(start, end), strict=True))
 
@@ -124,14 +130,26 @@ class PairAnswers:
 
     Args:
         process: given what was observed. Nothing here outlives it.
-        prior: variances under the process's kernel, which do.
+        solo_errors: of solo step times, given which the process learned.
+        prior: variances under the process's kernel, which do outlive it.
         known: the members that keys number.
+        places: in `Answers.added`, of the rows that the process uses, and of the jobs that `solo_errors` uses.
+            A row and a job may share one. By default, the jobs follow the rows.
     """
 
-    def __init__(self, process: Process, prior: PriorVariance, known: KnownMembers) -> None:
-        self.process, self._prior, self._known = process, prior, known
-        self._sign = process.explained_sign
-        self._pairs, self._own = _Pairs(len(self._sign), len(process.used)), dict[int, _Own]()
+    def __init__(
+        self,
+        process: Process,
+        solo_errors: SoloErrors,
+        prior: PriorVariance,
+        known: KnownMembers,
+        places: tuple[Integers, Integers] | None = None,
+    ) -> None:
+        self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
+        self._sign, used = process.explained_sign, len(process.used)
+        self._places = places or (np.arange(used), used + np.arange(len(solo_errors)))
+        self._width = 1 + max((int(place.max()) for place in self._places if len(place)), default=-1)
+        self._pairs, self._own = _Pairs(len(self._sign), self._width), dict[int, _Own]()
         self._lock = threading.Lock()
 
     def beside(self, keys: Sequence[Key]) -> Answers:
@@ -160,15 +178,14 @@ class PairAnswers:
     def _looked_up(
         self, keys: Sequence[Key]
     ) -> tuple[list[list[int]], list[float], list[float], list[float], list[float]]:
-        """Rows of each key's pairs, means, prior variances, variances and covariances
-        with the solo step time.
+        """Rows of each key's pairs, means, prior variances, variances and covariances with the solo step time.
 
         Raises:
             KeyError: a pair is not cached.
         """
         place, means, variances = self._pairs.place, self._pairs.mean, self._pairs.variance
-        covariance, with_solo = self._pairs.covariance, self._pairs.with_solo
-        beside_one = self._prior.beside_one
+        covariance, absorbed = self._pairs.covariance, self._pairs.absorbed
+        beside_one, ratio = self._prior.beside_one, self.process.variance_ratio
         at, mean, prior, variance, shared = [], [], [], [], []
         for key in keys:
             own, count = key[0], len(key) - 1
@@ -187,10 +204,12 @@ class PairAnswers:
                     both = covariance[own, one, other]
                     before += 2 * both[0]
                     left += 2 * both[1]
-            share = 1 / count**2
-            prior.append(before * share)
-            variance.append(max(left * share + self._own[own].variance, 0.0))
-            shared.append(sum([with_solo[row] for row in rows]) / count)
+            before, left, alone = before / count**2, left / count**2, self._own[own]
+            moved = sum([absorbed[row] for row in rows]) / count
+            prior.append(before)
+            left = calibrated(max(left + alone.variance, 0.0), before, ratio)
+            variance.append(left + moved**2 * alone.solo_variance)
+            shared.append(-moved * alone.solo_variance)
         return at, mean, prior, variance, shared
 
     def _meet(self, keys: Sequence[Key]) -> None:
@@ -221,34 +240,46 @@ class PairAnswers:
         if not len(new):
             return
         process, known = self.process, self._known.members
-        moves = self._known.solo_predicted[new] & process.evidence.rows.solo.any()
-        alone = Rows(new, np.full((len(new), 1), _ALONE), np.ones(len(new)))
-        mean, half, added = process.parts(known, alone)
-        prior = float(kernel_of_itself(process.parameters).solo[0, 0])
-        variance = np.maximum(prior - np.square(half) @ self._sign, 0.0) * moves
-        mean, half, added = mean * moves, half * moves[:, None], added * moves[:, None]
-        extra = process.own_variance(known, new)
+        moves = self._known.solo_predicted[new] & bool(len(self.solo_errors))
+        mean, variance, contribution = self.solo_errors.answer(known.take(new))
+        prior, extra = self.solo_errors.prior_variance, process.own_variance(known, new)
+        added = np.zeros((len(new), self._width))
+        added[:, self._places[1]] = contribution
         for k, number in enumerate(new.tolist()):
+            response = self._response(number) if moves[k] else np.zeros(len(self._sign), np.float32)
             self._own[number] = _Own(
-                float(mean[k]), float(variance[k]), prior * bool(moves[k]), (half[k] * self._sign).astype(np.float32),
-                added[k], float(extra[k]),
+                float(mean[k] * moves[k]), float(variance[k] * moves[k]), prior * bool(moves[k]), response,
+                added[k] * moves[k], float(extra[k]),
             )  # fmt: skip
+
+    def _response(self, number: int) -> _Rows:
+        """How the process's rows of a job on its device respond to an error of the job's solo step time."""
+        members, evidence = self._known.members, self.process.evidence
+        own, steep = evidence.rows.own, evidence.steep
+        rows = np.flatnonzero(
+            (members.device[own] == members.device[number])
+            & (members.job[own] == members.job[number])
+            & self._known.solo_predicted[own]
+        )
+        if not len(rows):
+            return np.zeros(len(self._sign), np.float32)
+        change = np.broadcast_to(steep, len(own))[rows]
+        return self.process.response(rows, change).astype(np.float32)
 
     def _add(self, new: Sequence[tuple[int, int]]) -> None:
         own, partner = np.array(new, dtype=np.int64).T
         known, has_partner = self._known.members, partner != _ALONE
         # A member without partners gets a row of zeros.
-        mean, half, added = self.process.parts(known, Rows(own, partner[:, None], np.zeros(len(own))))
+        mean, half, added = self.process.parts(known, Rows(own, partner[:, None]))
         between = np.zeros(len(own))
         between[has_partner] = self._prior.between(known, own[has_partner], partner[has_partner])
         # Added up in log step times, with the excess as at a typical slowdown, only to rank influences. The
         # shares of the partners add up to 1.
-        added = added + np.array([self._own[number].added for number in own.tolist()])
+        total = np.array([self._own[number].added for number in own.tolist()])
+        total[:, self._places[0]] += added
         variance = self._prior.beside_one - np.square(half) @ self._sign
-        # Before observations the two are independent.
-        alone = np.array([self._own[number].half for number in own.tolist()])
-        with_solo = -np.einsum("pw,pw->p", half, alone)
-        self._pairs.add(new, half, added, mean, variance, with_solo, between)
+        absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
+        self._pairs.add(new, half, total, mean, variance, absorbed, between)
 
 
 def _grown(rows: _Rows, capacity: int) -> _Rows:

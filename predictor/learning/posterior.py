@@ -34,6 +34,7 @@ from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.shifts import Shifts
+from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.state import State
 from predictor.learning.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
 from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
@@ -212,13 +213,17 @@ class Posterior:
             state = self._state = State.of(
                 self.predictor, self._observed, self._known, self.config, self._earlier, self._told,
                 self._alone,
-                shifts=lambda process, rows: Shifts(
-                    PairAnswers(process, self._prior, self._known), self._observed, rows, self._labels
-                ),
+                shifts=self._shifts,
                 pairs=PairSlowdowns(self.predictor, self._slowdown),
             )  # fmt: skip
             self._earlier, self._told = None, state.told
         return state
+
+    def _shifts(self, process: Process, solo: SoloErrors, rows: Integers, jobs: Integers) -> Shifts:
+        used, place = np.unique(np.concatenate([rows, jobs]), return_inverse=True)
+        places = place[: len(rows)], place[len(rows) :]
+        answers = PairAnswers(process, solo, self._prior, self._known, places)
+        return Shifts(answers, self._observed, used, self._labels)
 
     @property
     def process(self) -> Process:
@@ -247,7 +252,7 @@ class Posterior:
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         present = numbers >= 0
         own = numbers[present]
-        rows = Rows(own, partners_of(own, np.nonzero(present)[0]), np.zeros(len(own)))
+        rows = Rows(own, partners_of(own, np.nonzero(present)[0]))
         slowdown = arrays.slowdown if self._knows_nothing else self._slowdown(arrays.slowdown, numbers)
         return rows, np.log(slowdown[present])
 
@@ -310,11 +315,10 @@ class Posterior:
     def _corrected(
         self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf, time_sliced: Bools
     ) -> PredictionArrays:
-        process, corrections = self._ready().process, self._ready().corrections
-        members = self._known.members
+        corrections, members = self._ready().corrections, self._known.members
         slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, self._slowdown)
         solo = arrays.solo_step_time_s
-        if process.evidence.rows.solo.any():
+        if len(corrections.solo_errors):
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
             solo = solo * np.where(numbers >= 0, np.exp(apart)[numbers], 1.0)
         # A slower step spreads the same device work over more time.

@@ -16,16 +16,17 @@ from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats
 from predictor.learning.covariances import Covariances, Evidence
-from predictor.learning.kernel import KernelParameters, MemberKernel, Members
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.leave_one_out import LeftOut
 from predictor.learning.pair_table import PairWeights
+from predictor.learning.precision import Precision
 from predictor.learning.rows import Rows, covariance, variance
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Standard deviations beyond which a row, or all that was observed of a job, is treated as an outlier: against
-# the prior, and against the other observations.
-CANNOT_BE, _UNLIKE_OTHERS = 3.0, 4.0
+# Standard deviations from the prior beyond which a row, or all that was observed of a job, is an outlier.
+CANNOT_BE = 3.0
 # The variance attributed to an outlying job or row itself is its squared error times this.
 _OWN_FAULT = 10.0
 _JITTER = 1e-8
@@ -56,7 +57,8 @@ class Process:
         self.noise = evidence.noise.copy()
         self._inner: Floats | None = None
         self._used: Integers = np.zeros(0, np.int64)
-        self._precision: tuple[Floats, Floats] | None = None
+        self._precision: Precision | None = None
+        self.variance_ratio = 1.0
         if not len(evidence.rows):
             return
         prior = variance(parameters, evidence.members, evidence.rows)
@@ -66,17 +68,24 @@ class Process:
             parameters, evidence, most_rows, None if before is None else before.covariances
         )
         self._rows = self.covariances.rows
-        if before is not None and not self.private and not before.private and self.covariances.reused:
-            self._precision = _without(before._precision, *self.covariances.replaced)
         self._through = self._with_private()
         active = ~evidence.bound
+        if self._through is not None:
+            weight = np.where(active, 1.0 / self.noise, 0.0)
+            same = before is not None and self.covariances.reused and not (self.private or before.private)
+            self._precision = Precision(
+                self._through, weight, before._precision if before is not None and same else None,
+                *self.covariances.replaced,
+            )  # fmt: skip
         self._condition(active)
-        error, spread = self._left_one_out(active, prior)
-        unlike = np.abs(error) > _UNLIKE_OTHERS * spread
+        left_out, rows = self._left_out(active, prior), np.flatnonzero(active)
+        plain = self.noise[rows] == evidence.noise[rows]
+        self.variance_ratio = left_out.variance_ratio(plain)
+        unlike = left_out.unlike
         if unlike.any():
-            rows = np.flatnonzero(active)[unlike]
             # If rows contradict each other, trust the one observed more often.
-            self.noise[rows] += error[unlike] ** 2 / np.broadcast_to(evidence.count, self.noise.shape)[rows]
+            count = np.broadcast_to(evidence.count, self.noise.shape)[rows]
+            self.noise[rows] += np.where(unlike, left_out.error**2 / count, 0.0)
             self._condition(active)
         if evidence.bound.any():
             # A bound that the mean respects carries almost no information; one that it exceeds is treated as
@@ -131,7 +140,7 @@ class Process:
 
     def _condition(self, active: np.ndarray) -> None:
         index, through = np.flatnonzero(active), self._through
-        if through is None:
+        if through is None or self._precision is None:
             self._used, self._rows = index, self.evidence.rows.take(index)
             gram = self._gram.copy() if active.all() else self._gram[np.ix_(index, index)]
             gram[np.diag_indices_from(gram)] += self.noise[index] + _JITTER
@@ -139,57 +148,25 @@ class Process:
             self.weight = _solved(self._factor, self.evidence.target[index])
             return
         self._used = self.covariances.used
-        wanted = np.where(active, 1.0 / self.noise, 0.0)
-        inner = self._weighted(through, wanted) + np.eye(len(self._used))
-        self._inner = cholesky(inner, lower=True, check_finite=False, overwrite_a=True)
-        solved = _solved(self._inner, through.T @ (wanted * self.evidence.target))
+        weight = np.where(active, 1.0 / self.noise, 0.0)
+        self._row_weight = weight
+        self._inner = self._precision.factor_with(through, weight)
+        solved = _solved(self._inner, through.T @ (weight * self.evidence.target))
         self._solved_inner = solved
         self.weight = solve_triangular(self._factor, solved, lower=True, trans=1, check_finite=False)
 
-    def _weighted(self, through: Floats, wanted: Floats) -> Floats:
-        """[used, used] weighted sum of the rows' outer products.
-
-        Only changes since the last call are added.
-        """
-        total: Floats | None = None
-        if self._precision is not None:
-            total, before = self._precision
-            change = wanted.copy()
-            change[: len(before)] -= before
-            changed = np.flatnonzero(change)
-            if 3 * len(changed) < len(wanted):
-                part = through[changed]
-                total = total + (part * change[changed, None]).T @ part
-            else:
-                total = None
-        if total is None:
-            total = (through * wanted[:, None]).T @ through
-        self._precision = total, wanted
-        return total
-
-    def _left_one_out(self, active: np.ndarray, prior: Floats) -> tuple[Floats, Floats]:
-        """[active] leave-one-out error of each row, and its standard deviation.
-
-        Computed as in Rasmussen and Williams, section 5.4.2. With inducing rows, rows that cannot be far off
-        are skipped and get an error of 0.
-        """
-        index = np.flatnonzero(active)
-        through = self._through
-        if through is None or self._inner is None:
-            inverse = solve_triangular(self._factor, np.eye(len(index)), lower=True, check_finite=False)
-            precision = (inverse**2).sum(0)
-            return self.weight / precision, 1.0 / np.sqrt(precision)
-        noise = self.noise[index]
-        residual = self.evidence.target[index] - through[index] @ self._solved_inner
-        error, spread = np.zeros(len(index)), np.full(len(index), np.inf)
-        # An observation explains at most prior / (prior + noise) of itself.
-        least = noise / np.sqrt(prior[index] + noise)
-        suspect = np.flatnonzero(np.abs(residual) > _UNLIKE_OTHERS * least)
-        half = solve_triangular(self._inner, through[index[suspect]].T, lower=True, check_finite=False)
-        leverage = np.minimum((half**2).sum(0) / noise[suspect], 1 - 1e-6)
-        error[suspect] = residual[suspect] / (1 - leverage)
-        spread[suspect] = np.sqrt(noise[suspect] / (1 - leverage))
-        return error, spread
+    def _left_out(self, active: np.ndarray, prior: Floats) -> LeftOut:
+        """Each active row, predicted from the other ones."""
+        through, noise = self._through, self.noise
+        if through is None or self._precision is None:
+            inverse = solve_triangular(self._factor, np.eye(len(self._used)), lower=True, check_finite=False)
+            return LeftOut.of((inverse**2).sum(0), self.weight, noise[active])
+        # What the inducing rows do not explain of a row, no other row does.
+        unexplained = np.maximum(prior - np.einsum("nw,nw->n", through, through), 0.0)
+        residual = self.evidence.target - through @ self._solved_inner
+        share = np.minimum(self._precision.leverage / noise, 1 - 1e-6)
+        variance = noise * share / (1 - share) + unexplained
+        return LeftOut((residual / (1 - share))[active], variance[active], noise[active])
 
     def _covariance(self, members: Members, a: Rows, b: Rows, others: Members | None = None) -> Floats:
         """Covariance of queried rows with rows of the evidence (of `others`), or with each other."""
@@ -270,13 +247,6 @@ class Process:
             return np.zeros((len(own), len(partners)))
         return self.pair_weights.table(own, partners)
 
-    def solo(self, members: Members) -> Floats:
-        """[V] mean error of the predicted log solo step time."""
-        if not len(self.evidence.rows) or not self._rows.solo.any():
-            return np.zeros(len(members))
-        kernel = MemberKernel.of(self.parameters, members, self.evidence.members.take(self._rows.own))
-        return np.asarray(kernel.solo @ (self.weight * self._rows.solo))
-
     @property
     def used(self) -> Integers:
         """Numbers of the evidence rows that answers are computed from."""
@@ -313,21 +283,26 @@ class Process:
             half = np.concatenate([half, left])
         return cross @ self.weight, half.T, cross * self.weight
 
+    def response(self, rows: Integers, change: Floats) -> Floats:
+        """[W] vector whose product with those of `parts` says by how much means move if the targets of some
+        rows change.
+
+        Args:
+            rows: numbers of the rows; change: [len(rows)].
+        """
+        through = self._through
+        if through is None or self._inner is None:
+            moved = np.zeros(len(self.evidence.rows))
+            moved[rows] = change
+            moved = moved[self._used]
+            return np.asarray(solve_triangular(self._factor, moved, lower=True, check_finite=False))
+        moved = through[rows].T @ (change * self._row_weight[rows])
+        inner = solve_triangular(self._inner, moved, lower=True, check_finite=False)
+        return np.concatenate([np.zeros(len(inner)), inner])
+
 
 def _has_partner(rows: Rows) -> NDArray[np.bool_]:
     return np.asarray((rows.partners >= 0).any(1))
-
-
-def _without(
-    precision: tuple[Floats, Floats] | None, rows: Integers, parts: Floats
-) -> tuple[Floats, Floats] | None:
-    """A weighted sum of outer products and its weights, with `rows` removed."""
-    if precision is None or not len(rows):
-        return precision
-    total, weights = precision
-    total, left = total - (parts * weights[rows, None]).T @ parts, weights.copy()
-    left[rows] = 0.0
-    return total, left
 
 
 def _solved(factor: Floats, values: Floats) -> Floats:

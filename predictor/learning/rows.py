@@ -1,4 +1,4 @@
-"""Rows of the process: a member beside its partners, or alone."""
+"""Rows of the process: a member beside its partners."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from scipy.sparse import csr_array
 
 from models.features import Floats
-from predictor.learning.kernel import KernelParameters, MemberKernel, Members, kernel_of_itself
+from predictor.learning.kernel import KernelParameters, MemberKernel, Members
 from predictor.learning.prior_variance import PriorVariance
 
 if TYPE_CHECKING:
@@ -23,19 +23,16 @@ class Rows:
     Attributes:
         own: [N] number of the member.
         partners: [N, M] numbers of those beside it, -1 where there are fewer.
-        solo: [N] weight of an error of the predicted solo step time (on the row's scale); 0 if it was
-            measured.
     """
 
     own: Integers
     partners: Integers
-    solo: Floats
 
     def __len__(self) -> int:
         return len(self.own)
 
     def take(self, index: Integers) -> Rows:
-        return Rows(self.own[index], self.partners[index], self.solo[index])
+        return Rows(self.own[index], self.partners[index])
 
     def joined(self, others: Rows) -> Rows:
         width = max(self.partners.shape[1], others.partners.shape[1])
@@ -43,11 +40,7 @@ class Rows:
             np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1)
             for p in (self.partners, others.partners)
         ]
-        return Rows(
-            np.concatenate([self.own, others.own]),
-            np.concatenate(both),
-            np.concatenate([self.solo, others.solo]),
-        )
+        return Rows(np.concatenate([self.own, others.own]), np.concatenate(both))
 
     def pairs(self) -> Pairs:
         """Split rows into pairs of a member and one partner."""
@@ -84,8 +77,6 @@ def covariance(parameters: KernelParameters, members: Members, a: Rows, others: 
     total += _averaged(kernel.partner, first, second)
     total[(a.partners < 0).all(1)] = 0.0
     total[:, (b.partners < 0).all(1)] = 0.0
-    if a.solo.any() and b.solo.any():
-        total += np.outer(a.solo, b.solo) * kernel.solo[own]
     return total
 
 
@@ -96,8 +87,7 @@ def _averaged(values: Floats, first: csr_array, second: csr_array) -> Floats:
 
 def variance(parameters: KernelParameters, members: Members, rows: Rows) -> Floats:
     """[len(rows)] prior variance of rows."""
-    alone = rows.solo**2 * kernel_of_itself(parameters).solo[0, 0]
-    return np.asarray(alone + PriorVariance(parameters).beside(members, rows.partners))
+    return PriorVariance(parameters).beside(members, rows.partners)
 
 
 def _used(members: Members, rows: Rows) -> tuple[Members, Rows]:
@@ -109,4 +99,4 @@ def _used(members: Members, rows: Rows) -> tuple[Members, Rows]:
     number = np.full(len(members), -1, dtype=np.int64)
     number[used] = np.arange(len(used))
     partners = np.where(rows.partners >= 0, number[rows.partners], -1)
-    return members.take(used), Rows(number[rows.own], partners, rows.solo)
+    return members.take(used), Rows(number[rows.own], partners)

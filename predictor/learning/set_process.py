@@ -149,12 +149,12 @@ class SetProcess:
         named = sets.joined_to(self.seen, self.scale, p)
         members = named.members
         own, partner = np.nonzero(self.weights.weight)
-        held = Rows(own, partner[:, None], np.zeros(len(own)))
+        held = Rows(own, partner[:, None])
         partners = np.where(sets.rows.partners >= 0, sets.rows.partners + start, -1)
-        rows = Rows(sets.rows.own + start, partners, sets.rows.solo).joined(held)
+        rows = Rows(sets.rows.own + start, partners).joined(held)
         pairs = rows.pairs()
         means = pairs.share * self.weights.table(members, members)[pairs.own, pairs.partner]
-        prior = np.bincount(pairs.row, means, minlength=len(rows)) + self.centre
+        prior = np.asarray(np.bincount(pairs.row, means, minlength=len(rows)) + self.centre, np.float64)
         log_slowdown = np.concatenate([sets.log_slowdown, from_scale(prior[count:], p.knee)])
         evidence = Evidence(
             members,

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING
 
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrections import Corrections
-from predictor.learning.evidence import evidence_of
+from predictor.learning.evidence import of_slowdowns, of_solo_step_times
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured_alone import MeasuredAlone, ToldTable
 from predictor.learning.observed import Observed
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.process import Process
 from predictor.learning.shifts import Shifts
+from predictor.learning.solo_errors import SoloErrors
 from predictor.types import SetPredictor
 
 if TYPE_CHECKING:
@@ -29,7 +30,8 @@ class State:
         told: the observations, with answers of the predictor once it is told.
         measured: what to tell the predictor of jobs alone.
         told_table: the same for rows of its job table.
-        process: conditioned on `told`.
+        solo: errors of predicted solo step times.
+        process: of slowdowns, given these.
         corrections, shifts: what it says of sets, as arrays and with what it stands on.
         pairs: corrected slowdowns of pairs.
         under_mps: devices with sets observed under MPS.
@@ -38,6 +40,7 @@ class State:
     told: Observed
     measured: MeasuredAlone
     told_table: ToldTable
+    solo: SoloErrors
     process: Process
     corrections: Corrections
     shifts: Shifts
@@ -55,7 +58,7 @@ class State:
         told: Observed,
         measured: MeasuredAlone,
         *,
-        shifts: Callable[[Process, Integers], Shifts],
+        shifts: Callable[[Process, SoloErrors, Integers, Integers], Shifts],
         pairs: PairSlowdowns,
     ) -> State:
         """The state after `observed`.
@@ -65,18 +68,23 @@ class State:
             known: numbers the members.
             process, told: of the state before, which save time and change nothing.
             measured: what was observed of jobs alone.
-            shifts: made from the process and the numbers of the rows in `observed` that it uses.
+            shifts: made from the process, the errors of solo step times, and the numbers of the rows in `observed`
+                that the one and the other use.
         """
         kept = observed.lowest(config.most_observed)
         told = measured.told_rows(observed, kept, known, predictor, told)
-        given = Process(config.parameters, evidence_of(told, kept, known, config), config.most_rows, process)
+        solo, jobs = of_solo_step_times(told, kept, known, config)
+        rows = kept[(told.partners[kept] >= 0).any(1)]
+        evidence = of_slowdowns(told, rows, known, config, solo)
+        given = Process(config.parameters, evidence, config.most_rows, process)
         return cls(
             told,
             measured,
             ToldTable(measured, getattr(predictor, "table_", None)),
+            solo,
             given,
-            Corrections(given),
-            shifts(given, kept[given.used]),
+            Corrections(given, solo),
+            shifts(given, solo, rows[given.used], jobs),
             pairs,
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
         )

@@ -3,15 +3,17 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from models.features import Floats
 from predictor.learning import pair_answers
 from predictor.learning.covariances import Evidence
-from predictor.learning.kernel import kernel_of_itself
 from predictor.learning.known_members import KnownMembers, NamedMembers
+from predictor.learning.leave_one_out import calibrated
 from predictor.learning.members import MemberScale
 from predictor.learning.pair_answers import Key, PairAnswers
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
-from predictor.learning.rows import Rows, variance
+from predictor.learning.rows import variance
+from predictor.learning.solo_errors import SoloErrors
 from tests.predictor.learning.test_process import MEMBERS, PAIRS, P, rows_of
 
 KEYS: list[Key] = [(0, 1, 2), (3, 4), (5, 1, 1), (6, 7), (2, 0, 1, 3), (4,)]
@@ -23,76 +25,103 @@ def known(solo_predicted: bool = False) -> KnownMembers:
     return members
 
 
-def told(solo: bool, most: int = 1024) -> Process:
-    """A process that has seen pairs, and each member alone where `solo`."""
+def told(most: int = 1024, target: Floats | None = None) -> Process:
+    """A process that has seen pairs."""
     rows = rows_of(PAIRS)
-    if solo:
-        alone = rows_of([(k, -1) for k in range(6)])
-        rows = rows.joined(Rows(alone.own, alone.partners, np.ones(6)))
-    target = np.random.default_rng(1).normal(0, 0.3, len(rows))
-    none = np.zeros(len(rows), dtype=bool)
-    noise = np.full(len(rows), 0.01)
-    return Process(P, Evidence(MEMBERS, rows, target, noise, none, np.arange(len(rows))), most)
+    if target is None:
+        target = np.random.default_rng(1).normal(0, 0.3, len(rows))
+    none, noise = np.zeros(len(rows), dtype=bool), np.full(len(rows), 0.01)
+    steep = np.linspace(1.0, 3.0, len(rows))
+    evidence = Evidence(MEMBERS, rows, target, noise, none, np.arange(len(rows)), steep=steep)
+    return Process(P, evidence, most)
 
 
-def answers_of(process: Process, members: KnownMembers) -> PairAnswers:
-    return PairAnswers(process, PriorVariance(P), members)
+def alone() -> SoloErrors:
+    """Three members were observed alone."""
+    return SoloErrors(P, MEMBERS.take(np.array([0, 2, 5])), np.array([0.2, -0.3, 0.1]), np.full(3, 0.02))
+
+
+def answers_of(process: Process, members: KnownMembers, solo: SoloErrors | None = None) -> PairAnswers:
+    return PairAnswers(process, solo or SoloErrors.nothing(P), PriorVariance(P), members)
 
 
 @pytest.mark.parametrize("most", [100, 8])
 def test_sets_are_put_together_from_pairs(most: int) -> None:
-    process, asked = told(solo=False, most=most), rows_of(KEYS)
+    process, asked = told(most), rows_of(KEYS)
     mean, spread = process.answer(MEMBERS, asked)
+    prior = variance(P, MEMBERS, asked)
     answers = answers_of(process, known()).beside(KEYS)
     np.testing.assert_allclose(answers.mean, mean, atol=1e-9)
-    np.testing.assert_allclose(answers.variance, spread, atol=1e-5)
-    np.testing.assert_allclose(answers.prior_variance, variance(P, MEMBERS, asked))
+    np.testing.assert_allclose(answers.prior_variance, prior)
+    expected = [
+        calibrated(after, before, process.variance_ratio) if before else 0.0
+        for after, before in zip(spread, prior, strict=True)
+    ]
+    np.testing.assert_allclose(answers.variance, expected, atol=1e-5)
     np.testing.assert_allclose(answers.added.sum(1), mean, atol=1e-3)
     assert answers.solo == [0.0] * len(KEYS)
     assert answers.solo_variance == answers.solo_prior_variance == answers.covariance == [0.0] * len(KEYS)
 
 
+def test_variances_are_corrected_as_far_as_observations_explain() -> None:
+    assert calibrated(0.5, 0.5, 0.3) == 0.5
+    assert calibrated(0.0, 0.5, 0.3) == 0.0
+    assert calibrated(0.1, 0.5, 0.5) == pytest.approx(0.1 * (1 - 0.8 * 0.5))
+    assert calibrated(0.1, 0.5, 2.0) == pytest.approx(0.1 * 1.8)
+    # The effect of a job that cannot be true is not explained by others.
+    assert calibrated(2.0, 0.5, 3.0) == 2.0
+
+
 @pytest.mark.parametrize("most", [100, 8])
 def test_a_predicted_solo_step_time_is_answered_beside_any_partners(most: int) -> None:
-    process = told(solo=True, most=most)
-    own = np.array([key[0] for key in KEYS])
-    alone = Rows(own, np.full((len(own), 1), -1), np.ones(len(own)))
-    mean, spread = process.answer(MEMBERS, alone)
-    answers = answers_of(process, known(solo_predicted=True)).beside(KEYS)
-    prior = kernel_of_itself(P).solo[0, 0]
+    process, solo = told(most), alone()
+    mean, spread, _ = solo.answer(MEMBERS.take(np.array([key[0] for key in KEYS])))
+    answers = answers_of(process, known(solo_predicted=True), solo).beside(KEYS)
     np.testing.assert_allclose(answers.solo, mean, atol=1e-9)
     np.testing.assert_allclose(answers.solo_variance, spread, rtol=1e-4)
-    assert answers.solo_prior_variance == [prior] * len(KEYS)
+    assert answers.solo_prior_variance == [solo.prior_variance] * len(KEYS)
     np.testing.assert_allclose(answers.added.sum(1), np.add(answers.mean, mean), atol=1e-3)
-    measured = answers_of(process, known()).beside(KEYS)
+    measured = answers_of(process, known(), solo).beside(KEYS)
     assert measured.mean == answers.mean
     assert measured.solo == [0.0] * len(KEYS)
 
 
 @pytest.mark.parametrize("most", [100, 8])
-def test_the_covariance_of_both_errors_is_that_of_the_joint_answer(most: int) -> None:
-    """Where step times were seen in sets of jobs whose solo step time was predicted."""
-    pairs = rows_of(PAIRS)
-    rows = Rows(pairs.own, pairs.partners, np.full(len(pairs), 2.0))
-    none, noise = np.zeros(len(rows), dtype=bool), np.full(len(rows), 0.01)
-    target = np.random.default_rng(1).normal(0, 0.3, len(rows))
-    process = Process(P, Evidence(MEMBERS, rows, target, noise, none, np.arange(len(rows))), most)
-    answers = answers_of(process, known(solo_predicted=True)).beside(KEYS)
-    for key, covariance in zip(KEYS, answers.covariance, strict=True):
-        width = max(len(key) - 1, 1)
-        beside = Rows(np.array([key[0]]), np.array([key[1:] or (-1,)]), np.zeros(1))
-        alone = Rows(np.array([key[0]]), np.full((1, width), -1), np.ones(1))
-        _, joint = process.joint(MEMBERS, beside.joined(alone))
-        assert covariance == pytest.approx(joint[0, 1], abs=1e-5)
+def test_slowdowns_absorb_an_error_of_the_solo_step_time(most: int) -> None:
+    """By as much as means move if all targets of the job do."""
+    process, solo = told(most), alone()
+    members = known(solo_predicted=True)
+    answers = answers_of(process, members, solo).beside(KEYS)
+    without = answers_of(process, known(), solo).beside(KEYS)
+    evidence = process.evidence
+    for k, key in enumerate(KEYS):
+        changed = evidence.target + np.where(evidence.rows.own == key[0], 0.01 * evidence.steep, 0.0)
+        moved, _ = told(most, changed).answer(MEMBERS, rows_of([key]), with_variance=False)
+        absorbed = (moved[0] - answers.mean[k]) / 0.01
+        assert answers.covariance[k] == pytest.approx(-absorbed * answers.solo_variance[k], abs=2e-3)
+        more = answers.variance[k] - without.variance[k]
+        assert more == pytest.approx(absorbed**2 * answers.solo_variance[k], abs=5e-3)
     assert min(answers.covariance) < -0.02
 
 
+def test_influences_are_added_up_where_a_row_tells_of_both() -> None:
+    process, solo = told(), alone()
+    used = len(process.used)
+    places = np.arange(used), np.array([3, used, used + 1])
+    members = known(solo_predicted=True)
+    apart = answers_of(process, members, solo).beside(KEYS).added
+    together = PairAnswers(process, solo, PriorVariance(P), members, places).beside(KEYS).added
+    assert together.shape[1] == used + 2
+    np.testing.assert_allclose(together[:, 3], apart[:, [3, used]].sum(1), atol=1e-5)
+    np.testing.assert_allclose(together[:, used:], apart[:, used + 1 :], atol=1e-6)
+
+
 def test_pairs_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
-    process = told(solo=True)
-    expected = answers_of(process, known(solo_predicted=True)).beside(KEYS)
+    process, solo = told(), alone()
+    expected = answers_of(process, known(solo_predicted=True), solo).beside(KEYS)
     monkeypatch.setattr(pair_answers, "_KEPT", 12)
     monkeypatch.setattr(pair_answers, "_FIRST", 2)
-    few = answers_of(process, known(solo_predicted=True))
+    few = answers_of(process, known(solo_predicted=True), solo)
     for _ in range(2):
         for k, key in enumerate(KEYS):
             one = few.beside([key])

@@ -147,8 +147,8 @@ def test_repeated_observations_are_approached_and_not_passed(predictor: Predicto
         posterior.observe([Observation(pair, 0, before * factor)] * count)
         after = float(posterior.predict_arrays([pair]).step_time_s[0, 0])
         off.append(abs(math.log(after / (before * factor))))
-    assert off[0] < 0.05
-    assert off[-1] < 0.003
+    assert off[0] < 0.06
+    assert off[-1] < 0.005
     assert all(later <= earlier + 0.003 for earlier, later in pairwise(off))
 
 

@@ -13,6 +13,7 @@ from predictor.learning.measured import partners_of
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows, covariance, variance
+from predictor.learning.solo_errors import SoloErrors
 
 P = KernelParameters()
 RNG = np.random.default_rng(0)
@@ -29,7 +30,7 @@ def rows_of(pairs: list[tuple[int, ...]]) -> Rows:
     partners = np.full((len(pairs), width), -1, dtype=np.int64)
     for row, pair in enumerate(pairs):
         partners[row, : len(pair) - 1] = pair[1:]
-    return Rows(np.array([p[0] for p in pairs]), partners, np.zeros(len(pairs)))
+    return Rows(np.array([p[0] for p in pairs]), partners)
 
 
 def told(rows: Rows, target: np.ndarray, bound: np.ndarray | None = None, most: int = 1024) -> Process:
@@ -93,10 +94,12 @@ def test_all_inducing_rows_are_the_exact_process_and_fewer_come_near() -> None:
 
 def test_a_table_of_corrections_is_the_mean_of_every_pair() -> None:
     process = told(rows_of([*PAIRS[:12], (0, 1, 2)]), RNG.normal(0, 0.3, 13))
-    table = Corrections(process).of_sets(MEMBERS, np.array(PAIRS))
+    table = Corrections(process, SoloErrors.nothing(P)).of_sets(MEMBERS, np.array(PAIRS))
     mean, _ = process.answer(MEMBERS, rows_of(PAIRS), with_variance=False)
     np.testing.assert_allclose(table[:, 0], mean, atol=1e-10)
-    three = Corrections(process).of_sets(MEMBERS, np.array([[0, 1, 2], [0, 1, -1], [3, -1, -1]]))
+    three = Corrections(process, SoloErrors.nothing(P)).of_sets(
+        MEMBERS, np.array([[0, 1, 2], [0, 1, -1], [3, -1, -1]])
+    )
     asked, _ = process.answer(MEMBERS, rows_of([(0, 1, 2), (0, 1), (3,)]), with_variance=False)
     np.testing.assert_allclose(three[:, 0], asked, atol=1e-10)
 
@@ -159,26 +162,24 @@ def test_a_process_made_from_an_earlier_one_says_the_same(most: int) -> None:
     """Rows are added, one is observed again, and one is first good and then cannot be true."""
     rng = np.random.default_rng(5)
     rows = rows_of([*PAIRS, (6, 7), (7, 6), (0, 1, 2)])
-    rows = Rows(rows.own, rows.partners, np.where(rows.own == 3, 1.5, 0.0))
     target = rng.normal(0, 0.3, len(rows))
     rank = rng.permutation(len(rows))
 
-    def given(count: int, solo: float, first: float, earlier: Process | None) -> Process:
+    def given(count: int, seen: float, first: float, earlier: Process | None) -> Process:
         values = target.copy()
         values[0] = first
         part = rows.take(np.arange(count))
-        part = Rows(part.own, part.partners, part.solo * solo)
         noise = np.full(count, 0.01)
-        noise[1] = 0.01 / solo
+        noise[1] = 0.01 / seen
         none = np.zeros(count, dtype=bool)
         return Process(P, Evidence(MEMBERS, part, values[:count], noise, none, rank[:count]), most, earlier)
 
     asked = rows_of([(4, 5), (0, 3), (7, 7), (1, 2, 3)])
     process: Process | None = None
-    for count, solo, first in ((12, 1.0, 0.1), (25, 1.0, 0.1), (26, 1.3, 0.1), (30, 1.3, 0.2), (33, 1.3, 40.0), (33, 1.3, 0.1)):  # fmt: skip
-        process = given(count, solo, first, process)
+    for count, seen, first in ((12, 1.0, 0.1), (25, 1.0, 0.1), (26, 1.3, 0.1), (30, 1.3, 0.2), (33, 1.3, 40.0), (33, 1.3, 0.1)):  # fmt: skip
+        process = given(count, seen, first, process)
         mean, spread = process.answer(MEMBERS, asked)
-        alone = given(count, solo, first, None)
+        alone = given(count, seen, first, None)
         expected = alone.answer(MEMBERS, asked)
         np.testing.assert_allclose(mean, expected[0], atol=1e-6)
         np.testing.assert_allclose(spread, expected[1], atol=1e-6)
@@ -186,7 +187,7 @@ def test_a_process_made_from_an_earlier_one_says_the_same(most: int) -> None:
 
 def test_of_two_rows_that_contradict_each_other_the_one_seen_more_often_is_believed() -> None:
     """Of one job beside two partners that are alike."""
-    rows = Rows(np.zeros(2, int), np.array([[4], [5]]), np.zeros(2))
+    rows = Rows(np.zeros(2, int), np.array([[4], [5]]))
     target, count = np.array([-1.5, 1.0]), np.array([1.0, 16.0])
     none = np.zeros(2, bool)
     process = Process(P, Evidence(MEMBERS, rows, target, P.noise / count, none, np.arange(2), count))

@@ -15,14 +15,12 @@ from models.features import Floats
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import Integers
 from predictor.examples.featurizer import Featurizer
-from predictor.learning.covariances import Evidence
 from predictor.learning.ends import LEVEL_90
-from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.kernel import KernelParameters, Members, solo_covariance
 from predictor.learning.known_members import Numbers
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
 from predictor.learning.probes import Expectation
-from predictor.learning.process import Process
-from predictor.learning.rows import Rows, covariance
+from predictor.learning.solo_errors import SoloErrors
 from profiling.errors import CotenantError, InputError
 from profiling.workload import Workload
 
@@ -119,14 +117,10 @@ class SoloPoints:
         return [np.array(group) for group in groups.values() if len(group) > 1]
 
 
-def _alone(numbers: Integers) -> Rows:
-    return Rows(numbers, np.full((len(numbers), 1), -1, dtype=np.int64), np.ones(len(numbers)))
-
-
 class SoloProcess:
-    """The process of `predictor.learning` over log(measured / expected) solo step times.
+    """The errors of solo step times of `predictor.learning`.
 
-    It is centred on the median of each device and campaign, because a few jobs wait for their data loader
+    They are centred on the median of each device and campaign, because a few jobs wait for their data loader
     many times longer than they compute.
 
     Args:
@@ -148,14 +142,11 @@ class SoloProcess:
         self.parameters = p = _fit(points.features, scale, members, train, self.target[train])
         self.members = replace(members, place=scale.place(points.features, p))
         noise = np.full(len(train), p.noise)
-        evidence = Evidence(
-            self.members, _alone(train), self.target[train], noise, np.zeros(len(train), bool), train
-        )
-        self.process = Process(p, evidence, most_rows=max(1, len(train)))
+        self.errors = SoloErrors(p, self.members.take(train), self.target[train], noise)
 
     def expectation(self, asked: Integers) -> Expectation:
         """Expectation of the errors of the points `asked` before any of them was observed."""
-        return Expectation(*self.process.joint(self.members, _alone(asked)))
+        return Expectation(*self.errors.joint(self.members.take(asked)))
 
 
 def _fit(
@@ -163,7 +154,7 @@ def _fit(
 ) -> KernelParameters:
     start = KernelParameters()
     begin = np.log([getattr(start, name) for name in _FITTED])
-    rows = _alone(train)
+    members, features = members.take(train), features[train]
 
     def parameters_at(values: Floats) -> KernelParameters:
         fitted = dict(zip(_FITTED, np.exp(values).tolist(), strict=True))
@@ -172,7 +163,7 @@ def _fit(
     def loss(values: Floats) -> float:
         p = parameters_at(values)
         placed = replace(members, place=scale.place(features, p))
-        gram = covariance(p, placed, rows, placed, rows)
+        gram = solo_covariance(p, placed, placed)
         gram[np.diag_indices_from(gram)] += p.noise + 1e-8
         try:
             factor = cholesky(gram, lower=True, check_finite=False)

@@ -1,0 +1,104 @@
+"""Errors of predicted solo step times, one per job and device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import cho_solve, cholesky, solve_triangular
+
+from models.features import Floats
+from predictor.learning.kernel import KernelParameters, Members, solo_covariance
+from predictor.types import Bools
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+
+# Standard deviations beyond which an observed error is nothing that jobs have in common, such as an input
+# pipeline, which no graph shows.
+_IMPLAUSIBLE = 3.0
+# Variance of an error that says nothing about other jobs.
+_SAYS_NOTHING = 1e6
+
+
+class SoloErrors:
+    """A Gaussian process over log(actual / predicted) solo step times.
+
+    An implausible error stands for its own job on its own device only, and only if it is confirmed.
+
+    Args:
+        parameters: kernel parameters.
+        members: W observed ones, distinct in device and job.
+        error: [W] observed.
+        noise: [W] variance of the observation.
+        confirmed: [W] whether more than one observation says so; by default, all are.
+
+    Attributes:
+        prior_variance: of any member.
+    """
+
+    def __init__(
+        self,
+        parameters: KernelParameters,
+        members: Members,
+        error: Floats,
+        noise: Floats,
+        confirmed: Bools | None = None,
+    ) -> None:
+        self.parameters, self.members, self.error, self.noise = parameters, members, error, noise
+        gram = solo_covariance(parameters, members, members)
+        self.prior_variance = parameters.solo_job + parameters.solo_like + parameters.solo_model
+        implausible = np.abs(error) > _IMPLAUSIBLE * np.sqrt(self.prior_variance + noise)
+        self._apart = np.flatnonzero(implausible & (True if confirmed is None else confirmed))
+        gram[np.diag_indices_from(gram)] += np.where(implausible, _SAYS_NOTHING, noise)
+        self._factor = cholesky(gram, lower=True, check_finite=False)
+        self.weight = cho_solve((self._factor, True), np.where(implausible, 0.0, error), check_finite=False)
+
+    @classmethod
+    def nothing(cls, parameters: KernelParameters) -> SoloErrors:
+        """Without observations."""
+        return cls(parameters, Members(np.zeros((0, 0))), np.zeros(0), np.zeros(0))
+
+    def __len__(self) -> int:
+        return len(self.error)
+
+    def mean(self, members: Members) -> Floats:
+        """[V] errors of members."""
+        if not len(self):
+            return np.zeros(len(members))
+        return self._mean(members, solo_covariance(self.parameters, members, self.members))
+
+    def _mean(self, members: Members, cross: Floats) -> Floats:
+        result = cross @ self.weight
+        here, observed = self._standing_apart(members)
+        result[here] = self.error[observed]
+        return np.asarray(result)
+
+    def answer(self, members: Members) -> tuple[Floats, Floats, Floats]:
+        """[V] errors of members, [V] their variances, and [V, W] what every observed member adds to an error."""
+        count = len(members)
+        if not len(self):
+            return np.zeros(count), np.full(count, self.prior_variance), np.zeros((count, 0))
+        cross = solo_covariance(self.parameters, members, self.members)
+        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        variance, added = np.maximum(self.prior_variance - (half**2).sum(0), 0.0), cross * self.weight
+        here, observed = self._standing_apart(members)
+        variance[here], added[here] = np.minimum(self.noise[observed], self.prior_variance), 0.0
+        added[here, observed] = self.error[observed]
+        return self._mean(members, cross), variance, added
+
+    def joint(self, members: Members) -> tuple[Floats, Floats]:
+        """[V] errors of members and [V, V] their covariance; all are taken to be new jobs."""
+        total = solo_covariance(self.parameters, members, members)
+        if not len(self):
+            return np.zeros(len(members)), total
+        cross = solo_covariance(self.parameters, members, self.members)
+        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        return cross @ self.weight, total - half.T @ half
+
+    def _standing_apart(self, members: Members) -> tuple[Integers, Integers]:
+        """Numbers of the members with an implausible error of their own, and its places among the observed."""
+        same = np.equal.outer(members.device, self.members.device[self._apart])
+        same &= np.equal.outer(members.job, self.members.job[self._apart])
+        here, place = np.nonzero(same)
+        return here, self._apart[place]

@@ -1,0 +1,61 @@
+"""Errors of predicted solo step times, one per job and device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor.learning.kernel import Members, solo_covariance
+from predictor.learning.solo_errors import SoloErrors
+from tests.predictor.learning.test_process import MEMBERS, P
+
+OBSERVED = MEMBERS.take(np.array([0, 3, 4]))
+ERROR, NOISE = np.array([0.3, -0.2, 0.1]), np.array([0.01, 0.02, 0.1])
+
+
+def test_mean_and_variance_are_the_textbook_s() -> None:
+    solo = SoloErrors(P, OBSERVED, ERROR, NOISE)
+    mean, variance, added = solo.answer(MEMBERS)
+    inverse = np.linalg.inv(solo_covariance(P, OBSERVED, OBSERVED) + np.diag(NOISE))
+    cross = solo_covariance(P, MEMBERS, OBSERVED)
+    np.testing.assert_allclose(mean, cross @ inverse @ ERROR)
+    np.testing.assert_allclose(
+        variance, solo.prior_variance - np.einsum("ij,jk,ik->i", cross, inverse, cross)
+    )
+    np.testing.assert_allclose(added.sum(1), mean)
+    np.testing.assert_allclose(solo.mean(MEMBERS), mean)
+    joint = solo.joint(MEMBERS)
+    np.testing.assert_allclose(joint[0], mean)
+    np.testing.assert_allclose(np.diag(joint[1]), variance)
+
+
+def test_nothing_observed_says_nothing() -> None:
+    solo = SoloErrors.nothing(P)
+    mean, variance, added = solo.answer(MEMBERS)
+    assert len(solo) == 0
+    assert not mean.any()
+    assert not solo.mean(MEMBERS).any()
+    assert added.shape == (len(MEMBERS), 0)
+    np.testing.assert_allclose(variance, np.diag(solo_covariance(P, MEMBERS, MEMBERS)))
+
+
+@pytest.mark.parametrize("confirmed", [True, False])
+def test_an_implausible_error_is_the_job_s_own_if_it_is_confirmed(confirmed: bool) -> None:
+    error = np.array([0.3, 5.0, 0.1])
+    solo = SoloErrors(P, OBSERVED, error, NOISE, np.array([True, confirmed, True]))
+    mean, variance, added = solo.answer(MEMBERS)
+    without = SoloErrors(P, *(OBSERVED.take(np.array([0, 2])), error[[0, 2]], NOISE[[0, 2]]))
+    others = np.array([k for k in range(len(MEMBERS)) if k != 3])
+    np.testing.assert_allclose(mean[others], without.mean(MEMBERS)[others], atol=1e-5)
+    if confirmed:
+        assert (mean[3], variance[3]) == (5.0, NOISE[1])
+        assert added[3].tolist() == [0.0, 5.0, 0.0]
+    else:
+        assert mean[3] == pytest.approx(without.mean(MEMBERS)[3], abs=1e-5)
+        assert variance[3] == pytest.approx(without.answer(MEMBERS)[1][3], abs=1e-5)
+
+
+def test_sharing_modes_make_no_difference_alone() -> None:
+    mps = Members(OBSERVED.place, OBSERVED.model, OBSERVED.job, OBSERVED.setting + 7, OBSERVED.device)
+    solo = SoloErrors(P, OBSERVED, np.array([0.3, 5.0, 0.1]), NOISE)
+    np.testing.assert_allclose(solo.mean(mps), solo.mean(OBSERVED))
