@@ -6,6 +6,9 @@ As on a cluster that runs these jobs: first nothing is known but their graphs, t
 thirds of the order: the error of a step time in the geometric mean, how many 90 % intervals of step times cover the
 measured one, and their median width as a factor (upper over lower end). `alone` is the predictor without observations
 on the same sets. Only campaigns that the model has not learned from.
+
+`held_out`: the same errors in sets that are never observed, after 25, 100 and 250 others were; also campaigns that the
+model has learned from (their sets, but not as graphs without solo measurements).
 """
 
 from __future__ import annotations
@@ -24,9 +27,14 @@ from benchmarks.record import record
 if TYPE_CHECKING:
     from models.features import Floats
     from predictor.predictor import Predictor
+    from predictor.types import Prediction
     from profiling.workload import ColocationSet
 
 CAMPAIGNS = ("lucid", "parvagpu")
+LEARNED = ("gavel-2019", "gavel-2020")
+COUNTS = (25, 100, 250)
+# Of a campaign's sets, at most this share is observed; of the rest, at most so many are predicted.
+_OBSERVED, _ASKED = 0.7, 200
 WAYS = ("alone", "observed")
 # Columns of what `streamed` returns.
 ERROR, COVERED, WIDTH = range(3)
@@ -53,18 +61,47 @@ def streamed(
     result: dict[str, list[list[list[float]]]] = {way: [] for way in WAYS}
     for asked, measured in sets:
         for way, answers in zip(WAYS, ways, strict=True):
-            steps = [member.step_time_s for member in answers.predict_many([asked])[0].members]
-            result[way].append(
-                [
-                    [
-                        abs(math.log(step.value / seen)),
-                        float(step.lower <= seen <= step.upper),
-                        math.log(step.upper / step.lower),
-                    ]
-                    for step, seen in zip(steps, measured, strict=True)
-                ]
-            )
+            result[way].append(compared(answers.predict_many([asked])[0], measured))
         posterior.observe(Observation(asked, i, float(seen)) for i, seen in enumerate(measured))
+    return result
+
+
+def compared(prediction: Prediction, measured: Floats) -> list[list[float]]:
+    """[members][ERROR, COVERED, WIDTH] of a set."""
+    steps = [member.step_time_s for member in prediction.members]
+    return [
+        [
+            abs(math.log(step.value / seen)),
+            float(step.lower <= seen <= step.upper),
+            math.log(step.upper / step.lower),
+        ]
+        for step, seen in zip(steps, measured, strict=True)
+    ]
+
+
+def held_out(
+    predictor: Predictor, sets: Sequence[tuple[ColocationSet, Floats]], seeds: int
+) -> dict[str, dict[str, list[float]]]:
+    """What is reported of sets never observed, by number of others that were."""
+    from predictor.examples.observations import Observation
+    from predictor.learning.posterior import Posterior
+
+    result = {}
+    for count in COUNTS:
+        rows = []
+        for seed in range(seeds):
+            order = np.random.default_rng(seed).permutation(len(sets))
+            border = int(_OBSERVED * len(sets))
+            posterior = Posterior(predictor)
+            posterior.observe(
+                Observation(sets[k][0], i, float(seen))
+                for k in order[:border][:count]
+                for i, seen in enumerate(sets[k][1])
+            )
+            asked = [sets[k] for k in order[border:][:_ASKED]]
+            predictions = posterior.predict_many([one for one, _ in asked])
+            rows += [compared(p, measured) for p, (_, measured) in zip(predictions, asked, strict=True)]
+        result[str(count)] = in_blocks({"observed": rows}, [slice(None)])["observed"]
     return result
 
 
@@ -119,7 +156,9 @@ def main() -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", type=Path, required=True, help="tables with Lucid's and ParvaGPU's sets")
+    parser.add_argument(
+        "--data", type=Path, required=True, help="tables with the sets of Lucid, ParvaGPU and Gavel"
+    )
     parser.add_argument("--sets", type=int, default=150, help="sets drawn from each campaign")
     parser.add_argument("--seeds", type=int, default=3, help="orders drawn")
     arguments = parser.parse_args()
@@ -141,6 +180,12 @@ def main() -> None:
             [slice(k * size, (k + 1) * size) for k in range(3)],
         )
         print(campaign, figures[campaign])
+    figures["held_out"] = {}
+    for campaign in CAMPAIGNS + LEARNED:
+        figures["held_out"][campaign] = held_out(
+            predictor, measured_sets(arguments.data, campaign), arguments.seeds
+        )
+        print(campaign, figures["held_out"][campaign])
     record("observed_sets", figures)
 
 

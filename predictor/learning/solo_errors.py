@@ -24,7 +24,9 @@ _SAYS_NOTHING = 1e6
 class SoloErrors:
     """A Gaussian process over log(actual / predicted) solo step times.
 
-    An implausible error stands for its own job on its own device only, and only if it is confirmed.
+    An implausible error says nothing about other architectures. If several jobs of its architecture are as
+    wrong on the device, it is what they have in common; otherwise it stands for its own job there, and only if it
+    is confirmed.
 
     Args:
         parameters: kernel parameters.
@@ -34,7 +36,7 @@ class SoloErrors:
         confirmed: [W] whether more than one observation says so; by default, all are.
 
     Attributes:
-        prior_variance: of any member.
+        prior_variance: of any member, unless its architecture turned out to be implausibly wrong.
     """
 
     def __init__(
@@ -46,13 +48,41 @@ class SoloErrors:
         confirmed: Bools | None = None,
     ) -> None:
         self.parameters, self.members, self.error, self.noise = parameters, members, error, noise
-        gram = solo_covariance(parameters, members, members)
         self.prior_variance = parameters.solo_job + parameters.solo_like + parameters.solo_model
         implausible = np.abs(error) > _IMPLAUSIBLE * np.sqrt(self.prior_variance + noise)
+        self._wrong = self._wrong_architectures(implausible)
+        for device, model, _ in self._wrong:
+            implausible &= (members.device != device) | (members.model != model)
         self._apart = np.flatnonzero(implausible & (True if confirmed is None else confirmed))
+        gram = self._covariance(members, members)
         gram[np.diag_indices_from(gram)] += np.where(implausible, _SAYS_NOTHING, noise)
         self._factor = cholesky(gram, lower=True, check_finite=False)
         self.weight = cho_solve((self._factor, True), np.where(implausible, 0.0, error), check_finite=False)
+
+    def _wrong_architectures(self, implausible: Bools) -> list[tuple[int, int, float]]:
+        """(device, model, variance) of architectures of which several jobs are implausibly wrong in one
+        direction."""
+        result, members = [], self.members
+        keys = np.stack([members.device, members.model, self.error > 0], 1)[implausible]
+        for (device, model, longer), count in zip(*np.unique(keys, axis=0, return_counts=True), strict=True):
+            if count > 1:
+                here = implausible & (members.device == device) & (members.model == model)
+                here &= (self.error > 0) == longer
+                result.append((int(device), int(model), float(np.median(self.error[here]) ** 2)))
+        return result
+
+    def _covariance(self, a: Members, b: Members) -> Floats:
+        total = solo_covariance(self.parameters, a, b)
+        for device, model, variance in self._wrong:
+            left, right = ((m.device == device) & (m.model == model) for m in (a, b))
+            total += variance * np.outer(left, right)
+        return total
+
+    def _prior_variance(self, members: Members) -> Floats:
+        total = np.full(len(members), self.prior_variance)
+        for device, model, variance in self._wrong:
+            total += variance * ((members.device == device) & (members.model == model))
+        return total
 
     @classmethod
     def nothing(cls, parameters: KernelParameters) -> SoloErrors:
@@ -66,7 +96,7 @@ class SoloErrors:
         """[V] errors of members."""
         if not len(self):
             return np.zeros(len(members))
-        return self._mean(members, solo_covariance(self.parameters, members, self.members))
+        return self._mean(members, self._covariance(members, self.members))
 
     def _mean(self, members: Members, cross: Floats) -> Floats:
         result = cross @ self.weight
@@ -79,9 +109,10 @@ class SoloErrors:
         count = len(members)
         if not len(self):
             return np.zeros(count), np.full(count, self.prior_variance), np.zeros((count, 0))
-        cross = solo_covariance(self.parameters, members, self.members)
+        cross = self._covariance(members, self.members)
         half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        variance, added = np.maximum(self.prior_variance - (half**2).sum(0), 0.0), cross * self.weight
+        variance = np.maximum(self._prior_variance(members) - (half**2).sum(0), 0.0)
+        added = cross * self.weight
         here, observed = self._standing_apart(members)
         variance[here], added[here] = np.minimum(self.noise[observed], self.prior_variance), 0.0
         added[here, observed] = self.error[observed]
@@ -89,10 +120,10 @@ class SoloErrors:
 
     def joint(self, members: Members) -> tuple[Floats, Floats]:
         """[V] errors of members and [V, V] their covariance; all are taken to be new jobs."""
-        total = solo_covariance(self.parameters, members, members)
+        total = self._covariance(members, members)
         if not len(self):
             return np.zeros(len(members)), total
-        cross = solo_covariance(self.parameters, members, self.members)
+        cross = self._covariance(members, self.members)
         half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
         return cross @ self.weight, total - half.T @ half
 

@@ -59,3 +59,24 @@ def test_sharing_modes_make_no_difference_alone() -> None:
     mps = Members(OBSERVED.place, OBSERVED.model, OBSERVED.job, OBSERVED.setting + 7, OBSERVED.device)
     solo = SoloErrors(P, OBSERVED, np.array([0.3, 5.0, 0.1]), NOISE)
     np.testing.assert_allclose(solo.mean(mps), solo.mean(OBSERVED))
+
+
+def test_jobs_of_one_architecture_that_are_as_wrong_tell_of_its_other_jobs() -> None:
+    """Six jobs of two architectures on one device; of the first, two wait for their input."""
+    place = np.random.default_rng(4).normal(size=(6, 3))
+    model, device = np.array([0, 0, 0, 1, 1, 1]), np.zeros(6, dtype=np.int64)
+    members = Members(place, model, np.arange(6), device)
+    seen = np.array([0, 1, 3])
+    error = np.array([2.4, 2.0, 0.1])
+    solo = SoloErrors(P, members.take(seen), error, np.full(3, 0.01), np.array([False, False, True]))
+    mean, variance, _ = solo.answer(members)
+    assert mean[:2] == pytest.approx(error[:2], abs=0.1)
+    assert 1.5 < mean[2] < 2.5
+    assert np.abs(mean[3:]).max() < 0.2
+    assert (variance[:2] < 0.02).all()
+    elsewhere = Members(place[2:3], model[2:3], np.array([2]), np.ones(1, dtype=np.int64))
+    assert abs(solo.mean(elsewhere)[0]) < 0.3, "on another device the input may come fast enough"
+    one = SoloErrors(P, members.take(seen[1:]), error[1:], np.full(2, 0.01))
+    assert abs(one.mean(members)[2]) < 0.1, "one job may be a mistake"
+    opposed = SoloErrors(P, members.take(seen), np.array([2.4, -2.0, 0.1]), np.full(3, 0.01))
+    assert abs(opposed.mean(members)[2]) < 0.1
