@@ -80,10 +80,12 @@ def of_slowdowns(
 ) -> Evidence:
     """Evidence of the process from the rows `kept`, all of jobs beside others, given solo step times."""
     p, own = config.parameters, seen.own[kept]
-    wrong = np.zeros(len(known.members))
+    wrong, apart = np.zeros(len(known.members)), np.zeros(len(known.members))
     if len(solo):
         used = np.unique(own[known.solo_predicted[own]])
-        wrong[used] = solo.mean(known.members.take(used))
+        members = known.members.take(used)
+        wrong[used] = solo.mean(members)
+        apart[used] = solo.standing_apart(members)
     slowdown = seen.log_step_s[kept] - seen.log_solo_s[kept] - wrong[own]
     count, steep = np.minimum(seen.count[kept], config.repeats), slope(slowdown, p.knee)
     grid = np.where(known.solo_predicted[own], _GRID * np.round(np.log(steep) / _GRID), np.log(steep))
@@ -91,7 +93,7 @@ def of_slowdowns(
         known.members,
         Rows(own, seen.partners[kept]),
         to_scale(slowdown, p.knee) - to_scale(seen.log_slowdown[kept], p.knee),
-        p.noise / count * np.exp(2.0 * grid),
+        (p.noise / count + apart[own] ** 2) * np.exp(2.0 * grid),
         np.zeros(len(kept), dtype=bool),
         seen.rank[kept],
         count,

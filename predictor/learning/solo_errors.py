@@ -127,6 +127,13 @@ class SoloErrors:
         half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
         return cross @ self.weight, total - half.T @ half
 
+    def standing_apart(self, members: Members) -> Floats:
+        """[V] implausible errors that members have for themselves; 0 for most."""
+        result = np.zeros(len(members))
+        here, observed = self._standing_apart(members)
+        result[here] = self.error[observed]
+        return result
+
     def _standing_apart(self, members: Members) -> tuple[Integers, Integers]:
         """Numbers of the members with an implausible error of their own, and its places among the observed."""
         same = np.equal.outer(members.device, self.members.device[self._apart])
