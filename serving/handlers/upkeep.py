@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from sqlalchemy import delete, func, select
-from sqlalchemy.orm import Session
+import time
+from typing import Any, cast
+
+from sqlalchemy import CursorResult, delete, select
 
 from serving.handlers.idempotency import forget_old
 from serving.handlers.placements import expire
 from serving.service import Service
+from serving.store.observations import oldest_at
 from serving.store.tables import AuditRow, ModelEventRow, ObservationRow, PlacementRow
 
 _AT_ONCE = 5_000  # rows deleted per transaction, so that nobody waits long
 # How long observations may be overdue. Every process learns the rest anew after a deletion, so they are rare.
 _OVERDUE_S, _OVERDUE_RATIO = 3600.0, 0.01
+# Then all that are overdue go, for at most this long: far less than a thread of the store may take.
+_DELETING_S = 5.0
 
 
 def upkeep(service: Service) -> int:
@@ -31,15 +36,20 @@ def upkeep(service: Service) -> int:
         for table in (ModelEventRow, AuditRow):
             old = select(table.id).where(table.at < before).limit(_AT_ONCE)
             session.execute(delete(table).where(table.id.in_(old)))
-        _delete_observations(session, before, service.config.retention_s)
-        return expire(session, now)
+        expired = expire(session, now)
+    _delete_observations(service, before)
+    return expired
 
 
-def _delete_observations(session: Session, before: float, retention_s: float) -> None:
+def _delete_observations(service: Service, before: float) -> None:
     """Delete observations made `before`, the oldest first: by those the processes notice it."""
-    row = ObservationRow
-    oldest = session.scalar(select(func.min(row.observed_at)))
-    if oldest is None or oldest > before - min(_OVERDUE_S, _OVERDUE_RATIO * retention_s):
+    row, overdue_s = ObservationRow, min(_OVERDUE_S, _OVERDUE_RATIO * service.config.retention_s)
+    if oldest_at(service.store) > before - overdue_s:
         return
     old = select(row.id).where(row.observed_at < before).order_by(row.observed_at, row.id).limit(_AT_ONCE)
-    session.execute(delete(row).where(row.id.in_(old)))
+    until = time.monotonic() + _DELETING_S
+    while time.monotonic() < until:
+        with service.store.write() as session:
+            deleted = cast(CursorResult[Any], session.execute(delete(row).where(row.id.in_(old))))
+            if deleted.rowcount < _AT_ONCE:
+                return

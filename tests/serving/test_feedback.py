@@ -118,6 +118,20 @@ def test_observations_are_deleted_together(client: TestClient) -> None:
         assert len(client.get("/v1/observations").json()["items"]) == left
 
 
+def test_all_observations_that_are_overdue_are_deleted(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are; each transaction stays short."""
+    monkeypatch.setattr("serving.handlers.upkeep._AT_ONCE", 4)
+    service = client.app.state.service  # type: ignore[attr-defined]
+    limit = time.time() - service.config.retention_s
+    with service.store.write() as session:
+        session.add_all(row(1000 + k, observed_at=limit - 7100 + 600 * k) for k in range(15))
+    upkeep(service)
+    kept = [item["id"] for item in client.get("/v1/observations").json()["items"]]
+    assert kept == [1014, 1013, 1012], "the first twelve are overdue"
+
+
 def row(number: int, version: str = "table-1", observed_at: float = 1.0) -> ObservationRow:
     return ObservationRow(
         id=number, device="v100", sharing="time-slice", jobs=[SLOW], member=0, step_time_s=0.2, predicted_step_time_s=0.1,
