@@ -70,7 +70,8 @@ class _Learned:
         trained_on: sets that the model was trained on.
         seen: numbers of the last rows read.
         oldest_at: when the oldest row read was observed.
-        absent: registered workloads of rows read that are no longer registered; these rows were passed over.
+        absent: registered workloads of rows read that are no longer registered, or damaged; these rows were passed
+            over.
         generation: `Feedback.relearn` before reading.
     """
 
@@ -104,7 +105,7 @@ class Feedback:
 
     Args:
         make_placer: builds the placer from the predictor with its corrections.
-        load_graphs: loads the graphs of registered workloads, and returns those that are not registered.
+        load_graphs: loads the graphs of registered workloads, and returns those that are not registered or are damaged.
     """
 
     def __init__(
@@ -204,10 +205,10 @@ class Feedback:
         return replace(known, posterior=posterior, seen=seen, oldest_at=oldest, absent=known.absent | absent)
 
     def _predictable(self, observations: list[Observation]) -> tuple[list[Observation], set[str]]:
-        """Those whose registered workloads are still registered, now loaded, and the workloads that are not."""
+        """Those whose registered workloads can be read, now loaded, and the workloads that cannot."""
         models = {w.model for o in observations for w in o.colocation_set.workloads}
         absent = self.load_graphs({model for model in models if model.startswith(REGISTERED)})
         kept = [o for o in observations if absent.isdisjoint(w.model for w in o.colocation_set.workloads)]
         if absent:
-            log.warning("observations of deleted workloads ignored", count=len(observations) - len(kept))
+            log.warning("observations of unknown workloads ignored", count=len(observations) - len(kept))
         return kept, absent

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from profiling.errors import CotenantError, InputError, UnavailableError
+from profiling.errors import CotenantError, InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
 from scheduling.core.snapshot import ClusterSnapshot
@@ -98,6 +98,7 @@ class Service:
         self.cluster = ClusterReader(self.store)
         self.graphs: dict[str, ComputationGraph] = {}  # registered graphs loaded in this process
         self.graph_changes = 0
+        self.damaged_graphs: dict[str, UnknownNameError] = {}  # registered, but cannot be read
         # Last results of handlers.jobs.without_unknown and without_unpredictable.
         self.pruned: tuple[ClusterSnapshot, ClusterSnapshot, int] | None = None
         self.predictable: tuple[ClusterSnapshot, ClusterSnapshot, int] | None = None
@@ -253,19 +254,26 @@ class Service:
         """Load the stored graphs of registered workloads into this process, where they are missing.
 
         Returns:
-            the models that are not registered.
+            the models that are not registered, or whose graphs are in `damaged_graphs`.
         """
         missing = models - self.graphs.keys()
         if missing:
-            for graph in read_graphs(
-                self.store, {name.removeprefix(REGISTERED) for name in missing}
-            ).values():
-                self.make_known(graph)
+            found = read_graphs(self.store, {name.removeprefix(REGISTERED) for name in missing})
+            for name in missing:
+                graph = found.get(name.removeprefix(REGISTERED))
+                if isinstance(graph, ComputationGraph):
+                    self.make_known(name, graph)
+                elif graph is None:
+                    self.damaged_graphs.pop(name, None)
+                elif name not in self.damaged_graphs:
+                    self.damaged_graphs[name] = graph
+                    log.warning("stored graph ignored", workload=name, error=graph.message)
         return missing - self.graphs.keys()
 
-    def make_known(self, graph: ComputationGraph) -> None:
-        """Register a stored graph in this process."""
-        self.graphs[REGISTERED + graph.content_hash] = graph
+    def make_known(self, model: str, graph: ComputationGraph) -> None:
+        """Register a stored graph in this process under the name that it is stored by."""
+        self.graphs[model] = graph
+        self.damaged_graphs.pop(model, None)
         self.graph_changes += 1
 
     def _model_event(self, version: str, event: str, detail: str) -> None:

@@ -188,9 +188,16 @@ async def predict_each(
 
 
 def load_graphs(service: Service, hashes: set[str]) -> None:
-    """Load stored graphs into this process. Raises `UnknownNameError` for one that is not registered."""
+    """Load stored graphs into this process.
+
+    Raises:
+        UnknownNameError: one is not registered, or damaged.
+    """
     absent = service.load_graphs({REGISTERED + key for key in hashes})
     if absent:
+        damaged = service.damaged_graphs.get(min(absent))
+        if damaged is not None:
+            raise damaged.at(min(absent))
         raise UnknownNameError(
             "graph is not registered",
             expected="graph:HASH of /v1/workloads",
@@ -212,6 +219,7 @@ def forget_deleted(service: Service) -> None:
 def forget(service: Service, key: str) -> None:
     """Forget a stored graph in this process."""
     service.graphs.pop(REGISTERED + key, None)
+    service.damaged_graphs.pop(REGISTERED + key, None)
     service.graph_changes += 1
     service.answers.clear()
     service.feedback.relearn()

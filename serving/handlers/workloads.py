@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import json
 import time
-import zlib
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from sqlalchemy import select
 
@@ -15,6 +13,7 @@ from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
 from serving.handlers.jobs import forget, zoo
 from serving.service import Service
+from serving.store.graphs import packed, unpacked
 from serving.store.tables import TenantRow, WorkloadRow
 
 
@@ -78,26 +77,28 @@ async def register_graph(
 
 
 def keep(service: Service, graph: ComputationGraph, name: str, kind: str) -> tuple[dict[str, Any], bool]:
-    """Store `graph`; the same content is stored once. Returns the entry and whether it is new."""
-    key = graph.content_hash
+    """Store `graph`; the same content is stored once. Returns the entry and whether it is new.
+
+    A damaged graph is replaced.
+    """
+    key, stored = graph.content_hash, packed(graph)
     with service.store.write() as session:
         row = session.get(WorkloadRow, key)
         new = row is None
         if row is None:
-            packed = zlib.compress(
-                json.dumps(graph.to_dict(), separators=(",", ":"), allow_nan=False).encode(), 6
-            )
             row = WorkloadRow(
                 hash=key,
                 name=name[:200],
                 kind=kind,
                 summary=graph.summary(),
-                graph=packed,
+                graph=stored,
                 created_at=time.time(),
             )
             session.add(row)
+        elif row.graph != stored:
+            row.graph = stored
         entry = entry_of(row)
-    service.make_known(graph)
+    service.make_known(REGISTERED + key, graph)
     return entry, new
 
 
@@ -129,9 +130,9 @@ def get_workload(service: Service, key: str) -> dict[str, Any]:
 
 
 def get_graph(service: Service, key: str) -> dict[str, Any]:
-    """The stored graph. Raises `UnknownNameError`."""
+    """The stored graph. Raises `UnknownNameError`, also if it is damaged."""
     with service.store.read() as session:
-        return json.loads(zlib.decompress(_row(session, key).graph))
+        return cast(dict[str, Any], unpacked(_row(session, key).graph))
 
 
 def delete_workload(service: Service, key: str) -> None:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import time
+import zlib
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
+from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
 from datasets.tables import read_table
@@ -20,9 +23,10 @@ from serving.handlers.upkeep import upkeep
 from serving.model_life import Serving
 from serving.store import Store
 from serving.store.observations import read_stored
-from serving.store.tables import ObservationRow
+from serving.store.tables import ObservationRow, WorkloadRow
 from tests.serving.cli.checkpoint import run
 from tests.serving.conftest import Start
+from tests.serving.problems import problem
 from tests.serving.table import TablePredictor, TableSource
 from tests.waiting import until
 
@@ -290,3 +294,33 @@ def test_observations_of_registered_workloads_are_learned_wherever_the_workload_
     assert other.post("/v1/workloads", json=workload).status_code == 201
     for client in (first, other, restarted, start()):
         until(lambda client=client: learned(client) == 10, "the process learns again")
+
+
+def test_a_damaged_graph_hides_only_its_own_observations(
+    start: Start, source: TableSource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Registering the workload again repairs it."""
+    monkeypatch.setattr(source, "load", lambda tag, graphs: GraphReader(graphs), raising=False)
+    first = start()
+    workload = {"workload": "lstm-wikitext2", "batch_size": 20}
+    entry = first.post("/v1/workloads", json=workload).json()
+    damaged = {"device": "v100", "jobs": [entry["workload"]]}
+    observe(first, of=damaged)
+    observe(first)
+    store = first.app.state.service.store  # type: ignore[attr-defined]
+    with store.read() as session:
+        whole = session.get(WorkloadRow, entry["hash"]).graph
+    for graph in (b"{}", whole[:-9], zlib.compress(b'{"format": 1}')):
+        with store.write() as session:
+            session.execute(update(WorkloadRow).values(graph=graph))
+        with capture_logs() as logs:
+            client = start()
+        assert len(client.app.state.service.belief().posterior) == 10  # type: ignore[attr-defined]
+        assert [line["event"] for line in logs].count("stored graph ignored") == 1
+        detail = problem(client.post("/v1/predict", json=damaged), 404)["detail"]
+        assert "the stored graph is damaged" in detail
+        assert "register the workload again" in detail
+        assert client.get(f"/v1/workloads/{entry['hash']}/graph").status_code in (200, 404)
+    assert client.post("/v1/workloads", json=workload).status_code == 200
+    for each in (client, start()):
+        until(lambda each=each: len(each.app.state.service.belief().posterior) == 20, "all count")
