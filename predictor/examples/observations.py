@@ -18,6 +18,7 @@ import numpy as np
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
 from profiling.files import only_writer, read_json, write_json
+from profiling.spelling import in_short
 from profiling.workload import (
     LEAST_MEMORY_BYTES,
     ColocationSet,
@@ -25,7 +26,6 @@ from profiling.workload import (
     Workload,
     check_step_time,
 )
-from profiling.zoo.listing import in_short
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -14,8 +14,8 @@ from models.features import Floats
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
 from profiling.errors import CotenantError
+from profiling.spelling import in_short
 from profiling.workload import Workload
-from profiling.zoo.listing import in_short
 
 if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer

@@ -16,8 +16,8 @@ from predictor.examples.observations import Observation
 from predictor.learning.alone import NAMES, NO_NOTES, Alone, Notes, Told
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed, set_of
+from profiling.spelling import in_short
 from profiling.workload import ColocationSet, SoloProfile, Workload
-from profiling.zoo.listing import in_short
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers

@@ -12,8 +12,8 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
+from profiling.spelling import in_short
 from profiling.workload import ColocationSet, Workload
-from profiling.zoo.listing import in_short
 
 # A member beside others: device, sharing mode, workload, its partners in canonical order.
 ObservedKey = tuple[str, str, Workload, tuple[Workload, ...]]

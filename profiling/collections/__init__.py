@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 from profiling.capture.derive import with_accumulation, with_optimizer
 from profiling.capture.options import options_of
@@ -23,10 +24,13 @@ __all__ = [
     "collected_graph",
     "collected_names",
     "collection_of",
+    "default_job",
     "get_network",
     "is_collected",
     "sizes_of",
 ]
+
+_OPTIMIZER = "sgd"
 
 
 def collected_names(collection: str) -> list[str]:
@@ -45,6 +49,19 @@ def sizes_of(model: str) -> tuple[int, ...]:
     entry = get_network(model)
     stored = store_of(collection_of(model)).sizes[entry.alias_of or entry.name]
     return (entry.default_size, *(size for size in stored if size != entry.default_size))
+
+
+def default_job(model: str) -> Workload:
+    """The job of a network under its own name (not an alias), with every default written out.
+
+    Raises:
+        UnknownNameError: no such network.
+    """
+    entry, collection = get_network(model), collection_of(model)
+    kind = COLLECTIONS[collection]
+    size: dict[str, Any] = {kind.size_option: entry.default_size} if kind.size_option else {}
+    name = f"{collection}/{entry.alias_of or entry.name}"
+    return Workload(name, kind.batch_size, optimizer=_OPTIMIZER, **size)
 
 
 def collected_graph(workload: Workload) -> ComputationGraph:
@@ -84,7 +101,7 @@ def collected_graph(workload: Workload) -> ComputationGraph:
         size,
         workload.batch_size or COLLECTIONS[collection].batch_size,
         workload.precision,
-        workload.optimizer or "sgd",
+        workload.optimizer or _OPTIMIZER,
         workload.gradient_accumulation,
     )
 

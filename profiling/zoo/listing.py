@@ -13,13 +13,12 @@ from typing import Any
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import read_json
 from profiling.names import near_names
-from profiling.workload import REGISTERED, Workload
+from profiling.workload import Workload
 from profiling.zoo.aliases import ALIASES
 from profiling.zoo.entry import ZooEntry, ZooModel
 
 LISTING = Path(__file__).with_name("listing.json")
 _FIELDS = tuple(f.name for f in fields(ZooModel))
-_DEFAULTS = ("batch_size", "sequence_length", "optimizer")
 
 
 @lru_cache(maxsize=1)
@@ -86,18 +85,3 @@ def resolve(workload: Workload) -> Workload:
         sequence_length=workload.sequence_length or model.sequence_length,
         optimizer=workload.optimizer or model.optimizer,
     )
-
-
-@lru_cache(maxsize=50_000)
-def in_short(workload: Workload) -> Workload:
-    """The job without the options that are its model's defaults, under the model's own name: the same for every
-    spelling of a job. A registered graph has one batch size, so that goes without saying."""
-    if workload.model.startswith(REGISTERED):
-        return replace(workload, batch_size=None)
-    try:
-        full = resolve(workload)
-    except InputError:
-        return workload
-    model = get_model(full.model)
-    own: dict[str, Any] = {name: None for name in _DEFAULTS if getattr(full, name) == getattr(model, name)}
-    return replace(full, **own)

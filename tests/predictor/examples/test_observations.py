@@ -185,8 +185,15 @@ def test_sets_that_earlier_versions_learned_as_they_were_spelled_are_known() -> 
     }
 
 
-def test_a_step_time_alone_counts_however_the_job_is_written() -> None:
-    plain, full = map(Workload.parse, ("resnet18-cifar", "resnet18-cifar:batch_size=128,optimizer=momentum"))
+@pytest.mark.parametrize(
+    ("name", "defaults"),
+    [
+        ("resnet18-cifar", "batch_size=128,optimizer=momentum"),
+        ("torchvision/resnet50", "batch_size=32,image_size=224,optimizer=sgd"),
+    ],
+)
+def test_a_step_time_alone_counts_however_the_job_is_written(name: str, defaults: str) -> None:
+    plain, full = map(Workload.parse, (name, f"{name}:{defaults}"))
     alone = Observation(ColocationSet("v100", (plain,)), 0, 0.02)
     together, _ = training_tables([alone, Observation(ColocationSet("v100", (full, full)), 0, 0.04)])
     assert together.solo_step_time_s.tolist() == [0.02, 0.02]

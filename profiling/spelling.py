@@ -1,0 +1,37 @@
+"""`in_short`: one spelling of a job."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from functools import lru_cache
+from typing import Any
+
+from profiling.collections import collection_of, default_job
+from profiling.errors import InputError
+from profiling.workload import REGISTERED, Workload
+from profiling.zoo import resolve
+
+_DEFAULTS = ("batch_size", "sequence_length", "image_size", "optimizer")
+
+
+@lru_cache(maxsize=50_000)
+def in_short(workload: Workload) -> Workload:
+    """The job without the options that are its model's defaults, under the model's own name: the same for every
+    spelling of a job. A registered graph has one batch size, so that goes without saying."""
+    if workload.model.startswith(REGISTERED):
+        return replace(workload, batch_size=None)
+    try:
+        if collection_of(workload.model):
+            default = default_job(workload.model)
+            return _without(replace(workload, model=default.model), default)
+        full = resolve(workload)
+        return _without(full, resolve(Workload(full.model)))
+    except InputError:
+        return workload
+
+
+def _without(workload: Workload, default: Workload) -> Workload:
+    given: dict[str, Any] = {
+        name: None for name in _DEFAULTS if getattr(workload, name) == getattr(default, name)
+    }
+    return replace(workload, **given)
