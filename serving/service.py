@@ -12,7 +12,8 @@ from typing import Any, TypeVar
 
 import structlog
 
-from profiling.errors import CotenantError, InputError, UnavailableError, UnknownNameError
+from profiling.capture.options import check_options
+from profiling.errors import CotenantError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
 from scheduling.core.snapshot import ClusterSnapshot
@@ -236,18 +237,12 @@ class Service:
         """The graph of a job: registered, or captured from a zoo model.
 
         Raises:
-            InputError: a registered graph was captured for another batch size.
+            InputError: a registered graph was captured with other options.
         """
         graph = self.graphs.get(workload.model)
         if graph is None:
             return self.captures.graph(workload)
-        if workload.batch_size not in (None, graph.batch_size):
-            raise InputError(
-                f"{workload.model} was captured for another batch size",
-                expected=f"batch_size={graph.batch_size}, or no batch_size",
-                got=workload.batch_size,
-                hint="register the model again with that batch size",
-            )
+        check_options(workload, graph)
         return graph
 
     def load_graphs(self, models: set[str]) -> set[str]:

@@ -10,6 +10,7 @@ from typing import Any
 from profiling.capture import cache
 from profiling.capture.derive import with_optimizer
 from profiling.capture.naming import named_workload, registered_name
+from profiling.capture.options import check_options
 from profiling.capture.precision import with_precision
 from profiling.capture.source import graph_for
 from profiling.graph import ComputationGraph
@@ -55,5 +56,6 @@ def _of_graph(workload: Workload, graph: ComputationGraph, given: frozenset[str]
         graph = with_precision(graph, workload.precision)
     if "optimizer" in given and workload.optimizer:
         graph = with_optimizer(graph, workload.optimizer)
-    batch_size = workload.batch_size or graph.batch_size
-    return replace(workload, **{**captured, "model": cache.register_graph(graph), "batch_size": batch_size})
+    job = replace(workload, **{**captured, "model": cache.register_graph(graph)})
+    check_options(job, graph)
+    return replace(job, batch_size=graph.batch_size)

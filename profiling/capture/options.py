@@ -1,8 +1,23 @@
-"""Options of a workload as stored in its graph."""
+"""Options of a workload as stored in its graph, and which of them a job of that graph may state."""
 
 from __future__ import annotations
 
-from profiling.workload import Workload
+from dataclasses import fields
+
+from profiling.errors import InputError
+from profiling.graph import ComputationGraph
+from profiling.workload import JOB_OPTIONS, Workload
+
+_UNSTATED = {f.name: f.default for f in fields(Workload)}
+# Another precision changes a graph too, but a job's default cannot be told from one that is stated.
+_FIXED = (
+    "batch_size",
+    "sequence_length",
+    "image_size",
+    "optimizer",
+    "gradient_accumulation",
+    "activation_checkpointing",
+)
 
 
 def options_of(workload: Workload) -> dict[str, object]:
@@ -18,3 +33,26 @@ def options_of(workload: Workload) -> dict[str, object]:
         if getattr(workload, name) is not None:
             options[name] = getattr(workload, name)
     return options
+
+
+def check_options(workload: Workload, graph: ComputationGraph) -> None:
+    """Check that a job of a captured graph states no other option than its graph was captured with.
+
+    Raises:
+        InputError: it does, which would have no effect.
+    """
+    for name in _FIXED:
+        stated, own = getattr(workload, name), graph.options.get(name, _UNSTATED[name])
+        own = graph.batch_size if name == "batch_size" else own
+        own = own or "sgd" if name == "optimizer" else own
+        # Graphs of ONNX files do not tell their sequence length, which was bound when they were read.
+        unknown = name == "sequence_length" and graph.source == "onnx"
+        if stated in (own, _UNSTATED[name]) or unknown:
+            continue
+        raise InputError(
+            f"{workload.model[:18]} was captured with another {name}",
+            expected=f"no {name}" if own is None else f"{name}={own}, or no {name}",
+            got=stated,
+            hint=f"capture the model again with that {name}; jobs of its graph take "
+            + ", ".join(sorted(JOB_OPTIONS - set(_FIXED))),
+        )

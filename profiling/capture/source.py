@@ -8,9 +8,8 @@ from pathlib import Path
 
 from profiling.capture import cache
 from profiling.capture.fold import fold_repeats
-from profiling.capture.options import options_of
+from profiling.capture.options import check_options, options_of
 from profiling.collections import collected_graph, collection_of
-from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
 from profiling.zoo import resolve
@@ -39,7 +38,9 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     """
     name = workload.model
     if name.startswith(REGISTERED):
-        return _registered(name, workload.batch_size)
+        graph = _registered(name)
+        check_options(workload, graph)
+        return graph
     if collection_of(name):
         return collected_graph(workload)
     if local and name.endswith(".onnx"):
@@ -59,13 +60,8 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
 
 
 @lru_cache(maxsize=256)
-def _registered(name: str, batch_size: int | None) -> ComputationGraph:
-    graph = cache.registered(name)
-    if batch_size not in (None, graph.batch_size):
-        raise InputError(
-            f"{name[:18]} was captured for another batch size", expected=str(graph.batch_size), got=batch_size
-        )
-    return graph
+def _registered(name: str) -> ComputationGraph:
+    return cache.registered(name)
 
 
 @lru_cache(maxsize=256)

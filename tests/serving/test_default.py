@@ -66,8 +66,11 @@ def test_registered_graph(client: TestClient) -> None:
     sets = [{"device": "v100", "jobs": [job]} for job in (entry["workload"], "vgg11-cifar:batch_size=32")]
     first, other = client.post("/v1/predict/batch", json={"sets": sets}).json()["predictions"]
     assert first["members"][0]["solo_step_time_s"] == other["members"][0]["solo_step_time_s"]
-    wrong = {"device": "v100", "jobs": [{"workload": entry["workload"], "batch_size": 64}]}
-    assert "another batch size" in client.post("/v1/predict", json=wrong).json()["detail"]
+    for option in ("batch_size", "sequence_length"):
+        wrong = {"device": "v100", "jobs": [{"workload": entry["workload"], option: 64}]}
+        answer = client.post("/v1/predict", json=wrong)
+        assert answer.status_code == 422
+        assert f"captured with another {option}" in answer.json()["detail"]
 
 
 def test_layer_throughput(client: TestClient) -> None:

@@ -41,8 +41,14 @@ def test_options_of_the_capture_hold_unless_the_spec_gives_others(here: Path) ->
         assert graph_for(other).options["precision"] == precision
     plain = graph_for(local_workload("own.json:optimizer=sgd"))
     assert plain.optimizer_state_bytes < graph.optimizer_state_bytes
-    with pytest.raises(InputError, match="another batch size"):
-        graph_for(local_workload("own.json:batch_size=4"))
+    for option in (
+        "batch_size=4",
+        "gradient_accumulation=4",
+        "activation_checkpointing=true",
+        "image_size=64",
+    ):
+        with pytest.raises(InputError, match=f"another {option.partition('=')[0]}"):
+            local_workload(f"own.json:{option}")
 
 
 def test_hash_and_factory_name_the_same_graph(here: Path) -> None:

@@ -90,8 +90,34 @@ def test_registered_graphs_are_found_by_their_hash() -> None:
     name = register_graph(graph)
     assert name == f"graph:{graph.content_hash}"
     assert graph_for(Workload(name)).content_hash == graph.content_hash
-    with pytest.raises(InputError, match="another batch size"):
-        graph_for(Workload(name, batch_size=7))
+
+
+@pytest.mark.parametrize(
+    ("option", "expected"),
+    [
+        ("batch_size=7", "batch_size=256, or no batch_size"),
+        ("sequence_length=128", "no sequence_length"),
+        ("image_size=64", "no image_size"),
+        ("optimizer=sgd", "optimizer=adam, or no optimizer"),
+        ("gradient_accumulation=2", "gradient_accumulation=1, or"),
+        ("activation_checkpointing=true", "activation_checkpointing=False, or"),
+    ],
+)
+def test_options_of_a_registered_graph_are_those_of_its_capture(option: str, expected: str) -> None:
+    name = register_graph(capture_zoo(Workload("ppo-lunarlander", batch_size=256)))
+    asked = Workload.parse(f"{name}:{option}")
+    with pytest.raises(InputError, match=f"another {option.partition('=')[0]}: expected {expected}") as told:
+        graph_for(asked)
+    assert "take compiler, data_on_device, framework, frozen_prefix" in told.value.message
+    same = "batch_size=256,optimizer=adam,gradient_accumulation=1,activation_checkpointing=false"
+    assert graph_for(Workload.parse(f"{name}:{same},precision=amp,frozen_prefix=1")).batch_size == 256
+
+
+def test_the_sequence_length_of_a_registered_graph() -> None:
+    name = register_graph(capture_zoo(Workload("bert-base-squad", batch_size=1, sequence_length=64)))
+    assert graph_for(Workload(name, sequence_length=64)).batch_size == 1
+    with pytest.raises(InputError, match="expected sequence_length=64, or no sequence_length, got 128"):
+        graph_for(Workload(name, sequence_length=128))
 
 
 FACTORY = """
