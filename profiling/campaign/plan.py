@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from profiling.errors import InputError
 from profiling.files import read_json, write_json
-from profiling.measure.request import DEVICES, RunRequest
+from profiling.measure.request import DEVICES, NotMeasurableError, RunRequest
 from profiling.measure.settings import MeasureSettings
 
 PLAN_FORMAT, PLAN_VERSION = "cotenant-plan", 1
@@ -95,7 +96,7 @@ class CampaignPlan:
 
     @classmethod
     def load(cls, path: Path | str) -> CampaignPlan:
-        """Read `plan.json`.
+        """Read `plan.json`. Runs that this version does not measure, and earlier ones planned, are left out with a warning.
 
         Raises:
             InputError: not a plan, or it has an invalid run.
@@ -112,12 +113,21 @@ class CampaignPlan:
                 "plan has an unsupported version", expected=str(PLAN_VERSION), got=body.get("version")
             )
         try:
-            runs = tuple(
-                PlannedRun(RunRequest.from_mapping(r), float(r["expected_s"]), str(r.get("reason", "")))
-                for r in body["runs"]
-            )
+            runs, left_out = list[PlannedRun](), list[NotMeasurableError]()
+            for r in body["runs"]:
+                try:
+                    request = RunRequest.from_mapping(r)
+                except NotMeasurableError as error:
+                    left_out.append(error)
+                    continue
+                runs.append(PlannedRun(request, float(r["expected_s"]), str(r.get("reason", ""))))
+            if left_out:
+                warnings.warn(
+                    f"{path}: {len(left_out)} of {len(body['runs'])} runs were left out, the first: {left_out[0]}",
+                    stacklevel=2,
+                )
             settings = MeasureSettings.from_mapping(body["settings"])
-            return cls(str(body["name"]), str(body["device"]), runs, settings)
+            return cls(str(body["name"]), str(body["device"]), tuple(runs), settings)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 f"{path} is damaged", expected="name, device, settings, runs", got=repr(error)

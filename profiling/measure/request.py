@@ -17,6 +17,10 @@ KINDS = ("solo", "colocation", "freezing", "operators", "ddp")
 DEVICES = ("cpu", "cuda")
 
 
+class NotMeasurableError(InputError):
+    """A job has an option that its measured step would not follow."""
+
+
 @dataclass(frozen=True)
 class RunRequest:
     """One run.
@@ -110,12 +114,12 @@ def check_measurable(workload: Workload) -> None:
     """Check that a job has no option that its measured step would not follow.
 
     Raises:
-        InputError: it has one, and its figures would be recorded as those of another job.
+        NotMeasurableError: it has one, and its figures would be recorded as those of another job.
     """
     for name in _NOT_MEASURED:
         value, measured = getattr(workload, name), getattr(Workload(workload.model), name)
         if value != measured:
-            raise InputError(
+            raise NotMeasurableError(
                 f"{workload.model} cannot be measured with this {name}",
                 expected=str(measured),
                 got=value,

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -79,6 +80,24 @@ def test_earlier_folders_count_and_failed_runs_can_be_tried_again(tmp_path: Path
 def test_plan_survives_its_file(tmp_path: Path) -> None:
     plan = small_plan(3)
     assert CampaignPlan.load(plan.save(tmp_path / "plan.json")) == plan
+
+
+@pytest.mark.parametrize("option", ["mode=inference", "compiler=compile", "memory_layout=channels-last"])
+def test_runs_of_earlier_plans_that_are_not_measured_any_more_are_left_out(
+    tmp_path: Path, option: str
+) -> None:
+    pair = RunRequest("colocation", (Workload("resnet18-cifar"),) * 2, "cuda", "mig")
+    path = CampaignPlan("test", "cuda", (PlannedRun(pair, 1.0),)).save(tmp_path / "plan.json")
+    body = json.loads(path.read_text())
+    body["runs"].insert(0, body["runs"][0] | {"workloads": ["resnet18-cifar", f"resnet18-cifar:{option}"]})
+    path.write_text(json.dumps(body))
+    with pytest.warns(UserWarning, match=f"1 of 2 runs were left out.*{option.partition('=')[0]}"):
+        plan = CampaignPlan.load(path)
+    assert [run.request for run in plan.runs] == [pair]
+    body["runs"][0]["workloads"] = []
+    path.write_text(json.dumps(body))
+    with pytest.raises(InputError, match="0 jobs"):
+        CampaignPlan.load(path)
 
 
 def test_plan_that_is_none(tmp_path: Path) -> None:
