@@ -5,8 +5,6 @@ from __future__ import annotations
 import os
 import platform
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +12,7 @@ from typing import Any
 from profiling.devices.catalogue import device_from_mapping, list_devices
 from profiling.devices.compute_capability import compute_capabilities
 from profiling.devices.mig import has_mig, slice_of
+from profiling.devices.nvml import open_nvml
 from profiling.devices.spec import DeviceSpec
 from profiling.devices.visible import visible_handle, visible_slice
 from profiling.errors import UnavailableError
@@ -50,7 +49,7 @@ def discover_gpus() -> list[DeviceSpec]:
     Raises:
         UnavailableError: no NVML library, no driver, or no GPU.
     """
-    with _nvml() as nvml:
+    with open_nvml() as nvml:
         gpus = [_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
     if not gpus:
         raise UnavailableError("the NVIDIA driver sees no GPU", hint="check nvidia-smi")
@@ -63,7 +62,7 @@ def visible_gpu() -> DeviceSpec:
     Raises:
         UnavailableError: no NVML library, no driver, or no such GPU.
     """
-    with _nvml() as nvml:
+    with open_nvml() as nvml:
         try:
             card, profile = _gpu(nvml, visible_handle(nvml)), visible_slice(nvml)
             return slice_of(card, profile) if profile and has_mig(card.name) else card
@@ -73,27 +72,6 @@ def visible_gpu() -> DeviceSpec:
                 got=str(error),
                 hint="check CUDA_VISIBLE_DEVICES and nvidia-smi",
             ) from None
-
-
-@contextmanager
-def _nvml() -> Iterator[Any]:
-    """NVML's bindings, initialised; raises `UnavailableError` if they or the driver are missing."""
-    try:
-        import pynvml
-    except ImportError:
-        raise UnavailableError("NVML is not installed", hint="pip install nvidia-ml-py") from None
-    try:
-        pynvml.nvmlInit()
-    except pynvml.NVMLError as error:
-        raise UnavailableError(
-            "no NVIDIA driver is running on this machine",
-            got=str(error),
-            hint="run this where nvidia-smi works, or name a device from the catalogue",
-        ) from None
-    try:
-        yield pynvml
-    finally:
-        pynvml.nvmlShutdown()
 
 
 def discover_cpu() -> DeviceSpec:

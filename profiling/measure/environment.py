@@ -7,11 +7,14 @@ import json
 import os
 import platform
 from collections.abc import Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from profiling.devices.discovery import processor_name, visible_gpu
+from profiling.devices.nvml import open_nvml
 from profiling.devices.visible import visible_handle
+from profiling.errors import UnavailableError
 
 # Packages of torch's CUDA builds that choose the kernels.
 _GPU_LIBRARIES = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
@@ -72,13 +75,11 @@ def _versions(packages: Sequence[str]) -> dict[str, Any]:
 
 def _gpu() -> dict[str, Any]:
     """Driver, GPU name, power limit, clocks and modes (compute, MIG, ECC, persistence), from NVML."""
-    try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-    except Exception as error:  # no library or no driver, each with its own class
-        return {"nvml": f"not available: {type(error).__name__}"}
-    try:
+    with ExitStack() as opened:
+        try:
+            nvml = opened.enter_context(open_nvml())
+        except UnavailableError as error:
+            return {"nvml": f"not available: {type(error.__cause__).__name__}"}
         handle = visible_handle(nvml)
         facts: dict[str, Any] = {}
         for name, read in {
@@ -100,5 +101,3 @@ def _gpu() -> dict[str, Any]:
             except Exception:  # an NVML error, or a function missing from these bindings
                 continue
         return facts
-    finally:
-        nvml.nvmlShutdown()

@@ -5,10 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, field
 from typing import Any
 
+from profiling.devices.nvml import open_nvml
 from profiling.devices.visible import visible_handle, visible_slices
 from profiling.measure.dcgm import DcgmCounters
 
@@ -82,19 +83,18 @@ class NvmlSampler:
         self._nvml: Any = None
         self._dcgm: DcgmCounters | None = None
         self._no_gpm = False
+        self._opened = ExitStack()
         try:
-            import pynvml
-
-            pynvml.nvmlInit()
-            self._nvml = pynvml
-            self._handle = visible_handle(pynvml)
-            used = visible_slices(pynvml)[:slices]
-            parts = [pynvml.nvmlDeviceGetHandleByUUID(part.uuid) for part in used] or [self._handle]
-        except Exception as error:  # no library, driver or GPU: an NVML error or ImportError
+            self._nvml = n = self._opened.enter_context(open_nvml())
+            self._handle = visible_handle(n)
+            used = visible_slices(n)[:slices]
+            parts = [n.nvmlDeviceGetHandleByUUID(part.uuid) for part in used] or [self._handle]
+        except Exception as error:  # no library, driver or GPU
             self._nvml = None
-            self._notes.append(f"no device samples: NVML {type(error).__name__}")
+            self._opened.close()
+            self._notes.append(f"no device samples: NVML {type(error.__cause__ or error).__name__}")
             return
-        n, handle = self._nvml, self._handle
+        handle = self._handle
         # Functions for each reading, newest first, because drivers and bindings drop old ones and lack new ones.
         self._readers: dict[str, list[Callable[[], Any]]] = {
             "rates": [lambda: n.nvmlDeviceGetUtilizationRates(handle)],
@@ -191,9 +191,8 @@ class NvmlSampler:
     def close(self) -> None:
         if self._dcgm is not None:
             self._dcgm.close()
-        if self._nvml is not None:
-            self._nvml.nvmlShutdown()
-            self._nvml = None
+        self._nvml = None
+        self._opened.close()
 
     # -- one thread ------------------------------------------------------------------------------------------------
 

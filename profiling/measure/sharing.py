@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from profiling.devices.nvml import open_nvml
 from profiling.devices.visible import MigSlice, visible_slices, visible_uuid
 from profiling.errors import UnavailableError
 from profiling.measure.mps import MpsDaemon
@@ -139,14 +140,10 @@ def mig_slices() -> list[MigSlice]:
 def _nvml_says(read: Callable[[Any], T]) -> T | None:
     """What `read` finds with NVML; None without NVML or a GPU."""
     try:
-        import pynvml as nvml
-
-        nvml.nvmlInit()
-    except Exception:  # no library or no driver, each with its own class
+        with open_nvml() as nvml:
+            try:
+                return read(nvml)
+            except nvml.NVMLError:
+                return None
+    except UnavailableError:
         return None
-    try:
-        return read(nvml)
-    except (nvml.NVMLError, UnavailableError):
-        return None
-    finally:
-        nvml.nvmlShutdown()

@@ -18,12 +18,13 @@ class FakeNvml:
     Attributes:
         asked: numbers of the GPUs that something was read from.
         samples: GPM samples allocated and not freed.
+        opened: initialisations without their shutdown.
     """
 
     def __init__(self, without: tuple[str, ...] = (), refuse: dict[str, int] | None = None) -> None:
         self.without, self.refuse = without, refuse or {}
         self.asked: set[int] = set()
-        self.samples = 0
+        self.samples = self.opened = 0
         self.processes = [(4711, 3 << 30)]
 
     def __getattr__(self, name: str) -> Any:
@@ -56,9 +57,11 @@ class FakeNvml:
             self.asked.add(ctypes.cast(arguments[0], ctypes.c_void_p).value - 1)  # type: ignore[operator]
 
     def _nvmlInitWithFlags(self, _flags: int) -> int:
+        self.opened += 1
         return 0
 
     def _nvmlShutdown(self) -> int:
+        self.opened -= 1
         return 0
 
     def _nvmlErrorString(self, code: Any) -> bytes:

@@ -7,9 +7,10 @@ from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 from typing import Any
 
+import pynvml
 import pytest
 
-from profiling.devices.discovery import visible_gpu
+from profiling.devices.discovery import discover_gpus, visible_gpu
 from profiling.errors import UnavailableError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import describe_environment, device_name
@@ -180,6 +181,32 @@ def test_the_machine_as_records_name_it(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(UnavailableError, match="CUDA sees no GPU number 0"):
         device_name("cuda")
+
+
+def test_nvml_is_shut_down_by_all_who_open_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = install(monkeypatch, FakeNvml())
+    discover_gpus()
+    describe_environment("cuda")
+    mig_slices()
+    sampler = NvmlSampler()
+    assert library.opened == 1
+    sampler.close()
+    assert library.opened == 0
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert NvmlSampler().notes == ["no device samples: NVML NVMLError_InvalidArgument"]
+    assert mig_slices() == []
+    with pytest.raises(UnavailableError):
+        visible_gpu()
+    assert library.opened == 0
+
+
+def test_why_there_is_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeNvml(refuse={"nvmlInitWithFlags": int(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)}))
+    assert NvmlSampler().notes == ["no device samples: NVML NVMLError_DriverNotLoaded"]
+    assert describe_environment("cuda")["nvml"] == "not available: NVMLError_DriverNotLoaded"
+    assert mig_slices() == []
+    with pytest.raises(UnavailableError, match="no NVIDIA driver"):
+        visible_gpu()
 
 
 _DCGMI = """#!/bin/sh
