@@ -7,12 +7,13 @@ import hashlib
 import hmac
 import os
 import secrets
+import threading
 import time
-from collections import OrderedDict
 from dataclasses import dataclass
 from http.cookies import CookieError, SimpleCookie
 from typing import TYPE_CHECKING, Any
 
+from cachetools import LRUCache
 from sqlalchemy import delete, select
 from sqlalchemy.orm import Session
 from starlette.requests import Request
@@ -128,7 +129,8 @@ class Authenticator:
 
     def __init__(self, store: Store, grace_s: float) -> None:
         self.store, self.grace_s = store, grace_s
-        self._remembered: OrderedDict[str, tuple[float, Caller]] = OrderedDict()
+        self._remembered: LRUCache[str, tuple[float, Caller]] = LRUCache(_REMEMBERED)
+        self._lock = threading.Lock()  # tokens are looked up in threads
         bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
         self._bootstrap = digest(bootstrap) if bootstrap else None
         # Unknown tokens cost a store query, so each address may try only a few.
@@ -136,7 +138,9 @@ class Authenticator:
 
     def remembered(self, key: str, longest_s: float | None = None) -> Caller | None:
         """The caller, if the credential was valid a moment ago; does not query the store."""
-        entry, longest_s = self._remembered.get(key), _REMEMBER_S if longest_s is None else longest_s
+        with self._lock:
+            entry = self._remembered.get(key)
+        longest_s = _REMEMBER_S if longest_s is None else longest_s
         return entry[1] if entry is not None and time.monotonic() - entry[0] < longest_s else None
 
     def look_up(self, key: str, is_session: bool = False) -> Caller:
@@ -158,11 +162,10 @@ class Authenticator:
                     raise
                 return known
             except UnauthorizedError:
-                self._remembered.pop(key, None)
+                self._forget(key)
                 raise
-        while len(self._remembered) >= _REMEMBERED:
-            self._remembered.popitem(last=False)
-        self._remembered[key] = (time.monotonic(), caller)
+        with self._lock:
+            self._remembered[key] = (time.monotonic(), caller)
         return caller
 
     def _stored(self, session: Session, key: str, is_session: bool) -> Caller:
@@ -196,9 +199,13 @@ class Authenticator:
 
     def close_session(self, identifier: str) -> None:
         """Sign out."""
-        self._remembered.pop(digest(identifier), None)
+        self._forget(digest(identifier))
         with self.store.write() as session:
             session.execute(delete(SessionRow).where(SessionRow.digest == digest(identifier)))
+
+    def _forget(self, key: str) -> None:
+        with self._lock:
+            self._remembered.pop(key, None)
 
 
 def session_of(request: Request) -> str | None:

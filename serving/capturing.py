@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import OrderedDict
 from collections.abc import Callable
 from concurrent.futures import CancelledError
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from typing import Any, TypeVar
+
+from cachetools import LRUCache
 
 from profiling.errors import CotenantError, LimitError, UnavailableError
 from profiling.graph import ComputationGraph
@@ -75,7 +76,7 @@ class Captures:
     def __init__(self, metrics: Metrics, processes: int, seconds: float, memory_bytes: int) -> None:
         self.metrics = metrics
         self.processes, self.seconds, self.memory_bytes = processes, seconds, memory_bytes
-        self._graphs: OrderedDict[Workload, ComputationGraph] = OrderedDict()
+        self._graphs: LRUCache[Workload, ComputationGraph] = LRUCache(_KEPT)
         self._pending: dict[Workload, Any] = {}
         self._pool: Any = None
         self._warming: Any = None  # set by `warm`: the latest first capture
@@ -92,7 +93,6 @@ class Captures:
         with self._lock:
             graph = self._graphs.get(workload)
             if graph is not None:
-                self._graphs.move_to_end(workload)
                 return graph
         if call is None:  # not in a request: a model is being loaded
             return self._keep(workload, capture(workload))
@@ -121,8 +121,6 @@ class Captures:
     def _keep(self, workload: Workload, graph: ComputationGraph) -> ComputationGraph:
         with self._lock:
             self._graphs[workload] = graph
-            while len(self._graphs) > _KEPT:
-                self._graphs.popitem(last=False)
         return graph
 
     def warm(self) -> None:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from collections import OrderedDict
 from collections.abc import Iterator
 from contextlib import contextmanager
+
+from cachetools import LRUCache
 
 from profiling.errors import CotenantError
 from serving.lanes import OverloadError
@@ -54,7 +55,7 @@ class RateLimit:
 
     def __init__(self, per_s: float, burst: int) -> None:
         self.per_s, self.burst = per_s, burst
-        self._buckets: OrderedDict[str, tuple[float, float]] = OrderedDict()
+        self._buckets: LRUCache[str, tuple[float, float]] = LRUCache(_CALLERS)
 
     def take(self, caller: str, now: float | None = None) -> None:
         """Count one request. Raises `RateError`."""
@@ -71,11 +72,7 @@ class RateLimit:
     def spend(self, caller: str, now: float | None = None) -> None:
         """Count one."""
         now = time.monotonic() if now is None else now
-        level = self._level(caller, now)
-        self._buckets.pop(caller, None)
-        self._buckets[caller] = (max(0.0, level - 1), now)
-        while len(self._buckets) > _CALLERS:
-            self._buckets.popitem(last=False)
+        self._buckets[caller] = (max(0.0, self._level(caller, now) - 1), now)
 
     def _level(self, caller: str, now: float) -> float:
         level, last = self._buckets.get(caller, (float(self.burst), now))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from dataclasses import replace
 from typing import TYPE_CHECKING
 from zlib import crc32
 
 import numpy as np
 import pandas as pd
+from cachetools import LRUCache
 
 from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.published.cost_model import job_input
@@ -31,7 +31,7 @@ _CURVE = (0.05, 0.1, 0.2, 0.4)
 """At which the trees see the whole curve of a job, whatever share is asked."""
 _KEPT_FITS = 40
 
-_fits: OrderedDict[tuple[int, frozenset[int], int], CostModel] = OrderedDict()
+_fits: LRUCache[tuple[int, frozenset[int], int], CostModel] = LRUCache(_KEPT_FITS)
 
 
 class ShareCostPredictor:
@@ -93,8 +93,6 @@ class ShareCostPredictor:
         if key not in _fits:
             config = CostConfig(networks=1, epochs=_EPOCHS, seed=self.seed_)
             _fits[key] = fit_cost(_examples(rows, self.seed_), config)
-            if len(_fits) > _KEPT_FITS:
-                _fits.popitem(last=False)
         return _fits[key]
 
 
