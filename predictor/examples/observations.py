@@ -11,9 +11,7 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
@@ -26,9 +24,6 @@ from profiling.workload import (
     Workload,
     check_step_time,
 )
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 FORMAT, VERSION = "cotenant-feedback", 1
 OF_DEVICE = ("memory_bytes", "utilization_ratio")
@@ -298,97 +293,3 @@ def _set_id(colocation_set: ColocationSet, workloads: Iterable[Workload]) -> str
     return (
         f"{CAMPAIGN}/{colocation_set.device}/{colocation_set.sharing}/{'+'.join(sorted(map(str, workloads)))}"
     )
-
-
-def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Tidy `colocation` and `solo` rows for the next training, with jobs `in_short`; repeats become their median.
-
-    A ratio needs the job's solo step time, from its SPEC or from an observation of it alone on that device;
-    members without one, and unobserved ones, are partners (`is_target` false). Sets without a target are
-    skipped.
-    """
-    from datasets.tables import make_table
-
-    seen: dict[ColocationSet, dict[int, list[float]]] = {}
-    of_device: dict[ColocationSet, dict[str, list[float]]] = {}
-    for o in observations:
-        colocation_set, member = _in_order(o)
-        seen.setdefault(colocation_set, {}).setdefault(member, []).append(o.step_time_s)
-        for name, value in o.of_device.items():
-            of_device.setdefault(colocation_set, {}).setdefault(name, []).append(value)
-    origin = {"source": CAMPAIGN, "campaign": CAMPAIGN, "licence": "private", "origin": "measured"}
-    solo: dict[tuple[str, Workload], dict[str, Any]] = {}
-    for colocation_set in sorted(seen, key=lambda s: len(s.workloads)):
-        for index, workload in enumerate(colocation_set.workloads):
-            known = {k: v for k, v in _solo_of(workload).items() if v is not None}
-            if len(colocation_set.workloads) == 1:
-                known["step_time_s"] = float(np.median(seen[colocation_set][index]))
-                more = of_device.get(colocation_set, {})
-                known |= {name: float(np.median(values)) for name, values in more.items()}
-            key = colocation_set.device, workload.without_solo()
-            solo[key] = {**solo.get(key, {}), **known}
-    steps = {key: v["step_time_s"] for key, v in solo.items() if "step_time_s" in v}
-    rows = []
-    for colocation_set, times in seen.items():
-        alone = [steps.get((colocation_set.device, w.without_solo())) for w in colocation_set.workloads]
-        if len(colocation_set.workloads) == 1 or not any(alone[i] for i in times):
-            continue
-        for index, workload in enumerate(colocation_set.workloads):
-            base = alone[index]
-            step = float(np.median(times[index])) if index in times else None
-            target = base is not None and step is not None
-            rows.append(
-                {
-                    **origin, **_columns(colocation_set.device, workload), "set_id": set_id_of(colocation_set),
-                    "member": index, "sharing": colocation_set.sharing, "step_time_s": step, "solo_step_time_s": base,
-                    # The table requires a number; it is never read for partners.
-                    "throughput_ratio": base / step if base is not None and step is not None else 1.0,
-                    "censored": False, "is_target": target,
-                }
-            )  # fmt: skip
-    alone_rows = [{**origin, **_columns(d, w), **v, "gpus": 1} for (d, w), v in solo.items() if v]
-    return make_table("colocation", rows), make_table("solo", alone_rows)
-
-
-def write_training_tables(observations: Sequence[Observation], directory: Path | str) -> dict[str, int]:
-    """Write `training_tables` to a folder of tables.
-
-    They replace rows of earlier observations; rows of other sources stay.
-
-    Returns:
-        number of rows by table. Where all are 0, nothing is written.
-
-    Raises:
-        InputError: a table of `directory` is damaged; nothing is written.
-        ConflictError: another process holds the folder for minutes.
-    """
-    from datasets.importers import write_source
-
-    tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
-    kept = {name: frame for name, frame in tables.items() if len(frame)}
-    if kept:
-        write_source(CAMPAIGN, kept, directory)
-    return {name: len(frame) for name, frame in tables.items()}
-
-
-def _in_order(observation: Observation) -> tuple[ColocationSet, int]:
-    """The set with its members in short and sorted by SPEC, and the new position of the observed one."""
-    colocation_set = observation.colocation_set
-    jobs = [in_short(w) for w in colocation_set.workloads]
-    order = sorted(range(len(jobs)), key=lambda k: (str(jobs[k]), k))
-    members = tuple(jobs[k] for k in order)
-    return ColocationSet(colocation_set.device, members, colocation_set.sharing), order.index(
-        observation.member
-    )
-
-
-def _columns(device: str, workload: Workload) -> dict[str, Any]:
-    return {
-        "device": device, "workload": str(workload.without_solo()), "architecture": workload.model,
-        "batch_size": workload.batch_size, "precision": workload.precision,
-    }  # fmt: skip
-
-
-def _solo_of(workload: Workload) -> dict[str, float | None]:
-    names = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
-    return {name: getattr(workload.solo, name) for name in names}

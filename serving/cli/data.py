@@ -258,7 +258,7 @@ def export_observations(
 
     Example: `cotenant data export-observations --database sqlite:///cotenant.db -o data/`
     """
-    from predictor.examples.observations import write_training_tables
+    from predictor.examples.observed_rows import write_training_tables
     from profiling.errors import InputError
     from serving.store import Store, check_exists
     from serving.store.observations import read_stored

@@ -50,8 +50,8 @@ def command(
         keep,
         read_observations,
         stored,
-        write_training_tables,
     )
+    from predictor.examples.observed_rows import write_training_tables
 
     target, new = store or default_store(), read_observations(file)
     # An unreadable file is reported before the imports below, which take seconds.

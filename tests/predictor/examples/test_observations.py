@@ -2,10 +2,8 @@ from __future__ import annotations
 
 import json
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 
-import pandas as pd
 import pytest
 
 from predictor.examples.observations import (
@@ -13,15 +11,11 @@ from predictor.examples.observations import (
     default_store,
     keep,
     read_observations,
-    set_id_of,
     set_ids_of,
     stored,
-    training_tables,
 )
-from predictor.predictor import Predictor
 from profiling.errors import ConflictError, InputError
 from profiling.workload import ColocationSet, Workload
-from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 BETA = "beta:batch_size=32,step_time_s=0.03"
 PAIR = ColocationSet("v100", (Workload("alpha", 32), Workload.parse(BETA)))
@@ -132,8 +126,6 @@ def test_what_a_job_alone_takes_of_the_device(tmp_path: Path) -> None:
     store = tmp_path / "store.json"
     keep(store, [first, second])
     assert stored(store) == [first, second]
-    _, solo = training_tables([first, second])
-    assert solo[["step_time_s", "memory_bytes", "utilization_ratio"]].iloc[0].tolist() == [0.5, 2e9, 0.4]
 
 
 @pytest.mark.parametrize(
@@ -168,85 +160,9 @@ def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_store() == tmp_path / "cotenant" / "feedback.json"
 
 
-def test_a_set_is_one_in_whatever_order_its_members_are_named() -> None:
-    turned = ColocationSet(PAIR.device, PAIR.workloads[::-1], PAIR.sharing)
-    assert set_id_of(turned) == set_id_of(PAIR)
-    alone = [Observation(ColocationSet("v100", (w,)), 0, 0.02) for w in PAIR.workloads]
-    once, _ = training_tables([*alone, Observation(PAIR, 1, 0.04), Observation(PAIR, 0, 0.03)])
-    mixed, _ = training_tables([*alone, Observation(turned, 0, 0.04), Observation(PAIR, 0, 0.03)])
-    pd.testing.assert_frame_equal(once, mixed)
-
-
 def test_sets_that_earlier_versions_learned_as_they_were_spelled_are_known() -> None:
     full = ColocationSet("v100", (Workload.parse("resnet18-cifar:batch_size=128"),))
     assert set_ids_of(full) == {
         "feedback/v100/time-slice/resnet18-cifar",
         "feedback/v100/time-slice/resnet18-cifar:batch_size=128",
     }
-
-
-@pytest.mark.parametrize(
-    ("name", "defaults"),
-    [
-        ("resnet18-cifar", "batch_size=128,optimizer=momentum"),
-        ("torchvision/resnet50", "batch_size=32,image_size=224,optimizer=sgd"),
-    ],
-)
-def test_a_step_time_alone_counts_however_the_job_is_written(name: str, defaults: str) -> None:
-    plain, full = map(Workload.parse, (name, f"{name}:{defaults}"))
-    alone = Observation(ColocationSet("v100", (plain,)), 0, 0.02)
-    together, _ = training_tables([alone, Observation(ColocationSet("v100", (full, full)), 0, 0.04)])
-    assert together.solo_step_time_s.tolist() == [0.02, 0.02]
-    assert together.workload.tolist() == [str(plain)] * 2
-
-
-@pytest.mark.parametrize(
-    ("name", "option"),
-    [("resnet18-cifar", "batch_size=128,optimizer=momentum"), ("graph:" + "0" * 64, "batch_size=8")],
-)
-def test_two_spellings_of_a_job_are_one_row(name: str, option: str) -> None:
-    plain, full, beta = map(Workload.parse, (name, f"{name}:{option}", "beta:batch_size=32,step_time_s=0.02"))
-    observations = [
-        Observation(ColocationSet("v100", jobs), jobs.index(beta), step)
-        for jobs, step in (((plain, beta), 0.03), ((beta, full), 0.04), ((full, beta), 0.09))
-    ]
-    observations += [
-        Observation(ColocationSet("v100", (w,)), 0, step) for w, step in ((plain, 0.02), (full, 0.03))
-    ]
-    together, solo = training_tables(observations)
-    target = together[together.is_target]
-    assert target.step_time_s.tolist() == [0.04]
-    assert (
-        together.set_id.nunique()
-        == 1
-        == together.set_id.isin({set_id_of(o.colocation_set) for o in observations}).mean()
-    )
-    assert solo.step_time_s.tolist() == pytest.approx([0.025, 0.02])
-
-
-def test_rows_for_the_next_training(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    alone = ColocationSet("v100", (Workload("alpha", 32),))
-    other = ColocationSet("p100", (Workload("gamma"), Workload("delta")))
-    colocation, solo = training_tables(
-        [
-            Observation(PAIR, 1, 0.04),
-            Observation(PAIR, 1, 0.06),
-            Observation(PAIR, 1, 0.05),
-            Observation(PAIR, 0, 0.03),
-            Observation(alone, 0, 0.02),
-            Observation(other, 0, 9.0),
-        ]
-    )
-    assert colocation.architecture.tolist() == ["alpha", "beta"]
-    assert colocation.throughput_ratio.tolist() == pytest.approx([0.02 / 0.03, 0.03 / 0.05])
-    assert colocation.is_target.all()
-    assert dict(zip(solo.architecture, solo.step_time_s, strict=True)) == {"alpha": 0.02, "beta": 0.03}
-    # They are rows like any other.
-    training = replace(TRAINING, epochs=1, encoder_steps=1)
-    both = [pd.concat([a, b], ignore_index=True) for a, b in zip(measured, (colocation, solo), strict=True)]
-    few = [t[t.device == "v100"] for t in both]
-    fitted = Predictor(NETWORK, training, graph_source).fit(*few)
-    assert "feedback" in fitted.fitted_.manifest.sources
-    partly, _ = training_tables([Observation(PAIR, 1, 0.04)])
-    assert partly.is_target.tolist() == [False, True]
-    assert partly.throughput_ratio[1] == pytest.approx(0.75)

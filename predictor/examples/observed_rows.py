@@ -1,0 +1,139 @@
+"""Observations as rows for the next training: tidy `colocation` and `solo` tables."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import median
+from typing import TYPE_CHECKING, Any
+
+from predictor.examples.observations import CAMPAIGN, Observation, set_id_of
+from profiling.devices import split_device
+from profiling.spelling import in_short
+from profiling.workload import ColocationSet, Workload
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    import pandas as pd
+
+# Device, whether the job ran in some slice of that card, job. Rows of `solo` are about whole devices.
+_Place = tuple[str, bool, Workload]
+_SOLO = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
+
+
+def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Tidy `colocation` and `solo` rows for the next training, with jobs `in_short`; repeats become their median.
+
+    A ratio needs the job's solo step time, from its SPEC, else from another SPEC of it, else from an observation of it
+    alone on that device; members without one, and unobserved ones, are partners (`is_target` false). Sets without a
+    target are skipped. What was observed of a job alone in a slice of a card serves sets in slices only.
+    """
+    from datasets.tables import make_table
+
+    seen: dict[ColocationSet, dict[int, list[float]]] = {}
+    of_device: dict[ColocationSet, dict[str, list[float]]] = {}
+    for o in observations:
+        colocation_set, member = _in_order(o)
+        seen.setdefault(colocation_set, {}).setdefault(member, []).append(o.step_time_s)
+        for name, value in o.of_device.items():
+            of_device.setdefault(colocation_set, {}).setdefault(name, []).append(value)
+    solo = _alone(seen, of_device)
+    origin = {"source": CAMPAIGN, "campaign": CAMPAIGN, "licence": "private", "origin": "measured"}
+    rows = []
+    for colocation_set, times in seen.items():
+        alone = [
+            w.solo.step_time_s or solo.get(_place(colocation_set, w), {}).get("step_time_s")
+            for w in colocation_set.workloads
+        ]
+        if len(colocation_set.workloads) == 1 or not any(alone[i] for i in times):
+            continue
+        for index, workload in enumerate(colocation_set.workloads):
+            base = alone[index]
+            step = float(median(times[index])) if index in times else None
+            target = base is not None and step is not None
+            rows.append(
+                {
+                    **origin, **_columns(colocation_set.device, workload), "set_id": set_id_of(colocation_set),
+                    "member": index, "sharing": colocation_set.sharing, "step_time_s": step, "solo_step_time_s": base,
+                    # The table requires a number; it is never read for partners.
+                    "throughput_ratio": base / step if base is not None and step is not None else 1.0,
+                    "censored": False, "is_target": target,
+                }
+            )  # fmt: skip
+    alone_rows = [
+        {**origin, **_columns(device, workload), **values, "gpus": 1}
+        for (device, in_slice, workload), values in solo.items()
+        if not in_slice
+    ]
+    return make_table("colocation", rows), make_table("solo", alone_rows)
+
+
+def _alone(
+    seen: dict[ColocationSet, dict[int, list[float]]], of_device: dict[ColocationSet, dict[str, list[float]]]
+) -> dict[_Place, dict[str, float]]:
+    """What is known of each job alone, as medians; what SPECs state has precedence over what was observed."""
+    stated: dict[_Place, dict[str, list[float]]] = {}
+    observed: dict[_Place, dict[str, list[float]]] = {}
+    for colocation_set in sorted(seen, key=lambda s: len(s.workloads)):
+        for workload in colocation_set.workloads:
+            for name in _SOLO:
+                value = getattr(workload.solo, name)
+                if value is not None:
+                    own = stated.setdefault(_place(colocation_set, workload), {})
+                    own.setdefault(name, []).append(value)
+        if len(colocation_set.workloads) == 1:
+            own = observed.setdefault(_place(colocation_set, colocation_set.workloads[0]), {})
+            values = {"step_time_s": seen[colocation_set][0], **of_device.get(colocation_set, {})}
+            for name, some in values.items():
+                own.setdefault(name, []).extend(some)
+    return {
+        place: {
+            name: float(median(values))
+            for name, values in {**observed.get(place, {}), **stated.get(place, {})}.items()
+        }
+        for place in {**observed, **stated}
+    }
+
+
+def _place(colocation_set: ColocationSet, workload: Workload) -> _Place:
+    in_slice = colocation_set.sharing == "mig" and split_device(colocation_set.device)[1] is None
+    return colocation_set.device, in_slice, workload.without_solo()
+
+
+def write_training_tables(observations: Sequence[Observation], directory: Path | str) -> dict[str, int]:
+    """Write `training_tables` to a folder of tables.
+
+    They replace rows of earlier observations; rows of other sources stay.
+
+    Returns:
+        number of rows by table. Where all are 0, nothing is written.
+
+    Raises:
+        InputError: a table of `directory` is damaged; nothing is written.
+        ConflictError: another process holds the folder for minutes.
+    """
+    from datasets.importers import write_source
+
+    tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
+    kept = {name: frame for name, frame in tables.items() if len(frame)}
+    if kept:
+        write_source(CAMPAIGN, kept, directory)
+    return {name: len(frame) for name, frame in tables.items()}
+
+
+def _in_order(observation: Observation) -> tuple[ColocationSet, int]:
+    """The set with its members in short and sorted by SPEC, and the new position of the observed one."""
+    colocation_set = observation.colocation_set
+    jobs = [in_short(w) for w in colocation_set.workloads]
+    order = sorted(range(len(jobs)), key=lambda k: (str(jobs[k]), k))
+    members = tuple(jobs[k] for k in order)
+    return ColocationSet(colocation_set.device, members, colocation_set.sharing), order.index(
+        observation.member
+    )
+
+
+def _columns(device: str, workload: Workload) -> dict[str, Any]:
+    return {
+        "device": device, "workload": str(workload.without_solo()), "architecture": workload.model,
+        "batch_size": workload.batch_size, "precision": workload.precision,
+    }  # fmt: skip
