@@ -44,15 +44,22 @@ def write_source(name: str, tables: dict[str, pd.DataFrame], directory: Path | s
     Raises:
         ConflictError: another process holds the folder for minutes.
     """
-    from profiling.files import only_writer, write_whole
+    from profiling.files import only_writer
 
     with only_writer(directory):
-        for table, data in _merged(name, tables, directory).items():
-            path = Path(directory) / f"{table}.parquet"
-            if data is None:
-                path.unlink(missing_ok=True)
-            else:
-                write_whole(path, data)
+        replace_rows(name, tables, directory)
+
+
+def replace_rows(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> None:
+    """`write_source` for a caller that is the folder's only writer."""
+    from profiling.files import write_whole
+
+    for table, data in _merged(name, tables, directory).items():
+        path = Path(directory) / f"{table}.parquet"
+        if data is None:
+            path.unlink(missing_ok=True)
+        else:
+            write_whole(path, data)
 
 
 def _merged(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> dict[str, bytes | None]:

@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from predictor.examples.observations import CAMPAIGN, Observation, set_id_of
 from profiling.devices import split_device
+from profiling.errors import ConflictError
+from profiling.files import only_writer, read_json, write_json
 from profiling.spelling import in_short
 from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     import pandas as pd
+
+ORIGINS = "feedback-origins.json"
+"""Beside the tables: where the observations are stored from which their rows were made."""
 
 # Device, whether the job ran in some slice of that card, job. Rows of `solo` are about whole devices.
 _Place = tuple[str, bool, Workload]
@@ -100,25 +104,53 @@ def _place(colocation_set: ColocationSet, workload: Workload) -> _Place:
     return colocation_set.device, in_slice, workload.without_solo()
 
 
-def write_training_tables(observations: Sequence[Observation], directory: Path | str) -> dict[str, int]:
+def write_training_tables(
+    observations: Sequence[Observation], directory: Path | str, origins: Sequence[str]
+) -> dict[str, int]:
     """Write `training_tables` to a folder of tables.
 
     They replace rows of earlier observations; rows of other sources stay.
+
+    Args:
+        origins: where the observations are stored: files or databases, by any names that stay the same.
 
     Returns:
         number of rows by table. Where all are 0, nothing is written.
 
     Raises:
         InputError: a table of `directory` is damaged; nothing is written.
-        ConflictError: another process holds the folder for minutes.
+        ConflictError: another process holds the folder for minutes, or its rows are of observations stored elsewhere.
     """
-    from datasets.importers import write_source
+    from datasets.importers import replace_rows
 
     tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
     kept = {name: frame for name, frame in tables.items() if len(frame)}
     if kept:
-        write_source(CAMPAIGN, kept, directory)
+        with only_writer(directory):
+            _check_origins(Path(directory), origins)
+            # First, so that a kill in between leaves no rows of unknown origin.
+            write_json(Path(directory) / ORIGINS, sorted(set(origins)))
+            replace_rows(CAMPAIGN, kept, directory)
     return {name: len(frame) for name, frame in tables.items()}
+
+
+def _check_origins(directory: Path, origins: Sequence[str]) -> None:
+    """Raise `ConflictError` if the folder has rows of observations that are stored elsewhere, which would be lost."""
+    from datasets.tables import available_tables, sources_of
+
+    path = directory / ORIGINS
+    if not path.exists() or not any(
+        CAMPAIGN in sources_of(directory, t) for t in available_tables(directory)
+    ):
+        return
+    others = sorted(set(map(str, read_json(path))) - set(origins))
+    if others:
+        raise ConflictError(
+            f"{directory} has rows of other observations, which would be lost",
+            expected=f"observations of {', '.join(others)}",
+            got=", ".join(origins),
+            hint=f"choose another folder, export all databases together (--also), or delete {path} to replace the rows",
+        )
 
 
 def _in_order(observation: Observation) -> tuple[ColocationSet, int]:

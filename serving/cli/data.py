@@ -249,12 +249,18 @@ def export_observations(
             help="Database of the service: sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME.",
         ),
     ] = "sqlite:///cotenant.db",
+    also: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Database of another service, whose observations go to the same rows; may be repeated."
+        ),
+    ] = None,
     json: JsonFlag = False,
 ) -> None:
     """Write the observations stored by a service as tidy tables for `cotenant train --data`.
 
-    A model trained on them does not learn the same observations again when it is served. Exit code 1 if there
-    are none.
+    They replace rows that the folder has of the same databases; a folder with rows of others is refused. A model trained
+    on them does not learn the same observations again when it is served. Exit code 1 if there are none.
 
     Example: `cotenant data export-observations --database sqlite:///cotenant.db -o data/`
     """
@@ -263,15 +269,17 @@ def export_observations(
     from serving.store import Store, check_exists
     from serving.store.observations import read_stored
 
-    check_exists(database)
-    stored = [row.observation for row in read_stored(Store(database))]
+    for url in (database, *(also or [])):
+        check_exists(url)
+    stores = [Store(url) for url in (database, *(also or []))]
+    stored = [row.observation for store in stores for row in read_stored(store)]
     observations = [one for one in stored if not isinstance(one, InputError)]
     refused = [one for one in stored if isinstance(one, InputError)]
     if refused:
         typer.echo(
             f"note: {len(refused)} of {len(stored)} were skipped, the first: {refused[0].message}", err=True
         )
-    written = write_training_tables(observations, out)
+    written = write_training_tables(observations, out, [store.name for store in stores])
     kept = any(written.values())
     if json:
         print_json({"observations": len(observations), **written, "directory": str(out)})

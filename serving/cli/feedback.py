@@ -75,7 +75,7 @@ def command(
     drift, corrections, alone = drift_of(posterior, told), corrections_of(posterior), alone_of(posterior)
     check_new(target, new)
     # Rows first: should they fail, the observations are not yet recorded, and the command can be repeated.
-    written = {} if rows is None else write_training_tables(told, rows)
+    written = {} if rows is None else write_training_tables(told, rows, [str(target.resolve())])
     keep(target, new)
     result = {
         "model_version": predictor.version,

@@ -260,6 +260,13 @@ class Store:
         with self.read() as session:
             session.execute(text("SELECT 1"))
 
+    @property
+    def name(self) -> str:
+        """The database without its password, as named from any folder."""
+        if self._file is not None:
+            return f"sqlite:///{self._file.resolve()}"
+        return self.engine.url.set(query={}).render_as_string(hide_password=True)
+
     def close(self) -> None:
         self.engine.dispose()
         self.reading.dispose()

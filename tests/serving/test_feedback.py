@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 import zlib
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -223,6 +224,33 @@ def test_stored_observations_become_rows_for_training(tmp_path: Any, client: Tes
     Store(f"sqlite:///{tmp_path}/empty.db").close()
     command[3] = f"sqlite:///{tmp_path}/empty.db"
     assert CliRunner().invoke(app, [*command, str(tmp_path / "none")]).exit_code == 1
+
+
+def test_observations_of_two_services_do_not_replace_each_other(tmp_path: Path, capsys: Any) -> None:
+    databases, tables = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"], tmp_path / "tables"
+    for database, job in zip(databases, (SLOW, OTHER), strict=True):
+        store = Store(database)
+        with store.write() as session:
+            one = row(1)
+            one.jobs = [job]
+            session.add(one)
+        store.close()
+
+    def export(*names: str) -> tuple[int, str, str]:
+        options = [part for name in names for part in ("--also", name)][1:]
+        return run(capsys, "data", "export-observations", "--database", *options, "-o", tables)
+
+    assert export(databases[0])[0] == export(databases[0])[0] == 0
+    code, _, err = export(databases[1])
+    assert code == 2
+    assert f"would be lost: expected observations of {databases[0]}, got {databases[1]}" in err
+    assert read_table(tables, "solo").workload.tolist() == [SLOW]
+    assert export(*databases)[0] == 0
+    assert sorted(read_table(tables, "solo").workload) == [OTHER, SLOW]
+    assert export(databases[0])[0] == 2
+    (tables / "feedback-origins.json").unlink()
+    assert export(databases[1])[0] == 0
+    assert read_table(tables, "solo").workload.tolist() == [OTHER]
 
 
 def test_a_database_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Any, capsys: Any) -> None:
