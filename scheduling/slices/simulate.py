@@ -149,7 +149,7 @@ class _Simulation:
             if round_s is not None:
                 if math.isinf(following) and math.isinf(ends) and not self._profiling() and self.queue:
                     self._stuck()
-                target = self.now_s + round_s
+                target = self._next_round(round_s, following)
             else:
                 self.reports_s = [t for t in self.reports_s if t > self.now_s]
                 target = min([following, ends, wake, *self.reports_s])
@@ -157,6 +157,15 @@ class _Simulation:
                     self._stuck()
             self._advance(target)
         return self.result
+
+    def _next_round(self, round_s: float, following: float) -> float:
+        """When the controller wakes up next; while the cluster is idle, it need not before the next arrival."""
+        rounds = 1
+        if math.isfinite(following) and not self.running and not self.queue and not self._profiling():
+            rounds = max(1, math.ceil((following - 1e-9 - self.now_s) / round_s))
+        if rounds > 1:
+            self.woke_before_s = self.now_s + (rounds - 1) * round_s
+        return self.now_s + rounds * round_s
 
     def _stuck(self) -> None:
         first = self.jobs[self.queue[0]].job

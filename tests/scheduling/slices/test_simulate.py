@@ -116,6 +116,16 @@ def test_a_job_whose_slice_stays_is_not_disturbed() -> None:
     assert result.moves <= 1  # the first one, when it has to share; nobody gains by moving later
 
 
+@pytest.mark.parametrize("policy", sorted(SLICE_POLICIES))
+def test_an_idle_cluster_does_not_wake_the_controller(policy: str) -> None:
+    """The next job starts in the same round as if it had been woken all along."""
+    jobs = [job(0, PARALLEL, 50.0), job(1, PARALLEL, 50.0, 1e6 + 3.0), job(2, BOUND, 50.0, 1e6 + 4.0)]
+    result = simulate_slices(jobs, ["a100"], get_slice_policy(policy), table(), table(), FREE)
+    assert len(result.decisions_s) < 100
+    rounds = result.seen_s[1:]
+    assert rounds == ([1e6 + 3.0, 1e6 + 4.0] if policy == "isacpp-slices" else [1e6 + 10.0] * 2)
+
+
 def test_a_card_whose_jobs_all_end_while_they_are_observed_takes_others() -> None:
     """Two jobs that need less than the 30 s of an observation; no round ends if the card stays closed."""
     jobs = [job(0, BOUND, 12.0), job(1, BOUND, 4.0), job(2, PARALLEL, 20.0, 400.0)]
