@@ -93,7 +93,8 @@ def main() -> int:
     failed = 0
     for name in SELF_CONTAINED:
         print(f"\n=== {name}", flush=True)
-        failed = failed or subprocess.run([sys.executable, "-m", f"benchmarks.{name}"]).returncode
+        ended = subprocess.run([sys.executable, "-m", f"benchmarks.{name}"], check=False).returncode
+        failed = failed or ended
     return failed
 
 
