@@ -51,7 +51,7 @@ def read(folder: Path) -> Import:
         reason = (
             "crashed: memory falls or hardly rises with the batch"
             if alive
-            else "one run left, not to be told from a crash"
+            else "only run left of a network, perhaps a crash"
         )
         result.dropped[reason] += len(by_batch) - alive
         for batch, memory, estimate in by_batch[:alive]:

@@ -13,14 +13,13 @@ from serving.cli.output import JsonFlag, print_json
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Plan and run measurement campaigns."
 )
-app.command("run")(run)
-app.command("status")(status)
-app.command("export")(export)
 
 
 @app.command("plan")
 def plan(
-    output: Annotated[Path, typer.Option("-o", "--output", help="plan.json to write.")] = Path("plan.json"),
+    output: Annotated[Path, typer.Option("-o", "--out", "--output", help="plan.json to write.")] = Path(
+        "plan.json"
+    ),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time budget of the whole campaign, e.g. 20m.")] = "20m",
     job: Annotated[
@@ -42,7 +41,7 @@ def plan(
     name: Annotated[str | None, typer.Option(help="Campaign name: a column of every row.")] = None,
     jobs: Annotated[int, typer.Option(help="Maximum number of jobs taken from the zoo.")] = 24,
     frozen_models: Annotated[int, typer.Option(help="Number of models measured with a frozen prefix.")] = 5,
-    repeats: Annotated[int, typer.Option(help="Repeats per window.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Number of repeats.")] = 5,
     window: Annotated[
         float, typer.Option(help="Minimum length of a window with all members, seconds.")
     ] = 1.0,
@@ -100,3 +99,8 @@ def plan(
         parts = ", ".join(f"{count} {kind}" for kind, count in kinds.items())
         print(f"{output}: {parts}; about {format_duration(made.expected_s)}")
         print(f"next: cotenant campaign run {output} -o {made.name}")
+
+
+app.command("run")(run)
+app.command("status")(status)
+app.command("export")(export)

@@ -13,7 +13,7 @@ from serving.cli.output import JsonFlag, console, counted, plain_table, print_js
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    help="cluster.yaml: write a sample, check it, import it from other tools.\n\nExample: `cotenant cluster init`",
+    help="Write a sample cluster.yaml, check one, or import it from other tools.\n\nExample: `cotenant cluster init`",
 )
 _COUNTED = {"nodes": "node", "gpus": "GPU", "tenants": "tenant", "links": "link"}
 Cluster = Annotated[
@@ -23,7 +23,7 @@ Cluster = Annotated[
 
 @app.command()
 def init(
-    out: Annotated[Path, typer.Option("--out", "-o", help="The file to write.")] = Path("cluster.yaml"),
+    out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("cluster.yaml"),
     force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
 ) -> None:
     """Write a sample cluster.yaml with a comment beside every field.

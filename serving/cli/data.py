@@ -26,7 +26,7 @@ def import_(
     ],
     json: JsonFlag = False,
 ) -> None:
-    """Import others' measurements into tidy tables (Parquet).
+    """Import published measurements into tidy tables (Parquet).
 
     Example: `cotenant data import gavel ~/gavel -o data/`
     """

@@ -9,7 +9,7 @@ import typer
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    help="Connect another scheduler to the service.\n\nExample: `cotenant door slurm --service http://127.0.0.1:8080`",
+    help="Connect Slurm to a running service.\n\nExample: `cotenant door slurm --service http://127.0.0.1:8080`",
 )
 
 
@@ -25,7 +25,10 @@ def slurm(
         str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `place`.")
     ] = None,
     device: Annotated[
-        list[str] | None, typer.Option(help="GPU type in Slurm = catalogue name; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="TYPE=CATALOGUE_NAME for a GPU type in Slurm that is not recognised; may be repeated."
+        ),
     ] = None,
     period: Annotated[float, typer.Option(help="Seconds between checks of the queue.")] = 1.0,
 ) -> None:

@@ -32,7 +32,7 @@ _COLUMNS = {
     "mae": "MAE",
     "r2": "R2",
     "spearman": "Spear-\nman",
-    "coverage_90": "in 90 %\nrange",
+    "coverage_90": "cover-\nage",
 }
 # Above this number, models are grouped by family.
 MANY_MODELS = 30

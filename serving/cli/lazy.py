@@ -16,7 +16,7 @@ from profiling.names import one_of
 # function). The list is here because reading it must not import the modules.
 COMMANDS: dict[str, tuple[str, str]] = {
     "demo": ("demo", "Show which models share a GPU well, and a dozen jobs with and without sharing."),
-    "zoo": ("zoo", "Models of the zoo: list, check."),
+    "zoo": ("zoo", "Bundled models: list, check."),
     "capture": ("capture", "Turn a model into its computation graph."),
     "devices": ("devices", "Known GPU types: list, show."),
     "profile": ("profile", "Measure jobs alone and together on a real device."),
@@ -32,14 +32,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "place": ("place", "Choose a GPU for a job on a cluster."),
     "cluster": (
         "cluster",
-        "cluster.yaml: write a sample, check it, import it from nvidia-smi, Slurm, Kubernetes.",
+        "Write a sample cluster.yaml, check one, or import it from nvidia-smi, Slurm or Kubernetes.",
     ),
     "simulate": ("simulate", "Run a policy over a trace of jobs."),
     "compare": ("compare", "Run several policies over one trace."),
-    "plan": ("plan", "Planners: pipeline stages, ring all-reduce, MIG slices and MPS shares."),
+    "plan": ("plan", "Plan pipeline stages, all-reduce rings, MIG slices and MPS shares."),
     "serve": ("serve", "Run the REST service."),
     "door": ("door", "Connect Slurm to a running service."),
-    "models": ("models", "Predictors: list, promote, export."),
+    "models": ("models", "Registered predictors: list, promote, export."),
     "feedback": ("feedback", "Correct predictions with observed step times."),
     "report": ("report", "Write an HTML report about a folder of measurements."),
 }
@@ -103,4 +103,4 @@ class LazyGroup(typer.core.TyperGroup):
             table.add_row(f"[cyan]{name}[/]", COMMANDS[name][1])
         console.print(table)
         console.print("\n --version shows the version; --debug shows tracebacks, with any command.")
-        console.print(" Exit codes: 0 done, 1 the answer is no, 2 bad input.\n")
+        console.print(" Exit codes: 0 success, 1 negative answer, 2 bad input.\n")

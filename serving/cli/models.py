@@ -95,8 +95,8 @@ def export(
 ) -> None:
     """Export both parts to ONNX: the workload encoder, and the set network for sets of a fixed size.
 
-    The number of sets is free. Each file is run in ONNX Runtime and compared with torch; if they differ by more than 1e-5, nothing is
-    written. `export.json` names the columns of the inputs.
+    The number of sets is free. Each file is run in ONNX Runtime and compared with torch; if they differ by more
+    than 1e-5, nothing is written. `export.json` names the columns of the inputs.
 
     Example: `cotenant models export --model default --members 2 -o onnx`
     """

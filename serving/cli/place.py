@@ -15,9 +15,7 @@ def command(
     ],
     job: Annotated[
         str,
-        typer.Option(
-            help="Job SPEC NAME[:key=value,...]; NAME: zoo name, module:factory, FILE.onnx, graph.json or hash."
-        ),
+        typer.Option(help="Job SPEC `NAME[:key=value,...]`, as for `predict`."),
     ],
     iterations: Annotated[
         float | None, typer.Option(help="Number of steps that the job will run (default: one hour's worth).")

@@ -47,7 +47,9 @@ def ring(
     ] = 0.0,
     order: Annotated[
         str,
-        typer.Option(help="With --policy online: queue order: arrival, narrowest, shortest or least-work."),
+        typer.Option(
+            help="With --policy online: order of the queue (arrival, narrowest, shortest or least-work)."
+        ),
     ] = "arrival",
     pick: Annotated[
         str,

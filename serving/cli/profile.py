@@ -22,6 +22,7 @@ def command(
         Path,
         typer.Option(
             "-o",
+            "--out",
             "--output",
             help="Folder for the tables and records; earlier ones from this machine are kept.",
         ),
@@ -38,7 +39,7 @@ def command(
     mig: Annotated[
         bool, typer.Option("--mig", help="Run each job on its own MIG slice; same as --sharing mig.")
     ] = False,
-    repeats: Annotated[int, typer.Option(help="Repeats per window.")] = 5,
+    repeats: Annotated[int, typer.Option(help="Number of repeats.")] = 5,
     window: Annotated[float, typer.Option(help="Minimum length of a window, seconds.")] = 1.0,
     steps: Annotated[int, typer.Option(help="Minimum number of steps of every job in a window.")] = 5,
     host_input: Annotated[

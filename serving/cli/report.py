@@ -11,7 +11,8 @@ import typer
 def command(
     folder: Annotated[Path, typer.Argument(help="Folder with tables, or with the slices of a campaign.")],
     output: Annotated[
-        Path | None, typer.Option("-o", "--output", help="Page to write (default: FOLDER/report.html).")
+        Path | None,
+        typer.Option("-o", "--out", "--output", help="Page to write (default: FOLDER/report.html)."),
     ] = None,
     predictor: Annotated[
         str, typer.Option(help="Predictor to compare with: a name, a folder, or `none`.")

@@ -35,11 +35,11 @@ def serve(
     context: typer.Context,
     host: Annotated[str, typer.Option(envvar="COTENANT_HOST", help="Address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(envvar="COTENANT_PORT", help="Port; 0 for any free one.")] = 8080,
-    workers: Annotated[int, typer.Option(envvar="COTENANT_WORKERS", help="Processes.")] = 1,
+    workers: Annotated[int, typer.Option(envvar="COTENANT_WORKERS", help="Number of processes.")] = 1,
     model: Annotated[
         str,
         typer.Option(
-            "--model", "-m", envvar="COTENANT_MODEL", help="`default`, a directory, or `models:/NAME@ALIAS`."
+            "--model", "-m", envvar="COTENANT_MODEL", help="`default`, a folder, or `models:/NAME@ALIAS`."
         ),
     ] = "default",
     policy: Annotated[
@@ -59,7 +59,10 @@ def serve(
         typer.Option(envvar="COTENANT_AUTH", help="auto (tokens required unless on loopback), on or off."),
     ] = "auto",
     rate: Annotated[
-        float, typer.Option(envvar="COTENANT_RATE", help="Requests per second per caller; 0 for no limit.")
+        float,
+        typer.Option(
+            envvar="COTENANT_RATE", help="Requests per second per caller and process; 0 for no limit."
+        ),
     ] = 0.0,
     timeout: Annotated[
         float, typer.Option(envvar="COTENANT_TIMEOUT", help="Request timeout, seconds.")
@@ -96,7 +99,7 @@ def serve(
         ),
     ] = None,
     log_level: Annotated[
-        str, typer.Option(envvar="COTENANT_LOG_LEVEL", help="debug, info, warning, error.")
+        str, typer.Option(envvar="COTENANT_LOG_LEVEL", help="debug, info, warning or error.")
     ] = "info",
 ) -> None:
     if context.invoked_subcommand is not None:
@@ -212,7 +215,7 @@ def listing(database: Database = _DATABASE, as_json: JsonFlag = False) -> None:
 
 def _valid(entry: dict[str, Any]) -> str:
     if entry["revoked_at"]:
-        return "no"
+        return "revoked"
     if entry["expires_at"] is None:
         return "yes"
     expired = entry["expires_at"] < time.time()
@@ -220,9 +223,12 @@ def _valid(entry: dict[str, Any]) -> str:
 
 
 @token.command("revoke")
-def revoke(name: str, database: Database = _DATABASE) -> None:
+def revoke(
+    name: Annotated[str, typer.Argument(help="Name of the token's user.")], database: Database = _DATABASE
+) -> None:
     """Revoke a token. Example: `cotenant serve token revoke scheduler`."""
     from serving.auth import revoke_token
     from serving.store import Store
 
     revoke_token(Store(database), name)
+    typer.echo(f"revoked the token of {name}")

@@ -97,7 +97,7 @@ def command(
         str,
         typer.Option(
             help="fifo, sjf, srtf, tiresias, ..., isacpp, sia, or your own `module:POLICY`; "
-            "on slices: full, mps, static-mig, miso, isacpp-slices."
+            "on slices: full, mps, static-mig, oracle, miso, isacpp-slices."
         ),
     ] = "isacpp",
     seed: Seed = 0,

@@ -8,9 +8,7 @@ import typer
 
 from serving.cli.output import JsonFlag, console, print_json, progress
 
-app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="The models that come with the project."
-)
+app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Bundled models.")
 
 
 @app.command("list")

@@ -74,6 +74,16 @@ def test_rows_of_other_sources_stay(folder: Path, tmp_path: Path, capsys: pytest
     assert read_table(tables, "colocation").source.tolist() == ["mine", "mine", "feedback", "feedback"]
 
 
+def test_says_why_there_are_no_rows(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    body = [{"device": "v100", "jobs": ["alpha", "beta"], "job": "alpha", "step_time_s": 0.02}]
+    (tmp_path / "seen.json").write_text(json.dumps(body))
+    places = ("--store", tmp_path / "feedback.json", "--rows", tmp_path / "rows")
+    code, out, _ = run(capsys, "feedback", tmp_path / "seen.json", "--model", folder / "model", *places)
+    assert code == 0
+    assert "needs the solo step time of an observed job" in " ".join(out.split())
+    assert not (tmp_path / "rows").exists()
+
+
 def test_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = [{"device": "v100", "jobs": ["gamma"], "step_time_s": 0.1}]
     (tmp_path / "seen.json").write_text(json.dumps(body))

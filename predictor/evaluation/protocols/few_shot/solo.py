@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 NAME = "solo-few-shot"
-ABOUT = "a job of a model never seen, its step time alone measured on some devices or at some batch sizes, asked on the others"
+ABOUT = "a job of a model never seen, its step time alone measured on some devices or at some batch sizes, predicted on the others"
 CAMPAIGNS = ("gavel-2019", "gavel-2020", "lucid")
 COUNTS = (0, 1, 2)
 TARGET = "solo_step_time_s"

@@ -81,7 +81,7 @@ _OBSERVED = "step with the whole A100 / step with 14 % of it for each process, o
 PROTOCOLS = (
     Protocol(
         "miso-random",
-        "combinations of jobs at random: flatters, for comparison",
+        "combinations of jobs at random: optimistic, for comparison",
         ("miso",),
         "random",
         target="step_time_ratio",
