@@ -1,4 +1,4 @@
-"""What holds for every test: one thread a process, and no bound of time that a busy machine can break."""
+"""Settings for all tests: one thread per process, and no time limits that a busy machine would exceed."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ settings.load_profile("busy")
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """What collection imports stays until the end: the collector goes through it neither now nor in any test."""
+    """Freeze the objects of collection, so that no garbage collection scans them."""
     gc.disable()
     try:
         return (yield)
@@ -34,7 +34,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 
 def pytest_configure() -> None:
-    """A folder for what the workers of a run share, made by the process that starts them; one fork server for a worker's tests."""
+    """Create a folder that a run's workers share, in their parent, and one fork server per worker."""
     if FOLDER not in os.environ:
         os.environ[FOLDER] = tempfile.mkdtemp(prefix="cotenant-tests-")
     share_the_fork_server()
@@ -47,7 +47,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def no_full_collection() -> Iterator[None]:
-    """A service that has loaded its model goes through all objects, in a process that has met every library for a second."""
+    """Skip the full collection after a model is loaded: with every library imported it takes a second."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("serving.collector.settle", lambda: None)
         yield

@@ -1,4 +1,4 @@
-"""One fork server for all tests of a worker: whichever starts it, it has imported what the processes of the others need."""
+"""One fork server for all tests of a worker, which has imported everything that child processes need."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _set = forkserver.set_forkserver_preload
 
 
 def share_the_fork_server() -> None:
-    """Add `MODULES` to whatever the one who starts this process's fork server has it import."""
+    """Add `MODULES` to the modules that this process's fork server imports."""
 
     def preload(names: list[str]) -> None:
         _set(list(dict.fromkeys([*names, *MODULES])))

@@ -1,4 +1,4 @@
-"""An empty MLflow store in an SQLite file. Its tables are made once a run, which takes seconds, and copied."""
+"""An empty MLflow store in an SQLite file, created once per run (which takes seconds) and copied."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What takes seconds to make and is only read: made once a run, for all of its workers."""
+"""Read-only objects that take seconds to create: created once per run, for all workers."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ FOLDER = "COTENANT_TEST_RUN"
 
 
 def made_once(name: str, make: Callable[[Path], object]) -> Path:
-    """The file or folder that `make` wrote to the path that it is given; whoever comes first calls it."""
+    """The file or folder that `make` writes to the path it is given; the first caller creates it."""
     root = Path(os.environ[FOLDER])
     made, unfinished = root / name, root / f"{name}.unfinished"
     with FileLock(root / f"{name}.lock"):
@@ -28,7 +28,7 @@ def made_once(name: str, make: Callable[[Path], object]) -> Path:
 
 
 def gavel_tables() -> Path:
-    """The measurements of Gavel as tables; skips the test where they are not beside the checkout."""
+    """Gavel's measurements as tables; skips the test if they are not beside the checkout."""
     from datasets.importers import import_source
 
     source = shared_data("gavel")

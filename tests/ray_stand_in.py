@@ -1,4 +1,7 @@
-"""A stand-in for Ray: nodes that carry out what is waited for, and may die. `benchmarks/campaign_on_ray.py` has the real one."""
+"""A stand-in for Ray, whose nodes run tasks when waited for and may die.
+
+`benchmarks/campaign_on_ray.py` uses real Ray.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +22,7 @@ class RayTaskError(RayError):
 
 
 class Cluster(ModuleType):
-    """Calls are carried out when they are waited for; a call on a node of `dying` takes the node with it."""
+    """Tasks run when they are waited for; a task on a node of `dying` takes the node down with it."""
 
     def __init__(self, nodes: dict[str, int]) -> None:
         super().__init__("ray")

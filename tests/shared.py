@@ -1,4 +1,4 @@
-"""Where the public measurements are, for tests that read them; they never travel with the project."""
+"""Location of the public measurements that some tests read; they are never distributed with the project."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import pytest
 
 
 def shared_data(*parts: str) -> Path:
-    """Path of a public measurement beside the checkout, or skip the test with the reason.
+    """Path of a public measurement beside the checkout; skips the test with a reason if missing.
 
-    `COTENANT_SHARED_DATA` names another place.
+    `COTENANT_SHARED_DATA` overrides the location.
     """
     root = Path(
         os.environ.get("COTENANT_SHARED_DATA", Path(__file__).resolve().parents[2] / "shared" / "data")

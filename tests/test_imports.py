@@ -1,4 +1,4 @@
-"""Imports run one way, and never in a circle; imports inside functions count."""
+"""Imports run one way without cycles, including imports inside functions."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ MODULES = modules()
 
 
 def imports_of(path: Path) -> Iterator[str]:
-    """Modules of this project that a file imports at run time, at its top or inside a function."""
+    """Modules of this project that a file imports at run time, at the top or inside functions."""
     todo: list[ast.AST] = [ast.parse(path.read_text(encoding="utf-8"))]
     while todo:
         node = todo.pop()
@@ -93,15 +93,15 @@ def circles(edges: dict[str, set[str]]) -> list[list[str]]:
     return rings
 
 
-def test_no_circle_among_modules() -> None:
+def test_no_import_cycles() -> None:
     assert circles(graph()) == []
 
 
-def test_the_search_finds_circles() -> None:
+def test_the_search_finds_cycles() -> None:
     assert circles({"a": {"b"}, "b": {"c"}, "c": {"a"}, "d": {"a"}}) == [["a", "b", "c"]]
 
 
-def test_policies_simulator_and_placement_do_not_know_each_other() -> None:
+def test_policies_simulator_and_placement_do_not_import_each_other() -> None:
     """`scheduling.core` holds what they share; only the simulator's scenarios look policies up by name."""
     for name, targets in graph().items():
         if name.startswith(("scheduling.policies", "scheduling.placement")):

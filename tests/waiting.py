@@ -1,4 +1,4 @@
-"""Waiting for a state: as long as a busy machine needs, no longer than it takes."""
+"""Wait for a state as long as a busy machine needs, and no longer than necessary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ LONG_S = 300.0  # far beyond what any of it takes; only a test that fails waits 
 
 
 def until(condition: Callable[[], Any], what: str, every_s: float = 0.01) -> Any:
-    """Call `condition` until it is true; what it gave. Time in which this process is stopped does not count."""
+    """Call `condition` until it is true, and return its value.
+
+    Time while this process is suspended does not count.
+    """
     waited, last = 0.0, time.monotonic()
     while not (given := condition()):
         waited, last = waited + min(time.monotonic() - last, 5.0), time.monotonic()
@@ -21,7 +24,7 @@ def until(condition: Callable[[], Any], what: str, every_s: float = 0.01) -> Any
 
 
 async def until_async(condition: Callable[[], Any], what: str) -> Any:
-    """The same on an event loop, which goes on meanwhile."""
+    """The same on an event loop, which continues meanwhile."""
     deadline = time.monotonic() + LONG_S
     while not (given := condition()):
         assert time.monotonic() < deadline, f"{what}: not within {LONG_S:g} s"

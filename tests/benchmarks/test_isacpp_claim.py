@@ -1,4 +1,4 @@
-"""What the benchmark of the placement claim tells policies, and whom it asks."""
+"""What beliefs are queried for by the benchmark of the placement claim."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLE = TablePredictor(
 
 
 class Says:
-    """A belief with one slowdown for all; sets with `refused` do not fit."""
+    """A belief with one slowdown for all sets; those with `refused` do not fit."""
 
     def __init__(self, slowdown: float, refused: str = "") -> None:
         self.slowdown, self.refused = slowdown, refused
@@ -37,7 +37,7 @@ class Says:
         return replace(answer, slowdown=slow, step_time_s=answer.solo_step_time_s * slow, fits=fits)
 
 
-def test_a_belief_is_asked_about_measured_pairs_and_no_others() -> None:
+def test_a_belief_is_queried_for_measured_pairs_only() -> None:
     assert [w.model for w in measured_workloads(TABLE, "v100")] == ["model-0", "model-1", "model-2"]
     table = believed(Says(1.25, refused="model-2"), TABLE, "v100")
     pairs = [(JOBS[0], JOBS[1]), (JOBS[1], JOBS[2]), (JOBS[0], JOBS[2])]
@@ -46,7 +46,7 @@ def test_a_belief_is_asked_about_measured_pairs_and_no_others() -> None:
     assert answer.slowdown[0] == pytest.approx([1.25, 1.25])
 
 
-def test_the_belief_that_is_the_truth_gets_all_of_the_oracles_gain() -> None:
+def test_a_true_belief_achieves_all_of_the_oracles_gain() -> None:
     truth = believed(TABLE, TABLE, "v100")
     names = (*ASKED, EXPLORING)
     results = [run(TABLE, "v100", truth, 15, 3, seed, names) for seed in range(2)]
@@ -61,7 +61,7 @@ def test_the_belief_that_is_the_truth_gets_all_of_the_oracles_gain() -> None:
     assert set(markdown({"trace": figures}).splitlines()[2].split("|")[1:3]) == {" trace ", " mean_jct "}
 
 
-def test_gains_are_paired_by_seed_and_a_gain_within_its_error_is_not_divided_by() -> None:
+def test_gains_are_paired_by_seed_and_insignificant_gains_are_no_denominator() -> None:
     results = []
     for seed, (oracle, constant) in enumerate(((90.0, 100.0), (110.0, 100.0))):
         names = dict.fromkeys((*SIMPLE, "horus", "lucid"), 200.0 + 10 * seed)
@@ -79,7 +79,7 @@ def test_gains_are_paired_by_seed_and_a_gain_within_its_error_is_not_divided_by(
     assert body["over_constant_percent"]["predictor"] is None
 
 
-def test_every_set_is_asked_of_the_predictor_that_never_saw_its_pair() -> None:
+def test_every_set_is_predicted_without_its_pair() -> None:
     a, b = (replace(w) for w in list(measured_workloads(TABLE, "v100"))[:2])
     left_out = LeftOut(
         [Says(1.1), Says(1.9)], without_pair({("model-0", "model-1"): 1, ("model-1", "model-2"): 0})

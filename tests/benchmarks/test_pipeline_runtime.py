@@ -1,4 +1,4 @@
-"""Two real processes against one."""
+"""Training in two real processes compared with one."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def zoo_training() -> Training:
     return Training(partial(zoo_model, SPEC), batches, split, learning_rate=0.02, microbatches=2)
 
 
-def test_synchronous_pipeline_is_single_process_training(zoo_training: Training) -> None:
+def test_synchronous_pipeline_equals_single_process_training(zoo_training: Training) -> None:
     run = train_synchronously(zoo_training)
     model = zoo_training.build()
     optimizer = torch.optim.SGD(model.parameters(), lr=zoo_training.learning_rate)
@@ -76,7 +76,7 @@ def test_synchronous_pipeline_is_single_process_training(zoo_training: Training)
     assert largest_difference(run.weights, dict(model.named_parameters())) <= 1e-5
 
 
-def test_asynchronous_pipeline_is_training_with_delayed_weights(zoo_training: Training) -> None:
+def test_asynchronous_pipeline_equals_training_with_delayed_weights(zoo_training: Training) -> None:
     run = train_asynchronously(zoo_training)
     expected = emulate_asynchronous(zoo_training)
     assert run.losses == pytest.approx(expected.losses, abs=1e-5)
@@ -85,7 +85,7 @@ def test_asynchronous_pipeline_is_training_with_delayed_weights(zoo_training: Tr
     assert plain.losses != pytest.approx(run.losses, abs=1e-3)
 
 
-def test_emulation_without_delays_is_plain_sgd() -> None:
+def test_emulation_without_delays_equals_plain_sgd() -> None:
     draw = torch.Generator().manual_seed(1)
     batches = [
         (torch.randn(16, 12, generator=draw), torch.randint(4, (16,), generator=draw)) for _ in range(6)
@@ -104,6 +104,6 @@ def test_emulation_without_delays_is_plain_sgd() -> None:
     assert late.losses[2:] != pytest.approx(plain.losses[2:], abs=1e-6)
 
 
-def test_a_split_point_that_is_not_there_is_named() -> None:
+def test_a_missing_split_point_is_named() -> None:
     with pytest.raises(InputError, match="encoder"):
         split_model(perceptron(), torch.zeros(2, 12), ["encoder.3"])

@@ -5,7 +5,7 @@ from datasets.schema import TABLES
 from datasets.sources import SOURCES, get_source
 
 
-def test_bundled_tables_are_ours_alone_and_have_their_card() -> None:
+def test_bundled_tables_are_only_ours_and_have_a_card() -> None:
     tables = load()
     assert set(tables) == set(TABLES)
     filled = [table for table in tables.values() if len(table)]

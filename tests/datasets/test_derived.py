@@ -1,4 +1,4 @@
-"""Columns that follow from a SPEC, and tables written before there were such columns."""
+"""Columns derived from a SPEC, and tables written before these columns existed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SPEC = (
 )
 
 
-def test_a_job_s_options_stand_in_columns() -> None:
+def test_job_options_are_columns() -> None:
     row = make_table("solo", [example("solo", workload=SPEC)]).iloc[0]
     assert (row["architecture"], row["batch_size"], row["image_size"]) == ("timm/resnet50", 8, 160)
     assert (row["mode"], row["framework"], row["compiler"]) == ("inference", "torch", "compile")
@@ -56,18 +56,18 @@ def test_a_column_that_contradicts_the_spec_is_a_fault(column: str, value: Any, 
     assert faults[0].expected.startswith(expected)
 
 
-def test_an_architecture_of_one_s_own_and_a_batch_size_that_the_spec_leaves_open() -> None:
+def test_user_named_architecture_and_unspecified_batch_size() -> None:
     row = example("solo", workload="a3c-pong", architecture="mine", batch_size=4)
     kept = make_table("solo", [row]).iloc[0]
     assert (kept["architecture"], kept["batch_size"]) == ("mine", 4)
 
 
-def test_a_wrong_spec_is_one_fault() -> None:
+def test_an_invalid_spec_is_one_fault() -> None:
     frame = pd.DataFrame([example("solo", workload="resnet18-cifar:batch_size=x")], dtype=object)
     assert [(f.row, f.column) for f in find_faults("solo", frame)[1]] == [(1, "workload")]
 
 
-def test_processes_are_the_members_or_more() -> None:
+def test_processes_are_at_least_the_members() -> None:
     rows = [example("colocation", member=m) for m in range(3)]
     assert make_table("colocation", rows)["processes"].tolist() == [3, 3, 3]
     more = make_table("colocation", [{**row, "processes": 7} for row in rows])
@@ -85,7 +85,7 @@ def test_memory_needs_a_value_or_a_bound() -> None:
 
 @pytest.mark.parametrize("name", ["workloads", "solo", "colocation", "graphs"])
 def test_tables_of_the_first_version_are_read(name: str, tmp_path: Path) -> None:
-    """Its columns were those that are given, and the job's own; what follows from a SPEC was not stored."""
+    """They stored only the given columns, none derived from the SPEC."""
     since = {
         "processes", "power_w", "repeat", "framework_version", "macs_per_sample", "activations_per_sample",
         "pooled_activations_per_sample", "layer_count", "occurrences",

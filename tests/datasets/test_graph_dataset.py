@@ -16,7 +16,7 @@ CALLS: list[str] = []
 
 
 def graph_of(workload: Workload) -> ComputationGraph:
-    """A graph that depends on the model alone, so that batch sizes share it."""
+    """A graph that depends only on the model, so that batch sizes share it."""
     CALLS.append(str(workload))
     size = ord(workload.model[0]) - ord("a") + 2
     operators = tuple(
@@ -55,7 +55,7 @@ def test_built_once_and_addressed_by_content(tmp_path: Path) -> None:
     assert content_key(changed) != content_key(TABLE)
 
 
-def test_whole_graphs_are_read_back_without_the_table(tmp_path: Path) -> None:
+def test_graphs_are_read_back_without_the_table(tmp_path: Path) -> None:
     built = ColocationDataset(tmp_path, TABLE, graph_of, workloads=["e-net:batch_size=4"])
     CALLS.clear()
     dataset = ColocationDataset.read(built.folder)
@@ -80,7 +80,7 @@ def test_batches_with_the_pyg_loader(tmp_path: Path) -> None:
     assert batch.graph_index.shape[0] == batch.num_nodes
 
 
-def test_a_stopped_build_is_built_again_and_a_damaged_one_is_refused(tmp_path: Path) -> None:
+def test_an_interrupted_build_is_repeated_and_a_damaged_one_refused(tmp_path: Path) -> None:
     folder = ColocationDataset(tmp_path, TABLE, graph_of).folder
     (folder / "index.json").unlink()
     assert len(ColocationDataset(tmp_path, TABLE, graph_of)) == TABLE["set_id"].nunique()

@@ -19,7 +19,7 @@ def checked(text: str, folder: Path, table: str | None = None):  # type: ignore[
     return check_file(folder / "mine.csv", table)[1:]
 
 
-def test_a_device_that_is_not_in_the_catalogue_is_a_fault_of_every_row(tmp_path: Path) -> None:
+def test_an_unknown_device_is_a_fault_in_every_row(tmp_path: Path) -> None:
     _, faults = checked(template().replace(",v100,", ",v1000,"), tmp_path)
     assert [(fault.row, fault.column, fault.got) for fault in faults] == [
         (1, "device", "'v1000'"),
@@ -41,14 +41,14 @@ def test_a_device_that_is_not_in_the_catalogue_is_a_fault_of_every_row(tmp_path:
         ("0123456789abcdef", "the hash printed by `cotenant capture`", "no captured graph"),
     ],
 )
-def test_a_model_that_is_not_known_is_a_fault(tmp_path: Path, name: str, expected: str, got: str) -> None:
+def test_an_unknown_model_is_a_fault(tmp_path: Path, name: str, expected: str, got: str) -> None:
     (fault,) = checked(template().replace("resnet18-cifar:batch_size=64", name), tmp_path)[1]
     assert (fault.row, fault.column) == (1, "workload")
     assert expected in fault.expected
     assert got in fault.got
 
 
-def test_names_get_the_spelling_of_the_catalogue(tmp_path: Path) -> None:
+def test_names_are_stored_as_in_the_catalogue(tmp_path: Path) -> None:
     text = template().replace(",v100,", ",V100-16GB ,").replace("resnet18-cifar:", "ResNet-18:")
     rows, faults = checked(text, tmp_path)
     assert (faults, set(rows["device"])) == ([], {"v100"})
@@ -64,7 +64,7 @@ def test_names_get_the_spelling_of_the_catalogue(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("here")
-def test_a_model_of_ones_own_is_captured_and_can_be_learned_from(tmp_path: Path) -> None:
+def test_a_user_model_is_captured_and_usable_for_training(tmp_path: Path) -> None:
     text = template().replace("resnet18-cifar:batch_size=64", "own_factory_of_test:factory:batch_size=16")
     rows, faults = checked(text, tmp_path)
     assert faults == []
@@ -75,6 +75,6 @@ def test_a_model_of_ones_own_is_captured_and_can_be_learned_from(tmp_path: Path)
     assert rows.loc[0, ["architecture", "batch_size"]].tolist() == ["own_factory_of_test:factory", 16]
 
 
-def test_where_code_is_not_read_a_model_of_ones_own_is_not_told_to_be_the_answer() -> None:
+def test_a_factory_is_refused_with_a_hint_where_code_is_not_run() -> None:
     with pytest.raises(UnknownNameError, match=r"graph:HASH.*cotenant capture"):
         graph_for(Workload("own_factory_of_test:factory"))

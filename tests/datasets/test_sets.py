@@ -1,4 +1,4 @@
-"""A table of sets with what its members do alone, and whose rows may teach a model that is passed on."""
+"""Tables of sets with the members' solo runs, and which rows may train a redistributable model."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def pair(set_id: str, first_s: float, second_s: float | None) -> list[dict[str, 
     ]
 
 
-def test_the_sets_own_solo_times_serve(tmp_path: Path) -> None:
+def test_solo_times_stored_with_sets_are_used(tmp_path: Path) -> None:
     rows = [*pair("a", 0.030, None), *pair("b", 0.032, None), *pair("c", 0.05, None)]
     write_table(tmp_path, "colocation", make_table("colocation", rows))
     colocation, solo = read_sets(tmp_path)
@@ -33,7 +33,7 @@ def test_the_sets_own_solo_times_serve(tmp_path: Path) -> None:
     assert (solo["gpus"].tolist(), solo["memory_bytes"].isna().tolist()) == ([1], [True])
 
 
-def test_measured_solo_runs_come_first_and_other_campaigns_stay_out(tmp_path: Path) -> None:
+def test_solo_runs_take_precedence_and_other_campaigns_are_ignored(tmp_path: Path) -> None:
     write_table(tmp_path, "colocation", make_table("colocation", pair("a", 0.03, 0.02)))
     runs = [
         example("solo", workload=A, step_time_s=0.029),
@@ -50,7 +50,7 @@ def test_a_folder_without_sets(tmp_path: Path) -> None:
         read_sets(tmp_path)
 
 
-def test_which_sources_a_shipped_model_may_not_learn_from() -> None:
+def test_sources_that_a_shipped_model_may_not_learn_from() -> None:
     assert [s.name for s in withheld(["mine", "gavel", "lucid", "gpumemnet", "lucid"])] == [
         "gpumemnet",
         "lucid",

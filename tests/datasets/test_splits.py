@@ -62,7 +62,7 @@ def test_every_set_is_tested_and_never_on_both_sides(kind: str) -> None:
         assert not set(fold.train_set_ids) & set(fold.test_set_ids)
 
 
-def test_by_model_never_shows_the_model() -> None:
+def test_by_model_excludes_the_model_from_training() -> None:
     folds = make_split(TABLE, "by-model")
     assert [fold.name for fold in folds] == NAMES
     for fold in folds:
@@ -77,13 +77,13 @@ def test_by_pair_keeps_both_directions_and_all_batch_sizes_together() -> None:
         assert side["s0"] == side["s1"]
 
 
-def test_seeded_and_independent_of_row_order() -> None:
+def test_splits_are_seeded_and_independent_of_row_order() -> None:
     shuffled = TABLE.sample(frac=1, random_state=3)
     assert make_split(TABLE, "random", 1) == make_split(shuffled, "random", 1)
     assert make_split(TABLE, "random", 1) != make_split(TABLE, "random", 2)
 
 
-def test_a_split_is_written_with_what_it_is_of(tmp_path: Path) -> None:
+def test_a_split_file_describes_its_data(tmp_path: Path) -> None:
     folds = make_split(TABLE, "by-pair", 7, folds=2)
     body = json.loads(save_split(tmp_path / "split.json", folds, seed=7).read_text())
     assert body["seed"] == 7
@@ -121,7 +121,7 @@ def test_any_table_splits_without_leaking_a_pair(members: list[tuple[str, ...]],
         assert not sides[0] & sides[1]
 
 
-def test_a_test_bundle_holds_nothing_measured_together() -> None:
+def test_test_inputs_contain_nothing_measured_under_co_location() -> None:
     bundle = Bundle("throughput_ratio", TABLE, make_table("solo", [example("solo")]))
     assert bundle.points.all()
     hidden = bundle.without_targets()
@@ -138,7 +138,7 @@ def test_a_test_bundle_holds_nothing_measured_together() -> None:
     assert len(bundle.without_solo().solo) == 0
 
 
-def test_bounds_and_hard_coded_rows_are_no_points() -> None:
+def test_bounds_and_hard_coded_rows_are_not_points() -> None:
     table = TABLE.assign(censored=TABLE["member"] == 0, is_target=TABLE["set_id"] != "s0")
     bundle = Bundle("throughput_ratio", table, make_table("solo", []))
     assert bundle.points.sum() == ((table["member"] > 0) & (table["set_id"] != "s0")).sum()
@@ -154,7 +154,7 @@ def test_partners() -> None:
     assert [list(o) for o in others[-3:]] == [[15, 16], [14, 16], [14, 15]]
 
 
-def test_families_are_held_out_whole_and_units_may_be_other_than_sets() -> None:
+def test_whole_families_are_held_out_for_any_unit() -> None:
     names = [
         "timm/resnet18",
         "timm-0.6/resnet50",

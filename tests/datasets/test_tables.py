@@ -29,7 +29,7 @@ def pair(set_id: str = "s", **changes: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("name", list(TABLES))
-def test_the_examples_of_every_table_are_valid_and_survive_a_round_trip(name: str, tmp_path: Path) -> None:
+def test_every_tables_examples_are_valid_and_survive_a_round_trip(name: str, tmp_path: Path) -> None:
     table = make_table(name, [example(name, note=None) if name == "freezing" else example(name)])
     path = write_table(tmp_path, name, table)
     assert path == tmp_path / f"{name}.parquet"
@@ -83,7 +83,7 @@ def test_unknown_and_missing_columns() -> None:
     assert {(fault.row, fault.column) for fault in faults} == {(0, "gpu"), (0, "device")}
 
 
-def test_keys_given_twice_and_sets_that_contradict_themselves() -> None:
+def test_duplicate_keys_and_contradictory_sets() -> None:
     rows = pair()
     rows[1]["member"] = 0
     assert find_faults("colocation", pd.DataFrame(rows))[1][0].column == "set_id+member"
@@ -92,7 +92,7 @@ def test_keys_given_twice_and_sets_that_contradict_themselves() -> None:
     assert "one value for all members" in find_faults("colocation", pd.DataFrame(rows))[1][0].expected
 
 
-def test_sets_without_all_of_their_members() -> None:
+def test_incomplete_sets() -> None:
     _, faults = find_faults("colocation", pd.DataFrame([*pair("a"), pair("b")[1]]))
     assert [(f.row, f.column, f.expected) for f in faults] == [
         (3, "member", "rows for members 0 to 1 of set b")
@@ -105,7 +105,7 @@ def test_nothing_is_written_when_a_row_is_wrong(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
-def test_reading_says_what_is_wrong(tmp_path: Path) -> None:
+def test_reading_reports_faults(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cotenant data import"):
         read_all(tmp_path)
     (tmp_path / "solo.parquet").write_text("not Parquet")

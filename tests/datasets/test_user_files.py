@@ -22,7 +22,7 @@ from profiling.errors import InputError
         ("", "not CSV"),
     ],
 )
-def test_what_is_wrong_with_the_file_is_said_once(tmp_path: Path, text: str, message: str) -> None:
+def test_a_fault_of_the_file_is_reported_once(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -35,7 +35,7 @@ def test_byte_order_marks_and_line_ends_of_spreadsheets_are_read(tmp_path: Path)
     assert check_file(path)[2] == []
 
 
-def test_a_slowdown_where_the_throughput_ratio_belongs_is_named(tmp_path: Path) -> None:
+def test_a_slowdown_entered_as_throughput_ratio_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(template().replace("0.71", "1.41"))
     (fault,) = check_file(path)[2]
@@ -58,7 +58,7 @@ def test_memory_in_gigabytes_is_a_fault(tmp_path: Path) -> None:
     assert "bytes" in faults[0].expected
 
 
-def test_a_percentage_is_no_throughput_ratio(tmp_path: Path) -> None:
+def test_a_percentage_is_not_a_throughput_ratio(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(template().replace("0.71,0.0218,0.0155", "71,,"))
     (fault,) = check_file(path)[2]
@@ -67,7 +67,7 @@ def test_a_percentage_is_no_throughput_ratio(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["1e20", "9223372036854775808", "-1e30"])
-def test_an_integer_that_is_too_large_is_a_fault(tmp_path: Path, text: str) -> None:
+def test_a_too_large_integer_is_a_fault(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.csv"
     header, first, second = template().splitlines()
     path.write_text(f"{header},batch_size\n{first},{text}\n{second},20\n")
@@ -75,7 +75,7 @@ def test_an_integer_that_is_too_large_is_a_fault(tmp_path: Path, text: str) -> N
     assert (fault.row, fault.column, fault.got) == (1, "batch_size", repr(text))
 
 
-def test_parquet_without_rows_and_files_that_cannot_be_opened(tmp_path: Path) -> None:
+def test_empty_parquet_and_unreadable_files(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text(template())
     check_file(tmp_path / "mine.csv")[1].iloc[:0].to_parquet(tmp_path / "mine.parquet")
     with pytest.raises(InputError, match="no rows"):
@@ -84,7 +84,7 @@ def test_parquet_without_rows_and_files_that_cannot_be_opened(tmp_path: Path) ->
         check_file(tmp_path)
 
 
-def test_parquet_is_known_by_its_content(tmp_path: Path) -> None:
+def test_parquet_is_recognised_by_content(tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text(template())
     rows = check_file(tmp_path / "mine.csv")[1]
     rows.to_parquet(tmp_path / "mine.pq")
@@ -102,7 +102,7 @@ def test_parquet_is_known_by_its_content(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_other_formats_and_a_column_twice(tmp_path: Path, text: str, message: str) -> None:
+def test_other_formats_and_duplicate_columns(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -122,7 +122,7 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     ("column", "value"),
     [("set_memory_bytes", 1e18), ("step_time_s", 1e8), ("solo_step_time_s", 1e8), ("step_time_s", 1e-9)],
 )
-def test_numbers_that_no_job_has_are_in_another_unit(tmp_path: Path, column: str, value: float) -> None:
+def test_impossible_values_suggest_another_unit(tmp_path: Path, column: str, value: float) -> None:
     path = tmp_path / "mine.csv"
     pd.read_csv(io.StringIO(template())).assign(**{column: value}).to_csv(path, index=False)
     faults = check_file(path)[2]

@@ -1,7 +1,8 @@
 """Fenced blocks of the pages, and the commands in them.
 
-A comment before a block says why it is not run: `<!-- needs: WHAT IS NOT THERE -->`, `<!-- run by: TEST FILE -->`, or
-`<!-- synopsis -->`. `<!-- file: NAME -->` writes the block to a file, and so does a first line `# NAME.py`.
+A comment before a block says why it is not run: `<!-- needs: WHAT IS MISSING -->`,
+`<!-- run by: TEST FILE -->`, or `<!-- synopsis -->`. `<!-- file: NAME -->` writes the block to a file, and so
+does a first line `# NAME.py`.
 """
 
 from __future__ import annotations
@@ -41,7 +42,7 @@ _MARK = re.compile(r"<!-- (?P<kind>[\w ]+?)(?:: (?P<what>[^>]*?))? -->\s*$")
 
 @dataclass(frozen=True)
 class Block:
-    """One fenced block: where it is, its language, its text, and its mark (kind and text, both empty without one)."""
+    """One fenced block: place, language, text, and mark (kind and text, both empty without one)."""
 
     page: Path
     line: int
@@ -54,7 +55,7 @@ class Block:
         return f"{self.page.relative_to(ROOT)}:{self.line}"
 
     def commands(self) -> list[list[str]]:
-        """Words of each command, where the block is one of a shell."""
+        """Words of each command, if the block is a shell block."""
         if self.language not in ("", "sh", "console"):
             return []
         lines = iter(self.text.replace("\\\n", " ").splitlines())
@@ -73,7 +74,7 @@ class Block:
         return parts
 
     def shown(self, words: list[str]) -> str:
-        """What the block says that the command behind a prompt prints; empty if it does not say."""
+        """The output that the block shows for a command behind a prompt; empty if none."""
         for part in re.split(r"(?m)^\$ ", self.text)[1:]:
             typed, _, printed = part.partition("\n")
             if typed.count("'") % 2 == 0 and shlex.split(typed, comments=True) == words:
@@ -82,7 +83,7 @@ class Block:
 
 
 def split(words: list[str], mark: str) -> list[list[str]]:
-    """The words between marks."""
+    """The words between occurrences of `mark`."""
     parts: list[list[str]] = [[]]
     for word in words:
         if word == mark:

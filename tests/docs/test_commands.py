@@ -1,4 +1,4 @@
-"""What the pages tell to type works: every command is one that there is, and every block runs or says what it needs."""
+"""Commands on the pages work: every command exists, and every block runs or states why not."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def group() -> Any:
     return typer.main.get_command(app)
 
 
-def test_marks_are_known_and_name_what_there_is() -> None:
+def test_marks_are_known_and_name_existing_files() -> None:
     assert [str(b) for b in ALL if b.mark and b.mark not in MARKS] == []
     assert [str(b) for b in ALL if b.mark == "run by" and not (ROOT / b.what).is_file()] == []
     assert [str(b) for b in ALL if b.mark == "needs" and not b.what] == []
@@ -63,7 +63,7 @@ def test_commands_in_the_text_exist() -> None:
 
 
 def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]]:
-    """What is typed for each command, and its help."""
+    """Each command as typed, and its help."""
     if not hasattr(command, "list_commands"):
         yield " ".join(("cotenant", *path)), command.help or ""
         return
@@ -74,7 +74,7 @@ def leaves(command: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, str]
 
 @pytest.mark.parametrize(("typed", "told"), [pytest.param(*leaf, id=leaf[0]) for leaf in leaves(group())])
 def test_help_has_an_example(typed: str, told: str) -> None:
-    """README says so."""
+    """As README.md promises."""
     examples = re.findall(rf"{typed}(?: [^`\n]*)?(?=`|\n|$)", told.replace("\\\n", " "))
     assert examples
     for example in examples:
@@ -83,7 +83,7 @@ def test_help_has_an_example(typed: str, told: str) -> None:
 
 
 def parse(words: list[str], lenient: bool = False) -> None:
-    """Follow the words through the groups to the command, and have it parse its arguments."""
+    """Follow the words through the groups to a command, and let it parse its arguments."""
     import click
 
     command, name = group(), "cotenant"
@@ -105,7 +105,7 @@ def parse(words: list[str], lenient: bool = False) -> None:
 
 @pytest.fixture
 def port(tmp_path: Path) -> Iterator[int]:
-    """A service of this page's own."""
+    """A service for one page."""
     store = tmp_path / "store.db"
     # Lines of its log would mix with what commands print.
     before = structlog.get_config()
@@ -151,17 +151,17 @@ def test_blocks_run(
 
 
 def squeezed(printed: str) -> str:
-    """Without the width of columns, and without how long something took."""
+    """Without column padding and durations."""
     return re.sub(r"\d+\.\d+ (ok|s)\b", r"\1", " ".join(printed.split()))
 
 
 def pattern(shown: str) -> str:
-    """The same, with `...` for whatever a page leaves out."""
+    """The same as a regular expression, with `...` for omitted lines."""
     return ".*".join(re.escape(squeezed(part)) for part in shown.split("\n...\n"))
 
 
 def run(block: Block, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    """Run a command of a page; those of this project in this process, which has imported everything."""
+    """Run a command of a page; cotenant's own run in this process, which has already imported everything."""
     program, *rest = words
     if program == "cotenant":
         if rest[0] == "serve" and rest[1:2] != ["token"]:

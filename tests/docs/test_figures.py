@@ -1,4 +1,4 @@
-"""Tables of figures on the pages say what is stored under `benchmarks/results`."""
+"""Tables of figures on the pages match the results in `benchmarks/results`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_protocols() -> None:
 
 
 def test_targets() -> None:
-    """The page adds to what is printed, and takes nothing away."""
+    """The page may add to the printed table, but must not omit anything."""
     for line in targets().splitlines()[2:]:
         name, *said = cells(line)
         (row,) = [

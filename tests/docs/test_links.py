@@ -1,4 +1,4 @@
-"""Links between the pages lead to files and headings that there are; `make docs` checks the built site as well."""
+"""Links between the pages lead to existing files and headings; `make docs` also checks the built site."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.docs.blocks import PAGES, ROOT
 
 @cache
 def anchors(page: Path) -> frozenset[str]:
-    """What headings of a page are called in links."""
+    """Names of a page's headings in links."""
     text = re.sub(r"(?ms)^```.*?^```", "", page.read_text())
     slugs = []
     for heading in re.findall(r"(?m)^#+ (.+)$", text):
@@ -45,7 +45,7 @@ def test_every_page_is_in_the_navigation() -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
 def test_named_files_exist(page: Path) -> None:
-    """Paths from the root in backticks; capitals stand for names of the reader's."""
+    """Paths from the root in backticks; capitals stand for the reader's own names."""
     top = "|".join(folder.name for folder in ROOT.iterdir() if (folder / "__init__.py").exists())
     named = re.findall(rf"`((?:{top}|tests|docs)/[a-z0-9_/.-]+)`", page.read_text())
     assert [path for path in named if not (ROOT / path).exists()] == []

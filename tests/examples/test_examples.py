@@ -1,4 +1,4 @@
-"""The examples run as their own docstrings say."""
+"""The examples run as described in their docstrings."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_command_of_the_docstring(
     assert len(text.splitlines()) <= 30
 
 
-def test_gangs_and_what_can_never_run(
+def test_gangs_and_infeasible_jobs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(ROOT)

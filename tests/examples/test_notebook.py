@@ -1,4 +1,4 @@
-"""The quickstart runs from top to bottom; what is committed has no outputs."""
+"""The quickstart runs from top to bottom and is committed without outputs."""
 
 from __future__ import annotations
 

@@ -24,7 +24,7 @@ SETTINGS = len(SHARING_MODES) + len(CAMPAIGNS) + 1
 
 
 def network(config: NetworkConfig = NETWORK, spread: float = 0.0) -> ColocationNetwork:
-    """As it starts; with `spread`, as if it had learned something wild."""
+    """Freshly initialised; with `spread`, with large random weights."""
     torch.manual_seed(1)
     net = ColocationNetwork(config, CAMPAIGNS)
     if spread:
@@ -51,7 +51,7 @@ def sets_of(sizes: list[int], seed: int = 0) -> SetTensors:
 
 
 def between(sets: SetTensors) -> torch.Tensor:
-    """[S, M, M] 1 where an edge leads from one member to another."""
+    """[S, M, M] 1 where an edge connects two members."""
     present = sets.present.float()
     return present[:, :, None] * present[:, None] * (1 - torch.eye(present.shape[1]))
 
@@ -94,7 +94,7 @@ def replace_rows(sets: SetTensors, number: int, size: int) -> SetTensors:
     )
 
 
-def test_edges_are_those_of_numpy() -> None:
+def test_edges_equal_those_in_numpy() -> None:
     sets = sets_of([3])
     demand = sets.demand.numpy()
     expected = edge_features(demand[:, :, None], demand[:, None]) * (1 - np.eye(3))[None, :, :, None]
@@ -117,7 +117,7 @@ def test_starts_at_the_prior() -> None:
     assert not output.log_baseline.any()
 
 
-def test_a_neighbour_takes_no_larger_a_share_of_the_time_than_alone() -> None:
+def test_a_neighbours_share_of_time_is_at_most_that_alone() -> None:
     excess = torch.tensor([0.0, 0.3, 5.0, 1e6])
     for occupied in (0.0, 0.1, 0.6):
         bounded = bounded_excess(excess, torch.full((4,), occupied))
@@ -127,7 +127,7 @@ def test_a_neighbour_takes_no_larger_a_share_of_the_time_than_alone() -> None:
         torch.testing.assert_close(bounded_excess(excess, torch.full((4,), unbounded)), excess)
 
 
-def test_no_answer_passes_what_the_neighbours_leave() -> None:
+def test_slowdown_is_bounded_by_the_time_that_neighbours_leave() -> None:
     net, sets = network(spread=3.0), sets_of([2, 2])
     sets.demand[..., SUMMED_WIDTH - 1] = 0.2
     with torch.no_grad():
@@ -155,6 +155,6 @@ def test_switches_have_their_effect(switch: str) -> None:
 
 
 @pytest.mark.parametrize("change", [{"width": 0}, {"heads": "2"}, {"dropout": 1.0}])
-def test_refuses_a_bad_configuration(change: dict[str, object]) -> None:
+def test_invalid_configuration_is_rejected(change: dict[str, object]) -> None:
     with pytest.raises(InputError, match="network"):
         NetworkConfig(**change)  # type: ignore[arg-type]

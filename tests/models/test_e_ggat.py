@@ -26,8 +26,8 @@ def test_shape_and_gradient(form: str) -> None:
     assert torch.isfinite(nodes.grad).all()
 
 
-def test_one_neighbour_s_edge_matters() -> None:
-    """Where the softmax runs over one neighbour alone, the paper's form loses the edge; ours does not."""
+def test_a_single_neighbours_edge_matters() -> None:
+    """With a softmax over a single neighbour, the paper's form ignores the edge; ours does not."""
     nodes, alone, moved = torch.randn(2, 8), torch.tensor([[0], [1]]), {}
     for form in FORMS:
         with torch.no_grad():
@@ -57,7 +57,7 @@ def test_numbering_of_nodes_and_order_of_edges_do_not_matter(form: str) -> None:
     torch.testing.assert_close(got, expected[order])
 
 
-def test_refuses_what_it_cannot_be() -> None:
+def test_invalid_settings_are_rejected() -> None:
     with pytest.raises(InputError, match="multiple of 3"):
         EGGATLayer(8, 3, heads=3)
     with pytest.raises(InputError, match="gatv2, paper"):

@@ -52,14 +52,14 @@ def test_demands_are_shares(model: str, batch: int, step: float, device: str) ->
     assert ((ratios >= 0) & (ratios <= 1)).all()
 
 
-def test_measured_use_replaces_the_estimate() -> None:
+def test_measured_utilisation_replaces_the_estimate() -> None:
     solo = SoloProfile(step_time_s=0.1, utilization_ratio=0.37, memory_bandwidth_ratio=0.21)
     ratios = demand_ratios(demand("alpha"), 0.1, Workload("alpha", solo=solo))
     assert ratios[:2].tolist() == [0.37, 0.21]
 
 
 @pytest.mark.parametrize("model", sorted(MODELS))
-def test_a_longer_frozen_prefix_wants_less(model: str) -> None:
+def test_a_longer_frozen_prefix_demands_less(model: str) -> None:
     layers = len(graph_source(Workload(model)).layers)
     demands = [demand(f"{model}:frozen_prefix={k}") for k in range(layers + 1)]
     for column in ("busy_s", "compute_s", "memory_s", "launch_s", "state_bytes", "activation_bytes"):
@@ -69,7 +69,7 @@ def test_a_longer_frozen_prefix_wants_less(model: str) -> None:
 
 
 def test_freezing_masks_backward_passes_only() -> None:
-    """Parameters are at odd operators, two operators a layer: the first trained one is operator 5, a batch norm."""
+    """Two operators per layer, the second with parameters: the first trained one is number 5, a norm."""
     graph = graph_source(Workload("gamma"))
     mask = pass_mask(graph, Workload("gamma", frozen_prefix=2))
     assert mask[0].all()
@@ -81,7 +81,7 @@ def test_freezing_masks_backward_passes_only() -> None:
 
 @pytest.mark.parametrize("model", ["resnet18-cifar:batch_size=4", "gpt-125m:batch_size=1,sequence_length=32"])
 def test_a_masked_step_has_the_backward_flops_that_autograd_records(model: str) -> None:
-    """GPT's last layer is tied to its first: frozen with it, and yet it hands gradients on."""
+    """GPT's last layer is tied to its first: it is frozen with it, but still propagates gradients."""
     workload = Workload.parse(model)
     graph = capture_zoo(workload)
     for prefix in (1, len(graph.layers) // 2, len(graph.layers) - 1, len(graph.layers)):
@@ -123,7 +123,7 @@ def test_edge_features() -> None:
     np.testing.assert_allclose(many, np.stack([forth] * 3))
 
 
-def test_occupancy_is_what_was_measured_on_a_gpu_and_everything_otherwise() -> None:
+def test_occupancy_is_the_measured_utilisation_on_a_gpu_and_1_otherwise() -> None:
     workload = Workload("resnet18-cifar", solo=SoloProfile(utilization_ratio=0.3))
     assert occupancy(workload, get_device("v100")) == 0.3
     assert occupancy(workload.without_solo(), get_device("v100")) == 1.0

@@ -1,4 +1,4 @@
-"""Sums, means and softmax over groups, against PyTorch Geometric's."""
+"""Sums, means and softmax over groups, compared with PyTorch Geometric."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from models.segments import segment_mean, segment_softmax, segment_sum
 
 
 @pytest.mark.parametrize("shape", [(50,), (50, 4), (50, 4, 3), (0, 4)])
-def test_values_and_gradients_are_those_of_pytorch_geometric(shape: tuple[int, ...]) -> None:
+def test_values_and_gradients_equal_those_of_pytorch_geometric(shape: tuple[int, ...]) -> None:
     source = torch.Generator().manual_seed(0)
     values = torch.randn(*shape, generator=source, requires_grad=True)
     index = torch.randint(0, 9, shape[:1], generator=source)  # group 9 is empty

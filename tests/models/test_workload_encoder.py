@@ -24,7 +24,7 @@ def encode(encoder: WorkloadEncoder, *specs: str) -> Encoding:
 
 
 def trained_somehow(config: EncoderConfig = CONFIG) -> WorkloadEncoder:
-    """Heads start at zero; move them, so that what they see can show."""
+    """Heads start at zero; perturb them so that their inputs have an effect."""
     torch.manual_seed(3)
     encoder = WorkloadEncoder(config)
     for parameter in encoder.parameters():
@@ -72,6 +72,6 @@ def test_switches_have_their_effect() -> None:
 
 
 @pytest.mark.parametrize("change", [{"width": 0}, {"layers": 1.5}, {"form": "gat"}])
-def test_refuses_a_bad_configuration(change: dict[str, object]) -> None:
+def test_invalid_configuration_is_rejected(change: dict[str, object]) -> None:
     with pytest.raises(InputError, match="encoder"):
         EncoderConfig(**change)  # type: ignore[arg-type]

@@ -1,4 +1,4 @@
-"""One tiny predictor, fitted once for all tests here."""
+"""One tiny predictor, fitted once for all tests in this folder."""
 
 from __future__ import annotations
 

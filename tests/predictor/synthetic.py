@@ -1,4 +1,4 @@
-"""Small models and measurements made by hand: nothing is captured, nothing is downloaded, a fit takes a second."""
+"""Small synthetic models and measurements: nothing is captured or downloaded, and a fit takes a second."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ TRAINING = TrainingConfig(
 
 
 def graph_source(workload: Workload) -> ComputationGraph:
-    """A chain with one skip; kinds, sizes and layers differ from model to model."""
+    """A chain with one skip connection; kinds, sizes and layers differ by model."""
     if workload.model not in MODELS:
         raise UnknownNameError("no such model", expected="one of " + ", ".join(MODELS), got=workload.model)
     flops, size, count = MODELS[workload.model]
@@ -91,7 +91,7 @@ def _origin() -> dict[str, str]:
 
 
 def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`colocation` (all pairs on two devices) and `solo`, with a slowdown that grows with the partner's use."""
+    """`colocation` (all pairs, two devices) and `solo`; slowdowns grow with the partner's utilisation."""
     solo = [
         {
             **_origin(),

@@ -1,4 +1,4 @@
-"""The shipped predictor with frozen prefixes of a few networks: further layers cost neither time nor memory."""
+"""The shipped predictor with frozen prefixes: freezing more layers costs neither time nor memory."""
 
 from __future__ import annotations
 

@@ -32,7 +32,7 @@ def ordered(q: dict[str, float]) -> bool:
     return set(q) == {"value", "lower", "upper"} and q["lower"] <= q["value"] <= q["upper"]
 
 
-def test_json_has_the_shape_that_the_command_promises(predictor: Predictor) -> None:
+def test_json_has_the_documented_shape(predictor: Predictor) -> None:
     body = predictor.predict(ColocationSet("v100", JOBS[:2])).to_json()
     assert set(body) == {
         "device",
@@ -74,7 +74,7 @@ def test_sets_of_one_to_four(predictor: Predictor, count: int, sharing: str) -> 
             assert member.slowdown == Quantity(1.0, 1.0, 1.0)
 
 
-def test_order_of_members_does_not_change_answers(predictor: Predictor) -> None:
+def test_order_of_members_does_not_change_predictions(predictor: Predictor) -> None:
     forth = predictor.predict(ColocationSet("v100", JOBS[:3])).members
     back = predictor.predict(ColocationSet("v100", JOBS[2::-1])).members[::-1]
     for member, other in zip(forth, back, strict=True):
@@ -111,14 +111,14 @@ def test_arrays_equal_predictions(predictor: Predictor) -> None:
         ("a100", 9, "a100 has too few MIG slices"),
     ],
 )
-def test_slices_that_a_device_cannot_give_are_refused(
+def test_slices_that_a_device_lacks_are_refused(
     predictor: Predictor, device: str, count: int, words: str
 ) -> None:
     with pytest.raises(InputError, match=words):
         predictor.predict(ColocationSet(device, JOBS[:1] * count, "mig"))
 
 
-def test_who_takes_turns_has_no_more_than_all_of_the_time(predictor: Predictor) -> None:
+def test_time_sliced_jobs_use_at_most_all_of_the_time(predictor: Predictor) -> None:
     busy = tuple(replace(job, solo=SoloProfile(0.01, utilization_ratio=0.99)) for job in JOBS)
     for count in (1, 2, 4):
         turns = predictor.predict_arrays([ColocationSet("h100", busy[:count], "time-slice")])
@@ -134,7 +134,7 @@ def test_no_sets(predictor: Predictor) -> None:
     assert predictor.predict_arrays([]).slowdown.shape[0] == 0
 
 
-def test_measured_values_are_taken(predictor: Predictor) -> None:
+def test_measured_values_are_used(predictor: Predictor) -> None:
     alone = predictor.predict(ColocationSet("v100", (MEASURED,))).members[0]
     assert alone.solo_step_time_s.value == 0.02
     assert alone.memory_bytes.value == 2e9
@@ -155,7 +155,7 @@ def test_memory_covers_the_state(predictor: Predictor) -> None:
         assert memory.lower >= state
 
 
-def test_what_does_not_fit_says_so(predictor: Predictor) -> None:
+def test_a_set_that_does_not_fit_is_reported(predictor: Predictor) -> None:
     large = Workload.parse("alpha:batch_size=32,memory_bytes=9000000000")
     answer = predictor.predict(ColocationSet("v100", (large, large)))
     assert not answer.fits
@@ -167,9 +167,7 @@ def test_what_does_not_fit_says_so(predictor: Predictor) -> None:
 @pytest.mark.parametrize(
     ("share", "fits"), [(0.9, True), (0.96, True), (1.0, True), (1.001, False), (1.2, False)]
 )
-def test_a_job_alone_has_enough_with_the_memory_measured_of_it(
-    predictor: Predictor, share: float, fits: bool
-) -> None:
+def test_a_lone_job_fits_if_its_measured_memory_does(predictor: Predictor, share: float, fits: bool) -> None:
     room = get_device("v100").memory_bytes
     large = replace(JOBS[0], solo=SoloProfile(memory_bytes=share * room))
     sets = [ColocationSet("v100", (large,)), ColocationSet("v100", (large, JOBS[1]))]
@@ -223,7 +221,7 @@ def test_unfitted() -> None:
         Predictor(graph_source=graph_source).predict(ColocationSet("v100", JOBS[:1]))
 
 
-def test_manifest_says_what_it_was_made_of(
+def test_manifest_lists_training_sets(
     predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     manifest = predictor.fitted_.manifest

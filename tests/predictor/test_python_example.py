@@ -1,4 +1,4 @@
-"""The example of docs/training.md, run as it stands on the hand-made measurements."""
+"""The example of docs/training.md, run as is on the synthetic measurements."""
 
 from __future__ import annotations
 
@@ -50,7 +50,9 @@ def test_the_example_runs(
     assert (tmp_path / "my-model" / "config.json").is_file()
 
 
-def test_manners(measured: tuple[pd.DataFrame, pd.DataFrame], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follows_scikit_learn_conventions(
+    measured: tuple[pd.DataFrame, pd.DataFrame], monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr("predictor.training.fit.CROSS_FITS", 2)
     predictor = Predictor(NETWORK, TRAINING, graph_source)
     assert (predictor.network, predictor.training, predictor.graph_source) == (

@@ -1,4 +1,4 @@
-"""One cost model: the same question gets the same answer wherever it is asked."""
+"""One cost model: the same job gets the same step time everywhere."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def test_step_time_is_the_same_everywhere(device: str) -> None:
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 50, 100])
-def test_a_frozen_prefix_is_answered_alike(prefix: int) -> None:
+def test_a_frozen_prefix_is_predicted_alike_everywhere(prefix: int) -> None:
     predictor = load_predictor("default")
     job = replace(JOB, frozen_prefix=prefix)
     predicted = predictor.predict(ColocationSet("v100", (job,))).members[0]

@@ -27,7 +27,7 @@ _ROOT = Path(__file__).parents[2]
         (PermissionError(errno.EPERM, "Not ours", "x", None, "y"), 2, "me: y cannot"),
     ],
 )
-def test_what_a_user_can_fix_is_one_line(
+def test_user_errors_are_one_line(
     error: Exception, code: int, line: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end, errors_as_lines("me"):
@@ -38,7 +38,7 @@ def test_what_a_user_can_fix_is_one_line(
     assert err.count("\n") == 1
 
 
-def test_what_only_a_developer_can_fix_passes() -> None:
+def test_bugs_raise() -> None:
     with pytest.raises(OSError, match="Bad file"), errors_as_lines("me"):
         raise OSError(errno.EBADF, "Bad file descriptor")
     with pytest.raises(SystemExit) as end, errors_as_lines("me"):
@@ -66,7 +66,7 @@ def test_debug_shows_the_traceback_too(capsys: pytest.CaptureFixture[str]) -> No
         ["-m", "profiling", "--help"],
     ],
 )
-def test_a_closed_pipe_is_no_error(command: list[str]) -> None:
+def test_a_closed_pipe_is_not_an_error(command: list[str]) -> None:
     reader, writer = os.pipe()
     os.close(reader)
     with os.fdopen(writer, "w") as closed:

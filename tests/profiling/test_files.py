@@ -22,7 +22,7 @@ def test_a_full_disk_is_named_and_leaves_the_old_file(
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
-def test_a_folder_that_cannot_be_written_to_is_found_before_it_is_made(tmp_path: Path) -> None:
+def test_an_unwritable_folder_is_reported_before_creation(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     check_folder(tmp_path)
     check_folder(tmp_path / "a" / "b")
@@ -33,7 +33,7 @@ def test_a_folder_that_cannot_be_written_to_is_found_before_it_is_made(tmp_path:
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-def test_a_folder_of_someone_else(tmp_path: Path) -> None:
+def test_a_folder_of_another_user(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match="cannot be written to"):
         check_folder(tmp_path / "a")

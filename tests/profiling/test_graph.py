@@ -1,4 +1,4 @@
-"""Graph files of both versions, numpy columns, and what a forward pass alone needs."""
+"""Graph files of both versions, NumPy columns, and the needs of a forward pass alone."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def captured(spec: str) -> ComputationGraph:
     return capture_zoo(Workload.parse(spec))
 
 
-def test_a_file_holds_everything() -> None:
+def test_round_trip() -> None:
     graph = captured("resnet18-cifar:batch_size=2,precision=amp")
     again = ComputationGraph.from_dict(json.loads(json.dumps(graph.to_dict())))
     assert again == graph
@@ -160,7 +160,7 @@ def test_attention_recurrence_and_tables() -> None:
         (nn.Sequential(nn.Embedding(9, 8), nn.LayerNorm(8), nn.Linear(8, 6)), torch.zeros(2, 3, dtype=torch.long)),
     ],
 )  # fmt: skip
-def test_export_tells_the_same_sizes(model: nn.Module, inputs: torch.Tensor) -> None:
+def test_export_gives_the_same_sizes(model: nn.Module, inputs: torch.Tensor) -> None:
     recorded = [op for op in capture_module(model, inputs).operators if not op.training_only]
     static = capture_module(model, inputs, static=True).operators
     assert [op.kind for op in static] == [op.kind for op in recorded]
@@ -168,7 +168,7 @@ def test_export_tells_the_same_sizes(model: nn.Module, inputs: torch.Tensor) -> 
     assert [op.weight_dtype for op in static] == [op.weight_dtype for op in recorded]
 
 
-def test_columns_are_those_of_the_operators() -> None:
+def test_columns_match_the_operators() -> None:
     graph = captured("resnet18-cifar:batch_size=2,precision=amp")
     columns = graph.columns
     assert set(columns) == set(COLUMNS)
@@ -202,8 +202,8 @@ FORWARD_COLUMNS = (
 )
 
 
-def test_forward_columns_are_those_of_an_inference() -> None:
-    """The graph of a step, masked, against a recording without anything to train and without a loss."""
+def test_forward_columns_equal_those_of_inference() -> None:
+    """A masked training graph compared with a recording without trainable parameters and loss."""
     graph = capture_module(Tail(), torch.empty(4, 16))
     frozen = Tail().eval().requires_grad_(False)
     alone = capture_module(frozen, torch.empty(4, 16))
@@ -214,8 +214,8 @@ def test_forward_columns_are_those_of_an_inference() -> None:
     assert alone.total("backward_flops") == 0
 
 
-def test_forward_activations_are_those_of_a_real_forward_pass() -> None:
-    """Peak of live tensors, followed by storage on the CPU, in evaluation mode without gradients."""
+def test_forward_activations_equal_those_of_a_real_forward_pass() -> None:
+    """Peak of live tensors by storage, on the CPU in evaluation mode without gradients."""
     import weakref
 
     from torch.utils._python_dispatch import TorchDispatchMode

@@ -47,7 +47,7 @@ def test_zoo_check(capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "zoo", "check", "resnet99")[0] == 2
 
 
-def test_zoo_check_says_no_when_a_count_differs(
+def test_zoo_check_fails_if_a_count_differs(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from dataclasses import replace
@@ -88,7 +88,7 @@ def test_capture_of_a_zoo_model(capsys: pytest.CaptureFixture[str], tmp_path: Pa
     assert "1,602,657" in out
 
 
-def test_capture_refuses_in_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_capture_errors_are_one_line(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "bad.onnx").write_bytes(b"nonsense")
     for arguments in (
         ("nothing-like-it",),

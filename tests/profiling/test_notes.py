@@ -7,7 +7,7 @@ import pytest
 from profiling.notes import warnings_as_notes
 
 
-def test_warning_is_a_line_without_its_place(capsys: pytest.CaptureFixture[str]) -> None:
+def test_warning_is_a_line_without_its_location(capsys: pytest.CaptureFixture[str]) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         with warnings_as_notes():

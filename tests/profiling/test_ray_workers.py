@@ -1,4 +1,4 @@
-"""How work is handed out, with a stand-in for Ray; `benchmarks/campaign_on_ray.py` does the same on a real cluster."""
+"""How work is distributed, with a stand-in for Ray (`benchmarks/campaign_on_ray.py` uses real Ray)."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def squares() -> Callable[[int], int]:
     return square
 
 
-def test_every_node_works_and_what_a_dead_one_did_is_done_again(ray: Callable[..., Cluster]) -> None:
+def test_every_node_works_and_tasks_of_dead_ones_are_repeated(ray: Callable[..., Cluster]) -> None:
     cluster = ray(a=0, b=0, c=0)
     cluster.dying = {"b"}
     with RayWorkers[int, int]("auto", squares) as workers:
@@ -45,7 +45,7 @@ def test_one_worker_for_each_gpu(ray: Callable[..., Cluster]) -> None:
         assert sorted(workers._workers) == [("two", 0), ("two", 1)]
 
 
-def test_a_task_that_kills_its_workers_is_given_up(ray: Callable[..., Cluster]) -> None:
+def test_a_task_that_kills_its_workers_is_abandoned(ray: Callable[..., Cluster]) -> None:
     cluster = ray(**{f"n{i}": 0 for i in range(MOST_DEATHS + 1)})
     deadly = 3
     alive = cluster.get

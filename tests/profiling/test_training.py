@@ -20,7 +20,7 @@ def _restored() -> Iterator[None]:
 
 @pytest.mark.usefixtures("_restored")
 @pytest.mark.parametrize("precision", ["fp32", "tf32", "fp16"])
-def test_tf32_is_on_for_jobs_of_that_precision_only(precision: str) -> None:
+def test_tf32_is_enabled_for_tf32_jobs_only(precision: str) -> None:
     for backend in BACKENDS:
         backend.allow_tf32 = precision != "tf32"
     with FakeTensorMode():

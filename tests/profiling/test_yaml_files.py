@@ -11,12 +11,12 @@ from profiling.yaml_files import read_yaml
     ("text", "line", "key"),
     [("a: 1\nb: 2\na: 3\n", 3, "a"), ("x:\n- {a: 1, a: 2}\n", 2, "a"), ("x: {y: {'a': 1,\n  a: 2}}", 2, "a")],
 )
-def test_a_repeated_key_is_an_error_that_says_where(text: str, line: int, key: str) -> None:
+def test_a_repeated_key_is_an_error_with_its_location(text: str, line: int, key: str) -> None:
     with pytest.raises(InputError, match=f"line {line}: key {key!r} is repeated"):
         read_yaml(text)
 
 
-def test_other_yaml_is_as_it_was() -> None:
+def test_other_yaml_is_unaffected() -> None:
     text = "base: &b {x: 1, y: 2}\nmore: {<<: *b, y: 3}\nlist: [{x: 1}, {x: 2}]\n"
     assert read_yaml(text) == yaml.safe_load(text)
     assert read_yaml("") is None

@@ -1,4 +1,4 @@
-"""A small table of synthetic measurements that tests of scheduling share."""
+"""A small table of synthetic measurements for the tests of scheduling."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = float(2**30)
 
 
 def table(sizes: int = 3, seed: int = 0, memory_gib: float = 16.0) -> TablePredictor:
-    """Two devices, six jobs, every set of up to `sizes` with ratios of its own; model-5 needs 10 GiB."""
+    """Two devices, six jobs, and individual ratios for every set of up to `sizes`; model-5 needs 10 GiB."""
     rng = np.random.default_rng(seed)
     solo, ratios = {}, {}
     for device, speed in (("v100", 1.0), ("k80", 4.0)):

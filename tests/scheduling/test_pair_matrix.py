@@ -1,4 +1,4 @@
-"""Slowdowns of all pairs, and their heat map."""
+"""Slowdowns of all pairs, and the heat map."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.pair_matrix import pair_matrix, write_matrix
 from tests.scheduling.tables import JOBS, table
 
 
-def test_every_entry_is_that_of_the_pair() -> None:
+def test_every_entry_equals_the_pairs_prediction() -> None:
     matrix = pair_matrix(table(memory_gib=11.0), "v100", JOBS)
     assert matrix.slowdown.shape == (6, 6)
     for row, first in enumerate(JOBS):

@@ -28,7 +28,7 @@ Start = Callable[..., TestClient]
 
 @pytest.fixture(scope="session")
 def migrated() -> Path:
-    """An empty store's file: a copy of it opens in a fifth of the time that the migrations take."""
+    """File of an empty store; a copy of it opens in a fifth of the time that the migrations take."""
     return made_once("store.db", lambda path: Store(f"sqlite:///{path}").close())
 
 

@@ -1,4 +1,4 @@
-"""A service that is killed in the middle of writes, again and again; what was acknowledged must be there afterwards."""
+"""A service that is killed repeatedly in the middle of writes; acknowledged writes must survive."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.waiting import LONG_S, until
 
 
 def serve(port: int, url: str) -> None:
-    """The child: one service on `port`, its store at `url`."""
+    """In the child process: one service on `port` with its store at `url`."""
     import uvicorn
 
     from serving import logs
@@ -38,7 +38,7 @@ def serve(port: int, url: str) -> None:
 
 
 class Writer(threading.Thread):
-    """Places jobs and puts nodes as fast as it is answered; remembers what was acknowledged."""
+    """Places jobs and puts nodes as fast as it gets responses; remembers what was acknowledged."""
 
     def __init__(self, port: int, number: int, acknowledged: dict[str, set[str]]) -> None:
         super().__init__(daemon=True)
@@ -101,7 +101,7 @@ def run(folder: Path, kills: int, seed: int = 0, writers: int = 4) -> dict[str, 
 
 
 def run_database_faults(server: Server, faults: int, seed: int = 0, writers: int = 4) -> dict[str, Any]:
-    """Let a service write while its PostgreSQL server is, in turn, stopped at once and frozen for up to eight seconds.
+    """Let a service write while its PostgreSQL server is killed and frozen (up to eight seconds) in turn.
 
     Returns:
         as `run`, and how often writes, and predictions during faults, were answered with each status.

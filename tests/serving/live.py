@@ -18,7 +18,7 @@ from tests.waiting import LONG_S, until
 
 @contextmanager
 def serve(app: Any) -> Iterator[int]:
-    """Run `app` on a free port of 127.0.0.1 in a thread; gives the port once a model serves."""
+    """Run `app` in a thread on a free port of 127.0.0.1; yields the port once a model is loaded."""
     server = uvicorn.Server(
         uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False, http=BoundedProtocol)
     )
@@ -33,7 +33,7 @@ def serve(app: Any) -> Iterator[int]:
 
 
 async def load(port: int, path: str, bodies: list[Any], connections: int = 8) -> Counter[int]:
-    """POST all `bodies` over keep-alive connections; how often each status came (0: the connection broke)."""
+    """POST all `bodies` over keep-alive connections; returns the count by status (0: connection broken)."""
     queue = [json.dumps(body).encode() for body in bodies]
     statuses: Counter[int] = Counter()
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL server of our own, where Debian's (or another's) programs are installed."""
+"""A separate PostgreSQL server, if its programs are installed (by Debian or otherwise)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import psutil
 
 
 def programs() -> Path | None:
-    """The folder with `initdb` and `pg_ctl`; None where there is none."""
+    """The folder with `initdb` and `pg_ctl`, or None."""
     program = shutil.which("initdb")
     if program:
         return Path(program).parent
@@ -44,7 +44,7 @@ class Server:
         self.run("pg_ctl", "-w", "-m", "immediate", "stop")
 
     def send(self, number: int) -> None:
-        """Send a signal to the server and all its processes: SIGSTOP freezes it, SIGCONT lets it go on."""
+        """Send a signal to the server and all its processes; SIGSTOP freezes it, SIGCONT resumes it."""
         parent = psutil.Process(int((self.folder / "data" / "postmaster.pid").read_text().split()[0]))
         for process in [parent, *parent.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
@@ -53,7 +53,10 @@ class Server:
 
 @contextmanager
 def server(fsync: bool = False) -> Iterator[Server]:
-    """A fresh server; gone at the end. As root it runs under the account `postgres`, because it refuses to be root."""
+    """A new server, removed at the end.
+
+    As root it runs under the account `postgres`, because it refuses to run as root.
+    """
     with tempfile.TemporaryDirectory(prefix="cotenant-pg-") as name:
         folder, user, prefix = Path(name), pwd.getpwuid(os.getuid()).pw_name, []
         if user == "root":

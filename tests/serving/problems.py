@@ -1,4 +1,4 @@
-"""What every error must look like."""
+"""The required form of every error."""
 
 from __future__ import annotations
 

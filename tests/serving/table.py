@@ -1,4 +1,4 @@
-"""A real predictor from a table: quick to make, and every number can be checked by hand."""
+"""A real predictor from a table: fast to create, and every number can be checked by hand."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _around(value: float) -> Quantity:
 
 @dataclass(eq=False)
 class TablePredictor:
-    """A member's slowdown is the sum of all demands, at least 1; a step takes 0.1 s alone unless its SPEC says otherwise."""
+    """Slowdown is the sum of all demands, at least 1; a solo step takes 0.1 s unless the SPEC states it."""
 
     version: str = "table-1"
     calls: int = 0
@@ -97,7 +97,7 @@ class TablePredictor:
 
 @dataclass
 class TableSource:
-    """A model source whose next model a test sets."""
+    """A model source whose next model is set by the test."""
 
     predictor: Any = field(default_factory=TablePredictor)
     name: str = "1"

@@ -1,4 +1,4 @@
-"""Tokens, scopes, rates, sizes, times: who comes in, and with how much."""
+"""Tokens, scopes, rates, sizes and times: who gets in, and with how much."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def test_tokens_are_hashed_and_revoked(start: Start, store: Store, monkeypatch: 
 
 
 @pytest.mark.parametrize("later", [None, "another-first-token"])
-def test_a_session_ends_with_its_bootstrap_token(
+def test_sessions_end_with_their_bootstrap_token(
     start: Start, monkeypatch: pytest.MonkeyPatch, later: str | None
 ) -> None:
     monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "the-first-token")
@@ -141,7 +141,7 @@ SCOPES: dict[str | None, str] = {
 
 
 def routes_of(app: Any) -> set[str]:
-    """Method and path of every route, those of included routers too."""
+    """Method and path of every route, including those of included routers."""
     paths = set()
     for entry in app.routes:
         inner = getattr(entry, "original_router", None)  # how FastAPI keeps a router that was included
@@ -150,7 +150,7 @@ def routes_of(app: Any) -> set[str]:
     return paths
 
 
-def test_every_route_has_its_scope(start: Start, store: Store) -> None:
+def test_every_route_has_a_scope(start: Start, store: Store) -> None:
     expected = {call: scope for scope, text in SCOPES.items() for call in re.findall(r"[A-Z]+ \S+", text)}
     client = start(auth="on")
     assert routes_of(client.app) == set(expected)
@@ -194,7 +194,7 @@ def test_without_tokens_only_on_loopback() -> None:
         {"rate_per_s": -1},
     ],
 )
-def test_settings_are_checked(change: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(change: dict[str, Any]) -> None:
     with pytest.raises(InputError):
         ServiceConfig(**change)
 
@@ -232,7 +232,7 @@ def test_body_limit(start: Start) -> None:
 
 
 class Slow(TablePredictor):
-    """Waits at its gate with jobs that it meets for the first time."""
+    """Waits at its gate for jobs that are new to it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -247,7 +247,7 @@ class Slow(TablePredictor):
 
 
 async def burst(app: Any, gate: threading.Event, number: int, refused: int) -> list[Any]:
-    """Ask for `number` new sets at once; the gate opens when `refused` of them are answered."""
+    """Request `number` new sets at once; the gate opens once `refused` of them were answered."""
     import httpx
 
     async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://127.0.0.1") as http:
@@ -310,7 +310,7 @@ def test_drain(client: TestClient) -> None:
     assert client.get("/v1/health/live").status_code == 200
 
 
-def test_no_answer_leads_to_the_name_in_the_host_header(start: Start, store: Store) -> None:
+def test_no_response_contains_the_host_header(start: Start, store: Store) -> None:
     token = create_token(store, "eyes", ["read"])
     client = start(auth="on", host="0.0.0.0")
     headers = bearer(token) | {"Host": "evil.example"}

@@ -1,4 +1,4 @@
-"""Workers listen at one address, each on a socket of its own; nobody else gets it."""
+"""Workers listen on one address, each on its own socket; no other service gets it."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_an_address_that_another_service_has_reserved_is_refused() -> None:
         address.check("127.0.0.1", reserved.getsockname()[1])
 
 
-def test_an_address_that_a_service_has_left_is_free_again() -> None:
+def test_an_address_is_free_after_its_service_ended() -> None:
     with address._socket_for(
         "127.0.0.1", 0
     ) as before:  # a service of one worker, which closes its connections first
@@ -60,6 +60,6 @@ def test_an_address_that_a_service_has_left_is_free_again() -> None:
         own.listen()
 
 
-def test_a_host_that_is_not_ours_is_refused() -> None:
+def test_a_foreign_host_address_is_refused() -> None:
     with pytest.raises(UnavailableError, match="cannot listen"):
         address.check("192.0.2.1", 0)

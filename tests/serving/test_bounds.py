@@ -1,4 +1,4 @@
-"""One request must not stop the rest: numbers that can be, counts summed before they are expanded, work that ends."""
+"""One request must not stop the rest: numbers in range, counts summed before expansion, work that ends."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ NODE = {"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]}
 
 
 @pytest.mark.parametrize("step", ["5e-324", "1e-310", "1e300", "-1", "0", "nan", "inf"])
-def test_step_times_that_cannot_be(client: TestClient, step: str) -> None:
+def test_impossible_step_times(client: TestClient, step: str) -> None:
     spec = f"resnet18-cifar:step_time_s={step}"
     problem(client.post("/v1/place", json={"job": spec, "cluster": NODE}), 422)
     if step not in ("nan", "inf"):
@@ -73,7 +73,7 @@ def test_counts_are_summed_before_they_are_expanded(client: TestClient, cluster:
 
 
 class Heavy(TablePredictor):
-    """Waits at its gate with every job that it meets."""
+    """Waits at its gate for every new job."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -121,7 +121,7 @@ def test_work_ends_with_its_request(start: Start, source: TableSource) -> None:
     assert heavy.met < 100, "most was left"
 
 
-def test_a_large_batch_does_not_hold_the_others_up(start: Start) -> None:
+def test_a_large_batch_does_not_delay_others(start: Start) -> None:
     client = start()
     sets = [{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"] * 8}] * 1000
 
@@ -187,7 +187,7 @@ def _name(workload: Workload) -> str:
     return workload.model
 
 
-def test_a_capturing_process_that_ends_while_idle_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_idle_capture_process_that_ends_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     captures = Captures(Metrics(), 1, LONG_S, 2**31)
     monkeypatch.setattr(capturing, "capture", _name)
 
@@ -206,7 +206,7 @@ def test_a_capturing_process_that_ends_while_idle_is_replaced(monkeypatch: pytes
         captures.close()
 
 
-def test_a_process_that_replaces_a_killed_one_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_replacement_capture_process_is_warm(monkeypatch: pytest.MonkeyPatch) -> None:
     captures = Captures(Metrics(), 1, 100 * LONG_S, 2**31)
     monkeypatch.setattr(capturing, "capture_first", _nothing)
 
@@ -231,7 +231,7 @@ def test_a_process_that_replaces_a_killed_one_is_warm(monkeypatch: pytest.Monkey
 
 
 def test_captures_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """At their time, at their memory, and when nobody waits."""
+    """At their time limit, at their memory limit, and when their client has left."""
     job = Workload("resnet18-cifar")
     captures = Captures(Metrics(), 1, 1.0, 2**31)
 

@@ -1,4 +1,4 @@
-"""The dashboard and the API reference in headless Chromium: by keyboard, light and dark, without a word on the console."""
+"""Dashboard and API reference in headless Chromium: keyboard, light and dark, no console messages."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 @pytest.fixture
 def browser(base: str, tmp_path: Path) -> Iterator[Any]:
-    """Chromium that finds no host but this one; at the end it must have asked for no other and have had no complaint."""
+    """Chromium without access to other hosts; at the end it must have requested none and reported nothing."""
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
     for flag in (
@@ -104,7 +104,7 @@ def scheme(browser: Any, name: str) -> None:
 
 
 def press(browser: Any, *keys: str) -> Any:
-    """Type into whatever has the focus; gives what has it then."""
+    """Type into the focused element, and return the element focused afterwards."""
     for key in keys:
         browser.switch_to.active_element.send_keys(key)
     return browser.switch_to.active_element
@@ -187,7 +187,7 @@ return s.outlineStyle === 'none' ? 0 : parseFloat(s.outlineWidth)
 
 @pytest.mark.parametrize("width", [1280, 380])
 def test_every_page_by_keyboard(browser: Any, base: str, width: int) -> None:
-    """Tab reaches all that can be used, in the order of the page, shows where it is, and is caught nowhere."""
+    """Tab reaches every control in page order, shows the focus, and never gets trapped."""
     browser.execute_cdp_cmd(
         "Emulation.setDeviceMetricsOverride",
         {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False},

@@ -1,4 +1,4 @@
-"""`cotenant-client`: its OpenAPI document is the service's, its wheel builds, and it talks to a running service."""
+"""`cotenant-client`: its OpenAPI document is current, its wheel builds, and it talks to a running service."""
 
 from __future__ import annotations
 

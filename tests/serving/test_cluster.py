@@ -28,7 +28,7 @@ CLUSTER = {
 }
 
 
-def test_nothing_stored_yet(client: TestClient) -> None:
+def test_empty_store(client: TestClient) -> None:
     answer = client.get("/v1/cluster")
     assert answer.json() == {"version": 0, "cluster": {"nodes": [], "links": []}}
 
@@ -45,8 +45,8 @@ def test_replace_and_read(client: TestClient) -> None:
     assert client.put("/v1/cluster", json=answer.json()["cluster"]).json() == {"version": 2}
 
 
-def test_what_is_read_can_be_put_again(client: TestClient) -> None:
-    """A tenant given as a SPEC is read as an object; every option of it must be one of an object."""
+def test_a_cluster_can_be_put_back(client: TestClient) -> None:
+    """A tenant given as a SPEC is returned as an object, which must have all options of a SPEC."""
     job = "resnet18-cifar:optimizer=none,mode=inference,precision=fp64,framework=tensorflow"
     gpu = {"id": "0", "device": "v100", "tenants": [{"job": job, "iterations_left": 5}]}
     assert client.put("/v1/cluster/nodes/a", json={"gpus": [gpu]}).status_code == 201
@@ -105,7 +105,7 @@ def test_a_tenant_without_a_length_has_an_hour_left(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("name", ["a/b", "/", "a\0b", "a\nb", "a\x7f", "a\x85", ".", ".."])
-def test_names_that_have_no_address_are_refused(client: TestClient, name: str) -> None:
+def test_names_that_cannot_be_in_a_url_are_refused(client: TestClient, name: str) -> None:
     body = {"nodes": [{"name": name, "gpus": [{"device": "v100"}]}]}
     told = problem(client.put("/v1/cluster", json=body), 422)
     assert "cannot be part of the node's URL" in told["detail"]
@@ -114,7 +114,7 @@ def test_names_that_have_no_address_are_refused(client: TestClient, name: str) -
 
 
 @pytest.mark.parametrize("name", ["a%00b", "a%0Ab"])
-def test_names_in_the_address_are_refused_too(client: TestClient, name: str) -> None:
+def test_such_names_are_refused_in_the_url_too(client: TestClient, name: str) -> None:
     told = client.put(f"/v1/cluster/nodes/{name}", json={"gpus": [{"device": "v100"}]})
     assert told.status_code == 422
     assert "cannot be part of the node's URL" in told.json()["detail"]
@@ -137,7 +137,7 @@ def test_place_against_the_stored_cluster(client: TestClient) -> None:
     assert answer["ranked"][0]["node"] == "a"
 
 
-def test_a_node_that_reports_what_is_known_is_heard_of_and_nothing_else(
+def test_an_unchanged_node_report_only_counts_as_a_heartbeat(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client.put("/v1/cluster", json=CLUSTER)
@@ -166,8 +166,8 @@ def test_a_node_that_reports_what_is_known_is_heard_of_and_nothing_else(
     assert (fewer.status_code, row()[0] > revision) == (200, True)
 
 
-def test_a_report_of_what_is_known_leaves_the_version(client: TestClient) -> None:
-    """A version that every node's report raises would fail every `If-Match` of a busy cluster."""
+def test_an_unchanged_report_keeps_the_version(client: TestClient) -> None:
+    """Otherwise every `If-Match` on a busy cluster would fail."""
     client.put("/v1/cluster", json=CLUSTER)
     path, node = "/v1/cluster/nodes/a", {"gpus": [{"device": "v100", "count": 2}]}
     for headers in ({}, {"If-Match": '"1"'}):
@@ -180,7 +180,7 @@ def test_a_report_of_what_is_known_leaves_the_version(client: TestClient) -> Non
 
 
 def committed(service: Service) -> list[list[str]]:
-    """The statements of each transaction that is committed from now on."""
+    """The statements of each transaction committed from now on."""
     transactions: list[list[str]] = []
 
     def said(connection: Any, _cursor: Any, statement: str, *_: Any) -> None:

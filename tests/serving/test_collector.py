@@ -1,4 +1,4 @@
-"""Full collections of the garbage collector stay short, and nothing is kept for good."""
+"""Full garbage collections stay short, and no garbage is kept forever."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def freezing() -> Iterator[None]:
         gc.unfreeze()
 
 
-def test_what_survives_a_full_collection_is_not_gone_through_again(freezing: None) -> None:
+def test_survivors_of_a_full_collection_are_frozen(freezing: None) -> None:
     collector.freeze_survivors()
     assert gc.callbacks.count(collector._freeze) == 1
     kept = Ring()
@@ -36,7 +36,7 @@ def test_what_survives_a_full_collection_is_not_gone_through_again(freezing: Non
     assert gc.get_freeze_count() > 1000
 
 
-def test_frozen_garbage_goes_when_nobody_waits(freezing: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_frozen_garbage_is_freed_when_idle(freezing: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(collector, "settle", settle)
     ring = Ring()
     gone = weakref.ref(ring)

@@ -61,7 +61,7 @@ def test_what_if(client: TestClient) -> None:
     assert "<script" not in wrong.text
 
 
-def test_pages_need_nothing_from_elsewhere(client: TestClient) -> None:
+def test_pages_load_nothing_external(client: TestClient) -> None:
     for path in ("/", "/what-if", "/login"):
         text = client.get(path).text
         assert not re.search(r"https?://", text)
@@ -85,7 +85,7 @@ def test_sign_in(start: Start, tmp_path: Path) -> None:
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 401, "the cookie counts for reading only"
 
 
-def test_a_set_that_does_not_fit_is_not_unaffected(client: TestClient) -> None:
+def test_a_set_that_does_not_fit_is_not_shown_as_unaffected(client: TestClient) -> None:
     huge = {"job": "resnet18-cifar:batch_size=100000", "iterations_left": 1}
     client.put(
         "/v1/cluster", json={"nodes": [{"name": "a", "gpus": [{"device": "v100", "tenants": [huge]}]}]}
@@ -95,7 +95,7 @@ def test_a_set_that_does_not_fit_is_not_unaffected(client: TestClient) -> None:
     assert '<p class="level">unaffected' not in page
 
 
-def test_files_of_the_pages(client: TestClient) -> None:
+def test_static_files(client: TestClient) -> None:
     style = client.get("/static/style.css")
     again = client.get("/static/style.css", headers={"If-None-Match": style.headers["etag"]})
     assert again.status_code == 304
@@ -108,7 +108,7 @@ def test_files_of_the_pages(client: TestClient) -> None:
 
 
 def many(nodes: int) -> dict[str, object]:
-    """Nodes of one V100 and one P100 each; every fourth has two jobs on its V100."""
+    """Nodes of one V100 and one P100; every fourth has two jobs on its V100."""
     pair = [
         {"job": "resnet18-cifar", "iterations_left": 100},
         {"job": "lstm-wikitext2", "iterations_left": 50},
@@ -171,7 +171,7 @@ def test_page_of_a_job(client: TestClient) -> None:
     assert client.get("/jobs/" + "0" * 32).status_code == 404
 
 
-def test_a_waiting_job_says_why_it_waits(client: TestClient) -> None:
+def test_a_waiting_job_shows_the_reason(client: TestClient) -> None:
     gpu = {"device": "v100", "tenants": [{"job": "resnet18-cifar:batch_size=100000", "iterations_left": 1}]}
     client.put("/v1/cluster", json={"nodes": [{"name": "a", "gpus": [gpu]}]})
     answer = client.post("/v1/placements", json={"job": "lstm-wikitext2", "job_id": "late", "iterations": 50})

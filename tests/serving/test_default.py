@@ -1,4 +1,4 @@
-"""The whole service with the predictor that ships with the project."""
+"""The whole service with the shipped predictor."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_a_pair(client: TestClient) -> None:
     assert client.post("/v1/predict/batch", json={"sets": [body]}).json()["predictions"] == [answer]
 
 
-def test_what_cannot_fit(client: TestClient) -> None:
+def test_a_set_that_cannot_fit(client: TestClient) -> None:
     answer = client.post(
         "/v1/predict", json={"device": "k80", "jobs": ["resnet50-imagenet:batch_size=4096"]}
     ).json()

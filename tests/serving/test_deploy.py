@@ -1,4 +1,4 @@
-"""Manifests against the published schemas of Kubernetes; there is no API server here to apply them to."""
+"""Manifests against Kubernetes' published schemas, because there is no API server to apply them to."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_scheduler_configuration() -> None:
 
 
 def test_the_chart_probes_as_the_manifest_does() -> None:
-    """Readiness is told within a second, which is the default time limit of a probe."""
+    """Readiness responds within a second, the default time limit of a probe."""
     (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     chart = (DEPLOY / "helm" / "cotenant" / "templates" / "deployment.yaml").read_text()
@@ -73,13 +73,13 @@ def test_the_chart_probes_as_the_manifest_does() -> None:
         assert yaml.safe_load(block) == container[name], name
 
 
-def test_nothing_scrapes_without_a_token() -> None:
-    """Scraping by annotations sends none, and `/metrics` takes one."""
+def test_scraping_needs_a_token() -> None:
+    """`/metrics` requires a token, which scraping by annotations does not send."""
     (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
     assert "annotations" not in deployment["spec"]["template"]["metadata"]
 
 
-def test_the_sample_pod_is_understood() -> None:
+def test_the_sample_pod_is_parsed() -> None:
     (pod,) = (d for n, d in MANIFESTS if n == "pod.yaml")
     job = read_job(pod)
     assert job is not None
@@ -87,7 +87,7 @@ def test_the_sample_pod_is_understood() -> None:
     assert (job.iterations, job.max_slowdown, job.gpus) == (10000.0, 1.5, 1)
 
 
-def test_the_sample_pod_on_a_slice_is_understood() -> None:
+def test_the_sample_pod_on_a_slice_is_parsed() -> None:
     (pod,) = (d for n, d in MANIFESTS if n == "pod-mig.yaml")
     job = read_job(pod)
     assert job is not None
@@ -126,7 +126,7 @@ MONITORED = [
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
 @pytest.mark.parametrize("values", [[], SHARED, MONITORED, ["networkPolicy.enabled=false"]], ids=" ".join)
 def test_rendered_chart(values: list[str]) -> None:
-    """What Helm makes of the chart is what Kubernetes' schemas know."""
+    """Helm's output is valid against Kubernetes' schemas."""
     rendered = helm("template", "one", DEPLOY / "helm" / "cotenant", *(f"--set={value}" for value in values))
     assert rendered.returncode == 0, rendered.stderr
     documents = [document for document in yaml.safe_load_all(rendered.stdout) if document]
@@ -146,8 +146,8 @@ def test_rendered_chart(values: list[str]) -> None:
 
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
 @pytest.mark.parametrize("value", ["replicas=3", "replica=1", "workers=none"])
-def test_chart_refuses(value: str) -> None:
-    """More replicas than one on SQLite, names that there are not, values of another type."""
+def test_chart_refuses_invalid_values(value: str) -> None:
+    """Several replicas on SQLite, unknown names, values of the wrong type."""
     assert helm("template", "one", DEPLOY / "helm" / "cotenant", f"--set={value}").returncode != 0
 
 
@@ -155,7 +155,7 @@ def helm(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run(["helm", *map(str, words)], capture_output=True, text=True)
 
 
-def test_alerts_and_dashboard_read_metrics_that_there_are() -> None:
+def test_alerts_and_dashboard_use_existing_metrics() -> None:
     known = {
         f"cotenant_{name}"
         for metric in Metrics().registry.collect()
@@ -180,8 +180,8 @@ def test_compose_and_image() -> None:
     assert "HEALTHCHECK" in image
 
 
-def test_the_database_is_set_by_the_variable_that_operators_set() -> None:
-    """An option on the command line would win over it, without a word."""
+def test_manifests_set_the_database_by_its_variable() -> None:
+    """A command-line option would silently override it."""
     image = (DEPLOY.parent / "Dockerfile").read_text()
     assert re.search(r"^ENV COTENANT_DATABASE=sqlite:////data/", image, re.MULTILINE)
     (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
@@ -192,7 +192,7 @@ def test_the_database_is_set_by_the_variable_that_operators_set() -> None:
     assert "--database" not in f"{image} {container['args']} {chart} {compose}"
 
 
-def test_images_of_others_are_pinned_by_digest() -> None:
+def test_third_party_images_are_pinned_by_digest() -> None:
     pinned = r"[a-z/]+:[A-Za-z0-9.-]+@sha256:[0-9a-f]{64}"
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     for name, service in services.items():
@@ -205,8 +205,8 @@ def test_images_of_others_are_pinned_by_digest() -> None:
         assert start in stages | {"${PYTHON_IMAGE}"}, start
 
 
-def test_memory_limits_hold_what_the_workers_and_their_processes_may_take() -> None:
-    """A worker, one capture and one parsed upload at their limits, for each worker."""
+def test_memory_limits_cover_workers_and_their_processes() -> None:
+    """For each worker: itself, one capture and one parsed upload at their limits."""
     config, gib = ServiceConfig(), 2**30
     worker = 1.0 * gib + config.capture_processes * config.capture_memory_bytes + config.parse_memory_bytes
     chart = yaml.safe_load((DEPLOY / "helm" / "cotenant" / "values.yaml").read_text())
@@ -220,7 +220,7 @@ def test_memory_limits_hold_what_the_workers_and_their_processes_may_take() -> N
         assert int(limit.removesuffix("Gi")) * gib >= 2 * worker
 
 
-def test_monitoring_gets_in() -> None:
+def test_network_policy_admits_monitoring() -> None:
     scrape = yaml.safe_load((DEPLOY / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"][0]
     assert scrape["authorization"]["credentials_file"]
     policy = (DEPLOY / "helm" / "cotenant" / "templates" / "networkpolicy.yaml").read_text()

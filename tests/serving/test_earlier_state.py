@@ -1,4 +1,4 @@
-"""What earlier versions stored and this one refuses is left out, said, and kept; all else goes on."""
+"""Stored values that earlier versions accepted and this one refuses are ignored, reported and kept."""
 
 from __future__ import annotations
 
@@ -34,8 +34,8 @@ def store(tmp_path: Path) -> Store:
     return Store(f"sqlite:///{tmp_path}/store.db")
 
 
-def test_a_tenant_that_is_no_job_any_more(start: Start, store: Store) -> None:
-    """It keeps its GPU, which gets no other job; the node next to it does, and the cluster can be read."""
+def test_a_tenant_that_is_no_longer_valid(start: Start, store: Store) -> None:
+    """It keeps its GPU, which gets no other job; other nodes do, and the cluster can be read."""
     start().put("/v1/cluster", json=NODES)
     with store.write() as session:
         session.execute(update(TenantRow).values(job=REFUSED))
@@ -56,7 +56,7 @@ def test_a_tenant_that_is_no_job_any_more(start: Start, store: Store) -> None:
     assert client.post("/v1/placements", json={"job": JOB, "iterations": 10}).json()["node"] == "b"
 
 
-def test_a_card_without_mig_that_was_to_have_some(start: Start, store: Store) -> None:
+def test_a_card_without_mig_stored_with_sharing_mig(start: Start, store: Store) -> None:
     start().put("/v1/cluster", json=NODES)
     with store.write() as session:
         session.execute(update(NodeRow).values(gpus=[{"id": "0", "device": "v100", "sharing": "mig"}]))
@@ -85,10 +85,10 @@ def test_a_gpu_type_stored_in_another_spelling(start: Start, store: Store) -> No
     assert client.put("/v1/cluster/nodes/b", json=node).status_code == 200, "its tenant is not in the way"
 
 
-def test_a_gpu_type_whose_device_file_is_gone(
+def test_a_gpu_type_whose_device_file_is_missing(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its GPUs get no jobs; decisions, the extender and the dashboard go on with the others."""
+    """Its GPUs get no jobs; decisions, the extender and the dashboard continue with the others."""
     mine = tmp_path / "mine.yaml"
     mine.write_text(
         "my-gpu: {sm_count: 58, clock_hz: 2e+9, fp32_flops: 3e+13, memory_bytes: 2.4e+10,"
@@ -134,7 +134,7 @@ def test_a_gpu_type_whose_device_file_is_gone(
     assert client.delete("/v1/cluster/nodes/a?replace_tenants=true").status_code == 200
 
 
-def test_a_cluster_of_unknown_gpu_types_alone(start: Start, store: Store) -> None:
+def test_a_cluster_of_unknown_gpu_types_only(start: Start, store: Store) -> None:
     start().put("/v1/cluster", json=NODES)
     with store.write() as session:
         session.execute(
@@ -155,7 +155,7 @@ def row(**changes: Any) -> ObservationRow:
     return ObservationRow(**values | changes)
 
 
-def test_observations_that_are_refused_by_now(start: Start, store: Store, tmp_path: Path) -> None:
+def test_observations_that_are_now_refused(start: Start, store: Store, tmp_path: Path) -> None:
     with store.write() as session:
         session.add_all(row() for _ in range(10))
         session.add(row(step_time_s=1e-30, error_ratio=1e29))

@@ -1,4 +1,4 @@
-"""Kubernetes scheduler extender, on the JSON of upstream's `extender/v1` types, in both letter cases."""
+"""Kubernetes scheduler extender, with the JSON of upstream's `extender/v1` types in either letter case."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def pod(**annotations: str) -> dict[str, Any]:
 
 
 def lower(value: Any) -> Any:
-    """First letters in lower case, as a client with JSON tags would send them."""
+    """First letters in lower case, as sent by a client with JSON tags."""
     return {k[0].lower() + k[1:]: v for k, v in value.items()}
 
 
@@ -94,7 +94,7 @@ def test_prioritize(cluster: TestClient, case: Any) -> None:
     assert list(scores) == NAMES
 
 
-def test_pods_without_our_annotation_are_left_alone(cluster: TestClient) -> None:
+def test_pods_without_the_annotation_are_ignored(cluster: TestClient) -> None:
     args = {"Pod": pod(), "NodeNames": NAMES}
     assert cluster.post("/extender/filter", json=args).json()["NodeNames"] == NAMES
     assert {p["Score"] for p in cluster.post("/extender/prioritize", json=args).json()} == {0}
@@ -116,7 +116,7 @@ def test_gangs(cluster: TestClient) -> None:
     assert scores == {"empty": 10, "busy": 0, "old": 0, "stranger": 0}
 
 
-def test_a_gang_needs_as_many_gpus_that_it_fits_on(client: TestClient) -> None:
+def test_a_gang_needs_enough_gpus_that_fit_it(client: TestClient) -> None:
     nodes = [
         {"name": "mixed", "gpus": [{"device": "v100"}, {"device": "k80"}]},
         {"name": "enough", "gpus": [{"device": "v100", "count": 2}, {"device": "k80"}]},
@@ -152,7 +152,7 @@ PACED = {
 }  # fmt: skip
 
 
-def test_gangs_go_by_the_slowest_gpu_they_get(start: Start, source: TableSource) -> None:
+def test_gangs_are_ranked_by_their_slowest_gpu(start: Start, source: TableSource) -> None:
     source.predictor = Paced()
     client = start()
     assert client.put("/v1/cluster", json=PACED).status_code == 200
@@ -198,7 +198,7 @@ def slice_pod(limits: dict[str, str], **annotations: str) -> dict[str, Any]:
         ({"nvidia.com/gpu": "1"}, SLICED_NAMES),
     ],
 )
-def test_pods_that_ask_for_mig_slices(client: TestClient, limits: dict[str, str], kept: list[str]) -> None:
+def test_pods_that_request_mig_slices(client: TestClient, limits: dict[str, str], kept: list[str]) -> None:
     assert client.put("/v1/cluster", json=SLICED).status_code == 200
     args = {"Pod": slice_pod(limits, iterations="1000"), "NodeNames": SLICED_NAMES}
     result = client.post("/extender/filter", json=args).json()
@@ -242,7 +242,7 @@ def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None
         {"Pod": pod(workload="resnet18-cifar") | {"spec": {"containers": 1.5}}, "NodeNames": NAMES},
     ],
 )
-def test_errors_are_answers(cluster: TestClient, args: Any) -> None:
+def test_errors_have_status_200(cluster: TestClient, args: Any) -> None:
     result = cluster.post("/extender/filter", json=args)
     assert result.status_code == 200
     assert result.json()["Error"]
@@ -251,7 +251,7 @@ def test_errors_are_answers(cluster: TestClient, args: Any) -> None:
     assert all(p["Score"] == 0 for p in scores.json())
 
 
-def test_no_json(cluster: TestClient) -> None:
+def test_invalid_json(cluster: TestClient) -> None:
     json = {"Content-Type": "application/json"}
     assert cluster.post("/extender/filter", content=b"{", headers=json).json()["Error"]
     assert cluster.post("/extender/prioritize", content=b"{", headers=json).json() == []

@@ -1,4 +1,4 @@
-"""Kills during writes, a full disk, a locked database: nothing acknowledged is lost, 503 and recovery."""
+"""Kills during writes, a full disk, a locked database: no acknowledged write is lost; 503 and recovery."""
 
 from __future__ import annotations
 
@@ -60,8 +60,8 @@ def test_full_disk(start: Start) -> None:
     assert client.put("/v1/cluster/nodes/b", json=big).status_code == 201
 
 
-def test_a_database_that_is_deleted_or_replaced_takes_no_writes(start: Start, tmp_path: Path) -> None:
-    """They would go to the deleted file, which the service has open, and be gone after a restart."""
+def test_a_deleted_or_replaced_database_takes_no_writes(start: Start, tmp_path: Path) -> None:
+    """They would go to the deleted file, which the service still has open, and be lost at a restart."""
     client, file = start(), tmp_path / "store.db"
     assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
     file.rename(tmp_path / "aside.db")
@@ -96,7 +96,7 @@ def _limit_pages(store: Store):  # type: ignore[no-untyped-def]
     return lift
 
 
-def test_store_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unusable_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InputError, match="sqlite"):
         Store("nonsense")
     for memory in ("sqlite://", "sqlite:///", "sqlite:///:memory:"):
@@ -116,7 +116,7 @@ def test_store_that_cannot_be_used(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         Store(f"sqlite:///{tmp_path}/no.db")
 
 
-def test_tokens_stay_valid_while_the_store_is_away(
+def test_tokens_stay_valid_while_the_store_is_down(
     start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("serving.auth._REMEMBER_S", 0.0)
@@ -143,7 +143,7 @@ def test_tokens_stay_valid_while_the_store_is_away(
     gate.set()
 
 
-def test_old_rows_go(start: Start) -> None:
+def test_old_rows_are_deleted(start: Start) -> None:
     client = start(retention_s=0.05)
     client.put("/v1/cluster/nodes/a", json=NODE)
     body = {"job": "lstm-wikitext2", "iterations": 5}
@@ -157,7 +157,7 @@ def test_old_rows_go(start: Start) -> None:
     assert client.get("/v1/observations").json()["items"] == []
 
 
-def test_readiness_answers_while_the_store_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_readiness_responds_while_the_store_hangs(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.service._PING_S", 0.05)
     client, back = start(), threading.Event()
     store: Store = client.app.state.service.store  # type: ignore[attr-defined]

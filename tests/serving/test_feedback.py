@@ -1,4 +1,4 @@
-"""Observed step times move the next answers, at once and everywhere; what was answered before is forgotten."""
+"""Observed step times correct later predictions at once in every process, and drop cached responses."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def observe(client: TestClient, factor: float = 1.3, times: int = 10, **more: An
     return answer.json()["observations"]
 
 
-def test_the_next_prediction_moves(client: TestClient) -> None:
+def test_the_next_prediction_is_corrected(client: TestClient) -> None:
     alone = {"device": "v100", "jobs": [OTHER]}
     before, unrelated = step_times(client), step_times(client, alone)
     assert step_times(client) == before, "from memory"
@@ -65,12 +65,12 @@ def test_the_next_prediction_moves(client: TestClient) -> None:
     assert any("10 observations correct its slowdown" in reason for reason in batch["reasons"])
 
 
-def test_observations_are_kept_beside_what_the_model_says_itself(client: TestClient) -> None:
+def test_observations_are_stored_with_the_models_own_prediction(client: TestClient) -> None:
     first, second = observe(client)[0], observe(client)[0]
     assert first["predicted_step_time_s"] == second["predicted_step_time_s"]
 
 
-def test_placements_move(client: TestClient) -> None:
+def test_placements_are_corrected(client: TestClient) -> None:
     cluster = {"nodes": [{"name": "a", "gpus": [{"device": "v100", "id": "0"}]}]}
     body = {"job": SLOW, "iterations": 1000, "cluster": cluster}
     before = client.post("/v1/place", json=body).json()["ranked"][0]["finish_s"]
@@ -79,14 +79,14 @@ def test_placements_move(client: TestClient) -> None:
     assert before < after < before * EXPECTED * 1.03
 
 
-def test_a_restart_remembers(start: Start) -> None:
+def test_observations_survive_a_restart(start: Start) -> None:
     first = start()
     before = step_times(first)
     observe(first)
     assert step_times(start())[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
 
 
-def test_other_processes_learn_it(start: Start) -> None:
+def test_other_processes_apply_them(start: Start) -> None:
     first, other = start(), start()
     before = step_times(other)
     observe(first)
@@ -94,7 +94,7 @@ def test_other_processes_learn_it(start: Start) -> None:
     assert step_times(other)[0] == pytest.approx(before[0] * EXPECTED, rel=0.03)
 
 
-def test_every_process_forgets_what_is_deleted(start: Start) -> None:
+def test_every_process_drops_deleted_observations(start: Start) -> None:
     first, other = start(), start()
     before = step_times(first)
     observe(first, observed_at=time.time() - 85 * 86_400)
@@ -113,7 +113,7 @@ def test_every_process_forgets_what_is_deleted(start: Start) -> None:
 
 
 def test_observations_are_deleted_together(client: TestClient) -> None:
-    """One by one, every process would learn the rest anew all the time."""
+    """One by one, every process would relearn the rest over and over."""
     service = client.app.state.service  # type: ignore[attr-defined]
     limit = time.time() - service.config.retention_s
     for overdue_s, left in ((-600, 1), (600, 2), (1200, 3), (7200, 1)):
@@ -146,7 +146,7 @@ def row(number: int, version: str = "table-1", observed_at: float = 1.0) -> Obse
 
 
 def test_every_row_counts_once(tmp_path: Any) -> None:
-    """Also those of a writer that committed after one with a later number, and those made while another model served."""
+    """Also rows committed after one with a higher number, and rows from the time of another model."""
     store = Store(f"sqlite:///{tmp_path}/store.db")
     feedback, serving = Feedback(store), Serving(TablePredictor(), "table-1", "1", 0.0)
     belief = feedback.current(serving)
@@ -173,8 +173,8 @@ def test_every_row_counts_once(tmp_path: Any) -> None:
     assert first.step_time_s == pytest.approx(second.step_time_s)
 
 
-def test_a_new_model_is_corrected_from_its_first_answer(tmp_path: Any) -> None:
-    """Also if the old one, which serves until the swap, looks for observations in between."""
+def test_a_new_model_is_corrected_from_its_first_prediction(tmp_path: Any) -> None:
+    """Also if the old model, in service until the swap, checks for observations in between."""
     store = Store(f"sqlite:///{tmp_path}/store.db")
     old, new = (Serving(TablePredictor(), "table-1", tag, 0.0) for tag in "12")
     feedback = Feedback(store)
@@ -190,8 +190,8 @@ def test_a_new_model_is_corrected_from_its_first_answer(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("device", ["v100", "V100"])
-def test_a_model_does_not_take_in_what_it_was_trained_on(tmp_path: Any, device: str) -> None:
-    """Earlier versions named a set they learned from by the device as it was spelled."""
+def test_a_model_ignores_observations_it_was_trained_on(tmp_path: Any, device: str) -> None:
+    """Earlier versions stored such a set under the device's original spelling."""
     store = Store(f"sqlite:///{tmp_path}/store.db")
     with store.write() as session:
         session.add_all([row(1), row(2, "table-2"), row(3)])
@@ -253,7 +253,7 @@ def test_observations_of_two_services_do_not_replace_each_other(tmp_path: Path, 
     assert read_table(tables, "solo").workload.tolist() == [OTHER]
 
 
-def test_a_database_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Any, capsys: Any) -> None:
+def test_a_missing_database_is_an_error_and_is_not_created(tmp_path: Any, capsys: Any) -> None:
     file = tmp_path / "nope.db"
     code, _, err = run(
         capsys, "data", "export-observations", "--database", f"sqlite:///{file}", "-o", tmp_path
@@ -263,7 +263,7 @@ def test_a_database_that_is_not_there_is_an_error_and_is_not_made(tmp_path: Any,
     assert not file.exists()
 
 
-def test_observations_that_make_no_row_say_why(tmp_path: Any, client: TestClient, capsys: Any) -> None:
+def test_observations_without_a_row_are_explained(tmp_path: Any, client: TestClient, capsys: Any) -> None:
     database = client.app.state.service.config.database_url  # type: ignore[attr-defined]
     observe(client)  # together only: nobody knows how long the job takes alone
     code, out, err = run(
@@ -274,7 +274,7 @@ def test_observations_that_make_no_row_say_why(tmp_path: Any, client: TestClient
     assert "step time alone" in err
 
 
-def test_a_deleted_workload_is_not_answered_from_memory(client: TestClient) -> None:
+def test_a_deleted_workload_is_not_predicted_from_the_cache(client: TestClient) -> None:
     entry = client.post("/v1/workloads", json={"workload": "lstm-wikitext2", "batch_size": 20}).json()
     asked = {"device": "v100", "jobs": [entry["workload"]]}
     assert client.post("/v1/predict", json=asked).status_code == 200
@@ -283,7 +283,7 @@ def test_a_deleted_workload_is_not_answered_from_memory(client: TestClient) -> N
 
 
 class GraphReader(TablePredictor):
-    """Needs the graphs of registered workloads, as the real predictor does."""
+    """Needs the graphs of registered workloads, like the real predictor."""
 
     def __init__(self, graphs: Any) -> None:
         super().__init__()
@@ -299,7 +299,7 @@ class GraphReader(TablePredictor):
         return super().predict_arrays(sets)
 
 
-def test_observations_of_registered_workloads_are_learned_wherever_the_workload_is_not_loaded(
+def test_observations_of_registered_workloads_apply_in_processes_that_have_not_loaded_them(
     start: Start, source: TableSource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(source, "load", lambda tag, graphs: GraphReader(graphs), raising=False)

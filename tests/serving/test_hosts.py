@@ -1,4 +1,4 @@
-"""Host names, origins and proxies that requests may come with."""
+"""Host names, origins and proxies of requests."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from tests.serving.conftest import Start
 from tests.serving.problems import problem
 
 
-def test_other_sites_and_rebound_names_reach_nothing(client: TestClient) -> None:
+def test_cross_site_and_rebound_requests_are_refused(client: TestClient) -> None:
     json = {"Content-Type": "application/json"}
     body = b'{"gpus": [{"device": "v100"}]}'
     put = {"url": "/v1/cluster/nodes/a", "content": body}

@@ -1,4 +1,4 @@
-"""Lanes: bounded in length and time, fair among callers, seen when stuck, left when nobody waits."""
+"""Lanes: bounded in length and time, fair among callers, detected when stuck, abandoned when unneeded."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_waiting_is_bounded() -> None:
     asyncio.run(run())
 
 
-def test_a_stuck_lane_is_seen_and_refuses_at_once() -> None:
+def test_a_stuck_lane_is_detected_and_refuses_at_once() -> None:
     async def run() -> None:
         target, gate = lane(stuck_s=0.05, wait_s=10 * LONG_S), threading.Event()
         first = asyncio.create_task(ask(target, "x", gate.wait, LONG_S))
@@ -88,7 +88,7 @@ def test_a_stuck_lane_is_seen_and_refuses_at_once() -> None:
     asyncio.run(run())
 
 
-def test_a_call_learns_that_nobody_waits() -> None:
+def test_a_call_learns_that_its_caller_left() -> None:
     began, left = threading.Event(), threading.Event()
 
     def work() -> None:
@@ -109,7 +109,7 @@ def test_a_call_learns_that_nobody_waits() -> None:
     assert left.wait(LONG_S)
 
 
-def test_time_in_which_the_process_was_stopped_does_not_count() -> None:
+def test_time_while_the_process_is_suspended_does_not_count() -> None:
     async def run() -> None:
         one, gate = lane(stuck_s=1e-6), threading.Event()
         task = asyncio.create_task(ask(one, "x", gate.wait, LONG_S))

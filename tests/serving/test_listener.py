@@ -1,4 +1,4 @@
-"""Heads, bodies, idle connections and their number are bounded; whoever is slow does not keep others out."""
+"""Heads, bodies, idle connections and their number are bounded, and slow clients do not block others."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def connected(port: int, sent: bytes = b"", source: str = "127.0.0.1") -> Iterat
 
 
 def answer(connection: socket.socket) -> bytes:
-    """All that comes until the other side closes."""
+    """Everything received until the other side closes."""
     parts = []
     while part := connection.recv(65536):
         parts.append(part)
@@ -50,7 +50,7 @@ def answer(connection: socket.socket) -> bytes:
 
 
 def next_answer(connection: socket.socket) -> bytes:
-    """One answer of a connection that goes on."""
+    """One response on a connection that stays open."""
     with connection.makefile("rb") as file:
         head = file.readline()
         length = 0
@@ -64,7 +64,7 @@ def live(port: int) -> int:
     return httpx.get(f"http://127.0.0.1:{port}/v1/health/live", timeout=LONG_S, trust_env=False).status_code
 
 
-def test_what_is_no_http_is_told_as_a_problem(tmp_path: Path) -> None:
+def test_malformed_http_gets_a_problem_response(tmp_path: Path) -> None:
     head = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\n"
     with service(tmp_path) as port:
         for sent in (b"GARBAGE\r\n\r\n", head + b"Content-Length: -1\r\n\r\n", b"GET /\xff HTTP/1.1\r\n\r\n"):
@@ -76,7 +76,7 @@ def test_what_is_no_http_is_told_as_a_problem(tmp_path: Path) -> None:
         assert live(port) == 200
 
 
-def test_requests_to_upgrade_are_answered_as_others_and_keep_nothing(tmp_path: Path) -> None:
+def test_upgrade_requests_are_answered_normally(tmp_path: Path) -> None:
     head = (
         b"GET /v1/devices/v100 HTTP/1.1\r\nHost: 127.0.0.1\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n"
         b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
@@ -121,7 +121,7 @@ def test_slow_heads_bodies_and_idle_connections_end(tmp_path: Path) -> None:
         assert answer(connection).split(b" ")[1] == b"200"
 
 
-def test_half_open_connections_keep_nobody_out(tmp_path: Path) -> None:
+def test_half_open_connections_do_not_block_others(tmp_path: Path) -> None:
     with service(tmp_path, connections=20, connections_per_address=1000) as port:
         opened = [socket.create_connection(("127.0.0.1", port)) for _ in range(60)]
         assert live(port) == 200
@@ -141,7 +141,7 @@ def test_connections_of_one_address(tmp_path: Path) -> None:
             connection.close()
 
 
-def test_bodies_that_are_being_read_take_no_slot(tmp_path: Path) -> None:
+def test_bodies_being_read_take_no_slot(tmp_path: Path) -> None:
     head = b"POST %s HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 500\r\n\r\n"
     with service(tmp_path, requests_in_flight=4, open_in_flight=2) as port:
         opened = []
@@ -157,7 +157,7 @@ def test_bodies_that_are_being_read_take_no_slot(tmp_path: Path) -> None:
             connection.close()
 
 
-def test_who_leaves_is_499_and_no_fault(tmp_path: Path) -> None:
+def test_client_disconnects_are_499_and_not_faults(tmp_path: Path) -> None:
     config = ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error")
     app = create_app(config, TableSource())
     with serve(app) as port:
@@ -216,7 +216,7 @@ def test_new_workloads_wait_while_requests_are_shed() -> None:
     spare.take(1)
 
 
-def test_what_new_workloads_took_says_when_the_next_may_begin() -> None:
+def test_retry_after_of_new_workloads_follows_from_their_cost() -> None:
     limit = DelayLimit(LONG_S)
     spare = SpareTime(limit, ratio=0.5)
     for _ in range(10):
@@ -230,7 +230,7 @@ def test_what_new_workloads_took_says_when_the_next_may_begin() -> None:
     assert refused.value.retry_after_s == pytest.approx(2 * 100 * LONG_S / 0.5, rel=0.1)
 
 
-def test_shed_requests_are_answered_late_and_the_connection_goes_on(tmp_path: Path) -> None:
+def test_shed_requests_are_answered_late_on_a_kept_connection(tmp_path: Path) -> None:
     config = ServiceConfig(
         database_url=f"sqlite:///{tmp_path}/s.db", log_level="error", shed_delay_s=0.2, queue_delay_s=LONG_S
     )
@@ -267,7 +267,7 @@ def metrics_of(port: int) -> str:
 
 
 def full(app: Any) -> None:
-    """Let nobody in."""
+    """Admit no request."""
     app.state.service.delay.limit = 0.0
     app.state.service.delay.STEP = 0.0
 
@@ -296,7 +296,7 @@ def test_requests_behind_one_that_is_shed_wait_for_its_answer(
         until(lambda: counted in metrics_of(port), "the refusal is counted")
 
 
-def test_what_is_not_one_whole_request_is_read_before_it_is_shed(tmp_path: Path) -> None:
+def test_requests_not_in_one_piece_are_read_before_shedding(tmp_path: Path) -> None:
     """A body in two pieces, and two requests in one."""
     config = ServiceConfig(
         database_url=f"sqlite:///{tmp_path}/s.db", log_level="error", shed_delay_s=0.05, queue_delay_s=LONG_S
@@ -315,7 +315,7 @@ def test_what_is_not_one_whole_request_is_read_before_it_is_shed(tmp_path: Path)
             assert next_answer(one).startswith(b"HTTP/1.1 200")
 
 
-def test_health_does_not_stand_in_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_health_does_not_queue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with service(tmp_path) as port:
         monkeypatch.setattr("serving.listener._STARTED_IN_A_TURN", 0)
         with connected(port, b"GET /v1/devices HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n") as other:
@@ -328,7 +328,7 @@ def test_health_does_not_stand_in_line(tmp_path: Path, monkeypatch: pytest.Monke
             assert next_answer(other).startswith(b"HTTP/1.1 200")
 
 
-def test_requests_are_begun_in_their_order_a_few_in_each_turn() -> None:
+def test_requests_start_in_order_a_few_per_turn() -> None:
     async def run() -> list[int]:
         begun: list[int] = []
 

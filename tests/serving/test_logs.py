@@ -15,7 +15,7 @@ from serving.logs import configure
 
 @pytest.fixture
 def restored() -> Iterator[None]:
-    """The root logger as it was."""
+    """Restore the root logger afterwards."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     yield
@@ -23,7 +23,7 @@ def restored() -> Iterator[None]:
     root.setLevel(level)
 
 
-def test_lines_go_to_the_stderr_of_their_time(restored: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_lines_go_to_the_current_stderr(restored: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """A service in a thread outlives the stderr that it was started with."""
     first, second = io.StringIO(), io.StringIO()
     monkeypatch.setattr(sys, "stderr", first)
@@ -35,10 +35,8 @@ def test_lines_go_to_the_stderr_of_their_time(restored: None, monkeypatch: pytes
     assert (line["event"], line["api_token"], line["level"]) == ("still there", "***", "info")
 
 
-def test_a_fault_is_logged_without_the_values_around_it(
-    restored: None, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Local variables hold headers of requests, and the address of the store with its password."""
+def test_a_fault_is_logged_without_local_variables(restored: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They hold request headers, and the store's address with its password."""
     stream = io.StringIO()
     monkeypatch.setattr(sys, "stderr", stream)
     configure()
@@ -55,8 +53,8 @@ def test_a_fault_is_logged_without_the_values_around_it(
     assert "ct_secret" not in stream.getvalue()
 
 
-def test_a_logger_follows_a_second_configuration(restored: None) -> None:
-    """Otherwise what a test captures depends on which tests its worker ran before."""
+def test_loggers_follow_reconfiguration(restored: None) -> None:
+    """Otherwise captured logs would depend on which tests the worker ran before."""
     configure()
     log = structlog.get_logger("test")
     log.warning("first use, after which structlog keeps the logger")

@@ -1,4 +1,4 @@
-"""Gauges of several processes: those of one that was killed go."""
+"""Gauges of several processes; those of killed processes are removed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from tests.serving.problems import problem
 
 
 def test_the_first_model_that_is_refused_is_an_increase() -> None:
-    """`increase()` of a series that begins at 1 is 0: the alert on refused models would miss the first."""
+    """`increase()` of a series that starts at 1 is 0, so the alert would miss the first refused model."""
     text = Metrics().render().decode()
     for outcome in ("loaded", "refused", "failed"):
         assert f'cotenant_model_reloads_total{{outcome="{outcome}"}} 0.0' in text
@@ -34,7 +34,7 @@ def test_an_internal_error_is_a_fault(client: TestClient, monkeypatch: pytest.Mo
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
-def test_gauges_of_a_killed_process_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_gauges_of_a_killed_process_are_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(DIRECTORY_VARIABLE, str(tmp_path))
     ended = subprocess.Popen([sys.executable, "-c", ""])
     ended.wait()

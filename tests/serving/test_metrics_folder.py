@@ -1,4 +1,4 @@
-"""The folder of the workers' metrics: in memory, and gone after the service, however that ended."""
+"""The folder of the workers' metrics: in memory, and removed after the service, however that ended."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from serving import metrics_folder as module
 from serving.metrics_folder import metrics_folder
 
 
-def test_it_is_in_memory_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_folder_is_in_memory_and_removed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_IN_MEMORY", tmp_path)
     with metrics_folder() as folder:
         assert Path(folder).parent == tmp_path
@@ -25,7 +25,7 @@ def test_it_is_in_memory_and_goes(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         assert Path(folder).parent == tmp_path
 
 
-def test_those_of_killed_services_go_and_those_of_others_stay(
+def test_folders_of_killed_services_are_removed_and_others_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "_IN_MEMORY", tmp_path)

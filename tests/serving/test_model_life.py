@@ -1,4 +1,4 @@
-"""Which model serves: loaded beside, verified, swapped; the old one stays on failure; no request is lost."""
+"""Models are loaded alongside, verified and swapped in; on failure the old one stays; no request is lost."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SET = {"device": "v100", "jobs": ["resnet18-cifar"]}
 
 
 class Infinite(TablePredictor):
-    """Loads, and answers nonsense."""
+    """Loads, but predicts nonsense."""
 
     def predict_many(self, sets: Any) -> list[Prediction]:
         good = super().predict_many(sets)
@@ -54,7 +54,7 @@ def life(source: TableSource) -> tuple[ModelLife, list[tuple[str, str]]]:
     ), events
 
 
-def test_swap_on_a_new_tag_only() -> None:
+def test_swaps_only_for_a_new_tag() -> None:
     source = TableSource()
     followed, events = life(source)
     first = followed.refresh()
@@ -68,7 +68,7 @@ def test_swap_on_a_new_tag_only() -> None:
 @pytest.mark.parametrize(
     ("model", "error", "event"), [(Infinite("bad"), None, "refused"), (None, OSError("gone"), "failed")]
 )
-def test_the_old_one_stays(model: Any, error: Exception | None, event: str) -> None:
+def test_the_old_model_stays_in_service(model: Any, error: Exception | None, event: str) -> None:
     source = TableSource()
     followed, events = life(source)
     followed.poll_s = 60.0
@@ -86,7 +86,7 @@ def test_the_old_one_stays(model: Any, error: Exception | None, event: str) -> N
     assert followed.last_error is None
 
 
-def test_to_wait_before_the_next_try_is_not_to_fail_again() -> None:
+def test_waiting_to_retry_is_not_another_failure() -> None:
     source = TableSource(error=OSError("gone"))
     followed, events = life(source)
     followed.poll_s = 60.0
@@ -97,7 +97,7 @@ def test_to_wait_before_the_next_try_is_not_to_fail_again() -> None:
     assert len(events) == 1
 
 
-def test_what_stays_is_out_of_the_collectors_sight_and_a_replaced_model_is_not_kept(
+def test_models_are_frozen_and_replaced_ones_freed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("serving.collector.settle", settle)
@@ -149,7 +149,7 @@ def test_no_request_is_lost_while_models_change(tmp_path: Path) -> None:
         followed = app.state.service.life
 
         def taken() -> bool:
-            """Requests go on until the model at hand was loaded and verified."""
+            """Requests continue until the new model was loaded and verified."""
             statuses.update(asyncio.run(load(port, "/v1/predict", bodies)))
             return source.name in (followed.serving.tag, followed._failed_tag)
 
@@ -162,7 +162,7 @@ def test_no_request_is_lost_while_models_change(tmp_path: Path) -> None:
     assert followed.serving.version == "table-7"
 
 
-def test_directory_source_sees_changes(tmp_path: Path) -> None:
+def test_directory_source_detects_changes(tmp_path: Path) -> None:
     source = DirectorySource(str(tmp_path))
     before = source.tag()
     (tmp_path / "config.json").write_text("{}")
@@ -188,7 +188,7 @@ def test_registry_needs_a_name_and_an_alias_or_version(name: str) -> None:
         check_model(name)
 
 
-def test_registered_models_are_named_as_everywhere() -> None:
+def test_names_of_registered_models() -> None:
     def of(name: str) -> tuple[str, str, str]:
         source = model_source(name, None)
         assert isinstance(source, RegistrySource)
@@ -200,7 +200,7 @@ def test_registered_models_are_named_as_everywhere() -> None:
     assert model_source("models:/cotenant/3", None).tag() == "cotenant/3", "a version needs no look-up"
 
 
-def test_verify_wants_every_member() -> None:
+def test_verification_needs_every_member() -> None:
     class Short(TablePredictor):
         def predict_many(self, sets: Any) -> list[Prediction]:
             return [replace(p, members=p.members[:1]) for p in super().predict_many(sets)]
@@ -212,7 +212,7 @@ def test_verify_wants_every_member() -> None:
     assert followed.golden[0] == ColocationSet("v100", followed.golden[0].workloads)
 
 
-def test_a_model_that_met_many_jobs_is_renewed(start: Start, source: TableSource) -> None:
+def test_a_model_is_replaced_after_many_jobs(start: Start, source: TableSource) -> None:
     client = start(model_jobs=20)
     first = client.app.state.service.life.serving  # type: ignore[attr-defined]
     for size in range(1, 40):
@@ -222,8 +222,8 @@ def test_a_model_that_met_many_jobs_is_renewed(start: Start, source: TableSource
     assert len(client.app.state.service.batcher._known) <= 41  # type: ignore[attr-defined]
 
 
-def test_a_process_accepts_nobody_before_its_first_look_for_a_model(tmp_path: Path) -> None:
-    """Processes share a socket: one that cannot answer yet must not take a connection from those that can."""
+def test_a_process_accepts_no_connection_before_its_first_model_check(tmp_path: Path) -> None:
+    """Processes may share a socket: one without a model must not take connections from the others."""
     loading, go_on = threading.Event(), threading.Event()
 
     class Slow(TableSource):

@@ -66,7 +66,7 @@ def test_record_and_list(client: TestClient) -> None:
     assert row.error_ratio == pytest.approx(0.15), "the same error by day as by job"
 
 
-def test_what_a_job_alone_takes_of_the_device(client: TestClient) -> None:
+def test_memory_and_utilisation_of_a_job_alone(client: TestClient) -> None:
     alone = {"of": {"device": "v100", "jobs": ["resnet18-cifar"]}, "step_time_s": 0.12}
     taken = {"memory_bytes": 3e9, "utilization_ratio": 0.25}
     posted = client.post("/v1/observations", json={"observations": [alone | taken]})
@@ -84,8 +84,8 @@ def test_what_a_job_alone_takes_of_the_device(client: TestClient) -> None:
     assert "observed of jobs alone only" in told.json()["detail"]
 
 
-def test_more_memory_than_the_device_has_was_not_observed(client: TestClient) -> None:
-    """Taken at its word, the job would fit on no GPU of the type that it ran on."""
+def test_more_memory_than_the_device_has_is_refused(client: TestClient) -> None:
+    """Otherwise the job would fit on no GPU of the type that it ran on."""
     asked = {"device": "v100", "jobs": ["resnet18-cifar"]}
     body = {"observations": [{"of": asked, "step_time_s": 0.12, "memory_bytes": 20e9}]}
     told = client.post("/v1/observations", json=body)
@@ -95,7 +95,7 @@ def test_more_memory_than_the_device_has_was_not_observed(client: TestClient) ->
 
 
 @pytest.mark.parametrize(("told", "asked"), [("V100", "v100"), ("v100", "v100-16gb")])
-def test_every_spelling_of_a_gpu_type_is_that_type(client: TestClient, told: str, asked: str) -> None:
+def test_every_spelling_of_a_gpu_type_is_recognised(client: TestClient, told: str, asked: str) -> None:
     alone = {"of": {"device": told, "jobs": ["resnet18-cifar"]}, "step_time_s": 0.12, "memory_bytes": 3e9}
     posted = client.post("/v1/observations", json={"observations": [alone]}).json()
     assert posted["observations"][0]["device"] == "v100"
@@ -107,7 +107,7 @@ def test_every_spelling_of_a_gpu_type_is_that_type(client: TestClient, told: str
     assert point["memory_bytes"] == pytest.approx(3e9, rel=0.006)
 
 
-def test_a_job_is_the_same_with_its_defaults_written_out(start: Start, tmp_path: Path) -> None:
+def test_a_job_with_its_defaults_written_out_is_the_same_job(start: Start, tmp_path: Path) -> None:
     plain, full = "resnet18-cifar", "resnet18-cifar:batch_size=128,optimizer=momentum"
     for told, asked in ((plain, full), (full, plain)):
         client = start(database_url=f"sqlite:///{tmp_path}/{len(told)}.db")
@@ -119,7 +119,7 @@ def test_a_job_is_the_same_with_its_defaults_written_out(start: Start, tmp_path:
         assert all(one[name] == other[name] for name in ("solo_step_time_s", "step_time_s", "slowdown"))
 
 
-def test_a_registered_graph_is_the_same_with_its_batch_size(client: TestClient) -> None:
+def test_a_registered_graph_with_its_batch_size_is_the_same_job(client: TestClient) -> None:
     body = {"workload": "resnet18-cifar", "batch_size": 48}
     registered = client.post("/v1/workloads", json=body).json()["workload"]
     plain, full = registered, f"{registered}:batch_size=48"
@@ -144,7 +144,7 @@ def test_a_registered_graph_is_the_same_with_its_batch_size(client: TestClient) 
     assert all(one[name] == other[name] for name in ("solo_step_time_s", "step_time_s", "slowdown"))
 
 
-def test_once(client: TestClient) -> None:
+def test_idempotency(client: TestClient) -> None:
     body = {"observations": [seen()]}
     first = client.post("/v1/observations", json=body, headers={"Idempotency-Key": "a"})
     assert client.post("/v1/observations", json=body, headers={"Idempotency-Key": "a"}).json() == first.json()
@@ -169,8 +169,8 @@ def test_bad_input_stores_nothing(client: TestClient, change: dict[str, Any], st
     assert client.get("/v1/observations").json()["items"] == []
 
 
-def test_a_step_time_nowhere_near_the_prediction_is_refused(client: TestClient) -> None:
-    """Milliseconds for seconds, say: one of them would move every answer about its job."""
+def test_a_step_time_far_from_the_prediction_is_refused(client: TestClient) -> None:
+    """Such as milliseconds for seconds: one of them would distort every prediction for its job."""
     answer = client.post("/v1/observations", json={"observations": [seen(step_time_s=140)]})
     detail = problem(answer, 422)["detail"]
     assert "observations[0]: step_time_s is implausible" in detail
@@ -186,8 +186,8 @@ def test_a_step_time_nowhere_near_the_prediction_is_refused(client: TestClient) 
         assert client.post("/v1/observations", json=body).status_code == 201
 
 
-def test_what_would_not_be_kept_is_refused(client: TestClient) -> None:
-    """A row is dropped when it is older than `retention_s` by its own time; it is not taken and dropped at once."""
+def test_observations_past_retention_are_refused(client: TestClient) -> None:
+    """Rows older than `retention_s` by their own time would be deleted at once."""
     service = client.app.state.service  # type: ignore[attr-defined]
     for days, status in ((89.9, 201), (90.1, 422)):
         body = {"observations": [seen(observed_at=time.time() - 86400 * days)]}

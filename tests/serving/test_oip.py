@@ -1,4 +1,4 @@
-"""Open Inference Protocol v2, asked by Triton's own client on a running service."""
+"""Open Inference Protocol v2, with Triton's own client on a running service."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_health_and_metadata(official: triton.InferenceServerClient) -> None:
     assert {i["name"] for i in metadata["inputs"]} == {"device", "jobs", "sharing"}
 
 
-def test_answers_stand_where_their_jobs_do(official: triton.InferenceServerClient) -> None:
+def test_outputs_are_aligned_with_jobs(official: triton.InferenceServerClient) -> None:
     jobs = np.array([["", "resnet18-cifar", ""], ["lstm-wikitext2", "", ""]], dtype=object)
     inputs = []
     for name, array in (("device", np.array(["v100", "v100"], dtype=object)), ("jobs", jobs)):

@@ -25,7 +25,7 @@ EMPTY = {"id": "1", "device": "v100"}
 STRANGE = {"id": "2", "device": "v100", "tenants": [{"job": "no-such-model", "iterations_left": 1}]}
 
 
-def test_the_empty_gpu_is_first(client: TestClient) -> None:
+def test_the_empty_gpu_is_ranked_first(client: TestClient) -> None:
     body = {"job": "resnet18-cifar:batch_size=64", "iterations": 1000, "cluster": cluster(BUSY, EMPTY)}
     answer = client.post("/v1/place", json=body)
     assert answer.status_code == 200
@@ -34,7 +34,7 @@ def test_the_empty_gpu_is_first(client: TestClient) -> None:
     assert answer.json()["ranked"][0]["reasons"]
 
 
-def test_a_queue_sees_what_was_placed_before(client: TestClient) -> None:
+def test_a_queue_accounts_for_earlier_placements(client: TestClient) -> None:
     body = {
         "jobs": ["resnet18-cifar", "resnet18-cifar"],
         "iterations": 1000,
@@ -44,7 +44,7 @@ def test_a_queue_sees_what_was_placed_before(client: TestClient) -> None:
     assert [d["ranked"][0]["gpu"] for d in decisions] == ["1", "2"]
 
 
-def test_a_queue_of_unknown_lengths_stays_an_hour(client: TestClient) -> None:
+def test_queued_jobs_of_unknown_length_run_for_an_hour(client: TestClient) -> None:
     body = {"jobs": ["resnet18-cifar", "lstm-wikitext2"], "cluster": cluster(EMPTY)}
     first, second = client.post("/v1/place", json=body).json()["decisions"]
     assert first["iterations"] == second["iterations"] == 36000
@@ -52,7 +52,7 @@ def test_a_queue_of_unknown_lengths_stays_an_hour(client: TestClient) -> None:
     assert second["ranked"][0]["finish_s"] == pytest.approx(3600)
 
 
-def test_tenants_without_a_length_have_an_hour_left(client: TestClient) -> None:
+def test_tenants_of_unknown_length_have_an_hour_left(client: TestClient) -> None:
     def place(tenant: dict[str, Any]) -> Any:
         gpu = {"id": "0", "device": "v100", "tenants": [tenant]}
         body = {"job": "resnet18-cifar:batch_size=64", "iterations": 1e6, "cluster": cluster(gpu)}
@@ -99,7 +99,7 @@ def test_a_gpu_with_an_unknown_tenant_is_not_ranked(client: TestClient) -> None:
 
 
 class Particular(TablePredictor):
-    """Refuses, as the real one does, jobs with too many frozen layers and precisions that the device lacks."""
+    """Refuses, like the real predictor, too many frozen layers and precisions that the device lacks."""
 
     def _one(self, asked: ColocationSet) -> Prediction:
         for job in asked.workloads:
@@ -111,9 +111,7 @@ class Particular(TablePredictor):
 BAD = "resnet18-cifar:frozen_prefix=99"
 
 
-def test_a_tenant_that_cannot_be_predicted_takes_out_its_own_gpu_only(
-    start: Start, source: TableSource
-) -> None:
+def test_an_unpredictable_tenant_excludes_only_its_own_gpu(start: Start, source: TableSource) -> None:
     source.predictor = Particular()
     client = start()
     for length in ({"iterations_left": 1}, {}):

@@ -1,4 +1,4 @@
-"""Placements: decided and reserved, confirmed, ended, expired; done once under an idempotency key."""
+"""Placements: decided and reserved, confirmed, ended, expired; executed once per idempotency key."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def test_a_job_of_unknown_length_is_a_tenant_for_the_hour_that_its_placement_sta
     assert tenants(client)[0]["iterations_left"] == 36000
 
 
-def test_decisions_at_the_same_time_do_not_collide(client: TestClient) -> None:
+def test_concurrent_decisions_do_not_collide(client: TestClient) -> None:
     gpus(client, 8)
     with ThreadPoolExecutor(8) as pool:
         answers = list(pool.map(lambda _: client.post("/v1/placements", json=JOB), range(8)))
@@ -107,7 +107,7 @@ def test_listing(client: TestClient) -> None:
     ]
 
 
-def test_waiting_is_remembered_too(client: TestClient) -> None:
+def test_waiting_is_stored_too(client: TestClient) -> None:
     nodes = [
         {
             "name": "a",

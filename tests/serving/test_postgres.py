@@ -45,7 +45,7 @@ def url(database: postgres.Server) -> str:
     return database.url
 
 
-def test_workers_that_start_together_upgrade_once(url: str) -> None:
+def test_workers_starting_together_upgrade_once(url: str) -> None:
     with ThreadPoolExecutor(4) as pool:
         stores = list(pool.map(Store, [url] * 4))
     assert set(inspect(stores[0].engine).get_table_names()) == {*Base.metadata.tables, "alembic_version"}
@@ -54,7 +54,7 @@ def test_workers_that_start_together_upgrade_once(url: str) -> None:
         store.close()
 
 
-def test_what_was_written_is_there_after_a_restart(start: Start, url: str) -> None:
+def test_data_survives_a_restart(start: Start, url: str) -> None:
     client = start(database_url=url)
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 200
     placed = client.post("/v1/placements", json={"job": "lstm-wikitext2", "iterations": 50}).json()
@@ -83,8 +83,8 @@ def test_what_was_written_is_there_after_a_restart(start: Start, url: str) -> No
     assert again.post(f"/v1/placements/{placed['id']}/end").status_code == 200
 
 
-def test_decisions_at_the_same_time_do_not_meet(start: Start, url: str) -> None:
-    """8 GPUs, 12 huge jobs from two services: each GPU takes one, the rest wait, numbers are given once."""
+def test_concurrent_decisions_do_not_collide(start: Start, url: str) -> None:
+    """8 GPUs, 12 huge jobs from two services: each GPU gets one, the rest wait, and numbers are unique."""
     clients = [start(database_url=url), start(database_url=url)]
     clients[0].put("/v1/cluster", json=CLUSTER)
     # 10.6 GB each (see the table): two do not fit on 16 GB.
@@ -99,7 +99,7 @@ def test_decisions_at_the_same_time_do_not_meet(start: Start, url: str) -> None:
     assert len(numbers) == len(set(numbers))
 
 
-def test_values_that_postgres_does_not_take(start: Start, url: str) -> None:
+def test_values_that_postgres_cannot_store(start: Start, url: str) -> None:
     client = start(database_url=url)
     client.put("/v1/cluster", json=CLUSTER)
     asked = {"job": "lstm-wikitext2", "job_id": "a\x00b"}
@@ -137,7 +137,7 @@ def test_writers_take_turns_and_readers_see_one_state(url: str) -> None:
     store.close()
 
 
-def test_server_away(start: Start, url: str, database: postgres.Server) -> None:
+def test_server_down(start: Start, url: str, database: postgres.Server) -> None:
     client = start(database_url=url)
     client.put("/v1/cluster", json=CLUSTER)
     database.stop()

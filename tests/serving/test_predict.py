@@ -46,14 +46,14 @@ def test_a_pair(client: TestClient) -> None:
     assert answer["fits"] is True
 
 
-def test_what_cannot_fit_is_an_answer(client: TestClient) -> None:
+def test_a_set_that_cannot_fit_is_answered(client: TestClient) -> None:
     body = client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar:batch_size=100000"]})
     assert body.status_code == 200
     assert body.json()["fits"] is False
     assert body.json()["reasons"]
 
 
-def test_a_fault_in_a_batch_is_logged_and_each_set_answered_by_itself(
+def test_a_fault_in_a_batch_is_logged_and_sets_are_predicted_singly(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert client.post("/v1/predict", json=PAIR).status_code == 200  # its jobs are known now
@@ -74,7 +74,7 @@ def test_a_fault_in_a_batch_is_logged_and_each_set_answered_by_itself(
     assert [line["sets"] for line in logged if "one by one" in line["event"]] == [1]
 
 
-def test_second_request_runs_with_its_neighbours(client: TestClient, source: TableSource) -> None:
+def test_waiting_requests_are_batched(client: TestClient, source: TableSource) -> None:
     for _ in range(3):
         assert client.post("/v1/predict", json=PAIR).status_code == 200
 
@@ -122,7 +122,7 @@ def test_bad_input(client: TestClient, body: object, status: int, words: str) ->
 
 
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"device": NaN}', b"\xff\xfe"])
-def test_no_json(client: TestClient, raw: bytes) -> None:
+def test_invalid_json(client: TestClient, raw: bytes) -> None:
     response = client.post("/v1/predict", content=raw, headers={"content-type": "application/json"})
     assert response.status_code == 400
     problem(response, 400)

@@ -29,7 +29,7 @@ def test_each_probe_lowers_the_expected_error(client: TestClient) -> None:
     assert plan["probes"][0]["jobs"] == [BODY["job"], VGG], "it is asked for twice as often"
 
 
-def test_what_was_observed_teaches_no_more(client: TestClient) -> None:
+def test_observations_lower_the_error_and_change_the_probe(client: TestClient) -> None:
     before = client.post("/v1/probes", json=BODY).json()["error_ratio"]
     jobs = [BODY["job"], VGG]
     seen = [{"of": {"device": "v100", "jobs": jobs}, "member": m, "step_time_s": 0.12} for m in (0, 1)]
@@ -58,10 +58,10 @@ def test_a_device_is_the_same_however_it_is_spelt(client: TestClient) -> None:
     ("change", "status"),
     [({"device": "x"}, 404), ({"job": "nothing"}, 404), ({"count": 0}, 422), ({"sharing": "turns"}, 422)],
 )
-def test_refused(client: TestClient, change: dict[str, Any], status: int) -> None:
+def test_invalid_requests(client: TestClient, change: dict[str, Any], status: int) -> None:
     problem(client.post("/v1/probes", json=BODY | change), status)
 
 
-def test_an_empty_sharing_mode_is_told_from_none(client: TestClient) -> None:
+def test_an_empty_sharing_mode_differs_from_none(client: TestClient) -> None:
     answer = client.post("/v1/probes", json=BODY | {"sharing": ""})
     assert problem(answer, 422)["detail"].endswith("expected one of mig, mps, time-slice, got ''.")

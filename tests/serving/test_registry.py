@@ -17,7 +17,7 @@ from tests.mlflow_store import empty_store
 
 
 def checkpoint(folder: Path, seed: int) -> Path:
-    """A small predictor that was never trained; its answers are in range all the same."""
+    """A small untrained predictor, whose predictions are nevertheless in range."""
     import torch
 
     from models.colocation_network import ColocationNetwork, NetworkConfig, member_width
@@ -40,8 +40,8 @@ def checkpoint(folder: Path, seed: int) -> Path:
     return save(Predictor.of(fitted, "new", config, TrainingConfig()), folder)
 
 
-def test_a_store_that_is_absent_or_half_made(tmp_path: Path) -> None:
-    """MLflow would make the one, and fails on the other with an error of SQLAlchemy; the file's name is said."""
+def test_a_missing_or_incomplete_store(tmp_path: Path) -> None:
+    """MLflow creates a missing one and fails on an incomplete one; our error names the file."""
     uri = f"sqlite:///{tmp_path}/mlflow.db"
     with pytest.raises(UnavailableError, match=r"mlflow\.db"):
         RegistrySource("cotenant", uri).tag()
@@ -54,7 +54,7 @@ def test_a_store_that_is_absent_or_half_made(tmp_path: Path) -> None:
         RegistrySource("cotenant", uri).tag()
 
 
-def test_champion_is_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follows_the_champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     import mlflow
 
     monkeypatch.chdir(tmp_path)

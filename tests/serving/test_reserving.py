@@ -1,4 +1,4 @@
-"""Decisions that wait together are made together, and each is answered for itself."""
+"""Decisions that wait together are made together, and each gets its own response."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def nodes(count: int) -> dict[str, Any]:
 
 
 def warm(start: Start, count: int) -> Any:
-    """A client of a service with so many empty GPUs, which has predicted `JOB` before."""
+    """A client of a service with this many empty GPUs that has already predicted `JOB`."""
     client = start()
     client.put("/v1/cluster", json=nodes(count))
     client.post("/v1/place", json=JOB)
@@ -36,7 +36,7 @@ def warm(start: Start, count: int) -> Any:
 async def together(
     app: Any, gate: threading.Event, requests: list[tuple[Any, dict[str, str]]]
 ) -> list[httpx.Response]:
-    """POST placements while the first one's turn is held up; the others wait together."""
+    """POST placements while the first one's turn is held up, so that the others wait together."""
     transport = httpx.ASGITransport(app)
     async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1", timeout=LONG_S) as http:
 
@@ -53,7 +53,7 @@ async def together(
 
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
-    """Holds up whoever begins to decide."""
+    """Blocks whoever begins to decide."""
     event, begin, enqueue = threading.Event(), reserving._begin, Reserver._enqueue
     event.entered, event.queued = False, 0  # type: ignore[attr-defined]
 
@@ -72,7 +72,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> threading.Event:
     return event
 
 
-def test_a_group_is_one_transaction_and_each_sees_those_before(
+def test_a_group_is_one_transaction_and_each_sees_earlier_ones(
     start: Start, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = warm(start, 12)
@@ -88,10 +88,10 @@ def test_a_group_is_one_transaction_and_each_sees_those_before(
     assert len(writes) < 11
 
 
-def test_a_group_takes_its_lane_once_and_each_tenant_is_taken_in_once(
+def test_a_group_uses_its_lane_once_and_adds_each_tenant_once(
     start: Start, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What a decision had in view is what the store gives back: nothing is worked out for it again."""
+    """What a decision saw equals what the store returns, so nothing is computed for it again."""
     client = warm(start, 60)
     placing, take_in = client.app.state.service.batcher.placing, GroupedGpus._write  # type: ignore[attr-defined]
     calls, taken, run = [], [], placing.run
@@ -113,7 +113,7 @@ def test_a_group_takes_its_lane_once_and_each_tenant_is_taken_in_once(
     assert len(taken) == 11
 
 
-def test_one_that_fails_fails_alone(start: Start, gate: threading.Event) -> None:
+def test_a_failing_decision_fails_alone(start: Start, gate: threading.Event) -> None:
     client = start()
     client.put("/v1/cluster", json=nodes(8))
     once = {"Idempotency-Key": "k"}
@@ -126,8 +126,8 @@ def test_one_that_fails_fails_alone(start: Start, gate: threading.Event) -> None
     assert len(client.get("/v1/placements").json()["items"]) == 4
 
 
-def test_one_key_with_two_bodies_is_answered_for_one_of_them(start: Start, gate: threading.Event) -> None:
-    """Whichever comes first: requests that are sent together may arrive in any order."""
+def test_one_idempotency_key_with_two_bodies_serves_one_of_them(start: Start, gate: threading.Event) -> None:
+    """Whichever arrives first: requests sent together may arrive in any order."""
     client = start()
     client.put("/v1/cluster", json=nodes(8))
     once = {"Idempotency-Key": "k"}
@@ -137,8 +137,8 @@ def test_one_key_with_two_bodies_is_answered_for_one_of_them(start: Start, gate:
     assert len(client.get("/v1/placements").json()["items"]) == 2
 
 
-def test_a_gpu_that_was_taken_meanwhile_is_chosen_anew(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Also where the other process keeps its turn for too long."""
+def test_a_gpu_taken_meanwhile_leads_to_a_new_decision(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also if the other process holds its turn for too long."""
     first, other = start(), start()
     first.put("/v1/cluster", json=nodes(2))
     begin, intruded = reserving._begin, []
@@ -155,7 +155,7 @@ def test_a_gpu_that_was_taken_meanwhile_is_chosen_anew(start: Start, monkeypatch
     assert placed.json()["node"] != intruded[0].json()["node"]
 
 
-def test_callers_are_refused_where_too_many_wait(start: Start, gate: threading.Event) -> None:
+def test_callers_are_refused_when_too_many_wait(start: Start, gate: threading.Event) -> None:
     client = start(queue_length=3)
     client.put("/v1/cluster", json=nodes(12))
     answers = client.portal.call(together, client.app, gate, [(JOB, {})] * 8)  # type: ignore[union-attr]

@@ -1,4 +1,4 @@
-"""Schemathesis over the whole OpenAPI: whatever comes in, no 500, and every answer is as the document says."""
+"""Schemathesis over the OpenAPI document: no request causes a 500, every response matches the document."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_every_operation(served: Served, part: int) -> None:
-    """Requests that follow the document, and such that do not."""
+    """With requests that follow the document, and others that do not."""
     from schemathesis import GenerationMode
 
     assert len(served.operations) > 30
@@ -63,8 +63,9 @@ def test_every_operation(served: Served, part: int) -> None:
 
 
 def breakable(operation: Any) -> bool:
-    """Whether a request can break the document. Where it asks for nothing but words in the path every word follows it,
-    and hypothesis would look for another for a second, in vain.
+    """Whether a request can violate the document.
+
+    If it takes only words in the path, every word is valid, and hypothesis would search for a second in vain.
     """
     words = all(
         parameter.definition["schema"].keys() <= {"type", "title"}

@@ -20,7 +20,7 @@ from tests.waiting import LONG_S, until
 
 
 def nothing(folder: Path) -> Path:
-    """A model folder without a model: the service starts, and is not ready."""
+    """A model folder without a model: the service starts but is not ready."""
     (folder / "none").mkdir()
     return folder / "none"
 
@@ -69,7 +69,7 @@ def test_bad_settings_are_one_line(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-def test_starts_answers_and_drains(tmp_path: Path, workers: int) -> None:
+def test_starts_serves_and_drains(tmp_path: Path, workers: int) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]

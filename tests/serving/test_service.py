@@ -36,7 +36,7 @@ def test_routing_errors(client: TestClient) -> None:
         ("/v1/devices", "GET, HEAD"),
     ],
 )
-def test_a_wrong_method_is_told_all_that_the_address_has(client: TestClient, path: str, methods: str) -> None:
+def test_a_wrong_method_gets_all_allowed_methods(client: TestClient, path: str, methods: str) -> None:
     answer = client.patch(path)
     problem(answer, 405)
     assert answer.headers["allow"] == methods

@@ -1,4 +1,4 @@
-"""MIG slices and SM shares wherever the service names a device or a job."""
+"""MIG slices and SM shares wherever the service accepts a device or a job."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def test_placements_name_the_slice_and_the_dashboard_shows_it(client: TestClient
     assert "they fit" in form
 
 
-def test_slices_lie_in_their_gpus_tile() -> None:
+def test_slices_are_shown_in_their_gpus_tile() -> None:
     ids = [("0/3g", "a100:mig=3g"), ("1", "a100"), ("0/4g", "a100:mig=4g"), ("2.0", "a30:mig=1g"), ("2.1", "a30:mig=1g"),
            ("3g.20gb-0", "a100:mig=3g"), ("3g.20gb-1", "a100:mig=3g"), ("4/0", "a100")]  # fmt: skip
     cards = by_card([Tile(name, device, "mps", (), None, 1.0) for name, device in ids])

@@ -1,4 +1,4 @@
-"""The stored cluster keeps its word: whatever inventory, placements and time do, nothing promised is lost."""
+"""The stored cluster keeps its promises whatever happens to inventory, placements and time."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ JOB = {"job": "lstm-wikitext2", "iterations": 1000}
 
 
 def seats(client: TestClient) -> dict[str, tuple[str, str]]:
-    """Placement to (node, GPU), of all tenants that the service placed."""
+    """Placement to (node, GPU), for all tenants that the service placed."""
     cluster = client.get("/v1/cluster").json()["cluster"]
     return {
         t["placement_id"]: (n["name"], g["id"])
@@ -38,7 +38,7 @@ def seats(client: TestClient) -> dict[str, tuple[str, str]]:
     }  # fmt: skip
 
 
-def test_what_was_read_can_be_put_again(client: TestClient) -> None:
+def test_a_cluster_can_be_put_back(client: TestClient) -> None:
     client.put("/v1/cluster", json=CLUSTER)
     placed = client.post("/v1/placements", json=JOB).json()
     read = client.get("/v1/cluster").json()["cluster"]
@@ -71,7 +71,7 @@ def test_an_inventory_does_not_drop_or_double_book(client: TestClient) -> None:
     assert seats(client) == {}
 
 
-def test_replacing_tenants_keeps_those_that_are_named(client: TestClient) -> None:
+def test_replacing_tenants_keeps_those_listed(client: TestClient) -> None:
     client.put("/v1/cluster", json=CLUSTER)
     kept, dropped = (client.post("/v1/placements", json=JOB).json() for _ in range(2))
     cluster = client.get("/v1/cluster").json()["cluster"]
@@ -88,7 +88,7 @@ def test_replacing_tenants_keeps_those_that_are_named(client: TestClient) -> Non
     assert list(seats(client)) == [kept["id"]]
 
 
-def test_the_budget_of_a_placed_job_holds_for_its_life(client: TestClient) -> None:
+def test_a_placed_jobs_budget_holds_for_its_lifetime(client: TestClient) -> None:
     client.put("/v1/cluster", json={"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]})
     first = client.post(
         "/v1/placements", json={"job": "resnet18-cifar", "iterations": 1e5, "max_slowdown": 1.1}
@@ -109,7 +109,7 @@ def test_the_budget_of_a_placed_job_holds_for_its_life(client: TestClient) -> No
     assert late["state"] == "waiting"
 
 
-def test_a_workload_in_use_stays(client: TestClient) -> None:
+def test_a_workload_in_use_is_not_deleted(client: TestClient) -> None:
     entry = client.post("/v1/workloads", json={"workload": "lstm-wikitext2"}).json()
     client.put("/v1/cluster", json=CLUSTER)
     placed = client.post("/v1/placements", json={"job": entry["workload"], "iterations": 5}).json()
@@ -119,7 +119,7 @@ def test_a_workload_in_use_stays(client: TestClient) -> None:
     assert client.delete(f"/v1/workloads/{entry['hash']}").status_code == 204
 
 
-def test_an_unknown_tenant_stops_nobody(client: TestClient) -> None:
+def test_an_unknown_tenant_affects_no_other(client: TestClient) -> None:
     entry = client.post("/v1/workloads", json={"workload": "lstm-wikitext2"}).json()
     client.put("/v1/cluster", json=CLUSTER)
     client.post("/v1/placements", json={"job": entry["workload"], "iterations": 5})
@@ -135,7 +135,7 @@ def test_an_unknown_tenant_stops_nobody(client: TestClient) -> None:
     assert answer.json()["state"] == "decided"
 
 
-def test_a_deleted_workload_is_gone_everywhere_within_two_seconds(start: Start) -> None:
+def test_a_deleted_workload_disappears_everywhere_within_two_seconds(start: Start) -> None:
     first, other = start(), start()
     entry = first.post("/v1/workloads", json={"workload": "lstm-wikitext2"}).json()
     asked = {"device": "v100", "jobs": [entry["workload"]]}
@@ -146,7 +146,7 @@ def test_a_deleted_workload_is_gone_everywhere_within_two_seconds(start: Start) 
     problem(other.post("/v1/predict", json=asked), 404)
 
 
-def test_a_job_that_is_not_heard_of_is_shown_as_stale_and_kept(
+def test_a_job_without_reports_is_shown_as_stale_and_kept(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     client = start(stale_s=600.0)
@@ -163,8 +163,8 @@ def test_a_job_that_is_not_heard_of_is_shown_as_stale_and_kept(
     assert client.get(f"/v1/placements/{placed['id']}").json()["stale"] is False
 
 
-def test_decisions_at_the_same_time_all_succeed(start: Start) -> None:
-    """16 callers of two services: no placement is refused because others are placed at the same time."""
+def test_concurrent_decisions_all_succeed(start: Start) -> None:
+    """16 callers of two services: no placement is refused because of concurrent ones."""
     clients = [start(), start()]
     clients[0].put(
         "/v1/cluster", json={"nodes": [{"name": "n", "count": 8, "gpus": [{"device": "v100", "count": 4}]}]}
@@ -176,7 +176,7 @@ def test_decisions_at_the_same_time_all_succeed(start: Start) -> None:
 
 
 class StoredCluster(RuleBasedStateMachine):
-    """Inventory changes, placements and expiry in any order, against a model of what was promised."""
+    """Inventory changes, placements and expiry in any order, against a model of the promises."""
 
     placements = Bundle("placements")
 

@@ -27,10 +27,10 @@ def test_points(client: TestClient) -> None:
     assert points[0]["speedup"] == pytest.approx(1.0)
 
 
-def test_many_prefixes_are_answered_in_pieces_and_each_once(
+def test_many_prefixes_are_computed_in_chunks_and_each_once(
     client: TestClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A network of hundreds of layers takes a tenth of a second for each: in one piece, the lane counts as stuck."""
+    """Hundreds of layers at a tenth of a second each, in one piece, would make the lane count as stuck."""
     pieces: list[list[int]] = []
 
     def points(belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int]) -> Any:
@@ -48,7 +48,7 @@ def test_many_prefixes_are_answered_in_pieces_and_each_once(
     assert sum(kind == "layer-throughput" for _, kind, _ in batcher._known) == 41
 
 
-def test_the_job_s_own_prefix(client: TestClient) -> None:
+def test_the_jobs_own_prefix(client: TestClient) -> None:
     body = {"device": "v100", "job": {"workload": "resnet18-cifar", "frozen_prefix": 5}}
     (point,) = client.post("/v1/layer-throughput", json=body).json()["points"]
     assert point["frozen_prefix"] == 5
@@ -68,7 +68,7 @@ def test_bad_input(client: TestClient, change: dict[str, Any], status: int) -> N
     problem(client.post("/v1/layer-throughput", json=BODY | change), status)
 
 
-def test_a_job_observed_alone_is_answered_as_with_its_spec(client: TestClient) -> None:
+def test_a_job_observed_alone_is_predicted_as_if_stated(client: TestClient) -> None:
     taken = {"step_time_s": 0.12, "memory_bytes": 5e9}
     alone = {"of": {"device": "v100", "jobs": [BODY["job"]]}, **taken}
     assert client.post("/v1/observations", json={"observations": [alone]}).status_code == 201
@@ -81,7 +81,7 @@ def test_a_job_observed_alone_is_answered_as_with_its_spec(client: TestClient) -
             assert point[name] == pytest.approx(same[name], rel=0.01), name
 
 
-def test_another_spelling_of_the_device_is_no_other_job(client: TestClient) -> None:
+def test_another_spelling_of_the_device_is_the_same_job(client: TestClient) -> None:
     points = client.post("/v1/layer-throughput", json=BODY).json()["points"]
     assert client.post("/v1/layer-throughput", json=BODY | {"device": "V100-16GB"}).json()["points"] == points
     batcher = client.app.state.service.batcher  # type: ignore[attr-defined]

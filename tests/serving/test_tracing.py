@@ -10,7 +10,7 @@ from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanE
 from tests.serving.conftest import Start
 
 
-def test_spans_continue_the_caller_s_trace(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_spans_continue_the_callers_trace(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     exporter = InMemorySpanExporter()
     provider = TracerProvider()
     provider.add_span_processor(SimpleSpanProcessor(exporter))
@@ -27,5 +27,5 @@ def test_spans_continue_the_caller_s_trace(start: Start, monkeypatch: pytest.Mon
     assert format(span.context.trace_id, "032x") == "a" * 32
 
 
-def test_none_where_nobody_asked(start: Start) -> None:
+def test_no_spans_unless_configured(start: Start) -> None:
     assert start().app.state.service.tracer is None  # type: ignore[attr-defined]

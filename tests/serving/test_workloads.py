@@ -61,7 +61,7 @@ def test_graph(client: TestClient, graph: dict[str, Any]) -> None:
     problem(client.delete(f"/v1/workloads/{entry['hash']}"), 404)
 
 
-def test_the_file_that_capture_writes(client: TestClient, graph: dict[str, Any]) -> None:
+def test_a_file_written_by_capture(client: TestClient, graph: dict[str, Any]) -> None:
     made = client.post("/v1/workloads", json=graph)
     assert made.status_code == 201
     assert (made.json()["kind"], made.json()["name"]) == ("graph", graph["name"])
@@ -70,7 +70,7 @@ def test_the_file_that_capture_writes(client: TestClient, graph: dict[str, Any])
     problem(client.post("/v1/workloads", json=damaged), 422)
 
 
-def test_another_process_knows_it_too(start: Start, graph: dict[str, Any]) -> None:
+def test_other_processes_know_it(start: Start, graph: dict[str, Any]) -> None:
     entry = start().post("/v1/workloads", json={"graph": graph}).json()
     other = start()
     body = {"device": "v100", "jobs": [{"workload": entry["workload"]}]}

@@ -15,7 +15,7 @@ from tests.predictor.freezing.graphs import graph
 V100 = get_device("v100")
 
 
-def test_learns_what_a_framework_costs() -> None:
+def test_recovers_the_overheads_of_a_framework() -> None:
     real = replace(START, device_factor=1.6, optimizer_launch_s=6e-5)
     measured = []
     for seed in (0, 1):
@@ -31,7 +31,7 @@ def test_learns_what_a_framework_costs() -> None:
         calibrate([], V100)
 
 
-def test_settings_are_checked() -> None:
+def test_invalid_settings_are_rejected() -> None:
     for options in ({"device_factor": 0.0}, {"launch_s": -1.0}):
         with pytest.raises(InputError, match="out of range"):
             FrameworkCosts(**options)

@@ -24,7 +24,7 @@ def rows_of(model: LayerTimeModel, gpus: tuple[int, ...] = (1,)) -> Rows:
     return Rows.of(k, b, model.step_time_s(k, b, n, nodes), n, nodes)
 
 
-def test_recovers_a_model_of_its_own_form() -> None:
+def test_recovers_a_model_of_the_same_form() -> None:
     model = truth(3)
     fitted = LayerTimeModel.fit(model.profile, rows_of(model))
     k, b = np.array([1, 5, 9]), np.array([6.0, 12.0, 24.0])
@@ -43,7 +43,7 @@ def test_fits_the_exchange_of_several_gpus() -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10**6), gpus=st.sampled_from([1, 2, 8, 16]), overlap=st.floats(0, 1))
-def test_non_increasing_whatever_was_fitted(seed: int, gpus: int, overlap: float) -> None:
+def test_step_time_never_increases_with_the_prefix(seed: int, gpus: int, overlap: float) -> None:
     generator = np.random.default_rng(seed)
     shape = profile(seed=seed)
     rows = Rows.of(
@@ -66,7 +66,7 @@ def test_cache_never_saves_more_than_the_forward_pass() -> None:
     assert cached[0] == pytest.approx(plain[0])
 
 
-def test_says_what_it_needs() -> None:
+def test_too_few_rows_are_rejected() -> None:
     with pytest.raises(InputError, match="at least 4 steps on one GPU"):
         LayerTimeModel.fit(profile(), Rows.of([0, 1], 8, 0.1))
     with pytest.raises(InputError, match="above 0"):

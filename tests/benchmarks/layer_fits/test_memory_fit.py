@@ -41,7 +41,7 @@ def convolutions(layers: int = 4, samples: int = 8, channels: int = 128) -> Comp
     )
 
 
-def test_follows_a_chain_by_hand() -> None:
+def test_chain_matches_a_calculation_by_hand() -> None:
     shape = MemoryShape.from_graph(convolutions())
     # In training, at the last ReLU's backward pass: 8 kept tensors, and the gradients of its output and input.
     assert shape.alive[0].max() == pytest.approx(10 * UNIT)
@@ -60,7 +60,7 @@ def test_winograd_needs_enough_channels() -> None:
     assert some == pytest.approx(10 * (2 + 2 * 36 / 16) * UNIT + 36 * 128**2 * 4)
 
 
-def test_frozen_output_that_is_kept_counts() -> None:
+def test_kept_frozen_output_counts() -> None:
     chain = convolutions()
     each = np.array([op.saved_activation_bytes for op in chain.operators])
     assert border_bytes(chain, each).tolist() == [0, *[8 * UNIT] * 3, 0]

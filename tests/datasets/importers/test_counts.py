@@ -1,4 +1,4 @@
-"""What the importers keep agrees with a count by hand from the raw files, made here without any of their code."""
+"""Imported rows agree with counts made here from the raw files, independently of the importers' code."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ FILES = {
 
 
 def _pairs(campaign: str) -> dict[tuple[str, frozenset[str]], tuple[list[float], list[float]]]:
-    """(gpu, both jobs) -> rates of the two in order of name, and their solo rates; failed and multi-GPU pairs left out."""
+    """(gpu, both jobs) -> rates of both by name, and their solo rates; no failed or multi-GPU pairs."""
     body = json.loads(shared_data("gavel", FILES[campaign]).read_text())
     measured = {}
     for gpu, jobs in body.items():
@@ -171,7 +171,7 @@ def test_pipedream_agrees_with_a_hand_count(tmp_path: Path) -> None:
     assert table["architecture"].nunique() == 11
 
 
-def test_sources_live_in_one_folder_and_writing_one_again_changes_nothing(tmp_path: Path) -> None:
+def test_sources_share_a_folder_and_reimporting_one_changes_nothing(tmp_path: Path) -> None:
     imports = {name: read_source(name, shared_data(name)) for name in ("lucid", "pipedream", "gavel")}
     written = []
     for names in (tuple(imports), ("lucid",)):

@@ -1,4 +1,4 @@
-"""Malformed files are refused with the place, and nothing is written."""
+"""Malformed files are refused with the location of the fault, and nothing is written."""
 
 from __future__ import annotations
 
@@ -198,9 +198,7 @@ class _Evil:
         return os.system, ("touch hacked",)
 
 
-def test_a_pickle_that_would_run_something_is_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_pickle_with_code_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     np.save(tmp_path / "evil.npy", np.array({"a": _Evil()}, dtype=object))
     with pytest.raises(UnsafeFileError, match="system"):

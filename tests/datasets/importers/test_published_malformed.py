@@ -1,4 +1,4 @@
-"""Files of the larger sources that are not what upstream publishes are refused with their place, and nothing is written."""
+"""Malformed files of larger sources are refused with the location of the fault; nothing is written."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_timm_file_names(tmp_path: Path) -> None:
     _refused("timm", tmp_path / "other", "another name")
 
 
-def test_timm_floats_tags_and_networks_that_did_not_run(tmp_path: Path) -> None:
+def test_timm_floats_tags_and_failed_networks(tmp_path: Path) -> None:
     rows = "resnet50.a1_in1k,1,10.0,1024.0,224.0,25.6,4.1,11.1\nvgg16,,,,224,138,15.5,13.6\n"
     header = "model,infer_samples_per_sec,infer_step_time,infer_batch_size,infer_img_size,param_count,infer_gmacs,infer_macts\n"
     name = "benchmark-infer-amp_bf16-nhwc-pt291-cu130-5090-dynamo.csv"

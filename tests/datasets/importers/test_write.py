@@ -1,4 +1,4 @@
-"""Several imports into one folder at the same time."""
+"""Concurrent imports into one folder."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor

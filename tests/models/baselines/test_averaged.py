@@ -10,7 +10,7 @@ from models.baselines.averaged import AveragedPredictor
 
 
 class Says:
-    """Always the same."""
+    """Always predicts the same."""
 
     def __init__(self, *values: float) -> None:
         self.values, self.seeds = values, list[int]()
@@ -23,7 +23,7 @@ class Says:
         return np.array(self.values)
 
 
-def test_the_mean_is_geometric_and_of_those_that_answer() -> None:
+def test_geometric_mean_of_the_available_predictions() -> None:
     bundle = cast(Bundle, None)
     parts = Says(1.0, 2.0, np.nan, np.nan), Says(4.0, np.nan, 3.0, np.nan)
     predictor = AveragedPredictor(parts).fit(bundle, seed=3)

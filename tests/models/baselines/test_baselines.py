@@ -16,7 +16,7 @@ DEMAND = {"a-net": 0.2, "b-net": 0.5, "c-net": 0.8, "d-net": 0.9}
 
 
 def world(sets: int = 120, seed: int = 0) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Sets whose members share the device in proportion to what they ask for."""
+    """Sets whose members share the device in proportion to their demand."""
     generator = np.random.default_rng(seed)
     rows, solo = [], []
     for number in range(sets):
@@ -62,7 +62,7 @@ def test_additive_is_exact_where_demand_adds_up(target: str) -> None:
     assert predicted == pytest.approx(test.y)
 
 
-def test_additive_says_nothing_without_a_solo_run() -> None:
+def test_additive_needs_a_solo_run() -> None:
     test = Bundle("throughput_ratio", TEST, SOLO[SOLO["architecture"] != "a-net"])
     unknown = (
         TEST.groupby("set_id")["architecture"]
@@ -76,7 +76,7 @@ def test_additive_says_nothing_without_a_solo_run() -> None:
 
 @pytest.mark.parametrize("target", OF_SETS)
 @pytest.mark.parametrize("solo", [False, True])
-def test_trees_learn_beat_the_constant_and_repeat(target: str, solo: bool) -> None:
+def test_trees_beat_the_constant_and_are_deterministic(target: str, solo: bool) -> None:
     train, test = Bundle(target, TRAIN, SOLO), Bundle(target, TEST, SOLO)
     if target == "solo_step_time_s":
         train = test = Bundle(target, SOLO, SOLO.iloc[:0])
@@ -91,13 +91,13 @@ def test_trees_learn_beat_the_constant_and_repeat(target: str, solo: bool) -> No
     assert error(TreePredictor(solo, trees=30)) < 0.6 * error(ConstantPredictor())
 
 
-def test_features_do_not_change_when_everything_measured_together_is_taken_away() -> None:
+def test_features_do_not_depend_on_co_located_measurements() -> None:
     bundle = Bundle("throughput_ratio", TRAIN, SOLO)
     features = FeatureTable(solo=True).fit(bundle)
     np.testing.assert_array_equal(features.transform(bundle), features.transform(bundle.without_targets()))
 
 
-def test_bounds_are_not_learned_as_points() -> None:
+def test_bounds_are_not_training_points() -> None:
     table = TRAIN.assign(
         censored=TRAIN["architecture"] == "a-net", throughput_ratio=TRAIN["throughput_ratio"]
     )
@@ -110,7 +110,7 @@ def test_bounds_are_not_learned_as_points() -> None:
         np.testing.assert_array_equal(first, second)
 
 
-def test_nothing_to_learn_from() -> None:
+def test_empty_training_data() -> None:
     empty = Bundle("throughput_ratio", TRAIN.assign(is_target=False), SOLO)
     for predictor in (ConstantPredictor(), TreePredictor()):
         with pytest.raises(InputError, match="nothing to learn"):
@@ -119,7 +119,7 @@ def test_nothing_to_learn_from() -> None:
         AdditivePredictor().fit(Bundle("solo_step_time_s", SOLO, SOLO))
 
 
-def test_unseen_names_and_devices_get_an_answer() -> None:
+def test_unseen_names_and_devices_are_predicted() -> None:
     fitted = TreePredictor(trees=10).fit(Bundle("throughput_ratio", TRAIN, SOLO))
     strange = TEST.assign(architecture="x-net", device="no-such-gpu")
     assert np.isfinite(fitted.predict(Bundle("throughput_ratio", strange, SOLO))).all()

@@ -32,7 +32,7 @@ def test_neighbours_matter_and_their_order_does_not(kind: str) -> None:
 
 
 def alone(sets: SetTensors, member: int) -> SetTensors:
-    """The same members, each in a set of its own."""
+    """The same members, each in a separate set."""
     column = slice(member, member + 1)
     return replace(
         sets,
@@ -42,6 +42,6 @@ def alone(sets: SetTensors, member: int) -> SetTensors:
     )
 
 
-def test_refuses_another_kind() -> None:
+def test_unknown_kind_is_rejected() -> None:
     with pytest.raises(InputError, match="gcn, gat"):
         SetConvolutions("sage", 8)

@@ -14,7 +14,7 @@ FACTORS = {("a", "eager"): 2.0, ("a", "compile"): 0.5, ("b", "eager"): 1.0, ("b"
 
 
 class Constant:
-    """One second for every job, but no answer for network `d`."""
+    """One second for every job, but no prediction for network `d`."""
 
     def fit(self, train: Bundle, seed: int) -> Constant:
         return self
@@ -34,7 +34,7 @@ def bundle(device_factors: dict[str, float], extra: tuple[str, ...] = ()) -> Bun
     return Bundle("solo_step_time_s", frame, empty_table("solo"))
 
 
-def test_what_a_job_was_off_by_elsewhere_is_carried_over_and_what_a_device_was_off_by_is_not() -> None:
+def test_job_residuals_transfer_and_device_residuals_do_not() -> None:
     train = bundle({"v100": 1.0, "t4": 3.0, "p100": 0.2})
     model = ResidualTransferPredictor(Constant(), JOBS, ("device",)).fit(train, 0)
     test = bundle({"a100": 1.0}, extra=("c", "d"))
@@ -51,7 +51,7 @@ def test_what_a_job_was_off_by_elsewhere_is_carried_over_and_what_a_device_was_o
     assert np.isnan(answers["d", "eager"])
 
 
-def test_residuals_that_no_job_explains_change_nothing() -> None:
+def test_residuals_not_explained_by_jobs_change_nothing() -> None:
     rng = np.random.default_rng(0)
     train = bundle(dict.fromkeys([f"device {k}" for k in range(40)], 1.0))
     frame = train.frame.assign(step_time_s=np.exp(rng.normal(0.0, 0.3, len(train.frame))))

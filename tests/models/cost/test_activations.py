@@ -1,4 +1,4 @@
-"""Activations with a frozen prefix, against steps that were run with it frozen."""
+"""Activations with a frozen prefix compared with steps recorded with it frozen."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ NETWORKS = [RESNET, "vgg11-cifar:batch_size=4", "gpt-125m:batch_size=1,sequence_
 
 
 @pytest.mark.parametrize("model", NETWORKS)
-def test_peak_is_that_of_a_recorded_step(model: str) -> None:
-    """GPT's head is tied to its embedding: the gradients of both are alive at once, and neither when it is frozen."""
+def test_peak_equals_that_of_a_recorded_step(model: str) -> None:
+    """GPT's head is tied to its embedding: both gradients are alive at once, and neither if frozen."""
     workload = Workload.parse(model)
     graph = capture_zoo(workload)
     layers = len(graph.layers)
@@ -30,7 +30,7 @@ def test_peak_is_that_of_a_recorded_step(model: str) -> None:
 
 
 def test_a_frozen_network_still_computes_its_loss() -> None:
-    """Logits and their softmax, which a forward pass of inference does not have."""
+    """Logits and their softmax are alive, unlike in inference."""
     workload = Workload.parse(NETWORKS[-1])
     graph = capture_zoo(workload)
     frozen = len(graph.layers)
@@ -49,7 +49,7 @@ def test_peak_never_rises_with_the_prefix(model: str) -> None:
 
 @pytest.mark.parametrize("prefix", [0, 10, 30, 40])
 def test_a_recorded_step_keeps_what_autograd_saves(prefix: int) -> None:
-    """On the CPU, with data: the distinct tensors, parameters and input aside, that the backward pass will read."""
+    """On the CPU, with data: distinct tensors that the backward pass reads, without parameters and input."""
     workload = replace(Workload.parse(RESNET), frozen_prefix=prefix)
     columns = capture_zoo(workload).columns
     job = build(resolve(workload), "cpu")

@@ -41,7 +41,7 @@ def step_s(workload: Workload, device: str, model: CostModel = MODEL) -> float:
     mode=st.sampled_from(["training", "inference"]),
     batch_size=st.integers(1, 512),
 )
-def test_no_answer_beats_the_data_sheet_and_steps_grow_with_the_batch(
+def test_no_prediction_beats_the_data_sheet_and_steps_grow_with_the_batch(
     name: str, device: str, precision: str, layout: str, mode: str, batch_size: int
 ) -> None:
     if name.startswith("timm") and precision not in ("amp", "bf16"):
@@ -75,7 +75,7 @@ def test_features_of_operators_do_not_depend_on_the_batch(name: str) -> None:
         np.testing.assert_array_equal(other, features[0])
 
 
-def test_convolutions_with_weights_of_their_own_for_every_sample_are_not_channels_last() -> None:
+def test_convolutions_with_per_sample_weights_are_not_channels_last() -> None:
     workload = Workload("timm/efficientnet_cc_b0_4e", 16, precision="amp", memory_layout="channels-last")
     graph = graph_for(workload.captured())
     features = operator_features(graph.columns, context_of(workload, False), graph.batch_size)
@@ -99,7 +99,7 @@ def test_a_faster_device_of_the_same_kind_is_faster() -> None:
 
 
 @pytest.mark.parametrize("name", ["torchvision/resnet50", "torchvision/vgg19"])
-def test_tf32_that_was_never_measured_is_no_slower_than_fp32(name: str) -> None:
+def test_unmeasured_tf32_is_no_slower_than_fp32(name: str) -> None:
     workload = Workload(name, 64, data_on_device=True)
     for device in ("rtx-4090", "rtx-5090", "l40s", "h100", "b200"):
         assert f"{device} tf32" not in MODEL.devices
@@ -139,7 +139,7 @@ def test_a_compiler_keeps_intermediate_tensors_out_of_memory() -> None:
     assert step_s(replace(workload, compiler="compile"), "rtx-4090") < step_s(workload, "rtx-4090")
 
 
-def test_an_unknown_gpu_is_like_the_mean_of_those_that_were_measured() -> None:
+def test_an_unknown_gpu_gets_the_mean_shift_of_measured_ones() -> None:
     workload = Workload("torchvision/resnet50", 32)
     graph, device = graph_for(workload), get_device("v100")
     assert device.name in MODEL.devices
@@ -154,7 +154,7 @@ def test_an_unknown_gpu_is_like_the_mean_of_those_that_were_measured() -> None:
     )
 
 
-def test_boards_with_the_same_chip_are_alike_where_one_was_not_measured() -> None:
+def test_an_unmeasured_board_uses_the_shift_of_the_same_chip() -> None:
     # In AMP neither of the first two was measured, and of the A100s the one with 40 GB.
     amp = Workload("torchvision/resnet50", 64, precision="amp", data_on_device=True)
     assert step_s(amp, "v100") == step_s(amp, "v100-32gb")
@@ -170,7 +170,7 @@ def test_boards_with_the_same_chip_are_alike_where_one_was_not_measured() -> Non
     )
 
 
-def test_an_unknown_campaign_has_no_effect_of_its_own() -> None:
+def test_an_unknown_campaign_has_no_effect() -> None:
     workload = Workload("torchvision/resnet50", 32)
     graph, device = graph_for(workload), get_device("v100")
     assert MODEL.cost(graph, device, workload, "nobody's").step_time_s == step_s(workload, "v100")
@@ -210,9 +210,7 @@ def test_a_smaller_share_of_the_multiprocessors_is_never_faster() -> None:
         assert seconds[-1] < 20.0 * seconds[0] * 1.01
 
 
-def test_a_device_of_a_file_with_the_least_that_it_must_say(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_device_file_with_only_the_required_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
         "my-gpu: {sm_count: 58, clock_hz: 2.04e+9, fp32_flops: 30.3e+12, memory_bytes: 25769803776,"

@@ -1,4 +1,4 @@
-"""Grids of kernels as libraries choose them."""
+"""Kernel grids as the libraries choose them."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_warps_of_a_kernel(operator: dict[str, np.ndarray], warps: float) -> Non
     assert warps_of(operator, multiprocessors=100).tolist() == [warps]
 
 
-def test_occupancy_is_a_share_and_nothing_on_a_processor() -> None:
+def test_occupancy_is_a_share_and_zero_on_a_cpu() -> None:
     device, operator = get_device("v100"), columns("elementwise")
     full = device.max_warps_per_sm * device.sm_count
     for warps, share in ((full / 2, 0.5), (full, 1.0), (9 * full, 1.0)):

@@ -62,7 +62,7 @@ def test_times_grow_with_work_and_never_beat_the_call() -> None:
     assert (seconds[1::2] > seconds[::2]).all()
 
 
-def test_what_cannot_be_answered_has_a_reason() -> None:
+def test_unpredictable_operators_have_a_reason() -> None:
     rows = pd.concat([table(RELU), table(RELU, device="abacus"), table(LINEAR | {"k": None})])
     seconds, reasons = operator_times(default_cost_model(), rows)
     assert np.isnan(seconds).tolist() == [False, True, True]

@@ -13,7 +13,7 @@ from profiling.workload import Workload
 
 
 def arithmetic_s(device: str, precision: str = "fp32") -> dict[tuple[int, int], tuple[float, float]]:
-    """Forward arithmetic by (kernel, stride) of ResNet-50's convolutions, and at the peak of the data sheet."""
+    """Forward arithmetic of ResNet-50's convolutions by (kernel, stride), predicted and at peak."""
     columns = graph_for(Workload.parse(f"torchvision/resnet50:batch_size=8,precision={precision}")).columns
     spec = get_device(device)
     work = work_of(columns, spec, precision)
@@ -34,13 +34,13 @@ def test_3x3_convolutions_with_stride_1_take_fewer_multiplications(device: str) 
 
 
 @pytest.mark.parametrize("device", ["k80", "mi300x", "cpu"])
-def test_on_no_other_device(device: str) -> None:
+def test_winograd_applies_to_no_other_device(device: str) -> None:
     seconds = arithmetic_s(device)
     assert seconds[3, 1][0] == pytest.approx(seconds[3, 1][1])
 
 
 @pytest.mark.parametrize("device", ["a100", "rtx-3090", "h100", "b200"])
-def test_where_it_was_never_measured_it_is_bounded_by_the_direct_form(device: str) -> None:
+def test_unmeasured_winograd_is_bounded_by_the_direct_form(device: str) -> None:
     columns = graph_for(Workload("torchvision/resnet50", 8)).columns
     work = work_of(columns, get_device(device), "fp32")
     fewer = work.compute_s < work.least_s * (1 - 1e-9)
@@ -57,14 +57,14 @@ def test_tensor_cores_run_the_direct_form() -> None:
     assert half[3, 1][0] / half[1, 1][0] == pytest.approx(half[3, 1][1] / half[1, 1][1], rel=1e-6)
 
 
-def test_boards_that_promise_more_per_watt_than_their_generation_holds_are_strained() -> None:
+def test_boards_that_claim_more_per_watt_than_their_generation_are_slower() -> None:
     assert strain_of(get_device("t4")) == pytest.approx(0.76, abs=0.02)
     assert strain_of(get_device("l4")) > strain_of(get_device("p4")) > 0.0
     for name in ("v100", "rtx-3090", "h100", "cpu"):
         assert strain_of(get_device(name)) == pytest.approx(0.0, abs=0.02)
 
 
-def test_tiles_are_filled_up_and_rows_never_come_for_less() -> None:
+def test_tiles_are_padded_and_rows_never_cost_less() -> None:
     job = Workload.parse("torchvision/resnet50:batch_size=1")
     device = get_device("v100")
     before = None

@@ -19,7 +19,7 @@ JOBS = tuple(Workload(name, 32) for name in MODELS)
 
 
 def crowded(rows: Integers) -> Floats:
-    """Pairs slow each other down by the sum of their numbers, larger sets by less: what must not be."""
+    """Pairs slow each other by the sum of their numbers; larger sets by less, which must be corrected."""
     present = rows >= 0
     together = np.where(present, rows + 1.0, 0.0).sum(1, keepdims=True)
     size = present.sum(1, keepdims=True)
@@ -35,7 +35,7 @@ def test_a_set_is_at_least_as_slow_as_its_slowest_part() -> None:
     assert bounded[0].tolist() == [5.0, 6.0, 7.0, 7.0]
 
 
-def test_large_sets_go_by_their_pairs_and_triples() -> None:
+def test_large_sets_are_bounded_by_pairs_and_triples() -> None:
     rows = np.arange(10)[None]
     asked: list[int] = []
 
@@ -50,7 +50,7 @@ def test_large_sets_go_by_their_pairs_and_triples() -> None:
 
 @pytest.mark.parametrize("sharing", ["time-slice", "mps"])
 @pytest.mark.parametrize("device", ["v100", "h100"])
-def test_one_more_neighbour_makes_nobody_faster(predictor: Predictor, device: str, sharing: str) -> None:
+def test_one_more_neighbour_makes_no_job_faster(predictor: Predictor, device: str, sharing: str) -> None:
     for size in (3, 4):
         for members in combinations(JOBS, size):
             whole = predictor.predict_arrays([ColocationSet(device, members, sharing)]).slowdown[0]
@@ -61,7 +61,7 @@ def test_one_more_neighbour_makes_nobody_faster(predictor: Predictor, device: st
                 assert (whole[rest] >= less * (1 - 1e-6)).all()
 
 
-def test_mps_is_no_slower_than_turns_where_it_was_never_measured(predictor: Predictor) -> None:
+def test_unmeasured_mps_is_no_slower_than_time_slicing(predictor: Predictor) -> None:
     fitted = predictor.fitted_
     pairs = list(combinations(JOBS, 2))
 
@@ -82,9 +82,7 @@ def test_mps_is_no_slower_than_turns_where_it_was_never_measured(predictor: Pred
 
 
 @pytest.mark.parametrize("sharing", ["time-slice", "mps"])
-def test_jobs_of_a_mode_that_was_never_measured_together_share_as_processes_do(
-    predictor: Predictor, sharing: str
-) -> None:
+def test_unmeasured_modes_use_processor_sharing(predictor: Predictor, sharing: str) -> None:
     fitted = predictor.fitted_
     serving = [replace(w, mode="inference") for w in JOBS]
 
@@ -102,7 +100,7 @@ def test_jobs_of_a_mode_that_was_never_measured_together_share_as_processes_do(
         assert not np.allclose(by_network, max(busy.sum() - 1.0, 0.0), rtol=1e-3)
 
 
-def test_processor_sharing_is_said(predictor: Predictor) -> None:
+def test_processor_sharing_is_reported(predictor: Predictor) -> None:
     serving = tuple(replace(w, mode="inference") for w in JOBS[:2])
     for jobs, said in ((serving, True), ((serving[0], JOBS[1]), False), (serving[:1], False)):
         reasons = predictor.predict(ColocationSet("v100", jobs)).reasons

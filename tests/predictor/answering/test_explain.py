@@ -32,7 +32,7 @@ def test_parts_sum_to_the_excess(excess: float, parts: list[float]) -> None:
 
 
 def test_predicted_slowdown_is_explained(predictor: Predictor) -> None:
-    """The parts that the sentence names add up to the predicted slowdown, as far as they are printed."""
+    """The parts in the sentence add up to the predicted slowdown, to the printed precision."""
     jobs = tuple(Workload(name, 32) for name in ("alpha", "beta", "gamma"))
     answer = predictor.predict(ColocationSet("v100", jobs))
     explained = 0

@@ -11,7 +11,7 @@ from profiling.workload import ColocationSet, Workload
 from tests.predictor.synthetic import MODELS
 
 
-def test_each_pair_is_asked_once_and_answered_alike(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_pair_is_predicted_once_and_consistently(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[int] = []
 
     def answer(rows: Integers) -> Floats:
@@ -29,7 +29,7 @@ def test_each_pair_is_asked_once_and_answered_alike(monkeypatch: pytest.MonkeyPa
     assert asked == [3, 1, 3]
 
 
-def test_pairs_answer_alike_alone_and_among_many(predictor: Predictor) -> None:
+def test_a_pairs_prediction_does_not_depend_on_its_batch(predictor: Predictor) -> None:
     jobs = [Workload(name, 32) for name in MODELS]
     pairs = [ColocationSet("v100", (a, b)) for a in jobs for b in jobs]
     few = np.concatenate([predictor.predict_arrays([pair]).slowdown for pair in pairs])

@@ -9,13 +9,13 @@ from predictor.examples.examples import Integers
 
 
 def of_set(rows: Integers) -> Floats:
-    """A number for each member that depends on it and on the others, not on their order; 0 where there is none."""
+    """A number per member that depends on it and the others, not on their order; 0 where there is none."""
     present = rows >= 0
     return np.asarray(np.where(present, rows + (present * (rows + 1.0) ** 2).sum(1, keepdims=True), 0.0))
 
 
 class Counted:
-    """Answers as `of_set`; notes how many sets it was asked about."""
+    """Predicts like `of_set` and counts the sets it is asked for."""
 
     def __init__(self) -> None:
         self.asked = 0
@@ -35,7 +35,7 @@ def some_rows(jobs: int, size: int) -> Integers:
 
 
 @pytest.mark.parametrize("size", [2, 3, 4])
-def test_equal_sets_are_answered_once_and_all_of_them(size: int) -> None:
+def test_equal_sets_are_predicted_once(size: int) -> None:
     rows, answer = some_rows(6, size), Counted()
     assert np.array_equal(each_once(answer, rows, 6), of_set(rows))
     different = {tuple(sorted(row)) for row in rows.tolist()}
@@ -43,13 +43,13 @@ def test_equal_sets_are_answered_once_and_all_of_them(size: int) -> None:
 
 
 @pytest.mark.parametrize("few_jobs", [True, False])
-def test_nothing_is_compared_where_it_does_not_pay(few_jobs: bool) -> None:
+def test_sets_are_not_compared_where_it_does_not_pay(few_jobs: bool) -> None:
     rows = some_rows(6, 2)[: FEWEST - 1] if few_jobs else some_rows(100_000, 4)
     answer = Counted()
     assert np.array_equal(each_once(answer, rows, 100_000), of_set(rows))
     assert answer.asked == len(rows)
 
 
-def test_sets_too_large_for_a_key_are_answered() -> None:
+def test_sets_too_large_for_a_key_are_predicted() -> None:
     rows, answer = some_rows(3, 40), Counted()
     assert np.array_equal(each_once(answer, rows, 100_000), of_set(rows))

@@ -26,7 +26,7 @@ def network(config: NetworkConfig, seed: int = 0) -> ColocationNetwork:
     [NETWORK, replace(NETWORK, width=6, heads=3), replace(NETWORK, layers=2), replace(NETWORK, heads=1)],
 )
 def test_twin_equals_torch(config: NetworkConfig) -> None:
-    """`from_torch` compares 64 random sets of 1 to 4 members with torch and refuses beyond 1e-5."""
+    """`from_torch` compares 64 random sets of 1 to 4 members with torch and fails beyond 1e-5."""
     for seed in range(3):
         from_torch(network(config, seed))
 
@@ -37,7 +37,7 @@ def test_forms_for_ablation_have_no_twin(change: dict[str, object]) -> None:
         from_torch(network(replace(NETWORK, **change)))  # type: ignore[arg-type]
 
 
-def test_padding_and_chunks_do_not_change_answers() -> None:
+def test_padding_and_chunks_do_not_change_predictions() -> None:
     twin = from_torch(network(NETWORK))
     rng = np.random.default_rng(0)
     jobs = PreparedJobs(
@@ -56,7 +56,7 @@ def test_padding_and_chunks_do_not_change_answers() -> None:
     assert twin.excess(jobs, rows[:0], setting).shape == (0, 2)
 
 
-def test_parts_of_the_prior_are_those_of_torch() -> None:
+def test_parts_of_the_prior_equal_those_in_torch() -> None:
     net = network(NETWORK)
     twin = from_torch(net)
     rng = np.random.default_rng(0)

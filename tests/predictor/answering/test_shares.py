@@ -21,14 +21,14 @@ def limited(job: Workload, share: float) -> Workload:
     return replace(job, sm_share_ratio=share)
 
 
-def test_a_neighbours_share_makes_nobody_slower(predictor: Predictor) -> None:
+def test_a_neighbours_share_makes_no_job_slower(predictor: Predictor) -> None:
     before = steps(predictor, JOB, OTHER)[0]
     for share in (0.9, 0.5, 0.2, 0.05):
         assert steps(predictor, JOB, limited(OTHER, share))[0] <= before * (1 + 1e-9)
 
 
 @pytest.mark.parametrize("count", [2, 4])
-def test_shares_are_not_charged_twice(predictor: Predictor, count: int) -> None:
+def test_shares_are_not_counted_twice(predictor: Predictor, count: int) -> None:
     together, whole = steps(predictor, *[JOB] * count)[0], steps(predictor, JOB)[0]
     for share in (1.0, 0.8, 1 / count, 0.1):
         alone = steps(predictor, limited(JOB, share))[0]
@@ -39,7 +39,7 @@ def test_shares_are_not_charged_twice(predictor: Predictor, count: int) -> None:
         np.testing.assert_allclose(shared[0], alone + (0.5 + 0.5 * share) * (together - whole), rtol=1e-6)
 
 
-def test_a_share_of_its_own_makes_no_job_faster(predictor: Predictor) -> None:
+def test_limiting_a_job_makes_it_no_faster(predictor: Predictor) -> None:
     before = 0.0
     for share in (1.0, 0.8, 0.5, 0.2, 0.05):
         step_s = steps(predictor, limited(JOB, share), OTHER)[0]
@@ -47,7 +47,7 @@ def test_a_share_of_its_own_makes_no_job_faster(predictor: Predictor) -> None:
         before = step_s
 
 
-def test_one_more_neighbour_with_a_small_share_makes_nobody_faster(predictor: Predictor) -> None:
+def test_one_more_neighbour_with_a_small_share_makes_no_job_faster(predictor: Predictor) -> None:
     two = steps(predictor, JOB, OTHER)
     three = steps(predictor, JOB, OTHER, limited(OTHER, 0.05))
     assert (three[:2] >= two * (1 - 1e-9)).all()

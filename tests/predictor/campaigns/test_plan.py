@@ -70,7 +70,7 @@ def test_every_model_comes_before_a_second_batch_size() -> None:
     assert len(choose_workloads(pool, 2)) == 2
 
 
-def test_farthest_takes_the_one_most_unlike_the_rest() -> None:
+def test_farthest_picks_the_most_dissimilar() -> None:
     pool = [candidate("a", 1, 0.0), candidate("b", 1, 0.1), candidate("c", 1, 5.0)]
     assert [c.workload.model for c in farthest(pool, 1, 2)] == ["a", "c"]
 
@@ -86,7 +86,7 @@ def test_plan_of_given_jobs(tmp_path: Path) -> None:
     assert CampaignPlan.load(plan.save(tmp_path / "plan.json")).runs[0].request == plan.runs[0].request
 
 
-def test_plan_of_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_plan_of_user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "planned_factory.py").write_text(
         "import torch\n\ndef make(batch_size=4):\n    return torch.nn.Linear(8, 2), torch.randn(batch_size, 8)\n"
     )
@@ -96,7 +96,7 @@ def test_plan_of_own_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert {r.request.kind for r in plan.runs} == {"solo", "colocation", "operators"}
 
 
-def test_equal_seeds_plan_equally() -> None:
+def test_plans_are_deterministic() -> None:
     config = PlanConfig(budget_s=120, frozen_models=0, operators=False)
     plans = [plan_campaign("cpu", JOBS, config, predictor=None) for _ in range(2)]
     assert plans[0] == plans[1]
@@ -126,7 +126,7 @@ def test_budget_too_short_for_the_jobs_alone() -> None:
         plan_campaign("cpu", JOBS, PlanConfig(budget_s=3), predictor=None)
 
 
-def test_bundled_plan_is_as_large_as_it_should_be() -> None:
+def test_bundled_plan_has_the_documented_size() -> None:
     import datasets
 
     plan = CampaignPlan.load(Path(datasets.__file__).parent / "bundled" / "cpu-plan.json")

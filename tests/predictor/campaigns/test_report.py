@@ -71,7 +71,7 @@ def slices(tmp_path: Path) -> Path:
     return folder
 
 
-def test_page_has_every_section_and_whole_figures(slices: Path, tmp_path: Path) -> None:
+def test_page_has_every_section_and_complete_figures(slices: Path, tmp_path: Path) -> None:
     page = write_report(slices, tmp_path / "report.html", predictor=None).read_text()
     for heading in ("Alone", "Together", "Spread", "Frozen prefix"):
         assert heading in page

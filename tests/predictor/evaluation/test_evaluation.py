@@ -20,11 +20,11 @@ METRICS = {"n", "mape_percent", "mae", "rmse", "r2", "spearman", "coverage_90", 
 
 
 def renamed(measured: Tables) -> Tables:
-    """The same rows as if the model had not been trained on them."""
+    """The same rows, disguised as ones that the model was not trained on."""
     return measured[0].assign(set_id=measured[0].set_id + "-later"), measured[1]
 
 
-def test_as_it_is(predictor: Predictor, measured: Tables) -> None:
+def test_scored_without_refitting(predictor: Predictor, measured: Tables) -> None:
     colocation, solo = renamed(measured)
     result = evaluate(predictor, colocation, solo)
     assert (result["split"], result["left_out"]) == ("none", 0)
@@ -38,7 +38,7 @@ def test_as_it_is(predictor: Predictor, measured: Tables) -> None:
     assert predictor.score(colocation, solo) == result["metrics"]["r2"]
 
 
-def test_rows_are_scored_as_they_are_answered(predictor: Predictor, measured: Tables) -> None:
+def test_rows_are_scored_by_the_served_prediction(predictor: Predictor, measured: Tables) -> None:
     colocation, solo = measured
     pairs = colocation[colocation.device == "v100"]
     first = str(pairs.set_id.iloc[0])
@@ -55,7 +55,7 @@ def test_rows_are_scored_as_they_are_answered(predictor: Predictor, measured: Ta
     np.testing.assert_allclose(plain_ratio - ratio, slow - plain, atol=1e-6)
 
 
-def test_sets_that_were_trained_on_are_left_out(predictor: Predictor, measured: Tables) -> None:
+def test_training_sets_are_left_out(predictor: Predictor, measured: Tables) -> None:
     colocation, solo = measured
     later = colocation.assign(
         set_id=colocation.set_id.where(colocation.device == "p100", colocation.set_id + "-x")
@@ -77,7 +77,7 @@ def test_censored_rows_are_not_scored(predictor: Predictor, measured: Tables) ->
 
 @pytest.fixture(scope="module")
 def quick(measured: Tables) -> tuple[Predictor, Tables]:
-    """A configuration that is fitted in no time, and the sets of one device."""
+    """A configuration that fits in no time, and the sets of one device."""
     colocation, solo = measured
     few = colocation[colocation.device == "v100"], solo[solo.device == "v100"]
     training = replace(TRAINING, epochs=2, encoder_steps=1)
@@ -94,9 +94,7 @@ def test_refitted_by_model(quick: tuple[Predictor, Tables]) -> None:
     assert result["metrics"]["n"] == len(colocation) + 2 * mixed
 
 
-def test_weights_of_the_given_model_are_not_used(
-    quick: tuple[Predictor, Tables], predictor: Predictor
-) -> None:
+def test_refits_do_not_reuse_weights(quick: tuple[Predictor, Tables], predictor: Predictor) -> None:
     refitted, few = quick
     other = Predictor.of(predictor.fitted_, "other", NETWORK, refitted.training or TRAINING)
     two = tuple(t[t.architecture.isin(["alpha", "beta"])] for t in few)

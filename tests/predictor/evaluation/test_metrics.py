@@ -36,7 +36,7 @@ def test_perfect_predictions(rows: np.ndarray) -> None:
     assert result["r2"] in (1, None)
 
 
-def test_what_cannot_be_computed_is_none_and_bad_vectors_are_refused() -> None:
+def test_undefined_metrics_are_none_and_bad_vectors_are_refused() -> None:
     assert score([1.0, 1.0], [0.5, 0.5])["r2"] is None
     assert score([0.0], [1.0])["mape_percent"] is None
     assert score([1.0, 4.0], [2.0, 2.0])["geometric_factor"] == pytest.approx(2.0)
@@ -46,13 +46,13 @@ def test_what_cannot_be_computed_is_none_and_bad_vectors_are_refused() -> None:
             score(y, p)
 
 
-def test_coverage_counts_the_ends() -> None:
+def test_coverage_includes_the_ends() -> None:
     assert coverage([1, 2, 3, 4], [1, 0, 3.5, 4], [2, 1, 5, 4]) == 0.5
     result = score([1.0, 2.0], [1.0, 2.0], [0.5, 1.5], [1.5, 1.9])
     assert (result["coverage_90"], result["median_width"]) == (0.5, pytest.approx(0.7))
 
 
-def test_bootstrap_is_seeded_holds_the_value_and_widens_with_groups() -> None:
+def test_bootstrap_is_seeded_contains_the_value_and_widens_with_groups() -> None:
     generator = np.random.default_rng(0)
     common = np.repeat(generator.normal(size=50), 4)
     y = generator.uniform(1, 2, 200)

@@ -1,4 +1,4 @@
-"""Scoring a model on architectures that it has not learned from, after some of their sets were seen."""
+"""Scoring a model on architectures new to it, after some of their sets were observed."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from profiling.errors import InputError
 
 @pytest.fixture
 def forgetful(predictor: Predictor) -> Predictor:
-    """The predictor as if it had learned from no set with alpha."""
+    """The predictor, as if it had been trained on no set with alpha."""
     fitted = predictor.fitted_
     known = tuple(a for a in fitted.manifest.architectures if a != "alpha")
     other = Predictor(predictor.network, predictor.training, predictor.graph_source, "forgetful")
@@ -24,7 +24,7 @@ def forgetful(predictor: Predictor) -> Predictor:
 
 
 @pytest.mark.parametrize("probes", ["random", "chosen"])
-def test_what_is_observed_is_not_scored(
+def test_observed_sets_are_not_scored(
     forgetful: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame], probes: str
 ) -> None:
     nothing, some = (evaluate_observing(forgetful, *measured, observe, probes) for observe in (0, 2))
@@ -48,7 +48,7 @@ def test_nothing_new_is_refused(predictor: Predictor, measured: tuple[pd.DataFra
         evaluate_observing(predictor, *measured, 1, "guessed")
 
 
-def test_networks_learned_elsewhere_are_new_on_a_device(
+def test_networks_trained_elsewhere_are_new_on_a_device(
     predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     fitted = predictor.fitted_

@@ -14,7 +14,7 @@ from profiling.workload import ColocationSet, Workload
 OWN = {"source": "mine", "campaign": "mine-2026-01", "licence": "CC0-1.0", "origin": "measured"}
 
 
-def test_steps_alone(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_solo_steps(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     solo = measured[1]
     unknown = solo.iloc[:2].assign(workload="omega:batch_size=32", architecture="omega")
     seen: list[tuple[int, int]] = []
@@ -55,7 +55,7 @@ def test_measured_times_are_not_given_to_the_predictor(
     assert scored["metrics"]["mape_percent"] == pytest.approx(100 * expected)
 
 
-def test_rows_of_a_campaign_whose_host_is_known_are_answered_for_that_host(
+def test_known_campaigns_use_their_host_costs(
     predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     cost_model = predictor.fitted_.model.featurizer.cost_model
@@ -121,7 +121,7 @@ def test_single_operators(predictor: Predictor) -> None:
         evaluate_rows(predictor, "operator-time", rows.iloc[:0])
 
 
-def test_graph_only_takes_what_was_measured_alone_away(
+def test_graph_only_removes_solo_measurements(
     predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
     colocation, solo = measured[0].assign(set_id=measured[0]["set_id"] + "-later"), measured[1]

@@ -16,7 +16,7 @@ Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
 def off_by(factor: float, learned: list[str]) -> Any:
-    """A predictor that answers `factor` times what was measured, and says that it learned from these sets."""
+    """A predictor of `factor` times the measured value, which claims to have been trained on these sets."""
 
     def predict_log_ratio(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
         assert not set(examples.set_ids) & set(learned)
@@ -39,7 +39,7 @@ def sets(measured: Tables) -> list[str]:
     return sorted(measured[0].set_id.astype(str).unique())
 
 
-def test_both_answer_the_same_rows(measured: Tables, sets: list[str]) -> None:
+def test_both_predict_the_same_rows(measured: Tables, sets: list[str]) -> None:
     challenger = Candidate("version 2", off_by(1.1, sets[:3]))
     incumbent = Candidate("version 1", off_by(1.2, sets[2:5]))
     result = compare_on_same_rows(challenger, incumbent, *measured)
@@ -51,9 +51,7 @@ def test_both_answer_the_same_rows(measured: Tables, sets: list[str]) -> None:
     assert result["difference_points"] == pytest.approx({"value": -10, "lower": -10, "upper": -10})
 
 
-def test_of_a_set_that_was_left_out_of_the_comparison_its_answer_counts(
-    measured: Tables, sets: list[str]
-) -> None:
+def test_stored_predictions_of_left_out_sets_count(measured: Tables, sets: list[str]) -> None:
     colocation, solo = measured
     rows = colocation[colocation.set_id.isin(sets[:2])].sample(frac=1, random_state=0)
     ratio = 0.7 * rows.throughput_ratio.to_numpy(dtype=float)
@@ -65,7 +63,7 @@ def test_of_a_set_that_was_left_out_of_the_comparison_its_answer_counts(
     assert result["metrics"]["challenger"]["mape_percent"] == pytest.approx(30)
 
 
-def test_no_set_is_new_to_both(measured: Tables, sets: list[str]) -> None:
+def test_no_set_new_to_both(measured: Tables, sets: list[str]) -> None:
     half = len(sets) // 2
     challenger, incumbent = (
         Candidate(name, off_by(1.0, learned))

@@ -9,7 +9,7 @@ from predictor.examples.examples import examples_of
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
-def test_every_set_is_scored_by_who_saw_none_of_its_group(measured: Tables) -> None:
+def test_every_set_is_scored_by_a_fit_without_its_group(measured: Tables) -> None:
     examples, solo = examples_of(*measured), measured[1]
     scored: list[str] = []
 
@@ -49,7 +49,7 @@ def test_folds_of_a_split_keep_their_sides(measured: Tables) -> None:
     assert [set(group.architectures) for group in by_model] == [{"alpha"}, {"beta"}, {"delta"}, {"gamma"}]
 
 
-def test_calls_are_made_when_asked_for_and_by_whom_is_asked(measured: Tables) -> None:
+def test_fits_are_lazy_and_may_run_in_any_order(measured: Tables) -> None:
     examples = examples_of(*measured)
     names: list[str] = []
     each = iter(cross_fit(examples, architecture_groups(examples), lambda fold: names.append(fold.name)))

@@ -47,7 +47,7 @@ def test_solo_rows_of_other_campaigns_devices_and_gangs_are_not_used(measured: T
         assert all(w.solo.step_time_s is None for w in examples.workloads)
 
 
-def test_what_is_no_target_is_not_learned_from(measured: Tables) -> None:
+def test_non_targets_are_not_trained_on(measured: Tables) -> None:
     colocation, solo = measured
     hidden = colocation.assign(is_target=colocation.member == 0)
     examples = examples_of(hidden, solo)
@@ -64,7 +64,7 @@ def test_subset_keeps_whole_sets(measured: Tables) -> None:
     np.testing.assert_array_equal(part.ratio, examples.ratio[rows])
 
 
-def test_a_member_twice_is_refused(measured: Tables) -> None:
+def test_duplicate_members_are_refused(measured: Tables) -> None:
     colocation, solo = measured
     with pytest.raises(InputError, match="each member of a set once"):
         examples_of(pd.concat([colocation, colocation.iloc[:1]]), solo)
@@ -78,8 +78,8 @@ def test_settings() -> None:
     assert known[1, -1] == 1
 
 
-def test_nothing_measured_together_is_in_the_input(measured: Tables, predictor: Predictor) -> None:
-    """Whatever the ratios are, what the network reads stays the same."""
+def test_inputs_contain_nothing_measured_under_co_location(measured: Tables, predictor: Predictor) -> None:
+    """The network's inputs are the same for any ratios."""
     colocation, solo = measured
     model = predictor.fitted_.model
     first = model.inputs(examples_of(colocation, solo))

@@ -69,7 +69,7 @@ def test_bad_rows(tmp_path: Path, text: str, word: str) -> None:
 @pytest.mark.parametrize(
     "changes", [{"jobs": "alpha"}, {"member": True}, {"member": 0.5}, {"step_time_s": True}]
 )
-def test_values_of_another_type(changes: dict[str, object]) -> None:
+def test_values_of_the_wrong_type(changes: dict[str, object]) -> None:
     right = {"device": "v100", "jobs": ["alpha", "beta"], "member": 1, "step_time_s": 0.1}
     assert Observation.from_mapping(right).member == 1
     with pytest.raises(InputError, match="not an observation"):
@@ -77,8 +77,8 @@ def test_values_of_another_type(changes: dict[str, object]) -> None:
 
 
 @pytest.mark.parametrize("step_time_s", ["1e-30", "9e-7", "1.3e6", "1e30", "inf", "nan"])
-def test_steps_that_no_job_takes(tmp_path: Path, step_time_s: str) -> None:
-    """The same bounds whoever reads them: files, the store, SPECs, Python."""
+def test_impossible_step_times(tmp_path: Path, step_time_s: str) -> None:
+    """The same bounds apply in files, the store, SPECs and Python."""
     said = "1e-06 to 1.2e\\+06 seconds per step"
     with pytest.raises(InputError, match=said):
         Observation(PAIR, 0, float(step_time_s))
@@ -107,7 +107,7 @@ def test_bad_files(tmp_path: Path) -> None:
             read_observations(tmp_path / "seen.json")
 
 
-def test_several_writers_lose_nothing(tmp_path: Path) -> None:
+def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
     store = tmp_path / "new" / "store.json"
     batches = [[Observation(PAIR, 0, 0.02 + 0.001 * number)] for number in range(12)]
     with ThreadPoolExecutor(6) as threads:
@@ -115,7 +115,7 @@ def test_several_writers_lose_nothing(tmp_path: Path) -> None:
     assert sorted(o.step_time_s for o in stored(store)) == [batch[0].step_time_s for batch in batches]
 
 
-def test_what_a_job_alone_takes_of_the_device(tmp_path: Path) -> None:
+def test_memory_and_utilisation_of_a_job_alone(tmp_path: Path) -> None:
     file = tmp_path / "alone.csv"
     file.write_text(
         "device,jobs,step_time_s,memory_bytes,utilization_ratio\nv100,gamma,0.5,2e9,0.4\nv100,gamma,0.5,,\n"
@@ -160,7 +160,7 @@ def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert default_store() == tmp_path / "cotenant" / "feedback.json"
 
 
-def test_sets_that_earlier_versions_learned_as_they_were_spelled_are_known() -> None:
+def test_earlier_versions_spellings_of_training_sets_are_recognised() -> None:
     full = ColocationSet("v100", (Workload.parse("resnet18-cifar:batch_size=128"),))
     assert set_ids_of(full) == {
         "feedback/v100/time-slice/resnet18-cifar",

@@ -28,7 +28,7 @@ def saved(predictor: Predictor, tmp_path: Path) -> Path:
     return folder
 
 
-def test_loads_what_was_saved(predictor: Predictor, saved: Path) -> None:
+def test_round_trip(predictor: Predictor, saved: Path) -> None:
     again = load(saved, graph_source)
     first, second = predictor.predict_arrays(SETS), again.predict_arrays(SETS)
     for name in ("slowdown", "step_time_s", "memory_bytes", "utilization_ratio", "fits"):
@@ -47,7 +47,7 @@ def test_same_weights_same_version(predictor: Predictor, saved: Path, tmp_path: 
     assert load(saved, graph_source).version == load(save(load(saved), tmp_path / "b" / "model")).version
 
 
-def test_nothing_in_it_is_code(saved: Path) -> None:
+def test_contains_no_code(saved: Path) -> None:
     assert {p.relative_to(saved).as_posix() for p in saved.rglob("*") if p.is_file()} == {
         "weights.safetensors",
         "config.json",
@@ -70,7 +70,7 @@ def test_unknown_name_and_empty_folder(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["weights.safetensors", "config.json", "manifest.json"])
 @pytest.mark.parametrize("damage", ["missing", "truncated", "garbage", "empty"])
-def test_damage_is_one_clear_error(saved: Path, name: str, damage: str) -> None:
+def test_damage_is_one_error(saved: Path, name: str, damage: str) -> None:
     file = saved / name
     body = file.read_bytes()
     if damage == "missing":
@@ -84,7 +84,7 @@ def test_damage_is_one_clear_error(saved: Path, name: str, damage: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_an_earlier_version_without_some_of_the_files_is_told_to_be_one(saved: Path) -> None:
+def test_a_checkpoint_of_an_earlier_version_is_identified(saved: Path) -> None:
     config = json.loads((saved / "config.json").read_text())
     (saved / "config.json").write_text(json.dumps({**config, "version": 9}))
     (saved / "cost" / "card.json").unlink()
@@ -122,7 +122,7 @@ def test_a_changed_configuration_is_refused(saved: Path, key: str, value: Any, w
 
 
 @pytest.mark.parametrize("body", ["[]", "null", "{}"])
-def test_json_of_another_shape(saved: Path, body: str) -> None:
+def test_json_of_the_wrong_shape(saved: Path, body: str) -> None:
     for name in ("config.json", "manifest.json"):
         kept = (saved / name).read_text()
         (saved / name).write_text(body)

@@ -26,11 +26,11 @@ COVERAGE = Coverage.of(JOBS, ("v100", "k80"), ("mps", "time-slice"))
         ),
     ],
 )
-def test_says_what_was_never_measured(asked: ColocationSet, expected: list[str]) -> None:
+def test_reports_what_was_never_measured(asked: ColocationSet, expected: list[str]) -> None:
     assert COVERAGE.never_measured(asked) == expected
 
 
-def test_an_old_predictor_says_nothing_and_coverages_join() -> None:
+def test_old_predictors_report_nothing_and_coverages_merge() -> None:
     assert Coverage().never_measured(ColocationSet("a100", JOBS, "mig")) == []
     both = COVERAGE.joined(Coverage.of(JOBS, ("a100", "a100"), ("mig", "mig")))
     assert both.devices == ("a100", "k80", "v100")

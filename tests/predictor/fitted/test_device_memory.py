@@ -39,7 +39,7 @@ def test_memory_is_at_least_the_state(model: str, batch: int, frozen: int, devic
     assert memory <= member_memory_bytes(whole, SoloProfile(), HeadCalibration())
 
 
-def test_measured_memory_is_taken_as_it_is() -> None:
+def test_measured_memory_is_used_as_is() -> None:
     job = FEATURIZER.job(Workload("alpha"), "v100")
     assert member_memory_bytes(job, SoloProfile(memory_bytes=7e9), HeadCalibration()) == 7e9
 
@@ -87,19 +87,19 @@ def test_utilization_of_a_set_is_a_ratio_and_grows_with_members(busy: list[float
     assert values == sorted(values)
 
 
-def test_calibration_finds_what_made_the_rows(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_calibration_recovers_the_constants(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     heads = fit_heads(examples_of(*measured), measured[1], Featurizer(graph_source))
     assert heads.sharing_bytes == pytest.approx(3.02e9 - 2 * 1.5e9)
 
 
-def test_defaults_where_nothing_was_measured(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_defaults_without_measurements(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     colocation, solo = measured
     empty = colocation.assign(set_memory_bytes=np.nan, set_utilization_ratio=np.nan)
     bare = solo.assign(memory_bytes=np.nan, utilization_ratio=np.nan)
     assert fit_heads(examples_of(empty, bare), bare, Featurizer(graph_source)) == HeadCalibration()
 
 
-def test_unknown_names_and_too_long_prefixes() -> None:
+def test_unknown_names_and_too_long_prefixes_are_rejected() -> None:
     with pytest.raises(UnknownNameError, match="alpha"):
         FEATURIZER.job(Workload("omega"), "v100")
     with pytest.raises(UnknownNameError):

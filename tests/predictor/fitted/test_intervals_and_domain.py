@@ -7,8 +7,8 @@ from predictor.fitted.domain import Domain
 from predictor.fitted.intervals import LEVEL, Intervals, conformal_quantile
 
 
-def test_intervals_cover_what_they_say() -> None:
-    """Noise that grows with the slowdown, as it does in measurements; calibrated on one half, checked on the other."""
+def test_intervals_have_nominal_coverage() -> None:
+    """Noise grows with the slowdown, as in measurements; calibrated on one half, checked on the other."""
     rng = np.random.default_rng(0)
     slow = rng.uniform(0, 0.7, 4000)
     error = rng.standard_t(5, 4000) * (0.05 + slow) * 0.3
@@ -64,7 +64,7 @@ def test_domain() -> None:
     assert Domain.fit(np.repeat(points, 2, 0), [n for n in names for _ in range(2)]).radius > 0
 
 
-def test_domain_of_nothing_or_one_architecture() -> None:
+def test_domain_of_no_or_one_architecture() -> None:
     assert Domain().contains(np.zeros(3))
     domain = Domain.fit(np.array([[0.0, 0.0], [0.0, 1.0]]), ["only", "only"])
     assert domain.radius == 1.0
@@ -72,7 +72,7 @@ def test_domain_of_nothing_or_one_architecture() -> None:
     assert not domain.contains(np.array([9.0, 9.0]))
 
 
-def test_jobs_that_fill_a_device_are_known_as_well_whatever_their_number() -> None:
+def test_interval_width_at_full_load_does_not_depend_on_the_number_of_jobs() -> None:
     intervals = Intervals(quantile={"solo": 0.8, "graph": 1.2})
     sizes = np.array([2, 3, 8])
     halves = intervals.half_width(np.log(sizes), "graph", sizes)

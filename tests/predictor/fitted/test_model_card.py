@@ -10,13 +10,13 @@ from profiling.files import read_json
 SHIPPED = Path(predictor.__file__).parent / "checkpoints" / "default"
 
 
-def test_shipped_card_is_what_the_code_says_of_the_checkpoint() -> None:
+def test_shipped_card_is_current() -> None:
     comparison = read_json(SHIPPED / "metrics.json")["comparison"]
     card = model_card(load_predictor("default"), comparison)
     assert (SHIPPED / "MODEL_CARD.md").read_text() == card
 
 
-def test_card_says_who_answers_for_what() -> None:
+def test_card_states_which_part_predicts_what() -> None:
     card = model_card(load_predictor("default"), {})
     assert "* 1 co-location network of width" in card
     assert "the slowdown of a pair is the geometric mean" in card

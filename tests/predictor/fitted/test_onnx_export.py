@@ -33,7 +33,7 @@ def saved(predictor: Predictor, tmp_path_factory: pytest.TempPathFactory) -> str
 
 @pytest.fixture(scope="module")
 def exported(saved: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Written by the command, once: torch takes seconds for each part."""
+    """Written once by the command, because torch takes seconds per part."""
     folder = tmp_path_factory.mktemp("onnx") / "files"
     out = io.StringIO()
     with pytest.raises(SystemExit) as done, contextlib.redirect_stdout(out):
@@ -44,7 +44,7 @@ def exported(saved: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_files_and_their_account(exported: Path) -> None:
+def test_files_and_manifest(exported: Path) -> None:
     assert {p.name for p in exported.iterdir()} == {"encoder.onnx", "set_network_2.onnx", "export.json"}
     about = json.loads((exported / "export.json").read_text())
     for part in ("encoder", "set_network"):
@@ -52,7 +52,7 @@ def test_files_and_their_account(exported: Path) -> None:
     assert about["features"]["edge"]
 
 
-def test_exported_set_network_answers_as_the_predictor(predictor: Predictor, exported: Path) -> None:
+def test_exported_set_network_equals_the_predictor(predictor: Predictor, exported: Path) -> None:
     import onnxruntime
 
     jobs = [Workload("alpha", 32), Workload("beta", 32), Workload("gamma", 32)]
@@ -79,7 +79,7 @@ def test_exported_set_network_answers_as_the_predictor(predictor: Predictor, exp
     assert utilization_residual.shape == (len(sets),)
 
 
-def test_exported_encoder_answers_as_the_predictor(predictor: Predictor, exported: Path) -> None:
+def test_exported_encoder_equals_the_predictor(predictor: Predictor, exported: Path) -> None:
     import onnxruntime
 
     from predictor.fitted.model import encoder_input
@@ -95,7 +95,7 @@ def test_exported_encoder_answers_as_the_predictor(predictor: Predictor, exporte
     assert step[0] == pytest.approx(encoding.step_time_s, rel=1e-4)
 
 
-def test_a_file_that_disagrees_is_not_written(
+def test_a_deviating_file_is_not_written(
     saved: str, exported: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     file = (exported / "set_network_2.onnx").read_bytes()
@@ -108,7 +108,7 @@ def test_a_file_that_disagrees_is_not_written(
     assert not (tmp_path / "onnx").exists()
 
 
-def test_refuses(predictor: Predictor, tmp_path: Path) -> None:
+def test_invalid_requests_are_refused(predictor: Predictor, tmp_path: Path) -> None:
     with pytest.raises(InputError, match="1 to 8"):
         export(predictor, tmp_path, members=9)
     with pytest.raises(UnavailableError, match="not been fitted"):

@@ -43,7 +43,7 @@ def test_members_with_independent_phases(predictor: Predictor, measured: Tables)
     assert measured_difference(model, examples).numpy() == pytest.approx(0.0, abs=1e-6)
 
 
-def test_what_was_measured_is_learned(learned: CotenantModel, in_step: Tables) -> None:
+def test_measured_utilisation_is_learned(learned: CotenantModel, in_step: Tables) -> None:
     examples = examples_of(*in_step)
     off = np.abs(predicted_ratio(learned, examples) - examples.set_utilization_ratio)
     assert off.mean() < 0.3 * abs(IN_STEP)
@@ -53,7 +53,7 @@ def test_what_was_measured_is_learned(learned: CotenantModel, in_step: Tables) -
     assert np.isfinite(moved).all()
 
 
-def test_nothing_is_learned_where_nothing_was_measured(in_step: Tables) -> None:
+def test_nothing_is_learned_without_measurements(in_step: Tables) -> None:
     colocation = in_step[0].assign(set_utilization_ratio=np.nan)
     examples = examples_of(colocation, in_step[1])
     model = fit(examples, solo_examples(in_step[1]), Featurizer(graph_source), NETWORK, TRAINING)
@@ -62,12 +62,12 @@ def test_nothing_is_learned_where_nothing_was_measured(in_step: Tables) -> None:
     np.testing.assert_array_equal(predicted_ratio(model, examples), independent_ratio(model, examples))
 
 
-def test_of_a_processor_nothing_is_learned(predictor: Predictor, measured: Tables) -> None:
+def test_nothing_is_learned_from_cpu_rows(predictor: Predictor, measured: Tables) -> None:
     on_cpu = measured[0].assign(device="cpu"), measured[1].assign(device="cpu")
     assert torch.isnan(measured_difference(predictor.fitted_.model, examples_of(*on_cpu))).all()
 
 
-def test_answers_to_users_carry_it(learned: CotenantModel, in_step: Tables, predictor: Predictor) -> None:
+def test_predictions_include_it(learned: CotenantModel, in_step: Tables, predictor: Predictor) -> None:
     answers = Predictor.of(replace(predictor.fitted_, model=learned), "learned", NETWORK, TRAINING)
     examples = examples_of(*in_step)
     sets = [

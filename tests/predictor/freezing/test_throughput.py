@@ -87,7 +87,7 @@ def test_cache_skips_the_frozen_forward_pass() -> None:
     )
 
 
-def test_freezing_after_the_wrap_exposes_the_exchange() -> None:
+def test_freezing_after_wrapping_exposes_the_exchange() -> None:
     made = source()
     again = layer_throughput(JOB, "v100", 4, gpus=16, nodes=4, featurizer=made)
     before = layer_throughput(JOB, "v100", 4, gpus=16, nodes=4, rewrapped=False, featurizer=made)
@@ -106,7 +106,7 @@ def test_freezing_after_the_wrap_exposes_the_exchange() -> None:
         {"network_bytes_per_s": 0.0},
     ],
 )
-def test_bad_numbers_are_named(options: dict[str, object]) -> None:
+def test_invalid_numbers_are_named(options: dict[str, object]) -> None:
     with pytest.raises(InputError, match="expected"):
         layer_throughput(JOB, "v100", **options, featurizer=source())  # type: ignore[arg-type]
 
@@ -126,7 +126,7 @@ def test_zoo_model() -> None:
     assert by_prefix[0].memory_bytes > by_prefix[1].memory_bytes > by_prefix[2].memory_bytes
 
 
-def test_memory_is_that_of_a_prediction_and_a_measurement_is_moved() -> None:
+def test_memory_equals_the_predictors_and_measurements_are_adjusted() -> None:
     made, heads = source(), HeadCalibration(context_bytes=1e9)
     asked = [layer_throughput(JOB, "v100", k, featurizer=made, heads=heads).memory_bytes for k in (0, 3)]
     predicted = [

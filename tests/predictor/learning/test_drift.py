@@ -6,7 +6,7 @@ from predictor.predictor import Predictor
 from tests.predictor.learning.test_posterior import PAIR, seen
 
 
-def test_drift_falls_and_nothing_is_judged_by_itself(predictor: Predictor) -> None:
+def test_drift_falls_and_observations_are_not_scored_on_themselves(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     drift = drift_of(posterior, [seen(predictor, PAIR, 0, 2.0)] * 9)
     assert drift.count == 9

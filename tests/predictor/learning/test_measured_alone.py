@@ -21,7 +21,7 @@ ALONE, PAIR = ColocationSet("v100", (SLOW,)), ColocationSet("v100", (SLOW, OTHER
 
 
 def told(predictor: Predictor, factor: float, count: int = 1, sharing: str = "time-slice") -> Posterior:
-    """`SLOW` alone takes so many times as long as predicted."""
+    """`SLOW` alone takes this many times as long as predicted."""
     alone = ColocationSet("v100", (SLOW,), sharing)
     step_s = factor * float(predictor.predict_arrays([alone]).step_time_s[0, 0])
     posterior = Posterior(predictor)
@@ -35,9 +35,7 @@ def stated(predictor: Predictor, step_time_s: float) -> Workload:
 
 @pytest.mark.parametrize("factor", [0.02, 0.7, 2.0, 12.0, 50.0])
 @pytest.mark.parametrize("count", [1, 16])
-def test_a_step_time_observed_alone_is_told_to_the_predictor(
-    predictor: Predictor, factor: float, count: int
-) -> None:
+def test_a_solo_step_time_that_was_observed_is_used(predictor: Predictor, factor: float, count: int) -> None:
     posterior = told(predictor, factor, count)
     before, after = (p.predict_arrays([ALONE, PAIR]) for p in (predictor, posterior))
     step_s = factor * before.solo_step_time_s[0, 0]
@@ -57,7 +55,7 @@ def test_a_job_that_waits_for_its_input_leaves_the_device_to_its_neighbour(predi
     assert told(predictor, 20.0).predict_arrays([PAIR]).slowdown[0, 1] < beside
 
 
-def test_all_ways_of_asking_agree(predictor: Predictor) -> None:
+def test_all_prediction_methods_agree(predictor: Predictor) -> None:
     posterior = told(predictor, 5.0)
     sets = [PAIR, ColocationSet("v100", (OTHER, THIRD, SLOW)), ColocationSet("v100", (OTHER, THIRD))]
     rows = posterior.rows(sets)
@@ -76,20 +74,20 @@ def test_all_ways_of_asking_agree(predictor: Predictor) -> None:
         assert len(replaced) == (SLOW in sets[k].workloads)
 
 
-def test_a_step_time_that_the_spec_states_stands(predictor: Predictor) -> None:
+def test_a_step_time_in_the_spec_takes_precedence(predictor: Predictor) -> None:
     posterior, job = told(predictor, 5.0), stated(predictor, 0.123)
     assert posterior.predict_arrays([ColocationSet("v100", (job,))]).solo_step_time_s[0, 0] == 0.123
     assert "replaced" not in " ".join(posterior.predict(ColocationSet("v100", (job, OTHER))).reasons)
 
 
-def test_slices_of_a_gpu_are_not_taken_for_all_of_it(predictor: Predictor) -> None:
+def test_slices_are_not_mistaken_for_the_whole_gpu(predictor: Predictor) -> None:
     alone = ColocationSet("v100", (SLOW,), "mps")
     measured = MeasuredAlone().observed([Observation(alone, 0, 0.1)])
     assert measured.about("v100", "mps", SLOW) == measured.about("v100", "time-slice", SLOW) is not None
     assert measured.about("v100", "mig", SLOW) is None is measured.about("p100", "mps", SLOW)
 
 
-def test_it_holds_under_every_sharing_mode_and_says_nothing_of_other_jobs(predictor: Predictor) -> None:
+def test_it_applies_to_every_sharing_mode_and_to_no_other_job(predictor: Predictor) -> None:
     posterior = told(predictor, 30.0, sharing="mps")
     before, after = (p.predict_arrays([ALONE]).solo_step_time_s[0, 0] for p in (predictor, posterior))
     assert after == pytest.approx(30 * before, rel=0.02)
@@ -99,7 +97,7 @@ def test_it_holds_under_every_sharing_mode_and_says_nothing_of_other_jobs(predic
     )
 
 
-def test_observations_beside_others_are_read_with_it_in_any_order(predictor: Predictor) -> None:
+def test_observations_in_sets_are_combined_with_it_in_any_order(predictor: Predictor) -> None:
     alone, pair = predictor.predict_arrays([ALONE, PAIR]).step_time_s[:, 0]
     observations = [Observation(PAIR, 0, float(30 * pair)), Observation(ALONE, 0, float(30 * alone))]
     first, second = Posterior(predictor), Posterior(predictor)
@@ -115,7 +113,7 @@ def test_observations_beside_others_are_read_with_it_in_any_order(predictor: Pre
 
 
 @pytest.mark.parametrize("most_rows", [3, 512])
-def test_answers_do_not_depend_on_when_a_job_was_observed_alone(predictor: Predictor, most_rows: int) -> None:
+def test_predictions_do_not_depend_on_the_order_of_observations(predictor: Predictor, most_rows: int) -> None:
     config = PosteriorConfig(most_rows=most_rows)
     jobs = (SLOW, OTHER, THIRD)
     pairs = [ColocationSet("v100", pair) for pair in permutations(jobs, 2)]
@@ -134,7 +132,7 @@ def test_answers_do_not_depend_on_when_a_job_was_observed_alone(predictor: Predi
     )
 
 
-def test_memory_and_utilisation_observed_along_with_it_are_told_too(predictor: Predictor) -> None:
+def test_memory_and_utilisation_observed_with_it_are_used_too(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     taken = [(0.05, 2e9, 0.2), (0.05, 2e9, 0.3), (0.05, 2e9, 0.3), (0.05, None, None)]
     posterior.observe([Observation(ALONE, 0, *values) for values in taken])
@@ -152,7 +150,7 @@ def test_memory_and_utilisation_observed_along_with_it_are_told_too(predictor: P
     )
 
 
-def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predictor) -> None:
+def test_observed_utilisation_is_used_if_only_the_step_time_is_stated(predictor: Predictor) -> None:
     posterior, job = Posterior(predictor), stated(predictor, 0.05)
     posterior.observe([Observation(ColocationSet("v100", (job,)), 0, 0.06)])
     assert (len(posterior), posterior.revision) == (0, 0), "it adds nothing to the SPEC"
@@ -167,7 +165,7 @@ def test_utilisation_is_told_where_only_the_step_time_is_stated(predictor: Predi
         np.testing.assert_allclose(same.predict_rows(rows, "time-slice").step_time_s, expected.step_time_s)
 
 
-def test_what_was_observed_of_the_device_is_listed_by_job(predictor: Predictor) -> None:
+def test_observed_memory_and_utilisation_are_listed_by_job(predictor: Predictor) -> None:
     job = stated(predictor, 0.05)
     posterior = Posterior(predictor)
     assert alone_of(posterior) == []
@@ -198,7 +196,7 @@ def test_what_was_observed_of_the_device_is_listed_by_job(predictor: Predictor) 
 
 
 @pytest.mark.parametrize("step_time_s", STEP_TIMES_S)
-def test_rounding_leaves_the_longest_and_shortest_steps_possible(step_time_s: float) -> None:
+def test_rounding_stays_within_the_range_of_step_times(step_time_s: float) -> None:
     measured = MeasuredAlone().observed([Observation(ALONE, 0, step_time_s)])
     assert measured.told("v100", "time-slice", SLOW).solo.step_time_s == step_time_s
 
@@ -216,8 +214,8 @@ def test_a_job_that_ran_alone_on_a_device_fits_there(predictor: Predictor, share
     assert not posterior.predict(PAIR).fits
 
 
-def test_jobs_are_alike_where_only_what_a_spec_did_not_state_was_observed(predictor: Predictor) -> None:
-    """In whatever order: the step time of the job as asked is still predicted, and its features are known."""
+def test_predictions_agree_if_only_unstated_quantities_were_observed(predictor: Predictor) -> None:
+    """In any order: the job's step time is still predicted, and its features are known."""
     pairs = [ColocationSet("v100", pair) for pair in permutations((SLOW, OTHER, THIRD), 2)]
     steps = predictor.predict_arrays(pairs).step_time_s[:, 0].tolist()
     beside = [Observation(s, 0, 1.5 * step) for s, step in zip(pairs[:3], steps, strict=False)]
@@ -236,7 +234,7 @@ def test_jobs_are_alike_where_only_what_a_spec_did_not_state_was_observed(predic
 
 
 @pytest.mark.parametrize("place", ["known", "told"])
-def test_threads_that_first_meet_rows_at_the_same_time_number_them_once(
+def test_concurrent_threads_number_rows_once(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     posterior = told(predictor, 5.0)

@@ -26,7 +26,7 @@ def known(solo_predicted: bool = False) -> KnownMembers:
 
 
 def told(most: int = 1024, target: Floats | None = None) -> Process:
-    """A process that has seen pairs."""
+    """A process with observed pairs."""
     rows = rows_of(PAIRS)
     if target is None:
         target = np.random.default_rng(1).normal(0, 0.3, len(rows))
@@ -46,7 +46,7 @@ def answers_of(process: Process, members: KnownMembers, solo: SoloErrors | None 
 
 
 @pytest.mark.parametrize("most", [100, 8])
-def test_sets_are_put_together_from_pairs(most: int) -> None:
+def test_sets_are_composed_from_pairs(most: int) -> None:
     process, asked = told(most), rows_of(KEYS)
     mean, spread = process.answer(MEMBERS, asked)
     prior = variance(P, MEMBERS, asked)
@@ -73,7 +73,7 @@ def test_variances_are_corrected_as_far_as_observations_explain() -> None:
 
 
 @pytest.mark.parametrize("most", [100, 8])
-def test_a_predicted_solo_step_time_is_answered_beside_any_partners(most: int) -> None:
+def test_a_predicted_solo_step_time_is_corrected_for_any_partners(most: int) -> None:
     process, solo = told(most), alone()
     mean, spread, _ = solo.answer(MEMBERS.take(np.array([key[0] for key in KEYS])))
     answers = answers_of(process, known(solo_predicted=True), solo).beside(KEYS)
@@ -116,7 +116,7 @@ def test_influences_are_added_up_where_a_row_tells_of_both() -> None:
     np.testing.assert_allclose(together[:, used:], apart[:, used + 1 :], atol=1e-6)
 
 
-def test_pairs_are_forgotten_when_there_are_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_pair_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     process, solo = told(), alone()
     expected = answers_of(process, known(solo_predicted=True), solo).beside(KEYS)
     monkeypatch.setattr(pair_answers, "_KEPT", 12)

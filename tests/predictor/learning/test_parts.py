@@ -16,7 +16,7 @@ JOBS = [Workload.parse(f"{name}:batch_size=32,step_time_s=0.03") for name in ("a
 
 @pytest.fixture
 def posterior(predictor: Predictor) -> Posterior:
-    """One pair was seen to be three times as slow as predicted, another as predicted."""
+    """One pair was observed to be three times as slow as predicted, another as predicted."""
     told = []
     for pair, factor in ((JOBS[:2], 3.0), ((JOBS[0], JOBS[2]), 1.0)):
         colocation_set = ColocationSet("v100", tuple(pair))
@@ -27,7 +27,7 @@ def posterior(predictor: Predictor) -> Posterior:
     return posterior
 
 
-def test_nobody_is_faster_than_beside_one_of_the_neighbours_after_observations(posterior: Posterior) -> None:
+def test_after_observations_no_job_is_faster_than_beside_one_neighbour(posterior: Posterior) -> None:
     for size in (3, 4):
         sets = [ColocationSet("v100", members) for members in combinations(JOBS, size)]
         wholes = posterior.predict_arrays(sets).slowdown
@@ -38,7 +38,7 @@ def test_nobody_is_faster_than_beside_one_of_the_neighbours_after_observations(p
                 assert (whole[list(pair)] >= less * (1 - 1e-6)).all()
 
 
-def test_every_way_of_asking_gives_one_answer(posterior: Posterior) -> None:
+def test_all_prediction_methods_agree(posterior: Posterior) -> None:
     sets = [
         ColocationSet("v100", tuple(JOBS[:3])),
         ColocationSet("v100", tuple(JOBS[:2])),
@@ -56,7 +56,7 @@ def test_every_way_of_asking_gives_one_answer(posterior: Posterior) -> None:
             assert member.throughput_ratio.value == pytest.approx(1 / slow.value)
 
 
-def test_pairs_are_kept_and_begun_anew(posterior: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_pairs_are_cached_and_reset(posterior: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
     modes = ("time-slice", "mps", "time-slice")
     sets = [ColocationSet("v100", tuple(JOBS[k:]), mode) for k, mode in enumerate(modes)]
     # Where MPS was never observed, the same jobs time-sliced are asked about, too.

@@ -28,13 +28,13 @@ def pairs_of(jobs: Sequence[Workload], device: str = "v100") -> list[ColocationS
 
 
 def seen(predictor: Predictor, pair: ColocationSet, member: int, factor: float) -> Observation:
-    """A step time such that the excess of the slowdown is `factor` times the predicted one."""
+    """A step time for which the excess of the slowdown is `factor` times the predicted one."""
     arrays = predictor.predict_arrays([pair])
     slowdown = 1 + (arrays.slowdown[0, member] - 1) * factor
     return Observation(pair, member, float(arrays.solo_step_time_s[0, member] * slowdown))
 
 
-def test_nothing_observed_changes_nothing(predictor: Predictor) -> None:
+def test_no_observations_change_nothing(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     assert posterior.predict(PAIR) == predictor.predict(PAIR)
     np.testing.assert_array_equal(
@@ -42,7 +42,7 @@ def test_nothing_observed_changes_nothing(predictor: Predictor) -> None:
     )
 
 
-def test_an_observed_set_is_answered_nearly_as_observed_and_others_move_with_it(predictor: Predictor) -> None:
+def test_an_observed_set_is_predicted_nearly_as_observed_and_others_follow(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     before = predictor.predict_arrays(pairs_of(JOBS)).slowdown - 1
     posterior.observe([seen(predictor, PAIR, 0, 2.0)] * 4)
@@ -54,7 +54,7 @@ def test_an_observed_set_is_answered_nearly_as_observed_and_others_move_with_it(
     assert 1.0 < change[other, 0] < change[row, 0]
 
 
-def test_order_and_division_of_observations_do_not_matter(predictor: Predictor) -> None:
+def test_order_and_batching_of_observations_do_not_matter(predictor: Predictor) -> None:
     rng = np.random.default_rng(0)
     told = [seen(predictor, pair, m, float(rng.uniform(0.5, 2))) for pair in pairs_of(JOBS) for m in (0, 1)]
     first, second = Posterior(predictor), Posterior(predictor)
@@ -70,7 +70,7 @@ def test_order_and_division_of_observations_do_not_matter(predictor: Predictor) 
         )
 
 
-def test_extended_leaves_the_first_as_it_was(predictor: Predictor) -> None:
+def test_extended_leaves_the_original_unchanged(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     other = posterior.extended([seen(predictor, PAIR, 0, 3.0)])
     assert (len(posterior), len(other)) == (0, 1)
@@ -78,7 +78,7 @@ def test_extended_leaves_the_first_as_it_was(predictor: Predictor) -> None:
 
 
 def test_intervals_shrink_with_observations(predictor: Predictor) -> None:
-    """That of the pair itself, and none of what has nothing in common with it grows."""
+    """The pair's own interval shrinks, and none of unrelated sets grows."""
     widths, others = [], []
     before = float(predictor.predict_arrays([PAIR]).slowdown[0, 0])
     other = ColocationSet("k80", (JOBS[3], JOBS[4]))
@@ -92,7 +92,7 @@ def test_intervals_shrink_with_observations(predictor: Predictor) -> None:
     assert all(later <= others[0] * (1 + 1e-9) for later in others)
 
 
-def test_an_answer_that_leaves_the_interval_gets_one_that_reaches_back(predictor: Predictor) -> None:
+def test_a_correction_beyond_the_interval_moves_the_interval(predictor: Predictor) -> None:
     before = predictor.predict(PAIR).members[0].slowdown
     posterior = Posterior(predictor)
     posterior.observe([seen(predictor, PAIR, 0, 3 * before.upper)] * 2)
@@ -101,8 +101,8 @@ def test_an_answer_that_leaves_the_interval_gets_one_that_reaches_back(predictor
     assert 1.0 <= after.lower < after.value < after.upper
 
 
-def test_a_step_time_seen_in_sets_is_surer_than_its_parts(predictor: Predictor) -> None:
-    """Whether the job alone is slower or slows down more is then still open."""
+def test_a_step_time_observed_in_sets_is_more_certain_than_its_factors(predictor: Predictor) -> None:
+    """Whether the job is slower alone or slows down more remains open."""
     pair = ColocationSet("v100", (JOBS[0].without_solo(), JOBS[2]))
     step = float(predictor.predict_arrays([pair]).step_time_s[0, 0])
     posterior = Posterior(predictor)
@@ -137,8 +137,8 @@ def test_an_unmeasured_solo_step_time_is_learned(predictor: Predictor) -> None:
 
 
 @pytest.mark.parametrize("factor", [1 / 3, 0.5, 2.0, 3.0])
-def test_repeated_observations_are_approached_and_not_passed(predictor: Predictor, factor: float) -> None:
-    """Where the job alone was predicted, too, and it may be either that is wrong."""
+def test_repeated_observations_are_approached_without_overshoot(predictor: Predictor, factor: float) -> None:
+    """Also if the solo step time was predicted, so that either may be wrong."""
     pair = ColocationSet("v100", (JOBS[0].without_solo(), JOBS[2]))
     before = float(predictor.predict_arrays([pair]).step_time_s[0, 0])
     off = []
@@ -153,8 +153,8 @@ def test_repeated_observations_are_approached_and_not_passed(predictor: Predicto
 
 
 @pytest.mark.parametrize("stated", [True, False])
-def test_absurd_observations_of_one_job_stay_with_it(predictor: Predictor, stated: bool) -> None:
-    """A thousand step times hundreds of times too long, over many sets of one job, among others of other jobs."""
+def test_absurd_observations_of_one_job_affect_only_that_job(predictor: Predictor, stated: bool) -> None:
+    """A thousand step times of one job, hundreds of times too long, among normal ones of other jobs."""
     jobs = JOBS if stated else [job.without_solo() for job in JOBS]
     poisoned, *rest = jobs
     rng = np.random.default_rng(0)
@@ -170,8 +170,10 @@ def test_absurd_observations_of_one_job_stay_with_it(predictor: Predictor, state
 
 
 @pytest.mark.parametrize("factor", [0.001, 30.0])
-def test_an_absurd_observation_says_nothing_of_the_job_alone(predictor: Predictor, factor: float) -> None:
-    """And every way of asking gives the same answer."""
+def test_an_absurd_observation_does_not_change_the_solo_step_time(
+    predictor: Predictor, factor: float
+) -> None:
+    """And all prediction methods agree."""
     jobs = [Workload.parse(f"{name}:batch_size=16") for name in ("alpha", "beta", "gamma")]
     pair, alone = ColocationSet("v100", (jobs[0], jobs[1])), ColocationSet("v100", (jobs[0],))
     step_s = factor * float(predictor.predict_arrays([pair]).step_time_s[0, 0])
@@ -189,7 +191,7 @@ def test_an_absurd_observation_says_nothing_of_the_job_alone(predictor: Predicto
     assert posterior.predict(pair).members[0].step_time_s.value < 1.1 * max(step_s, 1.0)
 
 
-def test_reasons_name_what_this_posterior_was_told(predictor: Predictor) -> None:
+def test_reasons_name_the_observations(predictor: Predictor) -> None:
     base = Posterior(predictor)
     pairs = [ColocationSet("v100", (JOBS[0], JOBS[2])), ColocationSet("v100", (JOBS[4], JOBS[3]))]
     for pair in pairs:
@@ -198,7 +200,7 @@ def test_reasons_name_what_this_posterior_was_told(predictor: Predictor) -> None
         assert f"most of all {pair.workloads[0]} beside {pair.workloads[1]}" in reason
 
 
-def test_a_stalled_step_among_good_ones_is_not_believed(predictor: Predictor) -> None:
+def test_a_stalled_step_among_normal_ones_is_ignored(predictor: Predictor) -> None:
     honest, spoiled = Posterior(predictor), Posterior(predictor)
     told = [seen(predictor, pair, m, 1.2) for pair in pairs_of(JOBS) for m in (0, 1)]
     honest.observe(told)
@@ -209,7 +211,7 @@ def test_a_stalled_step_among_good_ones_is_not_believed(predictor: Predictor) ->
     )
 
 
-def test_kept_rows_and_sets_are_answered_alike(predictor: Predictor) -> None:
+def test_cached_rows_and_sets_give_equal_predictions(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     posterior.observe([seen(predictor, pair, 0, 1.7) for pair in pairs_of(JOBS)[:5]])
     asked = [*pairs_of(JOBS), ColocationSet("v100", tuple(JOBS[:3])), ColocationSet("v100", (JOBS[0],))]
@@ -220,7 +222,7 @@ def test_kept_rows_and_sets_are_answered_alike(predictor: Predictor) -> None:
     np.testing.assert_allclose(described, arrays.step_time_s[arrays.mask], rtol=1e-6)
 
 
-def test_sets_of_several_sizes_are_answered_together_as_one_by_one(predictor: Predictor) -> None:
+def test_batched_sets_of_several_sizes_equal_single_predictions(predictor: Predictor) -> None:
     posterior, fresh = Posterior(predictor), Posterior(predictor)
     for told in (posterior, fresh):
         told.observe([seen(predictor, PAIR, 0, 2.0)])
@@ -235,7 +237,7 @@ def test_sets_of_several_sizes_are_answered_together_as_one_by_one(predictor: Pr
             assert one.slowdown.upper == pytest.approx(other.slowdown.upper, rel=1e-6)
 
 
-def test_inducing_rows_answer_nearly_as_all_rows_do(predictor: Predictor) -> None:
+def test_inducing_rows_approximate_all_rows(predictor: Predictor) -> None:
     rng = np.random.default_rng(1)
     told = [seen(predictor, pair, m, float(rng.uniform(0.8, 1.6))) for pair in pairs_of(JOBS) for m in (0, 1)]
     exact, fewer = Posterior(predictor), Posterior(predictor, PosteriorConfig(most_rows=20))
@@ -246,7 +248,7 @@ def test_inducing_rows_answer_nearly_as_all_rows_do(predictor: Predictor) -> Non
     assert float(np.abs(np.log(a / b)).mean()) < 0.1
 
 
-def test_reasons_say_what_an_answer_stands_on(predictor: Predictor) -> None:
+def test_reasons_state_the_evidence(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     posterior.observe([seen(predictor, PAIR, 0, 2.0)] * 3)
     answer = posterior.predict(PAIR)
@@ -275,7 +277,7 @@ class Plain:
         )
 
 
-def test_any_set_predictor_will_do() -> None:
+def test_works_with_any_set_predictor() -> None:
     posterior = Posterior(Plain())
     posterior.observe([Observation(PAIR, 0, 2.0)])
     arrays = posterior.predict_arrays([PAIR, ColocationSet("v100", tuple(JOBS[4:]))])
@@ -288,13 +290,13 @@ def test_any_set_predictor_will_do() -> None:
 @pytest.mark.parametrize(
     "wrong", [{"most_rows": 0}, {"most_observed": 1.5}, {"repeats": True}, {"learn_solo": "no"}]
 )
-def test_impossible_configurations_are_refused(wrong: dict[str, Any]) -> None:
+def test_invalid_configurations_are_rejected(wrong: dict[str, Any]) -> None:
     (name,) = wrong
     with pytest.raises(InputError, match=rf"posterior\.{name} is out of range"):
         PosteriorConfig(**wrong)
 
 
-def test_observations_of_what_is_known_alone_change_nothing(predictor: Predictor) -> None:
+def test_solo_observations_of_stated_step_times_change_nothing(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     posterior.observe([Observation(ColocationSet("v100", (JOBS[0],)), 0, 0.09)])
     assert (len(posterior), posterior.revision) == (0, 0)
@@ -310,7 +312,7 @@ def test_the_same_observations_over_another_predictor(predictor: Predictor) -> N
     np.testing.assert_allclose(again.predict_arrays(asked).slowdown, posterior.predict_arrays(asked).slowdown)
 
 
-def test_what_cannot_be_asked_about_is_left_out(predictor: Predictor) -> None:
+def test_unpredictable_observations_are_left_out(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     unknown = Observation(ColocationSet("abacus", (JOBS[0], JOBS[2])), 0, 0.1)
     assert posterior.take([seen(predictor, PAIR, 0, 2.0), unknown]) == 1

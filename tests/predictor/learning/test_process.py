@@ -1,4 +1,4 @@
-"""The process against the textbook's formulas, on a handful of members."""
+"""The process compared with the textbook formulas, on a handful of members."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_covariances_are_symmetric_and_positive() -> None:
     assert gram[-1].max() == 0.0, "nothing is said of a job alone"
 
 
-def test_mean_and_variance_are_the_textbook_s() -> None:
+def test_mean_and_variance_match_the_textbook_formulas() -> None:
     seen, asked = rows_of(PAIRS[:9]), rows_of(PAIRS[9:])
     target = RNG.normal(0, 0.3, 9)
     mean, spread = told(seen, target).answer(MEMBERS, asked)
@@ -83,7 +83,7 @@ def test_mean_and_variance_are_the_textbook_s() -> None:
     np.testing.assert_allclose(spread, expected, rtol=1e-4)
 
 
-def test_all_inducing_rows_are_the_exact_process_and_fewer_come_near() -> None:
+def test_all_inducing_rows_give_the_exact_process_and_fewer_approximate_it() -> None:
     seen, target = rows_of(PAIRS), RNG.normal(0, 0.3, len(PAIRS))
     asked = rows_of([(6, 7), (7, 6)])
     exact = told(seen, target).answer(MEMBERS, asked)
@@ -92,7 +92,7 @@ def test_all_inducing_rows_are_the_exact_process_and_fewer_come_near() -> None:
     np.testing.assert_allclose(fewer[1], exact[1], rtol=0.1)
 
 
-def test_a_table_of_corrections_is_the_mean_of_every_pair() -> None:
+def test_the_table_of_corrections_holds_every_pairs_mean() -> None:
     process = told(rows_of([*PAIRS[:12], (0, 1, 2)]), RNG.normal(0, 0.3, 13))
     table = Corrections(process, SoloErrors.nothing(P)).of_sets(MEMBERS, np.array(PAIRS))
     mean, _ = process.answer(MEMBERS, rows_of(PAIRS), with_variance=False)
@@ -104,7 +104,7 @@ def test_a_table_of_corrections_is_the_mean_of_every_pair() -> None:
     np.testing.assert_allclose(three[:, 0], asked, atol=1e-10)
 
 
-def test_a_bound_counts_only_where_it_is_broken() -> None:
+def test_a_bound_counts_only_if_violated() -> None:
     seen = rows_of([(0, 1), (2, 3)])
     bound = np.array([False, True])
     free, _ = told(rows_of([(0, 1)]), np.array([0.4])).answer(MEMBERS, seen)
@@ -114,13 +114,13 @@ def test_a_bound_counts_only_where_it_is_broken() -> None:
     assert broken[1] < free[1] - 0.3
 
 
-def test_what_cannot_be_true_says_little() -> None:
+def test_implausible_observations_have_little_weight() -> None:
     asked = rows_of([(2, 3), (4, 5)])
     absurd, _ = told(rows_of([(0, k) for k in range(1, 6)]), np.full(5, 6.0)).answer(MEMBERS, asked)
     assert np.abs(absurd).max() < 0.05
 
 
-def test_observing_one_by_one_is_observing_together() -> None:
+def test_observing_one_by_one_equals_observing_together() -> None:
     rows = rows_of(PAIRS[:8])
     start = Expectation(*told(rows_of(PAIRS[8:10]), np.array([0.2, -0.1])).joint(MEMBERS, rows))
     observed, noise = RNG.normal(size=8), np.full(8, 0.02)
@@ -134,7 +134,7 @@ def test_observing_one_by_one_is_observing_together() -> None:
     np.testing.assert_allclose(step.covariance, once.covariance, atol=1e-10)
 
 
-def test_the_best_probe_takes_most_variance_off() -> None:
+def test_the_best_probe_removes_the_most_variance() -> None:
     rows = rows_of(PAIRS[:8])
     start = Expectation(*told(rows_of(PAIRS[8:10]), np.array([0.2, -0.1])).joint(MEMBERS, rows))
     candidates, noise, asked = [np.array([k, k + 1]) for k in (0, 2, 4)], np.full(8, 0.02), np.ones(8)
@@ -158,8 +158,8 @@ def test_partners_are_the_others_of_a_set() -> None:
 
 
 @pytest.mark.parametrize("most", [100, 20])
-def test_a_process_made_from_an_earlier_one_says_the_same(most: int) -> None:
-    """Rows are added, one is observed again, and one is first good and then cannot be true."""
+def test_an_extended_process_equals_a_new_one(most: int) -> None:
+    """Rows are added, one is observed again, and one is first plausible and then not."""
     rng = np.random.default_rng(5)
     rows = rows_of([*PAIRS, (6, 7), (7, 6), (0, 1, 2)])
     target = rng.normal(0, 0.3, len(rows))
@@ -185,8 +185,8 @@ def test_a_process_made_from_an_earlier_one_says_the_same(most: int) -> None:
         np.testing.assert_allclose(spread, expected[1], atol=1e-6)
 
 
-def test_of_two_rows_that_contradict_each_other_the_one_seen_more_often_is_believed() -> None:
-    """Of one job beside two partners that are alike."""
+def test_of_two_contradictory_rows_the_one_observed_more_often_wins() -> None:
+    """Of one job beside two similar partners."""
     rows = Rows(np.zeros(2, int), np.array([[4], [5]]))
     target, count = np.array([-1.5, 1.0]), np.array([1.0, 16.0])
     none = np.zeros(2, bool)

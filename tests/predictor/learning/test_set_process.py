@@ -1,4 +1,4 @@
-"""The process beside the networks, on the tables made by hand."""
+"""The process combined with the networks, on synthetic tables."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def asked(process: SetProcess, examples: Examples) -> np.ndarray:
 
 
 def expected(process: SetProcess, examples: Examples) -> np.ndarray:
-    """[S, M] log slowdowns where neighbours may take all of the time."""
+    """[S, M] expected log slowdowns if neighbours may take all of the time."""
     return np.log(process.slowdown(asked(process, examples), np.ones(1)))
 
 
@@ -52,14 +52,12 @@ def error(process: SetProcess, examples: Examples) -> float:
     return float(np.abs(off).mean())
 
 
-def test_what_was_measured_is_expected(process: SetProcess, examples: Examples) -> None:
+def test_measured_sets_are_reproduced(process: SetProcess, examples: Examples) -> None:
     spread = np.log(examples.ratio)
     assert error(process, examples) < 0.1 * float(np.abs(spread - spread.mean()).mean())
 
 
-def test_nothing_is_faster_beside_others_and_a_job_alone_is_as_fast(
-    process: SetProcess, examples: Examples
-) -> None:
+def test_no_job_is_faster_beside_others_than_alone(process: SetProcess, examples: Examples) -> None:
     pairs = asked(process, examples)[:5]
     alone = np.where(np.arange(2) > 0, -1, pairs)
     assert (process.slowdown(pairs, np.ones(1)) > 1).all()
@@ -67,7 +65,7 @@ def test_nothing_is_faster_beside_others_and_a_job_alone_is_as_fast(
     assert not process.blended(np.zeros((5, 2)), alone, np.ones((5, 2))).any()
 
 
-def test_the_network_answers_alone_for_more_than_two(process: SetProcess, examples: Examples) -> None:
+def test_the_network_alone_predicts_sets_of_three_or_more(process: SetProcess, examples: Examples) -> None:
     pairs = asked(process, examples)[:5]
     three = np.concatenate([pairs, pairs[:, :1]], 1)
     mixed = np.concatenate([three, np.where(np.arange(3) > 1, -1, three)])
@@ -88,7 +86,7 @@ def test_neighbours_leave_a_member_the_rest_of_the_time(process: SetProcess, exa
     )
 
 
-def test_the_blend_is_the_mean_of_logs(process: SetProcess, examples: Examples) -> None:
+def test_the_combination_is_the_mean_of_logs(process: SetProcess, examples: Examples) -> None:
     numbers = asked(process, examples)
     rng = np.random.default_rng(0)
     excess, occupied = rng.random(numbers.shape), rng.random(numbers.shape)
@@ -96,11 +94,11 @@ def test_the_blend_is_the_mean_of_logs(process: SetProcess, examples: Examples) 
     np.testing.assert_allclose(np.log1p(process.blended(excess, numbers, occupied)), mean, atol=1e-12)
 
 
-def test_too_few_sets_say_nothing(examples: Examples) -> None:
+def test_too_few_sets_give_no_process(examples: Examples) -> None:
     assert SetProcess.fit(examples.subset(examples.set_ids[:2]), Featurizer(graph_source)) is None
 
 
-def test_where_nothing_was_measured_the_network_answers_alone(examples: Examples) -> None:
+def test_the_network_alone_predicts_unmeasured_devices_and_modes(examples: Examples) -> None:
     featurizer = Featurizer(graph_source)
     process = SetProcess.fit(examples, featurizer)
     without = SetProcess.fit(_without_utilization(examples), featurizer)
@@ -141,7 +139,7 @@ def test_further_sets_are_learned_and_earlier_ones_kept(examples: Examples) -> N
     assert before.with_sets(new.subset([])) is before
 
 
-def test_a_stored_process_answers_alike_and_holds_no_measurement(
+def test_a_stored_process_gives_equal_predictions_and_holds_no_measurement(
     process: SetProcess, examples: Examples
 ) -> None:
     arrays = to_arrays(process)
@@ -153,7 +151,7 @@ def test_a_stored_process_answers_alike_and_holds_no_measurement(
         from_arrays(arrays | {"weight": arrays["weight"][1:]}, to_json(process), Featurizer(graph_source))
 
 
-def test_blocks_forget_and_answer_alike(
+def test_bounded_blocks_give_equal_predictions(
     process: SetProcess, examples: Examples, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     numbers, whole = asked(process, examples), expected(process, examples)
@@ -163,7 +161,7 @@ def test_blocks_forget_and_answer_alike(
     np.testing.assert_allclose(np.log(few), whole)
 
 
-def test_all_ways_of_asking_give_the_blend(predictor: Predictor, measured: Tables) -> None:
+def test_all_prediction_methods_combine_both(predictor: Predictor, measured: Tables) -> None:
     examples, model = examples_of(*measured), predictor.fitted_.model
     assert model.process is not None
     sets = [
@@ -188,7 +186,7 @@ def test_all_ways_of_asking_give_the_blend(predictor: Predictor, measured: Table
     np.testing.assert_allclose(np.log(one_by_one), blended[2][:, 0])
 
 
-def test_a_measured_job_is_known_however_it_is_spelled() -> None:
+def test_a_measured_job_is_recognised_in_every_spelling() -> None:
     measured = Workload.parse("lstm-wikitext2:batch_size=20")
     nobody = Members(np.zeros((1, MEMBER_WIDTH + 1)), *np.zeros((3, 1), np.int64))
     seen = NamedMembers(nobody, ("lstm-wikitext2",), (measured,), (("v100", "time-slice"),))

@@ -19,7 +19,7 @@ def observed(predictor: Predictor, sharing: str, factor: float, *jobs: Workload)
     return Observation(asked, 0, float(predictor.predict_arrays([asked]).step_time_s[0, 0]) * factor)
 
 
-def test_a_job_alone_runs_alike_in_every_sharing_mode_after_observations(predictor: Predictor) -> None:
+def test_after_observations_a_lone_job_runs_alike_in_every_sharing_mode(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     posterior.observe([observed(predictor, "time-slice", 1.6, JOBS[0])])
     steps = [
@@ -51,7 +51,7 @@ def test_mps_is_no_slower_than_time_slicing_until_it_is_observed(predictor: Pred
     assert posterior.predict_arrays(mps).slowdown[0, 0] > posterior.predict_arrays(sliced).slowdown[0, 0]
 
 
-def test_jobs_that_take_turns_have_no_more_than_all_of_the_time_after_observations(
+def test_after_observations_time_sliced_jobs_use_at_most_all_of_the_time(
     predictor: Predictor,
 ) -> None:
     busy = [replace(job, solo=SoloProfile(utilization_ratio=0.95)) for job in JOBS]

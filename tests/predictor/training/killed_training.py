@@ -1,4 +1,4 @@
-"""A training of the hand-made measurements, in a process that kills itself."""
+"""Trains on the synthetic measurements, in a process that kills itself."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def train(
     config: TrainingConfig = CONFIG,
     progress: Progress | None = None,
 ) -> Progress:
-    """Fit and write the checkpoint; `out.progress` is left as it is at the end."""
+    """Fit and write the checkpoint; `out.progress` is left in its final state."""
     progress = progress or progress_of(out, config)
     with patch.object(fit, "CROSS_FITS", 2):
         save(Predictor(NETWORK, config, graph_source).fit(*tables(), report, progress), out)

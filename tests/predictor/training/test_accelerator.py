@@ -1,4 +1,4 @@
-"""That training follows its device, as far as a machine without CUDA can tell: on `meta` tensors."""
+"""Training stays on its device, as far as a machine without CUDA can show: on `meta` tensors."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 
 
-def test_cuda_if_it_is_there(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cuda_is_used_if_available(monkeypatch: pytest.MonkeyPatch) -> None:
     for available, name in ((True, "cuda"), (False, "cpu")):
         monkeypatch.setattr(torch.cuda, "is_available", lambda available=available: available)
         assert training_device().type == name
 
 
-def test_all_tensors_of_a_lesson_move(measured: Tables) -> None:
+def test_all_tensors_of_a_training_batch_move(measured: Tables) -> None:
     model = training.fit(
         examples_of(*measured), solo_examples(measured[1]), Featurizer(graph_source), NETWORK, TRAINING
     )
@@ -38,7 +38,7 @@ def test_all_tensors_of_a_lesson_move(measured: Tables) -> None:
     assert batch.weight == 1.0
 
 
-def test_networks_make_no_tensor_on_a_device_of_their_own(measured: Tables) -> None:
+def test_networks_create_no_tensor_on_the_default_device(measured: Tables) -> None:
     examples = examples_of(*measured)
     model = training.fit(
         examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, replace(TRAINING, epochs=1)

@@ -45,7 +45,7 @@ def old() -> Tables:
 
 @pytest.fixture(scope="module")
 def new() -> Tables:
-    """20 rows of a campaign and of a device that the base has not seen, where jobs get in each other's way much more."""
+    """20 rows of a campaign and a device new to the base, in which jobs slow each other much more."""
     colocation, solo = (table.assign(campaign="cluster") for table in of_device("p100"))
     harder = colocation.assign(throughput_ratio=colocation.throughput_ratio**1.6)
     return harder, solo
@@ -63,7 +63,7 @@ def base(old: Tables) -> Predictor:
 def home(
     base: Predictor, old: Tables, new: Tables, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Path]:
-    """`m1` (the base), tables with new and old sets, and an MLflow store of its own."""
+    """`m1` (the base), tables with new and old sets, and a separate MLflow store."""
     folder = tmp_path_factory.mktemp("home")
     before, version = mlflow.get_tracking_uri(), base.version
     save(base, folder / "m1")
@@ -95,7 +95,7 @@ def command(home: Path, *more: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def said(home: Path) -> dict[str, Any]:
-    """What `cotenant train --from` says of `m2`, which it writes."""
+    """Output of `cotenant train --from`, which writes `m2`."""
     from serving.cli.main import main
 
     out = io.StringIO()
@@ -122,7 +122,7 @@ def error_percent(predictor: Predictor, measured: Tables) -> float:
     return float(np.abs(np.exp(ratio) / examples.ratio - 1).mean() * 100)
 
 
-def test_learns_the_new_and_keeps_the_old(
+def test_learns_new_sets_and_keeps_old_predictions(
     base: Predictor, tuned: Predictor, old: Tables, new: Tables
 ) -> None:
     assert len(new[0]) == 20
@@ -136,8 +136,10 @@ def test_learns_the_new_and_keeps_the_old(
     assert error_percent(forgetful, old) > error_percent(tuned, old) + 3
 
 
-def test_users_are_answered_by_what_was_learned(base: Predictor, tuned: Predictor, new: Tables) -> None:
-    """Answers to users name no campaign."""
+def test_predictions_without_a_campaign_use_what_was_learned(
+    base: Predictor, tuned: Predictor, new: Tables
+) -> None:
+    """Predictions for users name no campaign."""
     pair = new[0][new[0].set_id == new[0].set_id.iloc[0]]
     asked = ColocationSet("p100", tuple(Workload.parse(w) for w in pair.workload))
     measured = 1 / pair.throughput_ratio.to_numpy()
@@ -145,7 +147,7 @@ def test_users_are_answered_by_what_was_learned(base: Predictor, tuned: Predicto
     assert (np.abs(after - measured) < np.abs(before - measured)).all()
 
 
-def test_the_base_stays_as_it_is(base: Predictor, new: Tables, old: Tables) -> None:
+def test_the_base_is_unchanged(base: Predictor, new: Tables, old: Tables) -> None:
     weights = [{k: v.clone() for k, v in n.state_dict().items()} for n in base.fitted_.model.networks]
     fine_tune(base, *new, QUICK)
     for network, kept in zip(base.fitted_.model.networks, weights, strict=True):
@@ -178,7 +180,7 @@ def test_manifest_records_ancestors_and_new_sets(
         evaluate(again, *new)
 
 
-def test_intervals_are_nowhere_narrower(base: Predictor, tuned: Predictor, new: Tables) -> None:
+def test_no_interval_becomes_narrower(base: Predictor, tuned: Predictor, new: Tables) -> None:
     before, after = base.fitted_.intervals, tuned.fitted_.intervals
     assert all(after.quantile[k] >= before.quantile[k] for k in before.quantile)
     assert after.solo_log_error >= before.solo_log_error
@@ -219,7 +221,7 @@ def test_a_new_campaign_starts_as_an_unknown_one(base: Predictor, old: Tables) -
     assert torch.allclose(now.log_baseline, was.log_baseline, atol=1e-6)
 
 
-def test_refuses_what_it_cannot_learn_from(base: Predictor, old: Tables, new: Tables) -> None:
+def test_unusable_tables_are_refused(base: Predictor, old: Tables, new: Tables) -> None:
     with pytest.raises(InputError, match="all known"):
         fine_tune(base, *old)
     without = Predictor.of(replace(base.fitted_, replay=None), "v0", NETWORK, TRAINING)
@@ -256,9 +258,7 @@ def test_the_command(said: dict[str, Any], home: Path, capsys: pytest.CaptureFix
 
 
 @pytest.mark.usefixtures("hand_made")
-def test_a_fine_tuned_version_is_promoted_on_sets_that_it_has_not_learned_from(
-    home: Path, new: Tables, tmp_path: Path
-) -> None:
+def test_a_fine_tuned_version_is_promoted_on_unseen_sets(home: Path, new: Tables, tmp_path: Path) -> None:
     before, store = mlflow.get_tracking_uri(), empty_store(tmp_path / "mlflow.db")
     try:
         fine_tune_run(str(home / "m1"), home / "tables", tmp_path / "m2", QUICK, tracking_uri=store)

@@ -25,7 +25,7 @@ FILES = ("weights.safetensors", "config.json", "manifest.json")
 
 @pytest.fixture(scope="module", autouse=True)
 def one_thread() -> None:
-    """The process that is killed has one thread, too; sums in another order are other bits."""
+    """The killed process has one thread, too: another order of summation changes the last bits."""
     torch.set_num_threads(1)
 
 
@@ -60,7 +60,7 @@ def steps_until(
     progress: Progress | None = None,
     config: TrainingConfig = CONFIG,
 ) -> list[tuple[str, int]]:
-    """The phases and steps that a training reports until it is stopped at `stop`, or at the first of all."""
+    """The phases and steps that a training reports until it is stopped at `stop`, or at its first step."""
     done: list[tuple[str, int]] = []
 
     def report(phase: str, step: int, steps: int, loss: float) -> None:
@@ -76,7 +76,7 @@ def steps_until(
 @pytest.mark.parametrize(
     ("phase", "step"), [("encoder", 4), ("network 2", 3), ("left out 2: network 1", 5)], ids=lambda v: str(v)
 )
-def test_a_killed_training_ends_with_the_same_bits(
+def test_a_killed_training_resumes_to_identical_weights(
     uninterrupted: tuple[Path, dict[str, list[float]]], tmp_path: Path, phase: str, step: int
 ) -> None:
     out = tmp_path / "model"
@@ -92,7 +92,7 @@ def test_a_killed_training_ends_with_the_same_bits(
     assert progress.losses == uninterrupted[1]
 
 
-def test_nothing_is_pickled_and_every_file_is_whole(tmp_path: Path) -> None:
+def test_nothing_is_pickled_and_files_are_complete(tmp_path: Path) -> None:
     out = tmp_path / "model"
     killed(out, "network 1", 2)
     kept = sorted((tmp_path / "model.progress").iterdir())
@@ -107,13 +107,13 @@ def test_nothing_is_pickled_and_every_file_is_whole(tmp_path: Path) -> None:
     assert steps_until(out) == [("network 1", 1)]
 
 
-def test_between_two_states_a_stage_starts_anew(tmp_path: Path) -> None:
+def test_a_stage_without_a_saved_state_restarts(tmp_path: Path) -> None:
     out = tmp_path / "model"
     assert ("network 1", 6) in steps_until(out, ("network 2", 4), progress_of(out, every_s=1e9))
     assert steps_until(out, progress=progress_of(out, every_s=1e9)) == [("network 2", 1)]
 
 
-def test_another_configuration_does_not_go_on(tmp_path: Path) -> None:
+def test_another_configuration_starts_over(tmp_path: Path) -> None:
     out, changed = tmp_path / "model", replace(CONFIG, weight_decay=0.5)
     steps_until(out, ("network 1", 1), progress_of(out, every_s=1e9))
     other = progress_of(out, changed, 1e9)
@@ -135,7 +135,7 @@ def failing_run(folder: Path, stages: int) -> None:
 
 
 @pytest.mark.parametrize("stages", [0, 1])
-def test_a_failed_run_keeps_only_what_it_can_go_on_from(tmp_path: Path, stages: int) -> None:
+def test_a_failed_run_keeps_only_resumable_state(tmp_path: Path, stages: int) -> None:
     folder = tmp_path / "model.progress"
     folder.mkdir()
     (folder / "mlflow_run.json").write_text("{}")
@@ -144,7 +144,7 @@ def test_a_failed_run_keeps_only_what_it_can_go_on_from(tmp_path: Path, stages: 
     assert folder.exists() == (stages > 0)
 
 
-def test_fingerprint_is_of_data_and_configuration() -> None:
+def test_fingerprint_covers_data_and_configuration() -> None:
     colocation, solo = tables()
     first = fingerprint((colocation, solo), NETWORK, TRAINING, True)
     assert fingerprint((colocation.copy(), solo), NETWORK, TRAINING, True) == first

@@ -53,7 +53,7 @@ def run(measured: Tables, folder: Path, store: str, trials: int) -> dict[str, An
     )
 
 
-def test_a_killed_sweep_goes_on(
+def test_a_killed_sweep_resumes(
     measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import optuna
@@ -107,7 +107,7 @@ def test_a_file_that_cannot_be_written_ends_a_sweep_before_its_first_trial(
     assert not (tmp_path / "study.db").exists()
 
 
-def test_a_second_sweep_on_a_study_leaves_the_trial_of_the_first_alone(
+def test_concurrent_sweeps_do_not_touch_each_others_trials(
     measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import optuna
@@ -126,7 +126,7 @@ def test_a_second_sweep_on_a_study_leaves_the_trial_of_the_first_alone(
     assert [trial.state.name for trial in trials] == ["COMPLETE"] * 3
 
 
-def test_a_sweep_that_goes_on_draws_anew(
+def test_a_resumed_sweep_samples_new_values(
     measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     import optuna
@@ -138,7 +138,7 @@ def test_a_sweep_that_goes_on_draws_anew(
     assert len({trial.params["training.teaching"] for trial in drawn}) == 4
 
 
-def test_left_out_models_that_have_only_bounds_are_named(measured: Tables) -> None:
+def test_left_out_models_with_bounds_only_are_named(measured: Tables) -> None:
     colocation, solo = measured
     examples = examples_of(colocation.assign(censored=True), solo)
     fold = ExampleFold(inner_groups(examples, 2)[0], examples, examples)
@@ -146,7 +146,7 @@ def test_left_out_models_that_have_only_bounds_are_named(measured: Tables) -> No
         left_out_error(fold, solo, NETWORK, QUICK, Featurizer(graph_source))
 
 
-def test_nothing_of_a_left_out_model_is_seen(measured: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_left_out_models_are_absent_from_training(measured: Tables, monkeypatch: pytest.MonkeyPatch) -> None:
     examples, solo = examples_of(*measured), measured[1]
     groups = inner_groups(examples, 2)
     assert [sorted(group.architectures) for group in groups] == [["alpha", "delta"], ["beta", "gamma"]]
@@ -167,7 +167,7 @@ def test_nothing_of_a_left_out_model_is_seen(measured: Tables, monkeypatch: pyte
         list(cross_fit(examples, [every], error))
 
 
-def test_space_names_fields_that_there_are() -> None:
+def test_space_names_existing_fields() -> None:
     from models.colocation_network import NetworkConfig
     from predictor.config import TrainingConfig
 
@@ -178,7 +178,9 @@ def test_space_names_fields_that_there_are() -> None:
     assert (network.encoder.layers, training.epochs, network.width) == (3, 7, NETWORK.width)
 
 
-def test_refusals(measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_invalid_sweeps_are_refused(
+    measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     with pytest.raises(InputError, match="number of trials"):
         run(measured, tmp_path, store, 0)
     for folds in (1, 5):

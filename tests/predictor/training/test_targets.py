@@ -1,4 +1,4 @@
-"""Tests of what the co-location network learns from beside the measurements."""
+"""What the co-location network learns from besides measurements."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 
 def with_memory(examples, taken_together: float):
-    """The same sets, every member 1 GB alone and the set `taken_together`."""
+    """The same sets, with 1 GB for every member alone and `taken_together` for the set."""
     workloads = tuple(replace(w, solo=replace(w.solo, memory_bytes=1e9)) for w in examples.workloads)
     return replace(
         examples,
@@ -34,13 +34,13 @@ def examples(measured):
     return examples_of(*measured)
 
 
-def test_a_set_that_takes_what_one_member_takes_is_not_learned_from(examples):
+def test_sets_with_a_member_not_resident_are_not_trained_on(examples):
     assert examples.resident.all()
     assert with_memory(examples, 2e9).resident.all()
     assert not with_memory(examples, 1e9).resident.any()
 
 
-def test_invented_sets_are_on_other_gpus_too_and_share_the_processor(examples, measured):
+def test_synthetic_sets_cover_other_gpus_and_use_processor_sharing(examples, measured):
     config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=0)
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     shared = invent_shared_sets(model, examples, 50, seed=3)
@@ -57,7 +57,7 @@ def test_invented_sets_are_on_other_gpus_too_and_share_the_processor(examples, m
         assert np.allclose(ratio[members], 1 / max(asked, 1.0))
 
 
-def test_a_batch_of_invented_pairs_an_epoch(examples, measured):
+def test_one_batch_of_synthetic_pairs_per_epoch(examples, measured):
     config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=30, synthetic_batches=2, shared_sets=10)
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     batches = TrainingBatches(model, examples, config)

@@ -1,4 +1,4 @@
-"""The MLflow run of a training: it begins first, grows live, names what it is, and goes on after a kill."""
+"""A training's MLflow run starts first, is updated live, describes itself, and is resumed after a kill."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_names_of_curves(phase: str, name: str | None) -> None:
 
 
 def cut_off(kept: Path, store: str, told: list[str]) -> str:
-    """A run that is interrupted after one step; its id."""
+    """A run that is interrupted after one step; returns its id."""
     run_id = ""
     colocation, solo = tables()
     with suppress(KeyboardInterrupt), tracked(store, "trial", "train model", kept, "one"):
@@ -64,7 +64,7 @@ def cut_off(kept: Path, store: str, told: list[str]) -> str:
     return run_id
 
 
-def test_a_run_is_there_from_the_start(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_exists_from_the_start(store: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tracking, "_EVERY_S", 0.0)
     told: list[str] = []
     kept = tmp_path / "model.progress"
@@ -95,7 +95,7 @@ def stopped(store: str, ids: list[str]) -> None:
         time.sleep(5.0)
 
 
-def test_a_run_that_is_stopped_from_outside_says_so(store: str) -> None:
+def test_a_stopped_run_is_marked_as_killed(store: str) -> None:
     ids: list[str] = []
     with pytest.raises(SystemExit) as end:
         stopped(store, ids)
@@ -104,8 +104,8 @@ def test_a_run_that_is_stopped_from_outside_says_so(store: str) -> None:
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_a_new_store_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While MLflow makes its tables, a kill leaves no file that later commands would take for a store."""
+def test_a_new_store_is_created_atomically(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A kill while MLflow creates its tables leaves no file that later commands would mistake for a store."""
     before, client, file = mlflow.get_tracking_uri(), mlflow.MlflowClient, tmp_path / "mlflow.db"
     seen: list[bool] = []
 
@@ -125,8 +125,8 @@ def test_a_new_store_is_there_whole_or_not_at_all(tmp_path: Path, monkeypatch: p
         mlflow.set_tracking_uri(before)
 
 
-def test_a_store_that_was_cut_off_while_it_was_made(store: str) -> None:
-    """As a kill left it in the middle of MLflow's migrations; the error names the file and says what to do."""
+def test_an_incomplete_store_is_reported(store: str) -> None:
+    """As left by a kill during MLflow's migrations; the error names the file and a remedy."""
     with sqlite3.connect(store.removeprefix("sqlite:///")) as database:
         database.execute("DROP TABLE alembic_version")
         database.execute("DROP TABLE logged_models")

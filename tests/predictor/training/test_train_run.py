@@ -44,7 +44,7 @@ def data(measured: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def quick_run(data: Path, out: Path, store: str, **options: Any) -> dict[str, Any]:
-    """A run into `store`; MLflow's own store is set again afterwards."""
+    """A run that logs to `store`; resets MLflow's own store afterwards."""
     before = mlflow.get_tracking_uri()
     try:
         return train_run(
@@ -56,7 +56,7 @@ def quick_run(data: Path, out: Path, store: str, **options: Any) -> dict[str, An
 
 @pytest.fixture(scope="module")
 def trained(data: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[dict[str, Any], Path]]:
-    """One run with MLflow in a new store; the hand-made graphs stand in for captured ones."""
+    """One run with MLflow in a new store; synthetic graphs replace captured ones."""
     folder = tmp_path_factory.mktemp("run")
     before = mlflow.get_tracking_uri()
     with pytest.MonkeyPatch.context() as patch:
@@ -93,7 +93,7 @@ def test_run_is_written_and_logged(trained: tuple[dict[str, Any], Path]) -> None
     assert "predicted_against_measured.png" in {a.path for a in client.list_artifacts(run.info.run_id)}
 
 
-def test_a_run_from_a_graph_dataset_captures_nothing_and_ends_with_the_same_weights(
+def test_a_graph_dataset_avoids_captures_and_gives_identical_weights(
     trained: tuple[dict[str, Any], Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, folder = trained
@@ -114,7 +114,7 @@ def test_a_run_from_a_graph_dataset_captures_nothing_and_ends_with_the_same_weig
         train_run(data, folder / "nowhere", NETWORK, QUICK, graphs=folder)
 
 
-def test_a_run_that_was_cut_off_goes_on(
+def test_an_interrupted_run_resumes(
     trained: tuple[dict[str, Any], Path], data: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     result, folder = trained
@@ -176,7 +176,7 @@ def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
 def test_a_worse_version_is_not_promoted(
     trained: tuple[dict[str, Any], Path], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Version 2 is version 1 with a run whose answers to the pairs left out are twice what was measured."""
+    """Version 2 is version 1 with predictions for left-out pairs of twice the measured values."""
     from serving.cli.main import main
 
     result, folder = trained
@@ -251,8 +251,8 @@ def test_a_second_training_into_a_folder_is_refused_while_the_first_runs(data: P
         quick_run(data, tmp_path / "model", store)
 
 
-def test_what_stops_a_run_at_its_begin_leaves_nothing(data: Path, tmp_path: Path) -> None:
-    """A name that cannot be a folder's would otherwise be found out after the training."""
+def test_a_run_that_fails_at_its_start_leaves_nothing(data: Path, tmp_path: Path) -> None:
+    """An invalid folder name would otherwise be reported only after the training."""
     (tmp_path / "file").write_text("")
     for out in (tmp_path / "file", tmp_path / "file" / "model"):
         with pytest.raises(InputError, match="cannot be a folder"):
@@ -262,14 +262,14 @@ def test_what_stops_a_run_at_its_begin_leaves_nothing(data: Path, tmp_path: Path
     assert {path.name for path in tmp_path.iterdir()} == {"file", "mlflow.db"}
 
 
-def test_rows_that_are_all_bounds_teach_nothing(measured: Tables, tmp_path: Path) -> None:
+def test_tables_of_bounds_only_are_refused(measured: Tables, tmp_path: Path) -> None:
     for name, table in zip(("colocation", "solo"), measured, strict=True):
         write_table(tmp_path, name, table.assign(censored=True) if name == "colocation" else table)
     with pytest.raises(InputError, match=r"nothing to train on.*no bound \(censored\)"):
         training_tables(tmp_path, bundled=False)
 
 
-def test_architectures_of_which_only_bounds_are_known_can_be_among_the_tables(measured: Tables) -> None:
+def test_tables_may_contain_architectures_with_bounds_only(measured: Tables) -> None:
     colocation, solo = measured
     pairs = colocation.groupby("set_id").architecture.transform(lambda names: "+".join(sorted(set(names))))
     kept = colocation[pairs.isin(["alpha", "beta"])]
@@ -314,7 +314,7 @@ def test_configuration(tmp_path: Path) -> None:
         load_config(tmp_path / "missing.yaml")
 
 
-def test_sets_of_one_or_two_pairs_of_architectures_are_learned_from(measured: Tables, tmp_path: Path) -> None:
+def test_one_or_two_pairs_of_architectures_suffice(measured: Tables, tmp_path: Path) -> None:
     colocation, solo = measured
     kept = {
         name: colocation[colocation.set_id.str.endswith(ends)]
@@ -328,7 +328,7 @@ def test_sets_of_one_or_two_pairs_of_architectures_are_learned_from(measured: Ta
     assert load_predictor(str(tmp_path / "model")).fitted_.domain.radius < 1.0
 
 
-def test_nothing_to_train_on(tmp_path: Path) -> None:
+def test_empty_tables_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="nothing to train on"):
         training_tables(None, bundled=False)
     with pytest.raises(InputError, match="no table"):
@@ -345,7 +345,7 @@ def test_sources_whose_licence_does_not_allow_it_are_refused(measured: Tables, t
     assert len(training_tables(tmp_path, bundled=False, own_use=True)[0]) == len(colocation)
 
 
-def test_the_shipped_model_learned_from_what_may_be_passed_on() -> None:
+def test_the_shipped_model_was_trained_on_redistributable_sources_only() -> None:
     manifest = json.loads((Path(predictor.__file__).parent / "checkpoints/default/manifest.json").read_text())
     assert withheld(manifest["sources"]) == []
     assert set(manifest["licences"]) <= {"MIT", "Apache-2.0"}

@@ -48,7 +48,7 @@ def test_the_loss_falls(measured: Tables) -> None:
         assert np.mean(losses[-10:]) < ratio * np.mean(losses[:10])
 
 
-def test_what_was_learned_beats_the_start(measured: Tables) -> None:
+def test_training_beats_the_initial_network(measured: Tables) -> None:
     examples = examples_of(*measured)
     error = []
     for epochs in (1, 60):
@@ -69,7 +69,7 @@ def test_what_was_learned_beats_the_start(measured: Tables) -> None:
     assert error[1] < error[0]
 
 
-def test_encoder_without_rows_stays_as_it_began(measured: Tables) -> None:
+def test_an_encoder_without_rows_keeps_its_initial_weights(measured: Tables) -> None:
     encoder = fit_encoder(solo_examples(measured[1].iloc[:0]), Featurizer(graph_source), NETWORK, TRAINING)
     assert not encoder.correct.weight.any()
 
@@ -90,7 +90,7 @@ def test_a_censored_ratio_is_a_lower_bound() -> None:
     assert loss(-0.2, ~censored) > 0
 
 
-def test_what_was_not_measured_costs_nothing() -> None:
+def test_unmeasured_targets_add_no_loss() -> None:
     target = torch.tensor([-0.5, float("nan")])
     measured = ~torch.isnan(target)
     unlikely = colocation_loss(output(-0.4, -9.0), target, measured, torch.zeros(2, dtype=torch.bool), 0.05)
@@ -99,7 +99,7 @@ def test_what_was_not_measured_costs_nothing() -> None:
     assert unlikely == likely
 
 
-def test_refuses_a_bad_configuration() -> None:
+def test_invalid_configuration_is_rejected() -> None:
     with pytest.raises(InputError, match=r"training\.epochs"):
         TrainingConfig(epochs=0)
 
@@ -114,10 +114,8 @@ def test_a_campaign_with_another_definition_of_a_step_is_left_out(measured: Tabl
 
 
 @pytest.mark.parametrize("hidden", [0.0, 0.5])
-def test_the_column_of_an_unknown_campaign_is_learned_by_hiding_campaigns(
-    measured: Tables, hidden: float
-) -> None:
-    """Answers to users take that column: without hidden campaigns its weights would stay as they began."""
+def test_hiding_campaigns_trains_the_unknown_campaigns_column(measured: Tables, hidden: float) -> None:
+    """Predictions for users use that column, which would otherwise keep its initial weights."""
     examples, solo = examples_of(*measured), solo_examples(measured[1])
     config = replace(TRAINING, campaign_dropout=hidden, mixed_sets=0)
     network = fit(examples, solo, Featurizer(graph_source), NETWORK, config).networks[0]

@@ -1,4 +1,4 @@
-"""Kill a running campaign at random moments and count what is lost."""
+"""Kill a running campaign at random moments and count lost runs."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @dataclass(frozen=True)
 class KillCount:
-    """Outcome of a killing spree.
+    """Outcome of `kill_at_random`.
 
     Attributes:
         kills: SIGKILLs that hit a running campaign.
         lost: finished runs that were missing after a kill.
-        torn_lines: lines that were cut short, and passed over.
+        torn_lines: lines that were cut short and skipped.
         done, total: runs at the end.
     """
 

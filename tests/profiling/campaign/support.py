@@ -18,7 +18,7 @@ from profiling.workload import Workload
 
 
 def small_plan(runs: int, expected_s: float = 0.01) -> CampaignPlan:
-    """A plan of solo runs that differ in batch size."""
+    """A plan of solo runs at different batch sizes."""
     requests = (
         RunRequest("solo", (Workload("tests.profiling.measure.jobs:mlp", batch_size=i + 1),))
         for i in range(runs)
@@ -27,7 +27,7 @@ def small_plan(runs: int, expected_s: float = 0.01) -> CampaignPlan:
 
 
 def record_of(request: RunRequest, settings: MeasureSettings, seconds: float = 0.0) -> dict[str, Any]:
-    """What a run of `request` could have measured; large enough that a kill may hit the middle of its line."""
+    """A plausible record of `request`, large enough that a kill may hit the middle of its line."""
     time.sleep(seconds)
     member = {
         "workload": str(request.workloads[0]),

@@ -1,4 +1,4 @@
-"""Measuring runs where only torch (and its filelock), numpy, pandas, pyarrow, psutil, NVML, typer and rich are there."""
+"""Measuring needs only torch (and its filelock), numpy, pandas, pyarrow, psutil, NVML, typer and rich."""
 
 from __future__ import annotations
 
@@ -69,8 +69,8 @@ _ELSEWHERE = {
 }
 
 
-def test_no_source_of_profiling_names_another_package() -> None:
-    """Every import of every file, those within functions too: a list of absent packages could have a gap."""
+def test_no_file_of_profiling_imports_another_package() -> None:
+    """Checks every import of every file, also inside functions; a list of absent packages could have gaps."""
     root = Path(profiling.__file__).parent
     strangers = {}
     for path in sorted(root.rglob("*.py")):

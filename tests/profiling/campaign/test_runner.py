@@ -23,7 +23,7 @@ def stand_in(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
     return record_of(request, settings)
 
 
-def test_runs_what_is_left_and_no_more(tmp_path: Path) -> None:
+def test_runs_only_what_is_left(tmp_path: Path) -> None:
     plan = small_plan(6)
     asked: list[str] = []
 
@@ -43,7 +43,7 @@ def test_runs_what_is_left_and_no_more(tmp_path: Path) -> None:
     assert len(asked) == 7
 
 
-def test_run_under_other_settings_is_another_run(tmp_path: Path) -> None:
+def test_other_settings_make_another_run(tmp_path: Path) -> None:
     plan = small_plan(2)
     longer = replace(plan, settings=MeasureSettings(window_s=9.0, timeout_s=20.0))
     run_campaign(plan, tmp_path, measure=stand_in)
@@ -54,7 +54,7 @@ def test_run_under_other_settings_is_another_run(tmp_path: Path) -> None:
     assert status(replace(longer, settings=MeasureSettings(window_s=9.0)), [tmp_path]).done == 2
 
 
-def test_limit_begins_no_run_that_would_end_later(tmp_path: Path) -> None:
+def test_no_run_starts_that_would_exceed_the_limit(tmp_path: Path) -> None:
     plan = small_plan(4, expected_s=100.0)
     assert run_campaign(plan, tmp_path, limit_s=50.0, measure=stand_in).done == 0
     # the pace of finished runs replaces the estimate: they took a millisecond and not 100 s
@@ -62,7 +62,7 @@ def test_limit_begins_no_run_that_would_end_later(tmp_path: Path) -> None:
     assert status(plan, [tmp_path / "one"]).done == 4
 
 
-def test_earlier_folders_count_and_failed_runs_can_be_tried_again(tmp_path: Path) -> None:
+def test_earlier_folders_count_and_failed_runs_can_be_repeated(tmp_path: Path) -> None:
     plan = small_plan(4)
 
     def failing(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
@@ -77,7 +77,7 @@ def test_earlier_folders_count_and_failed_runs_can_be_tried_again(tmp_path: Path
     assert (final.done, final.failed) == (4, 0)
 
 
-def test_plan_survives_its_file(tmp_path: Path) -> None:
+def test_plan_round_trip(tmp_path: Path) -> None:
     plan = small_plan(3)
     assert CampaignPlan.load(plan.save(tmp_path / "plan.json")) == plan
 
@@ -100,7 +100,7 @@ def test_runs_of_earlier_plans_that_are_not_measured_any_more_are_left_out(
         CampaignPlan.load(path)
 
 
-def test_plan_that_is_none(tmp_path: Path) -> None:
+def test_invalid_plan(tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text('{"format": "cotenant-plan", "version": 1, "name": "x"}')
     with pytest.raises(InputError, match="damaged"):
@@ -118,12 +118,12 @@ def test_plan_that_is_none(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("expected_s", [-1.0, float("nan"), float("inf")])
-def test_a_run_is_expected_to_take_seconds(expected_s: float) -> None:
+def test_expected_duration_of_a_run(expected_s: float) -> None:
     with pytest.raises(InputError, match="expected_s"):
         PlannedRun(small_plan(1).runs[0].request, expected_s)
 
 
-def test_a_core_that_is_not_there_ends_a_campaign_before_its_first_record(tmp_path: Path) -> None:
+def test_a_missing_core_ends_a_campaign_before_its_first_record(tmp_path: Path) -> None:
     plan = small_plan(1)
     for core in (-1, "0"):
         with pytest.raises(InputError, match="core is out of range"):
@@ -144,8 +144,8 @@ def test_bad_durations(text: str) -> None:
         parse_duration(text)
 
 
-def test_the_whole_way_by_the_command(tmp_path: Path) -> None:
-    """A real campaign of one run: dry run, run, status, export, all by `python -m profiling`."""
+def test_whole_campaign_on_the_command_line(tmp_path: Path) -> None:
+    """A real campaign of one run through `python -m profiling`: dry run, run, status, export."""
     from datasets.tables import read_table
 
     jobs = [Workload("tests.profiling.measure.jobs:plain", batch_size=b) for b in (32, 64)]
@@ -174,7 +174,7 @@ def test_the_whole_way_by_the_command(tmp_path: Path) -> None:
     assert "throughput ratio" in card
 
 
-def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreadable_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         main(["campaign", "status", str(tmp_path), "-o", str(tmp_path)])
     assert (
@@ -183,6 +183,6 @@ def test_a_file_that_cannot_be_read_is_one_line(tmp_path: Path, capsys: pytest.C
     )
 
 
-def test_export_of_nothing(tmp_path: Path) -> None:
+def test_export_without_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no finished run"):
         export_campaign([tmp_path], tmp_path / "out", "x")

@@ -14,7 +14,7 @@ def record(name: str, size: int = 10) -> dict[str, object]:
     return {"id": name, "text": "x" * size}
 
 
-def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     with SliceWriter(tmp_path) as writer:
         writer.append_environment({"fingerprint": "abc", "cores": 2})
         writer.append_run(record("a"))
@@ -28,7 +28,7 @@ def test_what_is_appended_is_read_back(tmp_path: Path) -> None:
 
 @settings(max_examples=40, deadline=None)
 @given(cut=st.integers(0, 400))
-def test_a_cut_at_any_byte_loses_the_cut_line_alone(
+def test_truncation_at_any_byte_loses_only_that_line(
     tmp_path_factory: pytest.TempPathFactory, cut: int
 ) -> None:
     folder = tmp_path_factory.mktemp("slices")
@@ -47,7 +47,7 @@ def test_a_cut_at_any_byte_loses_the_cut_line_alone(
     assert ("second" in records) == (whole + cut >= size - 1)
 
 
-def test_a_changed_byte_is_seen(tmp_path: Path) -> None:
+def test_a_changed_byte_is_detected(tmp_path: Path) -> None:
     with SliceWriter(tmp_path) as writer:
         writer.append_run(record("a", 40))
     path = slice_files(tmp_path)[0]
@@ -74,7 +74,7 @@ def test_a_full_disk_is_named(tmp_path: Path) -> None:
         writer.append_run(record("a"))
 
 
-def test_two_writers_are_kept_apart(tmp_path: Path) -> None:
+def test_two_writers_are_separated(tmp_path: Path) -> None:
     with SliceWriter(tmp_path), pytest.raises(ConflictError, match="process writes"), SliceWriter(tmp_path):
         pass
     with SliceWriter(tmp_path):

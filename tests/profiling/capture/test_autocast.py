@@ -26,14 +26,14 @@ CALLS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", CALLS)
-def test_autocast_runs_what_overflows_in_full_precision(name: str) -> None:
+def test_autocast_runs_overflowing_operators_in_full_precision(name: str) -> None:
     x = torch.empty(2, 4, device="meta", dtype=torch.float16)
     with fused_functions(torch.float16):
         assert CALLS[name](x).dtype == torch.float32
 
 
 @pytest.mark.parametrize("call", [F.gelu, F.relu, lambda x: x * 2, lambda x: x.mean(), lambda x: x.square_()])
-def test_autocast_leaves_the_rest_in_the_type_of_its_input(call: Callable[[Tensor], Tensor]) -> None:
+def test_autocast_keeps_other_operators_in_their_input_type(call: Callable[[Tensor], Tensor]) -> None:
     x = torch.empty(2, 4, device="meta", dtype=torch.float16)
     with fused_functions(torch.float16):
         assert call(x).dtype == torch.float16
@@ -62,7 +62,7 @@ MIXED: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
 
 
 @pytest.mark.parametrize("name", MIXED)
-def test_autocast_widens_what_takes_one_type_only(name: str) -> None:
+def test_autocast_promotes_operators_that_take_a_single_type(name: str) -> None:
     wide = torch.empty(4, 4, device="meta")
     half = wide.half()
     with fused_functions(torch.float16):
@@ -100,7 +100,7 @@ def test_a_model_may_switch_autocast_on_for_itself() -> None:
         assert F.linear(wide, wide).dtype == torch.float32
 
 
-def test_autocast_is_torch_s_own_again_afterwards() -> None:
+def test_autocast_is_restored_afterwards() -> None:
     before = torch.autocast.__init__, torch.is_autocast_enabled, torch.get_autocast_dtype
     with fused_functions(torch.float16):
         pass

@@ -1,4 +1,4 @@
-"""What a `module:factory` may return, and what is said where it is wrong."""
+"""What a `module:factory` may return, and the errors for invalid ones."""
 
 from pathlib import Path
 
@@ -37,7 +37,7 @@ def _factories(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.syspath_prepend(str(tmp_path))
 
 
-def test_a_whole_job_has_the_options_that_it_was_built_with() -> None:
+def test_a_training_job_keeps_the_options_it_was_built_with() -> None:
     graph = capture_factory(Workload("some_factories:whole", batch_size=4))
     assert (graph.options["optimizer"], graph.options["gradient_accumulation"]) == ("adam", 2)
     assert graph.optimizer_state_bytes == 2 * graph.parameter_bytes
@@ -54,7 +54,7 @@ def test_a_whole_job_has_the_options_that_it_was_built_with() -> None:
         {"activation_checkpointing": True},
     ],
 )
-def test_an_option_that_a_whole_job_does_not_have_is_refused(option: dict[str, object]) -> None:
+def test_an_option_that_contradicts_a_training_job_is_refused(option: dict[str, object]) -> None:
     workload = Workload.from_mapping({"model": "some_factories:whole", **option})
     for make in (capture_factory, lambda job: factory_job(job, "cpu")):
         with pytest.raises(InputError, match=f"has its own {next(iter(option))}"):
@@ -62,7 +62,7 @@ def test_an_option_that_a_whole_job_does_not_have_is_refused(option: dict[str, o
 
 
 @pytest.mark.parametrize("option", ["batch_size", "sequence_length"])
-def test_an_option_that_a_factory_does_not_take_is_refused(option: str) -> None:
+def test_an_option_that_a_factory_does_not_accept_is_refused(option: str) -> None:
     workload = Workload.from_mapping({"model": "some_factories:fixed", option: 64})
     for make in (capture_factory, lambda job: factory_job(job, "cpu")):
         with pytest.raises(InputError, match=f"takes no {option}"):
@@ -71,7 +71,7 @@ def test_an_option_that_a_factory_does_not_take_is_refused(option: str) -> None:
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
-def test_the_batch_is_what_the_factory_got_and_not_its_first_dimension(batch_size: int | None) -> None:
+def test_the_batch_size_is_the_factorys_argument_and_not_the_first_dimension(batch_size: int | None) -> None:
     workload = Workload("some_factories:time_first", batch_size=batch_size)
     expected = batch_size or 8
     assert capture_factory(workload).batch_size == expected
@@ -79,6 +79,6 @@ def test_the_batch_is_what_the_factory_got_and_not_its_first_dimension(batch_siz
 
 
 @pytest.mark.parametrize("name", ["some_factories:constant", "some_factories:__doc__", "torch:zeros"])
-def test_what_is_no_factory(name: str) -> None:
+def test_invalid_factories(name: str) -> None:
     with pytest.raises(InputError, match="is not a factory"):
         capture_factory(Workload(name))

@@ -27,7 +27,7 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def test_options_of_the_capture_hold_unless_the_spec_gives_others(here: Path) -> None:
+def test_captured_options_hold_unless_the_spec_overrides_them(here: Path) -> None:
     graph = graph_for(
         Workload("own_factory_of_test:factory", batch_size=16, precision="amp", optimizer="adam"), local=True
     )
@@ -60,7 +60,7 @@ def test_hash_and_factory_name_the_same_graph(here: Path) -> None:
     assert graph_for(job).content_hash == digest
 
 
-def test_hashes_that_name_no_graph_or_several(here: Path) -> None:
+def test_unknown_and_ambiguous_hashes(here: Path) -> None:
     graph = graph_for(Workload("own_factory_of_test:factory"), local=True)
     path = here / "cache" / "cotenant" / "registered" / f"{graph.content_hash}.json"
     register_graph(graph)
@@ -78,5 +78,5 @@ def test_an_optimizer_cannot_be_added_to_a_graph_without_one(here: Path) -> None
         local_workload(f"{job.model}:optimizer=adam")
 
 
-def test_zoo_names_stay(here: Path) -> None:
+def test_zoo_names_are_unchanged(here: Path) -> None:
     assert local_workload("resnet18-cifar:batch_size=4") == Workload("resnet18-cifar", batch_size=4)

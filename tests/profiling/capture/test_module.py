@@ -1,4 +1,4 @@
-"""Modules as users write them, and factories that are wrong."""
+"""Modules as users write them, and invalid factories."""
 
 from typing import NamedTuple
 
@@ -12,7 +12,7 @@ from profiling.errors import InputError
 
 
 class BiasedAttention(nn.Module):
-    """Attention with a trained bias per score, as relative positions are."""
+    """Attention with a trainable bias per score, like relative positions."""
 
     def __init__(self, is_trained: bool) -> None:
         super().__init__()
@@ -24,7 +24,7 @@ class BiasedAttention(nn.Module):
         return F.scaled_dot_product_attention(query, key, value, attn_mask=self.bias)
 
 
-def test_a_trained_attention_bias_has_a_gradient() -> None:
+def test_a_trainable_attention_bias_has_a_gradient() -> None:
     trained = capture_module(BiasedAttention(True), torch.randn(3, 5, 8))
     frozen = capture_module(BiasedAttention(False), torch.randn(3, 5, 8))
     bias_bytes = 4 * 2 * 5 * 5
@@ -48,19 +48,19 @@ class Sum(nn.Module):
         return self.linear(pair.left + pair.right)
 
 
-def test_named_tuples_stay_what_they_are() -> None:
+def test_named_tuples_are_preserved() -> None:
     graph = capture_module(Sum(), {"pair": Pair(torch.randn(3, 8), torch.randn(3, 8))})
     assert graph.forward_flops == 2 * 3 * 8 * 4
     assert graph.host_input_bytes == 2 * 3 * 8 * 4
 
 
-def test_a_module_without_parameters_is_a_step_without_a_backward_pass() -> None:
+def test_a_module_without_parameters_has_no_backward_pass() -> None:
     graph = capture_module(nn.Sequential(nn.AvgPool2d(2)), torch.randn(3, 4, 8, 8))
     assert [op.kind for op in graph.operators if op.module_path] == ["pooling"]
     assert graph.state_bytes == graph.total("backward_bytes") == 0
 
 
-def test_a_lazy_module_needs_a_batch_first() -> None:
+def test_a_lazy_module_must_be_initialised_first() -> None:
     model, inputs = nn.Sequential(nn.LazyLinear(4)), torch.randn(3, 8)
     with pytest.raises(InputError, match=r"'0.weight' has no shape yet.*call the module once"):
         capture_module(model, inputs)
@@ -96,7 +96,7 @@ def test_a_selection_by_value_is_noted(is_masked: bool) -> None:
         (AssertionError(), "Assert"),
     ],
 )
-def test_whatever_a_model_raises_is_one_line(error: Exception, said: str) -> None:
+def test_any_exception_of_a_model_is_one_line(error: Exception, said: str) -> None:
     def loss(output: Tensor) -> Tensor:
         raise error
 

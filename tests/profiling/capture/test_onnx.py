@@ -1,4 +1,4 @@
-"""ONNX: agreement with the recorded module, options, and files that mean harm."""
+"""ONNX: agreement with the recorded module, options, and hostile files."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from profiling.workload import Workload
 
 
 class Mixed(nn.Module):
-    """Convolutions of every sort, norms, attention and a perceptron: what most models are made of."""
+    """All kinds of convolutions, norms, attention and a perceptron, of which most models consist."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -131,7 +131,7 @@ def test_small_model_by_hand() -> None:
 
 
 def test_recurrent_weights_of_unknown_shape_are_counted_by_their_parameters() -> None:
-    """As `torch.onnx.export` writes an LSTM without optimisation: slices whose ends are found out when it runs."""
+    """`torch.onnx.export` may write LSTMs with slices whose ends are computed at run time."""
     steps, samples, features, hidden = 5, 2, 6, 3
     first = helper.make_tensor("first", TensorProto.INT64, [1], [0])
     nodes = [
@@ -189,7 +189,7 @@ def nested(depth: int) -> onnx.ModelProto:
 
 
 def deep(depth: int) -> bytes:
-    """One graph per level, written byte by byte: the library itself refuses to build it."""
+    """One graph per level, written byte by byte, because the library refuses to build it."""
 
     def field(number: int, body: bytes) -> bytes:
         size, length = len(body), b""
@@ -270,7 +270,7 @@ def test_garbage_is_refused(data: bytes) -> None:
         capture_onnx(data)
 
 
-def test_limits_of_size_nodes_and_memory(tmp_path: Path) -> None:
+def test_limits_on_size_nodes_and_memory(tmp_path: Path) -> None:
     chain = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(30)]
     chain[0].input[0], chain[-1].output[0] = "x", "y"
     data = model_of(chain).SerializeToString()

@@ -1,4 +1,4 @@
-"""Small files that stand for much are refused before anything is computed from them."""
+"""Small files that would expand enormously are refused before anything is computed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_a_long_range(as_constant: bool) -> None:
         check_model(model(graph), OnnxLimits())
 
 
-def test_functions_that_double() -> None:
+def test_exponentially_growing_functions() -> None:
     opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
     functions = []
     for level in range(30):
@@ -54,7 +54,7 @@ def test_functions_that_double() -> None:
     check_model(model(short, functions[:4]), OnnxLimits())
 
 
-def test_omitted_inputs_and_outputs_are_no_cycle() -> None:
-    """ONNX names both the empty string; the node does not read what it makes."""
+def test_omitted_inputs_and_outputs_are_not_a_cycle() -> None:
+    """ONNX writes both as the empty string; the node does not read its own output."""
     node = helper.make_node("LSTM", ["x", "w", "r", "b", "", "h"], ["y", "", "c"], hidden_size=4)
     check_model(model(helper.make_graph([node], "g", [value("x")], [value("y")])), OnnxLimits())

@@ -1,4 +1,4 @@
-"""The reader of PipeDream profiles and what it refuses."""
+"""The reader of PipeDream profiles, and what it refuses."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_reads_nodes_and_edges() -> None:
         (GOOD + "\n\tnode2 -- node1", "line [34]: expected no cycle"),
     ],
 )
-def test_says_which_line_is_wrong(text: str, message: str) -> None:
+def test_faults_name_the_line(text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         parse_profile(text, "bad")
 

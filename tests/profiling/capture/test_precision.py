@@ -9,7 +9,7 @@ from profiling.workload import Workload
 
 @pytest.mark.parametrize("network", ["torchvision/resnet50", "torchvision/vit_b_16"])
 @pytest.mark.parametrize(("before", "after"), [("fp32", "amp"), ("amp", "fp32")])
-def test_by_rule_as_by_recording(network: str, before: str, after: str) -> None:
+def test_rules_agree_with_recording(network: str, before: str, after: str) -> None:
     own, recorded = (
         graph_for(Workload(network, batch_size=32, precision=precision)) for precision in (before, after)
     )
@@ -22,7 +22,7 @@ def test_by_rule_as_by_recording(network: str, before: str, after: str) -> None:
     assert derived.tensor_core_ratio == pytest.approx(recorded.tensor_core_ratio, abs=0.02)
 
 
-def test_half_precision_halves_what_is_held() -> None:
+def test_half_precision_halves_held_memory() -> None:
     graph = graph_for(Workload("torchvision/resnet18", batch_size=8))
     half = with_precision(graph, "fp16")
     assert half.parameter_bytes == graph.parameter_bytes / 2

@@ -1,4 +1,4 @@
-"""Modules, factories, torch.export, PipeDream, the cache, folding and the picture."""
+"""Modules, factories, torch.export, PipeDream, the cache, folding and the plot."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def test_export_agrees_with_the_recording(name: str, inputs: torch.Tensor) -> No
     assert static.layers == recorded.layers
 
 
-def test_graphs_come_from_disk_the_second_time(tmp_path: Path) -> None:
+def test_graphs_are_cached_on_disk(tmp_path: Path) -> None:
     from profiling.capture import source
 
     workload = Workload.parse("ppo-lunarlander:batch_size=3")
@@ -79,7 +79,7 @@ def test_graphs_come_from_disk_the_second_time(tmp_path: Path) -> None:
     source._zoo_graph.cache_clear()
 
 
-def test_files_and_code_are_for_local_callers_only(tmp_path: Path) -> None:
+def test_files_and_code_are_read_for_local_callers_only(tmp_path: Path) -> None:
     for name in ("os:getcwd", str(tmp_path / "model.onnx"), "../x.graph.txt", "graph:../../etc/passwd"):
         with pytest.raises(UnknownNameError):
             graph_for(Workload(name))
@@ -179,7 +179,7 @@ def test_pipedream_profile(tmp_path: Path) -> None:
         (PROFILE.replace("parameter_size=7168.0", "weights=1"), "expected parameter_size"),
     ],
 )
-def test_bad_profiles_say_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_profiles_are_explained(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.graph.txt"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -220,7 +220,7 @@ def test_folding_any_sequence_keeps_the_totals(values: list[int]) -> None:
 
 
 @pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_picture(tmp_path: Path, suffix: str) -> None:
+def test_plot(tmp_path: Path, suffix: str) -> None:
     graph = capture_zoo(Workload("ppo-lunarlander"))
     path = plot_graph(graph, tmp_path / f"graph.{suffix}")
     data = path.read_bytes()
@@ -232,8 +232,8 @@ def test_picture(tmp_path: Path, suffix: str) -> None:
         plot_graph(graph, tmp_path / "graph.txt")
 
 
-def test_transformer_encoder_of_torch_itself() -> None:
-    """`nn.TransformerEncoderLayer` calls attention inside a Python function of torch: it must not hide it."""
+def test_transformer_encoder_of_torch() -> None:
+    """`nn.TransformerEncoderLayer` calls attention inside a Python function, which must not hide it."""
     layer = nn.TransformerEncoderLayer(32, 4, 64, batch_first=True)
     graph = capture_module(layer, torch.randn(2, 10, 32), workload=Workload("x", precision="amp"))
     kinds = {op.kind: op.dtype for op in graph.operators}

@@ -1,4 +1,4 @@
-"""Recorded steps against what real steps on the CPU and torch's own counter say."""
+"""Recorded steps compared with real steps on the CPU and torch's FLOP counter."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def captured(spec: str) -> ComputationGraph:
         "pointnet-2500:batch_size=2",
     ],
 )
-def test_forward_flops_are_those_of_the_flop_counter(spec: str) -> None:
+def test_forward_flops_equal_those_of_the_flop_counter(spec: str) -> None:
     workload = Workload.parse(spec)
     job = build(workload, "meta")
     counts = []
@@ -56,7 +56,7 @@ def test_forward_flops_are_those_of_the_flop_counter(spec: str) -> None:
         assert graph.forward_flops == expected
 
 
-def test_backward_flops_are_those_of_the_flop_counter() -> None:
+def test_backward_flops_equal_those_of_the_flop_counter() -> None:
     # Without grouped convolutions, whose registered backward formula counts all channels.
     job = build(Workload.parse("resnet18-cifar:batch_size=4"), "meta")
     with FlopCounterMode(display=False) as counter:
@@ -80,7 +80,7 @@ def state_bytes(job: TrainingJob) -> float:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
-def test_held_bytes_are_those_of_a_real_step(optimizer: str) -> None:
+def test_held_bytes_equal_those_of_a_real_step(optimizer: str) -> None:
     for spec in (
         f"neumf-ml1m:batch_size=8,optimizer={optimizer}",
         f"resnet18-cifar:batch_size=2,optimizer={optimizer},frozen_prefix=10",
@@ -97,7 +97,7 @@ def test_held_bytes_are_those_of_a_real_step(optimizer: str) -> None:
         assert sum(op.parameter_bytes for op in graph.operators) == graph.parameter_bytes
 
 
-def test_saved_activations_are_those_of_a_real_forward_pass() -> None:
+def test_saved_activations_equal_those_of_a_real_forward_pass() -> None:
     job = build(Workload.parse("resnet18-cifar:batch_size=2"), "cpu")
     own = {p.untyped_storage().data_ptr() for p in job.model.parameters()}
     own |= {t.untyped_storage().data_ptr() for t in job.batch.values()}
@@ -136,7 +136,7 @@ def test_sequence_length_scales_tokens_and_squares_attention() -> None:
     assert flops(long, "matmul") == 4 * flops(short, "matmul")
 
 
-def test_frozen_prefix_takes_away_backward_work_step_by_step() -> None:
+def test_each_frozen_layer_removes_backward_work() -> None:
     graphs = [captured(f"resnet18-cifar:batch_size=2,frozen_prefix={k}") for k in (0, 10, 20, 41)]
     for before, after in pairwise(graphs):
         assert after.backward_flops < before.backward_flops
@@ -175,7 +175,7 @@ def test_amp_casts_into_recurrent_layers() -> None:
     assert amp.parameter_bytes == full.parameter_bytes
 
 
-def test_graph_says_how_many_processes_a_job_has() -> None:
+def test_graph_states_the_number_of_processes() -> None:
     assert captured("a3c-pong:sequence_length=2").options["processes"] == 4
     assert "processes" not in captured("resnet18-cifar").options
 
@@ -261,7 +261,7 @@ def test_control_flow_on_values_is_refused_with_the_reason() -> None:
         capture_job(build(Workload("ppo-lunarlander"), "cpu"), "x")
 
 
-def test_a_captured_module_stays_as_it_is() -> None:
+def test_a_captured_module_is_unchanged() -> None:
     model = nn.Sequential(
         nn.Conv2d(3, 8, 3), nn.BatchNorm2d(8), nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 4)
     ).eval()
@@ -294,8 +294,8 @@ def test_twenty_thousand_operators(tmp_path) -> None:
     assert loaded.step_bytes == 8.0 * count
 
 
-def test_memory_of_public_measurements_is_a_context_above_the_graph() -> None:
-    """What nvidia-smi shows beyond the graph's bytes is about the same for every model: the CUDA context and caches."""
+def test_public_memory_measurements_exceed_the_graph_by_a_context() -> None:
+    """nvidia-smi shows a similar excess for every model: the CUDA context and caches."""
     lines = shared_data("lucid", "single_data.csv").read_text().splitlines()
     rows = [dict(zip(lines[0].split(","), line.split(","), strict=True)) for line in lines[1:] if line]
     beyond = []
@@ -346,13 +346,13 @@ def test_equal_graphs_have_equal_hashes_in_every_process(
 def test_the_stack_does_not_grow_with_the_depth_of_a_model(
     other_process: subprocess.CompletedProcess[str],
 ) -> None:
-    """3,000 layers on a stack of 256 KiB: freeing their autograd nodes one inside the other takes some 420 KiB."""
+    """3,000 layers on a stack of 256 KiB; freeing their autograd nodes recursively would take 420 KiB."""
     assert other_process.returncode == 0, other_process.stderr
     assert other_process.stdout.splitlines()[1:] == ["3003 1500 1500"]
 
 
 class Counting(nn.Module):
-    """Replaces a buffer in every forward pass, as batch norms of some libraries count their batches."""
+    """Replaces a buffer in every forward pass, as batch norms of some libraries do to count batches."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -372,8 +372,8 @@ def test_a_replaced_buffer_hides_no_activation() -> None:
     assert kept == [8 * 16 * 4] * 200
 
 
-def test_remembered_shapes_are_those_of_the_rules() -> None:
-    """The same step with every shape asked anew, and once more with all of them known."""
+def test_cached_shapes_equal_computed_ones() -> None:
+    """The same step without and with all shapes cached."""
     from profiling.capture import meta_cache
 
     for spec in (

@@ -1,4 +1,4 @@
-"""From recordings to stored graphs and back: what a collection answers is what a capture would say."""
+"""From recordings to stored graphs and back: a collection returns what a capture would."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _broken(size: int) -> Iterator[partial[TrainingJob]]:
 
 @pytest.fixture(scope="module")
 def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Two zoo networks, an alias and one that fails, in the place of timm."""
+    """Two zoo networks, an alias and one that fails, in place of timm's."""
     recorded, folder = tmp_path_factory.mktemp("recorded"), tmp_path_factory.mktemp("packed")
     entries = [Entry(name, "zoo", (224,), partial(_makers, name)) for name in NETWORKS]
     entries.append(Entry("broken", "zoo", (224,), _broken))
@@ -54,7 +54,7 @@ def packed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_unpacked_and_packed_again_is_the_same(packed: Path, tmp_path: Path) -> None:
+def test_unpacking_and_repacking_is_lossless(packed: Path, tmp_path: Path) -> None:
     assert unpack("timm", tmp_path / "recorded", packed) == 4
     pack("timm", tmp_path / "recorded", tmp_path / "again")
     for path in packed.iterdir():
@@ -88,7 +88,7 @@ def captured(
 @pytest.mark.parametrize("precision", ["fp32", "amp", "tf32"])
 @pytest.mark.parametrize("name", NETWORKS)
 @pytest.mark.parametrize("batch_size", [1, 48, 300])
-def test_a_stored_graph_is_the_captured_one(name: str, batch_size: int, precision: str) -> None:
+def test_a_stored_graph_equals_the_captured_one(name: str, batch_size: int, precision: str) -> None:
     job = Workload(f"timm/{name}", batch_size=batch_size, precision=precision, optimizer="adam")
     graph, expected = graph_for(job), captured(name, batch_size, precision, "adam")
     options = {**expected.options, "image_size": 224}
@@ -145,12 +145,12 @@ def test_an_alias_has_the_graph_of_its_network() -> None:
         ("timm/resnet18-cifar:activation_checkpointing=true", InputError, "checkpointing"),
     ],
 )
-def test_what_is_not_stored_is_refused(spec: str, error: type[Exception], message: str) -> None:
+def test_missing_graphs_are_refused(spec: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         graph_for(Workload.parse(spec))
 
 
-def test_a_line_that_does_not_hold_is_found() -> None:
+def test_an_inconsistent_line_is_found() -> None:
     graphs, curves = [], []
     for batch_size in (4, 8, 16):
         curve: dict[str, list[float]] = {}

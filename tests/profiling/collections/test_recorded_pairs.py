@@ -1,4 +1,4 @@
-"""What the two recordings of a network share, and what they do not: why neither can be had from the other."""
+"""The two recordings of a network differ so that neither can be derived from the other."""
 
 from __future__ import annotations
 

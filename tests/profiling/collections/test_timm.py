@@ -1,4 +1,4 @@
-"""What stands in for libraries that timm's networks need."""
+"""Stand-ins for libraries that timm's networks need."""
 
 from __future__ import annotations
 

@@ -91,7 +91,7 @@ my-gpu:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_every_named_type_is_there_with_its_source(name: str) -> None:
+def test_every_type_has_a_source(name: str) -> None:
     spec = get_device(name)
     assert spec.name == name
     assert len(spec.source) > 20
@@ -101,12 +101,12 @@ def by_name(specs: list[DeviceSpec]) -> pytest.MarkDecorator:
     return pytest.mark.parametrize("spec", specs, ids=lambda s: s.name)
 
 
-def test_the_catalogue_holds_these_types_and_no_other() -> None:
+def test_the_catalogue_holds_exactly_these_types() -> None:
     assert sorted(s.name for s in SPECS) == sorted(NAMES)
 
 
 @by_name(GPUS)
-def test_rates_on_cuda_cores_are_what_the_compute_capability_gives(spec: DeviceSpec) -> None:
+def test_cuda_core_rates_follow_from_the_compute_capability(spec: DeviceSpec) -> None:
     known = compute_capabilities()[spec.compute_capability]
     cycles = 2 * spec.sm_count * spec.clock_hz
     assert spec.fp32_flops / cycles == pytest.approx(known.fp32_per_clock, rel=0.02)
@@ -116,7 +116,7 @@ def test_rates_on_cuda_cores_are_what_the_compute_capability_gives(spec: DeviceS
 
 
 @by_name(GPUS)
-def test_rates_on_tensor_cores_are_what_the_compute_capability_gives(spec: DeviceSpec) -> None:
+def test_tensor_core_rates_follow_from_the_compute_capability(spec: DeviceSpec) -> None:
     known = compute_capabilities()[spec.compute_capability]
     geforce = spec.name.startswith(("rtx-2", "rtx-3", "rtx-4", "rtx-5"))
     fp16 = 2 * known.fp16_tensor_per_clock * spec.sm_count * spec.clock_hz * (0.5 if geforce else 1)
@@ -143,7 +143,7 @@ def test_tensor_cores_are_never_slower_and_wider_types_never_faster(spec: Device
 
 
 @by_name(GPUS)
-def test_bandwidth_is_what_bus_and_memory_give(spec: DeviceSpec) -> None:
+def test_bandwidth_follows_from_bus_and_memory_clock(spec: DeviceSpec) -> None:
     slow, fast = PIN_RATES[spec.memory_type]
     assert slow <= 8e-9 * spec.memory_bandwidth_bytes_per_s / spec.memory_bus_bits <= fast
     assert spec.memory_bus_bits % BUSES.get(spec.memory_type, 32) == 0
@@ -154,12 +154,12 @@ def test_bandwidth_is_what_bus_and_memory_give(spec: DeviceSpec) -> None:
 
 
 @by_name(GPUS)
-def test_limits_of_residency_come_with_the_compute_capability(spec: DeviceSpec) -> None:
+def test_residency_limits_follow_from_the_compute_capability(spec: DeviceSpec) -> None:
     assert all(getattr(spec, name) > 0 for name in RESIDENCY)
     assert spec.max_threads_per_sm / spec.max_warps_per_sm == (64 if spec.vendor == "amd" else 32)
 
 
-def test_figures_that_data_sheets_print() -> None:
+def test_figures_printed_in_data_sheets() -> None:
     a100, v100, t4 = get_device("a100"), get_device("v100"), get_device("t4")
     assert a100.memory_bytes == 40 * 2**30
     assert (a100.peak_flops("fp16"), a100.peak_flops("fp16", tensor_core=False)) == (312e12, 78e12)
@@ -175,7 +175,7 @@ def test_figures_that_data_sheets_print() -> None:
     assert get_device("rtx-pro-6000-max-q").power_limit_w == 300
 
 
-def test_half_precision_without_units_for_it_runs_as_fp32() -> None:
+def test_half_precision_without_hardware_support_runs_as_fp32() -> None:
     for name in ("gtx-1080-ti", "p4", "k80", "titan-xp", "cpu"):
         spec = get_device(name)
         assert spec.peak_flops("fp16") == spec.peak_flops("amp") == spec.fp32_flops
@@ -194,7 +194,7 @@ def test_half_precision_without_units_for_it_runs_as_fp32() -> None:
         ("cpu", "tf32", "a100"),
     ],
 )
-def test_a_precision_that_the_card_lacks_is_an_error_that_names_cards(
+def test_an_unsupported_precision_is_an_error_that_names_cards(
     name: str, precision: str, instead: str
 ) -> None:
     spec = get_device(name)
@@ -245,7 +245,7 @@ def test_user_device_from_yaml(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         spec.check_precision("bf16")
 
 
-def test_a_device_file_is_read_once_and_again_when_it_changes(
+def test_a_device_file_is_reread_only_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mine.yaml"
@@ -267,7 +267,7 @@ def test_a_device_file_is_read_once_and_again_when_it_changes(
     assert len(read) == 2
 
 
-def test_a_device_file_that_is_spoilt_or_deleted_later_keeps_its_types(
+def test_a_damaged_or_deleted_device_file_keeps_its_types(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     path = tmp_path / "mine.yaml"
@@ -293,7 +293,7 @@ def _fault(path: Path) -> str:
     return raised.value.message
 
 
-def test_a_compute_capability_in_a_device_file_fills_in_what_follows_from_it(tmp_path: Path) -> None:
+def test_a_compute_capability_in_a_device_file_implies_defaults(tmp_path: Path) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(MINIMAL + '  compute_capability: "8.0"\n  fp16_flops: 2e13\n')
     (spec,) = load_device_file(path)
@@ -303,7 +303,7 @@ def test_a_compute_capability_in_a_device_file_fills_in_what_follows_from_it(tmp
 
 
 @pytest.mark.parametrize("name", ["my_gpu", "My GPU", "a100-40gb"])
-def test_a_device_file_may_spell_names_as_questions_do(
+def test_a_device_file_may_use_any_spelling(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mine.yaml"
@@ -327,7 +327,7 @@ def test_a_device_file_may_spell_names_as_questions_do(
         (MINIMAL + "  1: 4\n", "unknown field"),
     ],
 )
-def test_bad_device_files_say_what_is_wrong(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_device_files_are_explained(tmp_path: Path, text: str, message: str) -> None:
     path = tmp_path / "bad.yaml"
     path.write_text(text)
     with pytest.raises(InputError, match=message):
@@ -351,12 +351,12 @@ def test_missing_device_file(tmp_path: Path) -> None:
     ],
 )
 def test_one_name_per_type(given: str, listed: str) -> None:
-    """What was measured or observed of a type is found by its name, however it is spelt."""
+    """Measurements and observations of a type are found under any spelling."""
     assert canonical(given) == listed
     assert ColocationSet(given, (Workload("resnet18-cifar"),)).device == listed
 
 
-def test_a_name_of_one_s_own_precedes_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_user_defined_name_precedes_an_alias(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     mine = tmp_path / "mine.yaml"
     mine.write_text(
         "V100-16GB: {sm_count: 58, clock_hz: 2e+9, fp32_flops: 3e+13, memory_bytes: 2.4e+10,"
@@ -369,8 +369,8 @@ def test_a_name_of_one_s_own_precedes_an_alias(tmp_path: Path, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("with_file", [False, True])
-def test_a_name_is_looked_up_once(with_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A policy asks about thousands of sets on a slice; with a device file, each took as long as its prediction."""
+def test_a_name_is_resolved_once(with_file: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Policies query thousands of sets; with a device file, each look-up took as long as a prediction."""
     (tmp_path / "mine.yaml").write_text("{}")
     monkeypatch.setenv("COTENANT_DEVICES", str(tmp_path / "mine.yaml") if with_file else "")
     looked_up: list[str] = []

@@ -9,7 +9,7 @@ from profiling.devices.discovery import _rates, match_catalogue
 from profiling.errors import UnavailableError
 
 
-def test_cpu_is_found_with_what_the_process_may_use() -> None:
+def test_cpu_is_found_with_the_cores_the_process_may_use() -> None:
     spec = discover_cpu()
     assert spec.sm_count == len(os.sched_getaffinity(0))
     assert spec.memory_bytes > 2**28
@@ -17,7 +17,7 @@ def test_cpu_is_found_with_what_the_process_may_use() -> None:
     assert spec.fp32_flops >= 16 * spec.clock_hz
 
 
-def test_gpus_are_found_or_the_message_says_why_not() -> None:
+def test_gpus_are_found_or_a_message_explains_why_not() -> None:
     everything = [s.name for s in discover()]
     assert everything[-1] == "cpu"
     if len(everything) == 1:
@@ -73,7 +73,7 @@ def test_product_titles_match_the_catalogue(title: str, gib: float, name: str | 
 @pytest.mark.parametrize(
     "name", ["v100", "a30", "rtx-2080-ti", "rtx-3090", "a40", "l4", "rtx-4090", "rtx-5090", "p100"]
 )
-def test_rates_from_cores_and_clock_are_those_of_the_data_sheet(name: str) -> None:
+def test_rates_from_cores_and_clock_match_the_data_sheet(name: str) -> None:
     spec = get_device(name)
     capability = tuple(map(int, spec.compute_capability.split(".")))
     cores = round(spec.fp32_flops / (2 * spec.clock_hz) / 64) * 64
@@ -98,6 +98,6 @@ def test_a_gpu_of_an_unknown_architecture_still_has_a_rate() -> None:
         ("NVIDIA Nothing", None),
     ],
 )
-def test_a_title_alone_where_memory_may_not_be_read(title: str, name: str | None) -> None:
+def test_a_title_suffices_if_memory_may_not_be_read(title: str, name: str | None) -> None:
     spec = match_catalogue(title, None)
     assert (spec and spec.name) == name

@@ -20,7 +20,7 @@ CARDS = ["a100", "a100-pcie", "a100-80gb", "a100-pcie-80gb", "a30", "h100", "h20
 
 
 def sizes(names: list[str]) -> set[tuple[int, ...]]:
-    """Partitions by compute slices, without those that hold a slice of extra memory."""
+    """Partitions by compute slices, without those that contain a slice with extra memory."""
     layout = mig_layout(names[0])
     return {
         tuple(p.compute_slices for p in partition.profiles)
@@ -51,7 +51,7 @@ def test_slices_follow_from_their_card(card: str) -> None:
 
 
 @pytest.mark.parametrize("card", CARDS)
-def test_every_partition_is_what_the_vendor_allows(card: str) -> None:
+def test_every_partition_is_one_the_vendor_allows(card: str) -> None:
     layout = mig_layout(card)
     for partition in layout.partitions:
         taken: list[int] = []
@@ -106,7 +106,7 @@ def test_partitions_that_can_be_best_for_few_jobs() -> None:
     assert layout.useful(7) == layout.maximal
 
 
-def test_every_partition_is_within_one_that_is_maximal() -> None:
+def test_every_partition_is_contained_in_a_maximal_one() -> None:
     layout = mig_layout("a100")
     for partition in layout.partitions:
         wanted = Counter(p.compute_slices for p in partition.profiles)
@@ -146,7 +146,7 @@ def test_names_of_slices(name: str, canonical: str) -> None:
         ("a1000:mig=3g", UnknownNameError, "'a1000' is not in the catalogue.*a100"),
     ],
 )
-def test_names_that_are_no_slice(name: str, error: type[Exception], message: str) -> None:
+def test_names_that_are_not_slices(name: str, error: type[Exception], message: str) -> None:
     with pytest.raises(error, match=message):
         get_device(name)
 
@@ -159,7 +159,7 @@ def test_split_and_listing() -> None:
     assert not has_mig("t4")
 
 
-def test_a_share_of_the_multiprocessors_keeps_memory_and_bandwidth() -> None:
+def test_an_sm_share_keeps_memory_and_bandwidth() -> None:
     whole = get_device("v100")
     half = with_sm_share(whole, 0.5)
     assert (half.sm_count, half.fp32_flops) == (40, whole.fp32_flops / 2)

@@ -1,4 +1,4 @@
-"""NVML's C library in Python, behind the real bindings: signatures and structures are those of nvidia-ml-py."""
+"""NVML's C library in Python, behind the real bindings, with nvidia-ml-py's signatures and structures."""
 
 from __future__ import annotations
 
@@ -185,10 +185,7 @@ class FakeNvml:
 
 
 class FakeMig(FakeNvml):
-    """The first H200 is cut into `profiles`; handles of its slices are numbered from 101.
-
-    As in a container, memory and processes of the whole card may not be read.
-    """
+    """The first H200 is partitioned into `profiles`; handles of its slices are numbered from 101."""
 
     def __init__(self, *profiles: str) -> None:
         super().__init__()
@@ -252,7 +249,7 @@ class FakeMig(FakeNvml):
 
 
 def install(monkeypatch: pytest.MonkeyPatch, library: FakeNvml) -> FakeNvml:
-    """Put `library` where the bindings keep the C library."""
+    """Put `library` where the bindings look for the C library."""
     monkeypatch.setattr(pynvml, "nvmlLib", library)
     monkeypatch.setattr(pynvml, "_nvmlGetFunctionPointer_cache", {})
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)

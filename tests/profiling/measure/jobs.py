@@ -1,4 +1,4 @@
-"""Small training jobs for the tests, each the smallest that shows what it is for."""
+"""Minimal training jobs for the tests."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def mlp(workload: Workload, device: str, optimizer: str = "sgd") -> TrainingJob:
 
 
 def plain(workload: Workload, device: str) -> TrainingJob:
-    """The same without an optimiser: the first step of one imports torch._dynamo, which takes longer than a test."""
+    """The same without an optimiser, which would import torch._dynamo (longer than a test takes)."""
     return mlp(workload, device, "none")
 
 

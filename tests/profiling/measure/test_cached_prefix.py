@@ -8,7 +8,7 @@ from profiling.workload import Workload
 from tests.profiling.measure.jobs import mlp
 
 
-def test_frozen_layers_answer_without_computing_and_the_rest_still_learns() -> None:
+def test_cached_frozen_layers_do_not_compute_and_the_rest_still_trains() -> None:
     torch.manual_seed(0)
     job = mlp(Workload("mlp", frozen_prefix=2), "cpu")
     before = job.model(job.batch).detach().clone()

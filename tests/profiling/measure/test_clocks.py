@@ -1,4 +1,4 @@
-"""CUDA's step clock against events that end when a pretended device has worked through them."""
+"""CUDA's step clock with simulated events, which complete when a simulated device has finished its work."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from profiling.zoo import build
 
 
 class Device:
-    """A stream and the host's clock: time passes only where the host waits, or works for `host_s` before a step."""
+    """A stream and the host's clock; time passes while the host waits, or works for `host_s` per step."""
 
     def __init__(self) -> None:
         self.now: float = 100.0
@@ -80,7 +80,7 @@ def test_cuda_steps_are_timed_by_their_ends_and_the_host_is_at_most_two_ahead(
         assert after - before == pytest.approx(max(0.01, host_s))
 
 
-def test_operator_times_without_kernels_are_an_error_and_not_zeros(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_operator_times_without_kernels_are_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "synchronize", lambda: None)
     with pytest.raises(UnavailableError, match="no kernel"):
         profile_operators(build(Workload("ppo-lunarlander"), "cpu"), "cuda", 1)

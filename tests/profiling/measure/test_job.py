@@ -31,7 +31,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return "factories_to_measure"
 
 
-def test_a_factory_that_capture_takes_is_measured_too(module: str) -> None:
+def test_factories_for_capture_can_be_measured(module: str) -> None:
     job = build_job(Workload(f"{module}:make", batch_size=16, optimizer="adam", frozen_prefix=0), "cpu")
     assert (job.samples_per_step, job.optimizer_name) == (16, "adam")
     before = job.model.weight.detach().clone()
@@ -44,12 +44,12 @@ def test_a_factory_may_have_parameters_with_defaults(module: str) -> None:
     assert tuple(job.batch.shape) == (8, 16)
 
 
-def test_one_that_returns_something_else(module: str) -> None:
+def test_a_factory_with_an_invalid_result(module: str) -> None:
     with pytest.raises(InputError, match="wrong value"):
         build_job(Workload(f"{module}:nothing"), "cpu")
 
 
-def test_one_that_takes_workload_and_device() -> None:
+def test_a_factory_of_workload_and_device() -> None:
     job = build_job(Workload("tests.profiling.measure.jobs:mlp", batch_size=32), "cpu")
     assert job.samples_per_step == 32
 
@@ -63,7 +63,7 @@ def test_one_that_takes_workload_and_device() -> None:
         ("memory_layout", "channels-last"),
     ],
 )
-def test_an_option_that_the_step_would_not_follow_is_refused(module: str, option: str, value: str) -> None:
+def test_an_option_that_the_step_would_ignore_is_refused(module: str, option: str, value: str) -> None:
     options: dict[str, Any] = {option: value}
     with pytest.raises(InputError, match=f"cannot be measured with this {option}"):
         RunRequest("solo", (Workload("resnet18-cifar", **options),))

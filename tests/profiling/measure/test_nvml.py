@@ -1,4 +1,4 @@
-"""Samples of a GPU: NVML's real bindings over a library in Python, and what a missing function or privilege does."""
+"""GPU samples through NVML's real bindings over a Python library, also without functions or privileges."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_every_reading_in_its_unit(monkeypatch: pytest.MonkeyPatch) -> None:
     assert library.samples == 0
 
 
-def test_a_driver_older_than_the_bindings_is_read_by_the_names_it_has(
+def test_older_drivers_are_read_through_the_functions_they_have(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     missing = (
@@ -89,7 +89,7 @@ def test_a_driver_older_than_the_bindings_is_read_by_the_names_it_has(
     assert any("dcgmi is not installed" in note for note in sampler.notes)
 
 
-def test_a_missing_privilege_costs_its_own_reading_and_is_told_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_privilege_omits_one_reading_and_is_noted_once(monkeypatch: pytest.MonkeyPatch) -> None:
     refuse = {
         "nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION,
         "nvmlDeviceGetComputeRunningProcesses_v2": NO_PERMISSION,
@@ -107,8 +107,8 @@ def test_a_missing_privilege_costs_its_own_reading_and_is_told_once(monkeypatch:
     assert library.samples == 0
 
 
-def test_load_is_that_of_the_window_and_not_of_the_time_before(monkeypatch: pytest.MonkeyPatch) -> None:
-    """NVML tells the mean of the past sixth of a second: 90 % at first, from the window before."""
+def test_utilisation_excludes_the_time_before_the_window(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML reports the mean of the past sixth of a second: at first 90 %, from the time before the window."""
     library = install(monkeypatch, FakeNvml())
     began = time.monotonic()
 
@@ -129,7 +129,7 @@ def test_load_is_that_of_the_window_and_not_of_the_time_before(monkeypatch: pyte
     assert usage.pcie_receive_bytes_per_s == pytest.approx(7e9)
 
 
-def test_a_window_shorter_than_nvml_looks_back_has_memory_but_no_load(
+def test_short_windows_have_memory_but_no_utilisation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     library = install(monkeypatch, FakeNvml())
@@ -146,7 +146,7 @@ def test_a_window_shorter_than_nvml_looks_back_has_memory_but_no_load(
 
 
 @pytest.mark.parametrize(("visible", "number"), [("1", 1), ("1,0", 1), ("GPU-bbbb", 1), ("0", 0)])
-def test_the_gpu_that_cuda_sees_is_the_one_that_is_sampled(
+def test_the_gpu_visible_to_cuda_is_sampled(
     visible: str, number: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     library = install(monkeypatch, FakeNvml())
@@ -159,7 +159,7 @@ def _missing() -> str:
     raise PackageNotFoundError
 
 
-def test_the_machine_as_records_name_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_environment_record(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml())
     assert device_name("cuda") == "h200"
     assert visible_gpu().memory_bytes == 150e9
@@ -232,8 +232,8 @@ def fake_dcgmi(folder: Path, text: str) -> Path:
     return log
 
 
-def test_dcgm_counters_where_there_are_any(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """All fields are refused (no NVLink), so the fewer ones are read; a mean over the window, without N/A."""
+def test_dcgm_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without NVLink, reading all fields fails, so fewer are read; means over the window skip N/A."""
     install(monkeypatch, FakeNvml()).processes.clear()
     log = fake_dcgmi(tmp_path, _DCGMI)
     with UsageMeter("cuda", MeasureSettings()) as meter:
@@ -263,7 +263,7 @@ def test_dcgm_counters_where_there_are_any(tmp_path: Path, monkeypatch: pytest.M
     assert process.poll() is not None
 
 
-def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
+def test_unresponsive_dcgm_falls_back_to_nvml_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     install(monkeypatch, FakeNvml(refuse={"nvmlGpmSampleGet": NO_PERMISSION}))
@@ -283,7 +283,7 @@ def test_dcgm_that_answers_nothing_leaves_nvml_and_a_note(
     assert any("unable to establish a connection" in note for note in sampler.notes)
 
 
-def test_a_record_tells_of_others_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_notes_other_processes_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     library = install(monkeypatch, FakeNvml())
     with UsageMeter("cuda", MeasureSettings()) as meter:
         library.processes.append((4712, 1 << 30))  # a job of the run
@@ -314,10 +314,10 @@ def test_slices_of_a_gpu_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(("slices", "used", "pids"), [(1, 1 << 30, [4701]), (2, 3 << 30, [4701, 4702])])
-def test_memory_is_that_of_the_slices_in_use(
+def test_memory_is_summed_over_the_slices_in_use(
     slices: int, used: int, pids: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A third slice is someone else's; nobody here may read the memory of the whole card."""
+    """A third slice belongs to someone else; the memory of the whole card may not be read."""
     install(monkeypatch, FakeMig("1g.18gb", "1g.18gb", "2g.35gb"))
     usage = sampled(NvmlSampler(interval_s=0.01, slices=slices))
     assert usage.memory_bytes == used

@@ -26,19 +26,19 @@ def row(module: str, kind: str, forward_s: float = 1.0, backward_s: float = 2.0)
     return {"module": module, "kind": kind, "forward_s": forward_s, "backward_s": backward_s}
 
 
-def test_time_goes_to_the_node_of_its_module_and_kind() -> None:
+def test_time_is_assigned_by_module_and_kind() -> None:
     forward, backward = times_per_node(GRAPH, [row("block.conv", "convolution")])
     assert forward == [1.0, 0.0, 0.0, 0.0]
     assert backward == [2.0, 0.0, 0.0, 0.0]
 
 
-def test_nodes_alike_share_by_cost() -> None:
+def test_equal_nodes_share_time_by_cost() -> None:
     forward, _ = times_per_node(GRAPH, [row("head", "linear")])
     assert forward[2] == pytest.approx(0.25, rel=1e-3)
     assert forward[3] == pytest.approx(0.75, rel=1e-3)
 
 
-def test_module_that_the_graph_folded_away_goes_to_the_one_around_it() -> None:
+def test_time_of_a_folded_module_goes_to_the_enclosing_one() -> None:
     forward, _ = times_per_node(GRAPH, [row("block.bn.inner", "batch_norm")])
     assert sum(forward[:2]) == pytest.approx(1.0)
     assert forward[2:] == [0.0, 0.0]
@@ -70,7 +70,7 @@ def test_pipedream_text_reads_back() -> None:
     assert len(profile.edges) == 3
 
 
-def test_rows_hold_to_the_table() -> None:
+def test_rows_are_valid() -> None:
     import pandas as pd
 
     from datasets.tables import validate_table
@@ -87,7 +87,9 @@ def test_rows_hold_to_the_table() -> None:
     assert list(validate_table("graphs", frame)["inputs"].fillna("")) == ["", "a", "b", "c"]
 
 
-def test_times_of_a_factory_are_put_on_its_graph(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_times_of_a_factory_are_assigned_to_its_graph(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (tmp_path / "timed_factory.py").write_text(
         "import torch\n\ndef make(batch_size=4):\n    return torch.nn.Linear(8, 2), torch.randn(batch_size, 8)\n"
     )

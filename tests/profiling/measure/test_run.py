@@ -1,4 +1,4 @@
-"""Real processes that train real (small) models; figures are checked for sense, not for speed."""
+"""Real processes that train small models; figures are checked for plausibility, not for speed."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_pair_alone_and_together(tmp_path: Path) -> None:
         assert len(validate_table(name, frames[name])) == 2
 
 
-def test_only_the_member_that_hangs_is_taken_for_dead() -> None:
+def test_only_the_member_that_hangs_counts_as_dead() -> None:
     with Session((job("plain"), job("hanging")), "cpu", QUICK) as session:
         for index in (0, 1):
             assert session.warm(index) is not None
@@ -128,8 +128,8 @@ def test_two_ranks_with_a_frozen_prefix(rewrapped: bool) -> None:
     assert list(frame["note"].fillna("")) == ["" if rewrapped else "wrapped-before-freezing"]
 
 
-def test_windows_of_several_ranks_are_as_long_as_asked_whatever_the_first_steps_take() -> None:
-    """Steps of 10 ms after two of 1 s: a window of 0.3 s has 30, not the fewest allowed."""
+def test_windows_of_several_ranks_have_the_requested_length_despite_slow_first_steps() -> None:
+    """Steps of 10 ms after two of 1 s: a window of 0.3 s has 30 steps, not the minimum."""
     settings = replace(QUICK, repeats=1, window_s=0.3)
     steps: list[int] = []
     ask_all = Session.ask_all
@@ -146,7 +146,7 @@ def test_windows_of_several_ranks_are_as_long_as_asked_whatever_the_first_steps_
     assert min(steps[-2:]) > settings.min_steps
 
 
-def test_cuda_without_a_gpu_says_so() -> None:
+def test_cuda_without_a_gpu_is_an_error() -> None:
     import torch
 
     if torch.cuda.is_available():
@@ -155,10 +155,8 @@ def test_cuda_without_a_gpu_says_so() -> None:
         measure(RunRequest("solo", (job("mlp"),), device="cuda"), QUICK)
 
 
-def test_a_gpu_that_torch_cannot_use_is_an_error_and_not_a_result(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """NVML answers, but this torch has no CUDA or finds no driver: no run of a campaign is worth storing."""
+def test_a_gpu_that_torch_cannot_use_is_an_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML responds, but torch has no CUDA or finds no driver: such runs of a campaign must not be stored."""
     import torch
 
     if torch.cuda.is_available():
@@ -172,7 +170,7 @@ def test_a_gpu_that_torch_cannot_use_is_an_error_and_not_a_result(
 
 
 @pytest.mark.parametrize(("kind", "count"), [("solo", 2), ("colocation", 1), ("freezing", 0), ("nothing", 1)])
-def test_requests_that_make_no_sense(kind: str, count: int) -> None:
+def test_invalid_requests(kind: str, count: int) -> None:
     with pytest.raises(InputError):
         RunRequest(kind, tuple(job("mlp", batch_size=i + 1) for i in range(count)))
 
@@ -186,7 +184,7 @@ def test_settings_out_of_range() -> None:
         MeasureSettings.from_mapping({"windows": 3})
 
 
-def test_request_survives_its_mapping() -> None:
+def test_request_round_trip() -> None:
     request = RunRequest("freezing", (job("mlp", frozen_prefix=2),), cached_activations=True)
     again = RunRequest.from_mapping(json.loads(json.dumps(request.to_mapping())))
     assert again == request

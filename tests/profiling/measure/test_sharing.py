@@ -1,4 +1,4 @@
-"""MPS and NVML where there is none, and the MPS protocol against a stand-in of its control program."""
+"""MPS and NVML if absent, and the MPS protocol with a stand-in for its control program."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def control_program(folder: Path, exit_status: int = 0) -> Path:
     return log
 
 
-def test_mps_starts_serves_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_mps_starts_and_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = control_program(tmp_path)
     monkeypatch.setattr("profiling.measure.mps.CLIENT", "")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -56,8 +56,10 @@ def test_mps_starts_serves_and_ends(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not Path(pipes.pop()).exists()
 
 
-def test_a_server_without_the_members_is_not_mps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The test of the daemon starts a server, which stays when the members do not connect to it."""
+def test_a_server_that_members_do_not_join_is_not_mps(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Testing the daemon starts a server, which remains even if the members do not connect to it."""
     control_program(tmp_path)
     monkeypatch.setattr("profiling.measure.mps.CLIENT", "")
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
@@ -77,7 +79,7 @@ def test_mps_that_does_not_start_degrades_with_a_note(
         assert "did not start" in sharing.notes[0]
 
 
-def test_mps_whose_clients_get_no_context_degrades_with_a_note(
+def test_mps_clients_without_a_context_degrade_with_a_note(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = control_program(tmp_path)
@@ -94,10 +96,10 @@ def test_mps_whose_clients_get_no_context_degrades_with_a_note(
 @pytest.mark.parametrize(
     ("visible", "uuid"), [(None, "GPU-aaaa1111"), ("1", "GPU-bbbb2222"), ("1,0", "GPU-bbbb2222")]
 )
-def test_mps_and_its_clients_name_the_gpu_alike(
+def test_mps_and_its_clients_use_the_same_gpu_number(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, visible: str | None, uuid: str
 ) -> None:
-    """The daemon numbers visible GPUs anew, so its clients would not find GPU 1 of a daemon that sees only that."""
+    """The daemon renumbers visible GPUs: if it sees only GPU 1, clients must call it GPU 0."""
     control_program(tmp_path)
     install(monkeypatch, FakeNvml())
     monkeypatch.setattr(
@@ -112,7 +114,7 @@ def test_mps_and_its_clients_name_the_gpu_alike(
     assert f"CUDA_VISIBLE_DEVICES={uuid}" in (tmp_path / "environment").read_text().splitlines()
 
 
-def test_limits_of_the_users_own_mps_do_not_reach_the_jobs(
+def test_limits_of_the_users_mps_do_not_affect_the_jobs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     control_program(tmp_path)
@@ -178,7 +180,7 @@ def _has_gpu() -> bool:
     return not NvmlSampler().notes
 
 
-def test_without_nvml_windows_are_empty_and_say_why() -> None:
+def test_without_nvml_windows_are_empty_with_a_note() -> None:
     if _has_gpu():
         pytest.skip("this machine has a GPU")
     sampler = NvmlSampler()
@@ -190,8 +192,8 @@ def test_without_nvml_windows_are_empty_and_say_why() -> None:
     assert "NVML" in sampler.notes[0]
 
 
-def test_memory_of_members_where_the_driver_hides_processes() -> None:
-    """Reserved bytes are known for each; the growth beyond them is contexts, alike for all."""
+def test_memory_of_members_if_the_driver_hides_processes() -> None:
+    """Reserved bytes are known per process; growth beyond them is contexts, split equally."""
     from profiling.measure.nvml import DeviceUsage
 
     if _has_gpu():

@@ -10,7 +10,7 @@ TIMES = st.lists(st.floats(1e-4, 10.0), min_size=1, max_size=30)
 
 
 @given(TIMES)
-def test_median_lies_within_and_mad_is_not_negative(values: list[float]) -> None:
+def test_median_is_in_range_and_mad_is_non_negative(values: list[float]) -> None:
     summary = summarize(values, 0.05)
     assert min(values) <= summary.median <= max(values)
     assert summary.mad >= 0
@@ -50,7 +50,7 @@ def test_only_whole_steps_of_the_common_window_count() -> None:
 
 
 @given(st.lists(st.lists(st.floats(0.01, 1.0), min_size=2, max_size=20), min_size=1, max_size=4))
-def test_steps_within_never_outlast_the_window(durations: list[list[float]]) -> None:
+def test_steps_never_exceed_the_window(durations: list[list[float]]) -> None:
     boundaries = []
     for some in durations:
         ends = [0.0]

@@ -1,4 +1,4 @@
-"""Decoders, experts, T5 and Swin at small sizes: what reaches what."""
+"""Decoders, experts, T5 and Swin at small sizes: which inputs affect which outputs."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from profiling.zoo.t5 import T5, buckets
 SMALL = DecoderConfig(50, 32, 2, 4, 2, 64, head_width=8, qkv_bias=True)
 
 
-def test_decoder_looks_back_only() -> None:
+def test_decoder_is_causal() -> None:
     torch.manual_seed(0)
     model = Decoder(SMALL)
     tokens = torch.randint(50, (2, 10))
@@ -24,7 +24,7 @@ def test_decoder_looks_back_only() -> None:
     assert not torch.allclose(first[:, 6:], second[:, 6:], atol=1e-3)
 
 
-def test_decoder_tells_positions_apart() -> None:
+def test_decoder_distinguishes_positions() -> None:
     torch.manual_seed(0)
     model = Decoder(SMALL)
     with torch.no_grad():
@@ -32,7 +32,7 @@ def test_decoder_tells_positions_apart() -> None:
     assert not torch.allclose(scores[0, -1], scores[1, -1], atol=1e-4)
 
 
-def test_balanced_experts_are_the_experts_of_each_token() -> None:
+def test_balanced_experts_equal_per_token_experts() -> None:
     torch.manual_seed(0)
     layer = Experts(width=4, inner=8, experts=4, chosen=1)
     with torch.no_grad():
@@ -49,7 +49,7 @@ def test_balanced_experts_are_the_experts_of_each_token() -> None:
     assert torch.allclose(layer(tokens.view(2, 6, 4)).view(12, 4), expected, atol=1e-5)
 
 
-def test_experts_take_tokens_that_do_not_divide() -> None:
+def test_experts_accept_indivisible_token_counts() -> None:
     torch.manual_seed(0)
     layer = Experts(width=4, inner=8, experts=4, chosen=2)
     x = torch.randn(1, 5, 4, requires_grad=True)

@@ -45,7 +45,7 @@ FREEZABLE = {
 
 
 @pytest.mark.parametrize("name", zoo_names())
-def test_parameter_count_is_the_published_one(name: str) -> None:
+def test_parameter_counts_match_published_ones(name: str) -> None:
     entry = get_entry(name)
     with torch.device("meta"):
         model = entry.model()
@@ -56,7 +56,7 @@ def test_parameter_count_is_the_published_one(name: str) -> None:
     assert len(atomic_layers(model)) == FREEZABLE.get(name, len(atomic_layers(model)))
 
 
-def test_the_listing_is_that_of_the_entries() -> None:
+def test_the_listing_matches_the_entries() -> None:
     assert json.loads(LISTING.read_text()) == [listed(entry) for entry in all_entries()], (
         "python -m profiling.zoo"
     )
@@ -104,7 +104,7 @@ def test_lucid_jobs_have_zoo_models() -> None:
         "resnet18-cifar:batch_size=2,activation_checkpointing=true,precision=bf16",
     ],
 )
-def test_the_same_job_runs_for_real(spec: str) -> None:
+def test_zoo_jobs_train_on_the_cpu(spec: str) -> None:
     torch.manual_seed(0)
     job = build(Workload.parse(spec), "cpu")
     before = [p.detach().clone() for p in job.model.parameters()]
@@ -127,7 +127,7 @@ def test_frozen_prefix_is_the_first_atomic_layers() -> None:
         freeze_prefix(job.model, 42)
 
 
-def test_options_that_a_model_cannot_have() -> None:
+def test_options_that_a_model_lacks() -> None:
     with pytest.raises(InputError, match="no sequence length"):
         build(Workload.parse("resnet18-cifar:sequence_length=3"), "meta")
 

@@ -1,4 +1,4 @@
-"""A predictor of the user's own, and answers that no policy could use."""
+"""User-defined predictors, and predictions that no policy could use."""
 
 from __future__ import annotations
 
@@ -53,13 +53,13 @@ def test_object_class_and_function(module: Any) -> None:
         ({"mask": np.ones((2, 2), bool)}, "mask"),
     ],
 )
-def test_answers_that_nobody_could_use(module: Any, changes: dict[str, Any], message: str) -> None:
+def test_invalid_predictions(module: Any, changes: dict[str, Any], message: str) -> None:
     module.OBJECT = Own(**changes)
     with pytest.raises(InputError, match=message):
         load_belief("own_predictors_of_test:OBJECT").predict_arrays(SETS)
 
 
-def test_what_is_no_predictor(module: Any) -> None:
+def test_invalid_predictors(module: Any) -> None:
     module.NUMBER, module.Other = 7, type("Other", (), {"predict_arrays": lambda self, sets: None})
     with pytest.raises(InputError, match="not a predictor"):
         load_belief("own_predictors_of_test:NUMBER")

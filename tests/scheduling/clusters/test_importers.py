@@ -1,4 +1,4 @@
-"""Clusters read from what nvidia-smi, Slurm and Kubernetes print."""
+"""Clusters read from the output of nvidia-smi, Slurm and Kubernetes."""
 
 from __future__ import annotations
 
@@ -165,12 +165,12 @@ def test_titles() -> None:
         ("kubectl", '{"items": []}', "no GPU"),
     ],
 )
-def test_what_cannot_be_read(source: str, text: str, message: str) -> None:
+def test_unreadable_input(source: str, text: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         import_cluster(source, text)
 
 
-def test_written_and_read_back(tmp_path: Path) -> None:
+def test_round_trip(tmp_path: Path) -> None:
     for cluster in (import_cluster("nvidia-smi", CSV), import_cluster("nvidia-smi", LISTED)):
         (tmp_path / "c.yaml").write_text(to_yaml(cluster))
         assert ClusterSnapshot.load(tmp_path / "c.yaml") == cluster

@@ -22,14 +22,14 @@ def test_progress_by_hand() -> None:
     )
 
 
-def test_one_size_without_noise_is_a_job_that_tunes_nothing() -> None:
+def test_a_single_size_without_noise_does_not_tune() -> None:
     only = BatchRange((32,), 10**6, 1e12)
     assert only.progress(OWN, 2, [1, 2, 4], [0.5], 0.9) == pytest.approx(
         [(k / 2) ** 0.9 / 0.5 for k in (1, 2, 4)]
     )
 
 
-def test_the_total_stays_between_the_jobs_own_and_the_largest() -> None:
+def test_the_total_batch_stays_within_its_range() -> None:
     steps = [1.0, 1.0, 1.0, 1.0]  # the largest batch is the best throughout
     wide = BatchRange((16, 32, 64, 128), 64, 1e9)
     assert wide.progress(OWN, 1, [1], steps, 1.0) == pytest.approx([2.0])
@@ -40,7 +40,7 @@ def test_the_total_stays_between_the_jobs_own_and_the_largest() -> None:
     assert wide.progress(OWN, 2, [1], short, 1.0) == pytest.approx([0.5])
 
 
-def test_a_range_that_makes_no_sense() -> None:
+def test_invalid_ranges() -> None:
     for sizes, noise in (((), 1.0), ((32, 16), 1.0), ((0, 16), 1.0), ((16,), 0.0), ((16,), float("nan"))):
         with pytest.raises(InputError):
             BatchRange(sizes, 64, noise)

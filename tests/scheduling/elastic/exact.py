@@ -1,4 +1,4 @@
-"""The exact choice of sizes and prefixes for small cases, as an integer linear programme: the check on `allocate`."""
+"""Exact sizes and prefixes for small cases, by an integer linear programme, to check `allocate`."""
 
 from __future__ import annotations
 

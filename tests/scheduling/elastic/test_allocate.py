@@ -17,7 +17,7 @@ FREE = IceFrogConfig(min_prefix_gain=0.0)
 
 @settings(max_examples=60, deadline=None)
 @given(count=st.integers(0, 40), gpus=st.integers(1, 48), seed=st.integers(0, 10**6))
-def test_never_grants_more_than_there_is(count: int, gpus: int, seed: int) -> None:
+def test_never_grants_more_gpus_than_available(count: int, gpus: int, seed: int) -> None:
     jobs = some(count, seed)
     grants = allocate(jobs, gpus)
     assert [g.number for g in grants] == [j.number for j in jobs]
@@ -38,19 +38,19 @@ def test_close_to_the_exact_optimum(count: int, extra: int, seed: int) -> None:
     assert greedy <= 1.25 * exact
 
 
-def test_exact_wants_a_gpu_for_everyone() -> None:
+def test_exact_needs_a_gpu_per_job() -> None:
     with pytest.raises(InfeasibleError):
         allocate_exact(some(3), 2)
 
 
-def test_prefix_is_the_best_under_the_guards() -> None:
+def test_prefix_is_the_best_that_the_guards_allow() -> None:
     assert allocate([job()], 1)[0].prefix == 2  # 1.33 * (1 - 0.09) beats 1.17 * 0.99; S = 0.8 is barred
     assert allocate([job(progress=0.05)], 1)[0].prefix == 0
     never = IceFrogConfig(guards=FreezingGuards(max_norm_share=0.0))
     assert allocate([job()], 1, never)[0].prefix == 0
 
 
-def test_shortest_first_and_nobody_starves() -> None:
+def test_shortest_first_without_starvation() -> None:
     long, short = job(0, 1e6), job(1, 10.0)
     assert [g.gpus for g in allocate([long, short], 1)] == [0, 1]
     waiting = job(0, 1e6, waited_s=5 * 3600.0)
@@ -58,19 +58,19 @@ def test_shortest_first_and_nobody_starves() -> None:
     assert [g.gpus for g in allocate([long, short], 1, admit_by="submission")] == [1, 0]
 
 
-def test_hysteresis_keeps_small_gains() -> None:
+def test_hysteresis_ignores_small_gains() -> None:
     flat = job(0, 1e6, scaling=0.05, size=0)
     assert allocate([flat], 2)[0].gpus == 1  # 2 GPUs would give 3.5 %
     assert allocate([job(0, 1e6, size=0)], 2)[0].gpus == 2
     assert allocate([job(0, 20.0, size=0)], 2)[0].gpus == 1  # done before the restart pays
 
 
-def test_sizes_are_those_allowed() -> None:
+def test_only_allowed_sizes_are_used() -> None:
     for gpus in range(1, 49):
         assert all(g.gpus in (0, *SIZES) for g in allocate(some(3, gpus), gpus))
 
 
-def test_jobs_and_configuration_are_checked() -> None:
+def test_invalid_jobs_and_configurations_are_rejected() -> None:
     with pytest.raises(InputError, match="invalid"):
         ElasticJob(0, 1.0, np.ones((2, 2)), np.zeros(2))
     for options in ({"round_s": 0.0}, {"min_size_gain": -1.0}, {"shortness": 2.0}):

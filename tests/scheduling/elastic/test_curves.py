@@ -25,7 +25,7 @@ def solo(step_time_s: float) -> SetCache:
     return SetCache(TablePredictor({("v100", CNN): Solo(step_time_s, 2.0**30, 0.5)}, {}))
 
 
-def test_agents_have_the_truth_and_the_belief_and_the_same_gain_by_freezing() -> None:
+def test_truth_and_belief_share_the_gain_of_freezing() -> None:
     make = freezing_agents(CLUSTER, SetTruth(solo(0.1)), solo(0.2))
     agent = make(TraceJob("j", CNN, 100.0, gpus=2, min_gpus=1, max_gpus=4))
     really, believed = agent.rate_for("v100"), agent.believed_for("v100")
@@ -39,20 +39,20 @@ def test_agents_have_the_truth_and_the_belief_and_the_same_gain_by_freezing() ->
     assert agent.norm_shares[:, 0].max() == 0.0
 
 
-def test_sizes_that_nobody_allocates_are_an_error() -> None:
+def test_unsupported_sizes_are_an_error() -> None:
     make = freezing_agents(CLUSTER, SetTruth(solo(0.1)), solo(0.1))
     with pytest.raises(InputError, match="j5"):
         make(TraceJob("j5", CNN, 100.0, gpus=5))
 
 
-def test_what_has_not_settled_is_not_frozen() -> None:
+def test_unsettled_prefixes_are_not_frozen() -> None:
     _, shares = norm_curve("lstm-scratch", np.array([0.0, 0.5, 0.9]))
     assert shares[:, 0].max() == 0.0
     assert shares.max() <= 1.0
     assert (np.diff(shares, axis=1) >= -1e-9).all()
 
 
-def test_simulate_freezes_where_the_policy_does() -> None:
+def test_simulation_freezes_under_freezing_policies() -> None:
     jobs = [
         TraceJob(f"j{k}", CNN, 20_000.0 + 1000 * k, 60.0 * k, min_gpus=1, max_gpus=4, gpus=2)
         for k in range(8)
@@ -64,7 +64,7 @@ def test_simulate_freezes_where_the_policy_does() -> None:
     assert frozen.completion_s.mean() < plain.completion_s.mean()
 
 
-def test_who_freezes() -> None:
+def test_freezing_policies() -> None:
     freezing = ("icefrog", "pollux-freezing")
     others = ("icefrog-unfrozen", "pollux", "optimus", "isacpp")
     assert [get_policy(n).freezes for n in (*freezing, *others)] == [True] * 2 + [False] * 4

@@ -16,7 +16,7 @@ RATES = (1.0 / (1.0 - 0.06 * np.array([0, 4, 8])),) * 2
 
 
 class Additive:
-    """Step time grows with what both ask for; freezing layer by layer lowers it, and the memory."""
+    """Step time grows with the sum of both demands; each frozen layer lowers it, and the memory."""
 
     def __init__(self, memory: float, interference: float = 0.8) -> None:
         self.memory, self.interference = memory, interference
@@ -40,7 +40,7 @@ def test_chooses_both_prefixes_together() -> None:
     assert pair.gain == pytest.approx(2 / 1.8)
 
 
-def test_prefixes_stay_unless_others_gain_enough() -> None:
+def test_prefixes_change_only_for_a_sufficient_gain() -> None:
     arguments = (JOBS, ((0, 4), (0, 4)), tuple(p[:2] for p in PENALTIES), tuple(r[:2] for r in RATES))
     for least, prefixes in ((0.02, (1, 1)), (0.3, (0, 1))):
         stays = choose_pair(
@@ -50,7 +50,7 @@ def test_prefixes_stay_unless_others_gain_enough() -> None:
         assert stays.prefixes == prefixes
 
 
-def test_memory_decides_too() -> None:
+def test_memory_is_respected() -> None:
     tight = choose_pair(JOBS, ((0, 4, 8), (0, 4, 8)), PENALTIES, RATES, Additive(8.0), "v100", min_gain=1.0)
     assert tight is not None
     assert sum((0, 4, 8)[i] for i in tight.prefixes) >= 12
@@ -58,7 +58,7 @@ def test_memory_decides_too() -> None:
     assert choose_pair(JOBS, ((0,), (0,)), none, (np.ones(1), np.ones(1)), Additive(8.0), "v100") is None
 
 
-def test_too_little_gain_is_refused() -> None:
+def test_insufficient_gain_is_refused() -> None:
     none, unit = (np.zeros(1), np.zeros(1)), (np.ones(1), np.ones(1))
     pair = choose_pair(JOBS, ((0,), (0,)), none, unit, Additive(100.0), "v100", min_gain=1.1)
     assert pair is not None  # 2 / 1.8 = 1.11

@@ -19,7 +19,7 @@ SHARES = np.array([0.0, 0.1, 0.3, 0.6, 1.0])
 
 @settings(deadline=None)
 @given(st.lists(st.floats(-1, 1e6), min_size=1, max_size=30))
-def test_shares_rise_from_nothing_to_all(norms: list[float]) -> None:
+def test_shares_rise_from_0_to_1(norms: list[float]) -> None:
     shares = norm_shares(np.array(norms))
     assert shares[0] == 0.0
     assert np.all(np.diff(shares) >= -1e-12)
@@ -42,7 +42,7 @@ def test_guards() -> None:
 
 
 @pytest.mark.parametrize("options", [{"kappa": 0.1}, {"max_norm_share": 1.5}, {"max_debt_ratio": -0.1}])
-def test_guards_are_checked(options: dict[str, float]) -> None:
+def test_invalid_guards_are_rejected(options: dict[str, float]) -> None:
     with pytest.raises(InputError, match="out of range"):
         FreezingGuards(**options)
 

@@ -54,7 +54,7 @@ def run(policy: Policy, count: int = 20, shared: Additive | None = None) -> Simu
 @pytest.mark.parametrize(
     "make", [icefrog, icefrog_unfrozen, optimus, optimus_shortest, pollux, pollux_freezing]
 )
-def test_every_job_is_done_and_no_gpu_is_held_twice(make: type) -> None:
+def test_every_job_completes_and_no_gpu_is_allocated_twice(make: type) -> None:
     result = run(make())
     assert all(job.finished_s is not None for job in result.jobs)
     spans: dict[int, list[tuple[float, float]]] = {}
@@ -88,7 +88,7 @@ def test_freezing_pays_and_its_debt_is_capped() -> None:
 
 
 def tenants(result: SimulationResult) -> int:
-    """Most jobs on one GPU at once; nobody who shares holds two."""
+    """Largest number of jobs on one GPU at once; jobs that share hold only one GPU."""
     most, moments = 0, sorted({interval.start_s for interval in result.intervals})
     for at in moments:
         held = [interval for interval in result.intervals if interval.start_s <= at < interval.stop_s]
@@ -117,7 +117,7 @@ def test_jobs_that_do_not_fit_together_do_not_share() -> None:
     assert tenants(run(sharing, 24, Additive(7.0))) == 1  # 20 layers in two jobs, of which 12 can be frozen
 
 
-def test_decides_the_same_twice() -> None:
+def test_decisions_are_deterministic() -> None:
     first, again = run(icefrog(IceFrogConfig(shortness=1.0))), run(icefrog(IceFrogConfig(shortness=1.0)))
     np.testing.assert_array_equal(first.completion_s, again.completion_s)
 

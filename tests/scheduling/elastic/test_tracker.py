@@ -100,7 +100,7 @@ def test_products_of_successive_gradients_leave_noise_out() -> None:
     assert unbiased.squared_norms[0] < 3  # 50 * 0.01
 
 
-def test_says_what_it_needs() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(InputError, match="needs layers"):
         GradientNormTracker([])
     with pytest.raises(InputError, match="out of range"):

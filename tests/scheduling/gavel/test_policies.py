@@ -1,4 +1,4 @@
-"""Allocations against the public cases: objectives always, cells where the optimum has no choice."""
+"""Allocations compared with the public cases: always the objective, and each cell that is unique."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ CASES = cases()
 def problem_of(
     case: dict[str, Any], throughputs: dict[str, Any] | None = None
 ) -> tuple[AllocationProblem, list[str], list[str]]:
-    """The problem, names of rows and of types."""
+    """The problem, and the names of rows and types."""
     table = throughputs or case["throughputs"]
     types = list(case["worker_counts"])
     singles = [name for name in table if "+" not in name]
@@ -145,7 +145,7 @@ def check_allox(case: dict[str, Any]) -> None:
         before = {n: int(x[k].argmax()) for k, n in enumerate(names) if x[k].any()}
 
 
-def test_all_public_cases_are_here() -> None:
+def test_all_public_cases_are_covered() -> None:
     shared_data("gavel", "policy_cases.json")
     assert len(CASES) == 49
 
@@ -162,7 +162,7 @@ def test_a_deadline_that_cannot_be_met_is_dropped() -> None:
     assert max_sum(problem, deadlines={0: 0.5})[0, 0] == pytest.approx(0.5)
 
 
-def test_blind_fairness_takes_a_job_that_cannot_run_on_the_reference_by_another_type() -> None:
+def test_base_fairness_normalises_by_another_type_if_the_reference_cannot_run_a_job() -> None:
     problem = blind_speeds(AllocationProblem.of(np.array([[0.0, 3.0], [4.0, 1.0]]), [2, 1], [1, 2]), 0)
     np.testing.assert_array_equal(problem.alone, [[3.0, 3.0], [4.0, 4.0]])
     left = np.array([100.0, 100.0])
@@ -170,7 +170,7 @@ def test_blind_fairness_takes_a_job_that_cannot_run_on_the_reference_by_another_
     assert (x.sum(axis=1) > 0.5).all()
 
 
-def test_allox_leaves_a_job_out_where_no_free_type_can_run_it() -> None:
+def test_allox_omits_jobs_that_no_free_type_can_run() -> None:
     problem = AllocationProblem.of(np.array([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0]]), [1, 1, 1], [1, 1])
     x = allox(problem, np.zeros(3), np.array([100.0, 100.0, 100.0]), held={1: 0})
     np.testing.assert_array_equal(x, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])

@@ -1,4 +1,4 @@
-"""Rounds against the public traces: priorities and who runs, with the recorded allocations in force."""
+"""Rounds compared with the public traces: priorities and running jobs, given the recorded allocations."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ RUNS = runs()
 
 
 class Replay:
-    """Upstream's loop around `Rounds`: decisions at the ends of rounds, a round ends with its longest job."""
+    """Upstream's loop around `Rounds`: decides at the end of each round, which ends with its longest job."""
 
     def __init__(self, body: dict[str, Any], trace: dict[str, Any], run: dict[str, Any]) -> None:
         self.body, self.trace, self.run = body, trace, run
@@ -101,7 +101,7 @@ def test_public_rounds(body: dict[str, Any], trace: dict[str, Any], run: dict[st
 
 
 def tied(rounds: Rounds, ours: dict[Unit, int], told: dict[Unit, int]) -> bool:
-    """Whether the first choice that differs in the greedy pass is between units of equal rank (to four digits)."""
+    """Whether the first difference in the greedy pass is between units of equal rank (to four digits)."""
 
     def rank(choice: tuple[Unit, int]) -> tuple[float, float, float, float]:
         unit, kind = choice
@@ -117,7 +117,7 @@ def tied(rounds: Rounds, ours: dict[Unit, int], told: dict[Unit, int]) -> bool:
 
 
 def advance(replay: Replay, running: dict[Unit, int], now: float) -> None:
-    """Run the round, and end it with its longest job (or at the next arrival where nothing runs)."""
+    """Run the round until its longest job ends (or until the next arrival if nothing runs)."""
     round_s = float(replay.trace["round_s"])
     seconds: dict[int, float] = {}
     for unit, kind in running.items():
@@ -141,7 +141,7 @@ def advance(replay: Replay, running: dict[Unit, int], now: float) -> None:
         replay.rounds.go(job)
 
 
-def test_a_unit_without_time_goes_first_and_a_share_of_nothing_last() -> None:
+def test_units_without_received_time_go_first_and_zero_shares_last() -> None:
     rounds = Rounds(1, RoundConfig(360.0))
     for job in range(3):
         rounds.come(job, [(job,)])
@@ -155,14 +155,14 @@ def test_a_unit_without_time_goes_first_and_a_share_of_nothing_last() -> None:
     assert strict.choose([1], {(0,): 1}, {(0,): [1.0]}) == []
 
 
-def test_a_job_that_came_since_runs_unless_the_artefact_is_asked_for() -> None:
+def test_new_arrivals_run_except_with_upstream_rounds() -> None:
     for upstream, expected in ((False, [((0,), 0)]), (True, [])):
         rounds = Rounds(1, RoundConfig(upstream=upstream))
         rounds.come(0, [(0,)])
         assert rounds.choose([1], {(0,): 1}, {(0,): [1.0]}) == expected
 
 
-def test_the_programme_is_solved_when_jobs_changed_and_time_has_passed() -> None:
+def test_the_programme_is_solved_after_changes_and_an_interval() -> None:
     rounds = Rounds(1)
     rounds.come(0, [(0,)])
     rounds.solved({(0,): np.array([1.0])}, 100.0)

@@ -1,4 +1,4 @@
-"""Gavel in the simulator: recorded completions, and what each policy does with a few jobs."""
+"""Gavel in the simulator: recorded completions, and each policy's decisions for a few jobs."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def run(
 def recorded(
     trace_id: str, policy: str
 ) -> tuple[list[TraceJob], TablePredictor, dict[str, int], dict[int, float]]:
-    """A public trace as jobs of the simulator, and its completion times."""
+    """A public trace as jobs of the simulator, with its completion times."""
     body: dict[str, Any] = json.loads(shared_data("gavel", "round_cases.json").read_text())
     trace = next(t for t in body["traces"] if t["id"] == trace_id)
     solo: dict[tuple[str, Workload], Solo] = {}
@@ -84,14 +84,14 @@ def recorded(
 
 # FIFO has no programme and so no choice of optima; the others' completions depend on which one the solver took.
 @pytest.mark.parametrize("trace", ["one-gpu", "mixed-scale"])
-def test_completions_are_those_of_the_public_simulator(trace: str) -> None:
+def test_completions_equal_those_of_the_public_simulator(trace: str) -> None:
     jobs, table, counts, expected = recorded(trace, "fifo_perf")
     result = run(jobs, cluster(**counts), "gavel-fifo", True, table=table)
     # Upstream runs whole steps in a round; the slowest job here takes a second for one.
     assert dict(enumerate(result.completion_s)) == pytest.approx(expected, abs=5.0)
 
 
-def test_a_job_that_comes_later_runs_unless_the_artefact_is_asked_for() -> None:
+def test_later_arrivals_run_except_with_upstream_rounds() -> None:
     jobs = [TraceJob(str(k), A, 1000.0, submit_s) for k, submit_s in enumerate((10.0, 500.0, 9000.0))]
     ours, upstream = (run(jobs, cluster(v100=1), "gavel", artefact) for artefact in (False, True))
     assert ours.completion_s == pytest.approx([100.0, 100.0, 100.0])
@@ -99,7 +99,7 @@ def test_a_job_that_comes_later_runs_unless_the_artefact_is_asked_for() -> None:
     assert upstream.completion_s[1] > 100.0
 
 
-def test_each_job_gets_the_type_that_is_best_for_both() -> None:
+def test_each_job_gets_the_best_type_for_all() -> None:
     jobs = [TraceJob("0", A, 5000.0), TraceJob("1", B, 2000.0)]  # A is ten times as fast on the V100, B twice
     result = run(jobs, cluster(v100=1, k80=1), "gavel-max-sum")
     held = {(i.job, i.gpu) for i in result.intervals if i.start_s < 360}
@@ -118,7 +118,7 @@ def test_weights_and_deadlines_change_who_runs() -> None:
     assert in_time < 2200.0 + 360.0 < late
 
 
-def test_pairs_are_those_that_do_more_than_taking_turns() -> None:
+def test_only_pairs_that_beat_taking_turns_are_formed() -> None:
     snapshot = SchedulingSnapshot(cluster(v100=1, k80=1))
     belief = SetCache(TABLE)
     result = run([TraceJob("0", A, 1.0), TraceJob("1", B, 1.0)], cluster(v100=1, k80=1), "fifo")
@@ -139,14 +139,14 @@ def test_packing_shares_a_gpu() -> None:
     assert together.busy_s == pytest.approx(together.makespan_s)
 
 
-def test_a_job_that_may_not_be_stopped_keeps_its_gpu() -> None:
+def test_a_non_preemptible_job_keeps_its_gpu() -> None:
     jobs = [TraceJob("0", A, 20000.0, preemptible=False), TraceJob("1", A, 100.0, 10.0)]
     result = run(jobs, cluster(v100=1), "gavel", restart_s=30.0)
     assert result.jobs[0].restarts == 0
     assert result.completion_s[0] == pytest.approx(2000.0)
 
 
-def test_the_artifact_of_sia_keeps_who_stays_and_takes_the_first_free_gpus() -> None:
+def test_gavel_sia_keeps_running_jobs_in_place_and_takes_the_first_free_gpus() -> None:
     config = GavelConfig("max-sum", first_free=True)
     where = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": "n", "count": 3, "gpus": [{"device": "v100", "count": 2}]}]}
@@ -181,7 +181,7 @@ def test_equal_jobs_get_equal_shares() -> None:
     ("workload", "published"),
     [("philly", (6016.5, 97579.0, 126143.0)), ("saturn", (6474.2, 78344.0, 80072.0))],
 )
-def test_the_comparison_of_sias_artifact(workload: str, published: tuple[float, ...]) -> None:
+def test_sias_own_comparison(workload: str, published: tuple[float, ...]) -> None:
     path = shared_data("sia", "workloads", workload, "workload-1.csv")
     result = build_scenario(ScenarioSpec(f"sia:{path}", "sia-64", kind="rigid")).run("gavel-sia").to_json()
     for name, expected, within in zip(
@@ -199,6 +199,6 @@ def test_a_gang_on_scattered_gpus_runs() -> None:
     "settings",
     [{"objective": "best"}, {"objective": "allox", "packed": True}, {"objective": "max-sum", "blind": True}],
 )
-def test_settings_are_checked(settings: dict[str, Any]) -> None:
+def test_invalid_settings_are_rejected(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="objective"):
         GavelConfig(**settings)

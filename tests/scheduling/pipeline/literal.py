@@ -1,4 +1,4 @@
-"""The planner's formulas written out plainly, one partition or one table cell at a time: what the fast code must equal."""
+"""The planner's formulas written out plainly, one partition or table cell at a time, for reference."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def drawn_nodes(draw: np.random.Generator, count: int) -> tuple[ProfileNode, ...
 
 
 def random_profile(seed: int, nodes: int, density: float = 0.3, sources: int = 1) -> PipeDreamProfile:
-    """A DAG whose every node but the first `sources` has a predecessor; numbers are round, so that ties occur."""
+    """A DAG whose nodes except the first `sources` have predecessors; round numbers, so that ties occur."""
     draw = np.random.default_rng(seed)
     edges = {(a, b) for b in range(sources, nodes) for a in range(b) if draw.random() < density}
     for b in range(sources, nodes):
@@ -42,7 +42,7 @@ def random_profile(seed: int, nodes: int, density: float = 0.3, sources: int = 1
 
 
 def ideals(profile: PipeDreamProfile) -> set[frozenset[str]]:
-    """All sets of nodes that contain every predecessor of their members, the empty one left out."""
+    """All non-empty sets of nodes that contain every predecessor of their members."""
     before: dict[str, set[str]] = {n.id: set() for n in profile.nodes}
     for source, target in profile.edges:
         before[target].add(source)
@@ -57,7 +57,7 @@ def ideals(profile: PipeDreamProfile) -> set[frozenset[str]]:
 
 
 def published(space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> float:
-    """The recurrence of the public optimizer, cell by cell; infinity where it has no answer."""
+    """The recurrence of the public optimizer, cell by cell; infinity where it has no solution."""
     n = space.count
     ratio, limit = options.activation_compression_ratio, cluster.memory_bytes
 
@@ -105,7 +105,7 @@ def published(space: StateSpace, cluster: PipelineCluster, options: PartitionOpt
 
 
 def chains(space: StateSpace, start: int = 0, end: int | None = None) -> Iterator[list[int]]:
-    """Every sequence of boundaries from `start` to `end`, everything where None."""
+    """Every sequence of boundaries from `start` to `end` (None: everything)."""
     end = space.count if end is None else end
 
     def follow(path: list[int]) -> Iterator[list[int]]:
@@ -120,7 +120,7 @@ def chains(space: StateSpace, start: int = 0, end: int | None = None) -> Iterato
 
 
 def exhaustive_nested(space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> float:
-    """The least bottleneck of all partitions on any number of levels."""
+    """Smallest bottleneck of all partitions on any number of levels."""
 
     def group(level: int, start: int, end: int, after: int) -> float:
         held = space.activation_bytes[end] - space.activation_bytes[start]
@@ -151,7 +151,7 @@ def exhaustive_nested(space: StateSpace, cluster: PipelineCluster, options: Part
 
 
 def exhaustive(space: StateSpace, cluster: PipelineCluster, options: PartitionOptions) -> float:
-    """The least bottleneck of all partitions on one level of workers, each priced by itself."""
+    """Smallest bottleneck of all partitions on one level of workers, each priced separately."""
     (workers,), (bandwidth,) = cluster.workers, cluster.bandwidth_bytes_per_s
     best = INFINITE
     for path in chains(space):

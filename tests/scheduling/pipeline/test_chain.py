@@ -1,4 +1,4 @@
-"""The search for chains of layers against the one that fills matrices, and at 5,000 layers."""
+"""The search for chains of layers compared with the matrix search, and at 5,000 layers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.scheduling.pipeline.literal import drawn_nodes
 
 
 def chain_profile(seed: int, layers: int, skips: int = 0) -> PipeDreamProfile:
-    """Layers one after the other, with a connection around every `skips` of them; round numbers, so that ties occur."""
+    """A chain of layers with a connection around every `skips` of them; round numbers, so that ties occur."""
     draw = np.random.default_rng(seed)
     nodes = drawn_nodes(draw, layers)
     edges = [(f"n{i}", f"n{i + 1}") for i in range(layers - 1)]
@@ -42,7 +42,7 @@ def chain_profile(seed: int, layers: int, skips: int = 0) -> PipeDreamProfile:
     straight=st.booleans(),
     recompute=st.booleans(),
 )
-def test_chains_cost_what_the_matrices_say(
+def test_chain_search_equals_the_matrix_search(
     seed: int,
     layers: int,
     workers: tuple[int, ...],
@@ -77,7 +77,7 @@ def test_chains_cost_what_the_matrices_say(
     limit=st.sampled_from([math.inf, 3e7, 1.5e7]),
     recompute=st.booleans(),
 )
-def test_cuts_into_parts_cost_what_the_matrices_say(
+def test_partial_chains_equal_the_matrix_search(
     seed: int, layers: int, in_flight: list[float], limit: float, recompute: bool
 ) -> None:
     space = replace(antichain_states(chain_profile(seed, layers)), inputs_only=recompute)
@@ -111,7 +111,7 @@ def deep(request: pytest.FixtureRequest) -> StateSpace:
 def test_five_thousand_layers(
     deep: StateSpace, workers: tuple[int, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without any matrix over the states, of 200 MB each; no stage can be moved on by a layer to gain anything."""
+    """Without matrices over the states (200 MB each); moving a boundary by one layer gains nothing."""
     monkeypatch.setattr(StateSpace, "subset", property(lambda self: pytest.fail("a matrix over all states")))
     assert deep.count == 5000
     bandwidths = (1e12,) * len(workers)

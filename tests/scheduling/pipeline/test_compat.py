@@ -1,4 +1,4 @@
-"""The published optimizer: its own results, and its recurrence on random graphs."""
+"""The published optimizer: its results, and its recurrence on random graphs."""
 
 from __future__ import annotations
 

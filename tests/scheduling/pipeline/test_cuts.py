@@ -29,13 +29,13 @@ def residual(path: str, layers: int = 4) -> list[str]:
     return [f"{path}.layer{i}" for i in range(layers)]
 
 
-def test_blocks_are_members_of_the_innermost_list_that_has_some() -> None:
+def test_blocks_are_members_of_the_innermost_list() -> None:
     stages = [f"stages.{i}.{j}" for i in range(2) for j in range(2)]
     paths = ["stem", *(layer for stage in stages for layer in residual(stage)), "head.norm", "head.out"]
     assert list(cut_points(graph(*paths)).values()) == ["", *stages, "head"]
 
 
-def test_experts_and_branches_are_parts_of_a_block() -> None:
+def test_experts_and_branches_belong_to_a_block() -> None:
     paths = [
         p
         for i in range(3)
@@ -50,7 +50,7 @@ def test_a_model_without_blocks_is_cut_at_modules() -> None:
     assert list(cut_points(graph(*paths)).values()) == ["", "features.1", "features.2", "classifier.0"]
 
 
-def test_operators_are_cut_anywhere() -> None:
+def test_operator_granularity_cuts_anywhere() -> None:
     paths = ["a", "a", "b"]
     assert cut_points(graph(*paths), "operator") == {0: "", 1: "", 2: "b"}
     with pytest.raises(UnknownNameError, match="block, module, operator"):
@@ -88,7 +88,7 @@ class Chain(nn.Module):
         return self.head(x)
 
 
-def test_split_spec_is_what_torch_takes() -> None:
+def test_split_spec_is_accepted_by_torch() -> None:
     paths = [
         "stem",
         *(f"blocks.{i}.{part}" for i in range(4) for part in ("norm", "inner", "outer", "last")),

@@ -1,4 +1,4 @@
-"""The default search against every partition of small random graphs."""
+"""The default search compared with every partition of small random graphs."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.shared import shared_data
 
 @settings(max_examples=40, deadline=None)
 @given(seed=st.integers(0, 10_000), nodes=st.integers(1, 7), sources=st.integers(1, 2))
-def test_states_are_all_the_ways_to_cut(seed: int, nodes: int, sources: int) -> None:
+def test_states_are_all_possible_cuts(seed: int, nodes: int, sources: int) -> None:
     profile = random_profile(seed, nodes, sources=min(sources, nodes))
     space = antichain_states(profile)
     states = {frozenset(space.members(0, b)) for b in range(1, space.count + 1)} - {frozenset()}
@@ -37,7 +37,7 @@ def test_states_are_all_the_ways_to_cut(seed: int, nodes: int, sources: int) -> 
     limit=st.sampled_from([None, 6e7, 3e7, 1.2e7]),
     straight=st.booleans(),
 )
-def test_least_of_all_partitions(
+def test_optimal_among_all_partitions(
     seed: int, nodes: int, workers: int, ratio: float | None, limit: float | None, straight: bool
 ) -> None:
     space = antichain_states(random_profile(seed, nodes, density=0.4))
@@ -60,8 +60,8 @@ def test_least_of_all_partitions(
 @given(
     seed=st.integers(0, 10_000), limit=st.sampled_from([None, 1.5e8, 6e7]), ratio=st.sampled_from([None, 1.0])
 )
-def test_two_levels_cost_what_they_say(seed: int, limit: float | None, ratio: float | None) -> None:
-    """Equal bandwidths, no transfers, members of one worker: two levels are one."""
+def test_two_equal_levels_equal_one(seed: int, limit: float | None, ratio: float | None) -> None:
+    """Equal bandwidths, no transfers, members of one worker."""
     space = antichain_states(random_profile(seed, 8))
     nested = PipelineCluster((1, 4), (3e8, 3e8), limit)
     flat = PipelineCluster((4,), (3e8,), limit)
@@ -94,7 +94,7 @@ def test_two_levels_cost_what_they_say(seed: int, limit: float | None, ratio: fl
     ratio=st.sampled_from([None, 1.0]),
     limit=st.sampled_from([None, 4e7, 1.5e7]),
 )
-def test_least_of_all_nested_partitions(
+def test_optimal_among_all_nested_partitions(
     seed: int, nodes: int, workers: tuple[int, ...], ratio: float | None, limit: float | None
 ) -> None:
     space = antichain_states(random_profile(seed, nodes))
@@ -121,7 +121,7 @@ def test_memory_of_the_first_stage_counts_everything_in_flight() -> None:
     assert [stage.in_flight for stage in plan.stages] == [4, 3, 2, 1]
 
 
-def test_infeasible_names_the_stage_and_what_lacks() -> None:
+def test_infeasible_error_names_the_stage_and_the_missing_memory() -> None:
     space = antichain_states(read_profile(shared_data("pipedream", "vgg16.graph.txt")))
     with pytest.raises(InfeasibleError, match=r"stage 4 of 4 .* 7\.248e\+09 bytes more") as caught:
         partition(space, PipelineCluster((4,), (1e9,), 1e9))

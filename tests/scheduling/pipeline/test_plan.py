@@ -1,4 +1,4 @@
-"""Plans of captured graphs, written by hand and from the zoo."""
+"""Plans of captured graphs, synthetic and from the zoo."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def graph(batch_size: int = 64) -> ComputationGraph:
 TIMES = [(0.01, 0.02)] * len(PATHS)
 
 
-def test_cuts_are_where_modules_start_that_are_called_once() -> None:
+def test_cuts_are_before_modules_called_once() -> None:
     blocks = blocks_of(graph(), TIMES, "module")
     assert [b.split_point for b in blocks] == [
         "", "body.0", "body.0.b", "body.1", "body.1.b", "body.2", "body.3", "head",
@@ -80,7 +80,7 @@ def test_cuts_are_where_modules_start_that_are_called_once() -> None:
 
 @pytest.mark.parametrize("schedule", SCHEDULES)
 @pytest.mark.parametrize("recompute", [False, True])
-def test_every_schedule_gives_a_whole_plan(schedule: str, recompute: bool) -> None:
+def test_every_schedule_gives_a_complete_plan(schedule: str, recompute: bool) -> None:
     cluster = PipelineCluster((2, 2), (1e9, 1e8))
     whole = plan(graph(), cluster, schedule, 8, recompute=recompute, times=TIMES)
     blocks = [name for stage in whole.stages for name in stage.modules]
@@ -104,7 +104,7 @@ def test_a_single_chain_is_cut_at_the_least_bottleneck() -> None:
     assert bottleneck_s == best
 
 
-def test_memory_decides_and_is_said_to() -> None:
+def test_memory_limits_the_plan_and_is_reported() -> None:
     cluster = PipelineCluster((4,), (1e9,))
 
     def peak(whole: Plan) -> float:
@@ -129,7 +129,7 @@ def test_zero_bubble_is_no_slower_than_1f1b() -> None:
     assert steps["zb-h1"] <= steps["1f1b"] <= steps["gpipe"] * (1 + 1e-9)
 
 
-def test_what_cannot_be_asked() -> None:
+def test_invalid_requests() -> None:
     cluster = PipelineCluster((4,), (1e9,))
     with pytest.raises(UnknownNameError, match="zb-h1"):
         plan(graph(), cluster, "2f2b", times=TIMES)
@@ -146,8 +146,8 @@ def test_what_cannot_be_asked() -> None:
 
 
 @pytest.mark.parametrize("workers", [(4, 3), (2, 2, 2), (3, 2), (4, 2, 1)])
-def test_devices_are_where_the_search_put_the_replicas(workers: tuple[int, ...]) -> None:
-    """A stage on three machines that has one worker of each is not on three workers of one machine."""
+def test_devices_match_the_replicas_of_the_search(workers: tuple[int, ...]) -> None:
+    """A stage on three machines with one worker each is not on three workers of one machine."""
     levels = len(workers)
     for seed in range(12):
         space = antichain_states(random_profile(seed, 6, density=0.0))
@@ -163,7 +163,7 @@ def test_devices_are_where_the_search_put_the_replicas(workers: tuple[int, ...])
                 assert len(groups) == math.prod(stage.level_replicas[level:])
 
 
-def test_a_pipedream_plan_says_the_same_through_both_doors(tmp_path: Path) -> None:
+def test_both_entry_points_give_the_same_pipedream_plan(tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
     graph().save(path)
     cluster = PipelineCluster((3,), (1e9,))

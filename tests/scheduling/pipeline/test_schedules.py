@@ -1,4 +1,4 @@
-"""Schedules against the bubbles that their papers state."""
+"""Schedules compared with the bubbles stated in their papers."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_bubble_of_interleaved(stages: int, rounds: int, chunks: int) -> None:
 @settings(max_examples=30, deadline=None)
 @given(**SIZES, forward=st.integers(1, 4), extra=st.integers(0, 3), weight=st.integers(1, 4))
 def test_bubble_of_zero_bubble_h1(stages: int, rounds: int, forward: int, extra: int, weight: int) -> None:
-    """(p - 1)(tF + tB - tW), where no half of the backward is shorter than the weight gradient."""
+    """(p - 1)(tF + tB - tW), if no input gradient takes less time than a weight gradient."""
     forward, input_gradient = max(forward, weight), weight + extra
     microbatches = stages * rounds
     timeline = simulate(
@@ -56,7 +56,7 @@ def test_bubble_of_zero_bubble_h1(stages: int, rounds: int, forward: int, extra:
 
 @settings(max_examples=40, deadline=None)
 @given(replicas=st.lists(st.integers(1, 4), min_size=1, max_size=4), minibatches=st.integers(1, 24))
-def test_pipedream_holds_no_more_than_it_may(replicas: list[int], minibatches: int) -> None:
+def test_pipedream_holds_at_most_its_limit(replicas: list[int], minibatches: int) -> None:
     orders = worker_orders("pipedream", len(replicas), minibatches, replicas=replicas)
     timeline = simulate(orders, [StageTimes(r, r, r) for r in replicas])
     assert max(timeline.peak_in_flight[: replicas[0]]) <= -(-sum(replicas) // replicas[0])
@@ -90,7 +90,7 @@ def test_every_schedule_runs_everything_once(
     assert len(timeline.slots) == len(done)
 
 
-def test_what_cannot_run_is_refused() -> None:
+def test_infeasible_schedules_are_refused() -> None:
     with pytest.raises(UnknownNameError, match="gpipe"):
         worker_orders("2f2b", 2, 4)
     with pytest.raises(InputError, match="multiples of the 3"):
@@ -100,7 +100,7 @@ def test_what_cannot_run_is_refused() -> None:
 
 
 @pytest.mark.parametrize("kind", ["svg", "png"])
-def test_picture(tmp_path: Path, kind: str) -> None:
+def test_plot(tmp_path: Path, kind: str) -> None:
     timeline = simulate(worker_orders("interleaved", 2, 4, chunks=2), [StageTimes(1, 1, 1)] * 4)
     path = draw(timeline, tmp_path / f"plan.{kind}", title="interleaved")
     assert path.stat().st_size > 2000

@@ -1,4 +1,4 @@
-"""Pipelines with a flush: what a plan says of memory, links and copies against its own timeline, counted one by one."""
+"""Pipelines with a flush: a plan's memory, links and copies compared with its own timeline."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def space_of(seed: int, nodes: int, density: float) -> StateSpace:
 
 
 def bounds_of(space: StateSpace, chosen: Plan) -> list[int]:
-    """Boundaries of the stages, by the nodes that are done behind each."""
+    """Boundaries of the stages, as numbers of nodes before each."""
     done: list[str] = []
     bounds = [0]
     for stage in chosen.stages:
@@ -35,7 +35,7 @@ def bounds_of(space: StateSpace, chosen: Plan) -> list[int]:
 
 
 def peak_bytes(space: StateSpace, chosen: Plan, worker: int, recompute: bool) -> float:
-    """What a worker holds at its fullest: its weights, and what the timeline's actions put and take away in turn."""
+    """Peak memory of a worker: its weights, and what the actions of the timeline allocate and free."""
     bounds, width = bounds_of(space, chosen), len(chosen.timeline.bubble_s)
     share = chosen.stages[0].replicas * chosen.microbatches
     activations = np.diff(space.activation_bytes[bounds]) / share
@@ -67,7 +67,7 @@ def peak_bytes(space: StateSpace, chosen: Plan, worker: int, recompute: bool) ->
     recompute=st.booleans(),
     density=st.sampled_from([0.0, 0.3]),
 )
-def test_memory_and_transfers_are_those_of_the_timeline(
+def test_memory_and_transfers_match_the_timeline(
     seed: int,
     schedule: str,
     workers: list[int],
@@ -116,7 +116,7 @@ def test_workers_of_a_member_share_its_link() -> None:
 
 @pytest.mark.parametrize("schedule", FLUSHED)
 def test_one_more_worker_on_a_slow_network_is_left_idle(schedule: str) -> None:
-    """Summing gradients over it would take longer than all that it saves."""
+    """Summing gradients over it would take longer than it saves."""
     space = space_of(3, 8, 0.0)
     alone = plan(space, PipelineCluster((1,), (1e3,)), schedule, 4)
     for workers in ((2,), (3,), (1, 2), (2, 2, 2)):

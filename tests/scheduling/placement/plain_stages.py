@@ -1,4 +1,4 @@
-"""The stages of one GPU as a plain loop: the reference that the batched form must equal."""
+"""The stages of one GPU as a plain loop: the reference for the batched form."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placements of the service by a policy: its choice first, with what the ranking expects there."""
+"""Placements of the service by a policy: its choice first, with the ranking's figures for it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def last_gpu(snapshot, belief):  # type: ignore[no-untyped-def]
     return [Allocation(job, (len(snapshot) - 1,)) for job in snapshot.waiting.values()]
 
 
-def test_the_policys_choice_comes_first() -> None:
+def test_the_policys_choice_is_ranked_first() -> None:
     decision = PolicyPlacer(table(), Policy("last", last_gpu)).place(JOBS[1], 100.0, CLUSTER)
     assert decision.decision == "place"
     assert (decision.ranked[0].node, decision.ranked[0].gpu) == ("a", "2")
@@ -34,7 +34,7 @@ def test_the_policys_choice_comes_first() -> None:
     assert exclusive.ranked[0].gpu == "1"
 
 
-def test_a_gpu_that_the_ranking_refuses() -> None:
+def test_a_gpu_that_the_ranking_rules_out() -> None:
     def beside(snapshot, belief):  # type: ignore[no-untyped-def]
         return [Allocation(job, (0,)) for job in snapshot.waiting.values()]
 

@@ -18,7 +18,7 @@ GANG, LIGHT, HEAVY = JOBS[0], JOBS[1], JOBS[2]
 
 
 def _table() -> TablePredictor:
-    """Beside LIGHT the gang keeps .9 of its speed, beside HEAVY .4; one step a second alone."""
+    """Beside LIGHT the gang keeps .9 of its speed, beside HEAVY .4; one step per second alone."""
     solo = {("v100", job): Solo(1.0) for job in JOBS}
     ratios = {}
     for other, (own, kept) in ((LIGHT, (0.9, 0.8)), (HEAVY, (0.4, 0.5))):
@@ -43,14 +43,14 @@ def _gang(count: int) -> JobState:
     return JobState(TraceJob("gang", GANG, 50.0, gpus=count), 0, 50.0)
 
 
-def test_a_gang_joins_the_neighbours_beside_whom_its_slowest_member_is_fastest() -> None:
+def test_a_gang_shares_where_its_slowest_member_is_fastest() -> None:
     state, gang = _state([HEAVY, LIGHT, LIGHT, LIGHT]), _gang(2)
     (allocation,) = share_gangs(state, SetCache(_table()), [], [gang])
     assert allocation.job is gang
     assert allocation.gpus == (2, 3)
 
 
-def test_one_slow_member_makes_sharing_not_pay() -> None:
+def test_one_slow_member_prevents_sharing() -> None:
     # 2 x .4 at the pace of the slowest, and neighbours that keep .5 and .8: 2.1 of 2 beside a slowdown of 2.5.
     state, gang, belief = _state([HEAVY, LIGHT]), _gang(2), SetCache(_table())
     assert share_gangs(state, belief, [], [gang]) == []
@@ -60,13 +60,13 @@ def test_one_slow_member_makes_sharing_not_pay() -> None:
     assert share_gangs(half_empty, SetCache(_table()), [], [gang], max_slowdown=3.0) == []
 
 
-def test_gpus_of_the_decision_so_far_are_left_alone() -> None:
+def test_gpus_already_allocated_in_the_decision_are_not_used() -> None:
     state, gang = _state([LIGHT, LIGHT]), _gang(2)
     other = JobState(TraceJob("other", LIGHT, 10.0), 1, 10.0)
     assert share_gangs(state, SetCache(_table()), [Allocation(other, (1,))], [gang]) == []
 
 
-def test_a_gang_beside_others_goes_at_the_pace_of_its_slowest_member() -> None:
+def test_a_sharing_gang_runs_at_the_pace_of_its_slowest_member() -> None:
     cluster = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": 2}]}]}
     )
@@ -85,7 +85,7 @@ def test_a_gang_beside_others_goes_at_the_pace_of_its_slowest_member() -> None:
 
 
 def _racks(*free: int) -> SchedulingSnapshot:
-    """Nodes of four GPUs, two under each switch, of which so many are free."""
+    """Nodes of four GPUs, two nodes per switch, with the given numbers of free GPUs."""
     nodes = [{"name": f"n{k}", "gpus": [{"device": "v100", "count": 4}]} for k in range(len(free))]
     links = [
         {"source": f"n{k}", "target": f"switch-{k // 2}", "bandwidth_bytes_per_s": 1e9}
@@ -100,7 +100,7 @@ def _racks(*free: int) -> SchedulingSnapshot:
     return state
 
 
-def test_a_gang_over_several_nodes_stays_under_one_switch_where_it_can() -> None:
+def test_a_gang_over_several_nodes_stays_under_one_switch_if_possible() -> None:
     # The emptiest nodes, 0 and 2, are under two switches; 2 and 3 together have room.
     state = _racks(4, 1, 3, 3)
     nodes = {int(state.node_of[g]) for g in Pool(state).take(6, 0)}

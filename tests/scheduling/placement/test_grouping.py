@@ -1,4 +1,4 @@
-"""Groups of GPUs that follow a cluster decide as groups that are made anew."""
+"""Incrementally updated groups of GPUs give the same decisions as new ones."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def with_gpu(snapshot: ClusterSnapshot, node: int, gpu: int, changed: Gpu) -> Cl
 
 
 @pytest.mark.parametrize("objective", ["jct", "makespan", "interference"])
-def test_it_decides_as_if_grouped_anew(objective: str) -> None:
+def test_incremental_groups_equal_new_ones(objective: str) -> None:
     chance = random.Random(3)
     snapshot, placer = cluster(5), Placer(TablePredictor())
     config = PlacementConfig(objective=objective, max_slowdown=3.0)
@@ -58,7 +58,7 @@ def test_it_decides_as_if_grouped_anew(objective: str) -> None:
         assert placer.place(job, steps, snapshot, config) == expected
 
 
-def test_only_what_changed_is_looked_at() -> None:
+def test_only_changed_gpus_are_examined() -> None:
     cache = SetCache(TablePredictor())
     before = cluster(50)
     grouped = GroupedGpus(before, cache)
@@ -72,7 +72,7 @@ def test_only_what_changed_is_looked_at() -> None:
     assert not grouped.candidates.present.any(), "a state that no GPU is in is not waited for"
 
 
-def test_another_cluster_is_not_followed() -> None:
+def test_another_cluster_is_grouped_from_scratch() -> None:
     cache = SetCache(TablePredictor())
     before = cluster(8)
     more, less = ClusterSnapshot((*before.nodes, Node("new"))), ClusterSnapshot(before.nodes[1:])
@@ -83,7 +83,7 @@ def test_another_cluster_is_not_followed() -> None:
     assert GroupedGpus(before, cache).follow(cluster(8)), "the same cluster, read again"
 
 
-def test_a_failed_prediction_leaves_nothing_half_done() -> None:
+def test_a_failed_prediction_leaves_a_consistent_state() -> None:
     class Failing(TablePredictor):
         fails = False
 

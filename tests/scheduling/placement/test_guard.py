@@ -27,7 +27,7 @@ CLUSTER = ClusterSnapshot.from_mapping(
 
 
 def jobs(seed: int, count: int = 16, span_s: float = 0.0) -> list[TraceJob]:
-    """Every workload at most once among those that may share: with itself both columns of a pair look alike."""
+    """Each workload at most once among jobs that may share: beside itself, a pair's columns look alike."""
     rng = np.random.default_rng(seed)
     picks = rng.integers(0, len(JOBS), count)
     submit = np.sort(rng.uniform(0.0, span_s, count)) if span_s else np.zeros(count)
@@ -45,7 +45,7 @@ def waiting(trace: list[TraceJob]) -> SchedulingSnapshot:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_projection_is_the_simulation_of_shortest_job_first(seed: int) -> None:
+def test_the_projection_equals_a_simulation_of_sjf(seed: int) -> None:
     trace, belief = jobs(seed), SetCache(table(seed))
     state = waiting(trace)
     result = simulate(trace, CLUSTER, get_policy("sjf"), SetTruth(belief), belief)
@@ -56,7 +56,7 @@ def test_the_projection_is_the_simulation_of_shortest_job_first(seed: int) -> No
     assert outcome.mean_s == pytest.approx(float(result.completion_s.mean()))
 
 
-def test_a_copy_leaves_the_schedule_as_it_is() -> None:
+def test_a_copy_leaves_the_schedule_unchanged() -> None:
     trace, belief = jobs(1), SetCache(table(1))
     state = waiting(trace)
     schedule, _ = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule([], True)
@@ -69,7 +69,7 @@ def decide(state: SchedulingSnapshot, belief: SetCache, *proposals: list[Allocat
     return guarded(state, belief, [partial(list, p) for p in proposals], 0.01, 1e9, 30.0)
 
 
-def test_a_decision_that_ends_later_is_not_taken() -> None:
+def test_a_decision_with_a_later_end_is_not_taken() -> None:
     belief = SetCache(table(2))
     state = waiting(jobs(2))
     # Nobody may start but the longest, on the slowest type, and the others wait for him to be done.
@@ -79,7 +79,7 @@ def test_a_decision_that_ends_later_is_not_taken() -> None:
     assert decide(state, belief, slow), "the plain rule starts somebody"
 
 
-def test_a_safe_decision_is_taken_and_the_others_are_not_asked_for() -> None:
+def test_a_safe_decision_is_taken_without_computing_the_others() -> None:
     belief, state = SetCache(table(2)), waiting(jobs(2))
     plain = [Allocation(max(state.waiting.values(), key=lambda j: j.left), (0,))]
 
@@ -90,8 +90,8 @@ def test_a_safe_decision_is_taken_and_the_others_are_not_asked_for() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_isacpp_ends_no_later_than_shortest_first(seed: int) -> None:
-    """All are there from the start, lengths and pairs are known: then the guard is sound by construction."""
+def test_isacpps_makespan_is_no_longer_than_that_of_sjf(seed: int) -> None:
+    """All jobs are there from the start, with known lengths and pairs, so the guard is sound."""
     trace, belief = jobs(seed, 24), SetCache(table(seed))
     ends = {
         name: simulate(trace, CLUSTER, get_policy(name), SetTruth(belief), belief).makespan_s

@@ -36,7 +36,7 @@ def _ends(seed: int) -> list[float | None]:
 
 
 @pytest.mark.parametrize("seed", [1, 3, 4, 12])
-def test_looking_again_only_where_something_changed_decides_the_same(
+def test_reexamining_only_changed_gpus_gives_the_same_decisions(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     always = _ends(seed)

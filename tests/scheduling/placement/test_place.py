@@ -43,7 +43,7 @@ def test_empty_fast_gpu_wins() -> None:
 
 
 @pytest.mark.parametrize("objective", ["jct", "interference", "makespan"])
-def test_an_empty_gpu_comes_before_one_whose_tenant_is_done(objective: str) -> None:
+def test_an_empty_gpu_precedes_one_whose_tenant_is_done(objective: str) -> None:
     done = Gpu("0", "v100", tenants=(Tenant(JOBS[1], 0.0, "x"),))
     decision = place(
         JOBS[0], 1000, cluster(done, Gpu("1", "v100")), PREDICTOR, PlacementConfig(objective=objective)
@@ -52,7 +52,7 @@ def test_an_empty_gpu_comes_before_one_whose_tenant_is_done(objective: str) -> N
     assert decision.ranked[0].score == decision.ranked[1].score
 
 
-def test_a_job_of_unknown_length_runs_for_an_hour_and_the_decision_says_its_steps() -> None:
+def test_a_job_of_unknown_length_runs_for_an_hour_and_the_decision_states_its_steps() -> None:
     unknown = place(JOBS[0], None, cluster(Gpu("0", "k80"), Gpu("1", "v100")), PREDICTOR)
     assert unknown.iterations == 36000  # 0.1 s a step on the V100, the fastest
     assert "length unknown: assuming 36000 steps" in unknown.reasons[0]
@@ -64,7 +64,7 @@ def test_a_job_of_unknown_length_runs_for_an_hour_and_the_decision_says_its_step
     assert gang.iterations == 36000
 
 
-def test_wait_when_a_departure_is_near() -> None:
+def test_waits_for_an_imminent_departure() -> None:
     a, b = Workload("a"), Workload("b")
     predictor = TablePredictor(
         {("v100", a): Solo(1.0), ("v100", b): Solo(1.0)}, {("v100", (a, b)): (0.5, 0.5)}
@@ -128,7 +128,7 @@ def test_bad_input() -> None:
         PlacementConfig(objective="speed")
 
 
-def test_nothing_keeps_a_replaced_predictor_alive() -> None:
+def test_a_replaced_predictor_is_freed() -> None:
     snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[1], 1e5),)), Gpu("1", "k80"))
     predictor = table()
     placer = Placer(predictor)
@@ -146,7 +146,7 @@ def test_nothing_keeps_a_replaced_predictor_alive() -> None:
 @pytest.mark.parametrize("step_time_s", [5e-324, 1e-310, 1e300, float("nan")])
 @pytest.mark.parametrize("who", [0, 1])
 def test_impossible_step_times_are_refused(step_time_s: float, who: int) -> None:
-    """They must neither be placed nor keep the stages going for ever."""
+    """They must neither be placed nor keep the stages running forever."""
     base = table()
     solo = {k: Solo(step_time_s) if k[1] == JOBS[who] else v for k, v in base.solo.items()}
     predictor = TablePredictor(solo, base.ratios, base.memory_bytes)
@@ -183,7 +183,7 @@ def test_equal_gpus_are_grouped_and_ranked_in_order() -> None:
     st.floats(1, 1e4),
     st.sampled_from(["jct", "interference", "makespan"]),
 )
-def test_decides_as_the_plain_loop(raw: list, number: int, iterations: float, objective: str) -> None:
+def test_decides_like_a_plain_loop(raw: list, number: int, iterations: float, objective: str) -> None:
     gpus = [Gpu(str(i), d, tenants=tuple(Tenant(JOBS[j], n) for j, n in t)) for i, (d, t) in enumerate(raw)]
     config = PlacementConfig(objective=objective, wait=False)
     decision = place(JOBS[number], iterations, cluster(*gpus), PREDICTOR, config)
@@ -222,7 +222,7 @@ def test_gangs_take_whole_gpus_of_one_type() -> None:
 
 
 @pytest.mark.parametrize("limit", [1, 5, 17, 40, 100])
-def test_the_first_of_many_equal_scores(limit: int) -> None:
+def test_ties_go_to_the_first(limit: int) -> None:
     rng = np.random.default_rng(limit)
     score = rng.choice([1.0, 2.0, 3.0, np.inf], 20)
     cost_s = rng.choice([10.0, 20.0], 20)

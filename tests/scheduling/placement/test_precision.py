@@ -1,4 +1,4 @@
-"""GPUs that lack a job's precision are passed over, and a cluster without any is said to have none."""
+"""GPUs without a job's precision are skipped, and a cluster without any that has it is an error."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ BF16 = replace(JOBS[0], precision="bf16")
 
 
 def predictor() -> TablePredictor:
-    """Knows the bf16 job on an A100 alone: asked about it on a V100, it would raise."""
+    """Knows the bf16 job on an A100 only, and would raise for a V100."""
     solo = {("a100", BF16): Solo(0.1, 2 * GIB, 0.5)}
     solo |= {(device, JOBS[1]): Solo(0.1, 2 * GIB, 0.5) for device in ("a100", "v100")}
     return TablePredictor(solo, {}, {"a100": 40 * GIB, "v100": 16 * GIB})
 
 
-def test_a_bf16_job_goes_to_the_card_that_has_it() -> None:
+def test_a_bf16_job_goes_to_a_card_with_bf16() -> None:
     busy = Gpu("1", "v100", tenants=(Tenant(JOBS[1], 10.0),))
     cluster = ClusterSnapshot((Node("n", (Gpu("0", "v100"), busy, Gpu("2", "a100"))),))
     decision = place(BF16, 100, cluster, predictor())
@@ -36,7 +36,7 @@ def test_a_bf16_job_goes_to_the_card_that_has_it() -> None:
 
 
 def test_jobs_share_by_mig_only_where_there_are_slices() -> None:
-    """Two jobs on a V100 that is said to share by MIG: the predictor would refuse to answer for them."""
+    """Two jobs on a V100 declared as shared by MIG, for which the predictor would refuse to predict."""
     for device, places in (("v100", ["1"]), ("a100", ["1", "0"])):
         busy = Gpu("0", device, "mig", (Tenant(JOBS[1], 10.0),))
         cluster = ClusterSnapshot((Node("n", (busy, Gpu("1", "a100"))),))
@@ -49,7 +49,7 @@ def test_jobs_share_by_mig_only_where_there_are_slices() -> None:
         assert any("MIG slices" in reason for reason in decision.reasons) == (device == "v100")
 
 
-def test_sets_that_cannot_run_stand_beside_those_that_can() -> None:
+def test_feasible_and_infeasible_sets_in_one_call() -> None:
     cache = SetCache(predictor())
     numbers = [cache.workload_id(BF16), cache.workload_id(JOBS[1])]
     devices = np.array([cache.device_id("v100"), cache.device_id("a100"), cache.device_id("v100")])

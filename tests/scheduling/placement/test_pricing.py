@@ -1,4 +1,4 @@
-"""Sharing, waiting, moving and preempting, each where it pays and not where it does not."""
+"""Sharing, waiting, moving and preempting happen exactly where they pay."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def cluster(gpus: int) -> ClusterSnapshot:
 
 
 def run(ratio: float, jobs: list[tuple[float, float]], gpus: int = 1, name: str = "isacpp") -> list[JobState]:
-    """Jobs are (seconds alone, submitted at)."""
+    """Jobs are (seconds alone, submission time)."""
     trace = [TraceJob(f"j{k}", A, length, at) for k, (length, at) in enumerate(jobs)]
     return simulate(trace, cluster(gpus), get_policy(name), SetTruth(table(ratio)), table(ratio)).jobs
 
@@ -37,21 +37,21 @@ def ends(states: list[JobState]) -> list[float]:
     return [round(float(s.finished_s or 0.0), 3) for s in states]
 
 
-def test_two_equal_jobs_share_from_two_thirds_of_their_speed() -> None:
-    """Both done after 1 / r, or one after 1 and the other after 2: the sum is less together from r = 2 / 3."""
+def test_two_equal_jobs_share_at_two_thirds_of_their_speed_or_more() -> None:
+    """Both end after 1 / r, or one after 1 and the other after 2: the sums are equal at r = 2 / 3."""
     jobs = [(1000.0, 0.0), (1000.0, 0.0)]
     assert ends(run(0.65, jobs)) == [1000.0, 2000.0]
     assert ends(run(0.7, jobs)) == pytest.approx([1000 / 0.7] * 2, abs=1e-3)
 
 
-def test_with_a_long_queue_sharing_needs_only_to_do_more_than_one_after_the_other() -> None:
-    """n jobs in pairs end after (n + 2) / (2 r (n + 1)) of the time they take one by one: r = .54 pays from 12."""
+def test_with_a_long_queue_sharing_only_has_to_beat_taking_turns() -> None:
+    """n jobs in pairs take (n + 2) / (2 r (n + 1)) of their time one by one: r = .54 pays from n = 12 on."""
     jobs = [(1000.0, 0.0)] * 12
     assert sum(ends(run(0.56, jobs))) < sum(ends(run(0.56, jobs, name="sjf")))
     assert sum(ends(run(0.45, jobs))) == sum(ends(run(0.45, jobs, name="sjf")))
 
 
-def test_a_job_moves_to_a_gpu_that_falls_empty_where_that_pays_its_restart() -> None:
+def test_a_job_moves_to_an_emptied_gpu_if_that_pays_for_the_restart() -> None:
     jobs = [(3000.0, 0.0), (3000.0, 0.0), (3000.0, 1.0)]
     moved = run(0.8, jobs, gpus=2)  # the last shares a GPU until the other becomes empty
     assert sum(s.restarts for s in moved) == 1
@@ -80,7 +80,7 @@ def test_without_restarts_no_job_is_moved_or_stopped() -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_the_oracle_does_not_lose_to_simple_policies(seed: int) -> None:
+def test_the_oracle_is_no_worse_than_simple_policies(seed: int) -> None:
     truth = random_table(2, seed=seed)
     jobs = [
         TraceJob(f"j{k}", JOBS[(k * 7 + seed) % 5], 300.0 * (1 + (k * 5) % 11), 15.0 * k) for k in range(40)
@@ -93,7 +93,7 @@ def test_the_oracle_does_not_lose_to_simple_policies(seed: int) -> None:
     assert ours <= 1.01 * min(mean.values())
 
 
-def test_the_makespan_is_not_longer_than_that_of_simple_policies() -> None:
+def test_the_makespan_is_no_longer_than_that_of_simple_policies() -> None:
     truth = random_table(2)
     jobs = [TraceJob(f"j{k}", JOBS[(k * 7) % 5], 300.0 * (1 + (k * 5) % 11), 15.0 * k) for k in range(40)]
     makespan = {

@@ -39,7 +39,7 @@ def started_s(
     return {job.id: float(job.started_s or 0.0) for job in result.jobs}
 
 
-def test_who_is_looked_at_first() -> None:
+def test_queue_order() -> None:
     lengths = [300.0, 100.0, 50.0]  # of jobs with 0.1, 0.2 and 0.3 s a step: 30, 20 and 15 s
 
     def chosen(queue: QueueConfig, waited_s: float = 0.0) -> list[str]:
@@ -58,7 +58,7 @@ def test_who_is_looked_at_first() -> None:
 @pytest.mark.parametrize("order", ["fifo", "shortest"])
 @pytest.mark.parametrize("objective", ["jct", "interference", "makespan"])
 @pytest.mark.parametrize("gang", [1, 2])
-def test_nobody_starves(order: str, objective: str, gang: int) -> None:
+def test_no_job_starves(order: str, objective: str, gang: int) -> None:
     # Two GPUs that short jobs keep shared: before one goes there is another, so that no GPU is ever empty.
     stream = [TraceJob(f"s{k}", SHORT, 200.0, 60.0 * k) for k in range(75)]
     jobs = [*stream, TraceJob("long", LONG, 1000.0, 100.0, gpus=gang)]
@@ -72,7 +72,7 @@ def test_nobody_starves(order: str, objective: str, gang: int) -> None:
         assert bounded >= 1000.0
 
 
-def test_a_job_too_large_for_the_cluster_does_not_stand_in_the_way() -> None:
+def test_a_job_too_large_for_the_cluster_does_not_block_the_queue() -> None:
     state = SchedulingSnapshot(cluster(2))
     state.now_s = 100.0
     for number, (workload, gpus) in enumerate(((LONG, 8), (SHORT, 1))):

@@ -1,4 +1,4 @@
-"""What a first look refuses is what following every candidate to its end refuses."""
+"""The first check rules out only candidates that a complete simulation would rule out."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TENANTS = st.tuples(st.integers(0, 5), st.floats(1, 1e4), st.sampled_from([None,
     st.sampled_from(OBJECTIVES),
     st.sampled_from([1, 1.3, 2.0, 50.0]),
 )
-def test_the_possible_ones_are_ranked_alike(
+def test_feasible_candidates_are_ranked_alike(
     raw: list, number: int, iterations: float, objective: str, budget: float
 ) -> None:
     gpus = [

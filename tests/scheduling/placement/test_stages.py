@@ -34,12 +34,12 @@ def test_two_jobs_by_hand() -> None:
     assert literal.interference == pytest.approx(2.0 + 1.25 * 100 / 220)
 
 
-def test_empty_gpu_counts_nothing() -> None:
+def test_an_empty_gpu_has_no_interference() -> None:
     q = quantify(PAIR, "v100", [], A, 50.0)
     assert (q.interference, q.finish_s, q.delays_s) == (0.0, 50.0, ())
 
 
-def test_iterations_stay_real_valued() -> None:
+def test_iterations_may_be_fractional() -> None:
     q = quantify(PAIR, "v100", [Tenant(B, 1.0)], A, 1.0)
     assert q.finish_s == pytest.approx(2.0)
     assert q.empty_s == pytest.approx(2.0 + 2.0 * (1 - 2.0 / 2.5))
@@ -73,7 +73,7 @@ def test_batched_equals_plain(raw: list, job: int, iterations: float, literal: b
             assert ranking.score[row] == pytest.approx(q.interference, rel=1e-9, abs=1e-9)
 
 
-def test_stages_end_whatever_the_numbers_are() -> None:
+def test_stages_terminate_for_any_numbers() -> None:
     cache = SetCache(PAIR)
     ids = [[cache.workload_id(A), cache.workload_id(B)]]
     for iterations in ([5e-324, 1.0], [np.nan, 1.0], [np.inf, np.inf], [1e300, 1e-300]):
@@ -88,7 +88,7 @@ def test_stages_end_whatever_the_numbers_are() -> None:
             )
 
 
-def test_cache_asks_once_and_grows() -> None:
+def test_cache_queries_each_set_once_and_grows() -> None:
     class Counting(TablePredictor):
         calls = 0
 
@@ -114,7 +114,7 @@ def test_cache_asks_once_and_grows() -> None:
         assert cache.step_time_s[row] == pytest.approx(direct.step_time_s[0])
 
 
-def test_a_small_limit_starts_the_cache_anew() -> None:
+def test_the_cache_is_reset_at_its_limit() -> None:
     cache = SetCache(table(), limit=20)
     for job in JOBS:
         got = stages(

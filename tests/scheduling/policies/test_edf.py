@@ -1,4 +1,4 @@
-"""Deadlines and weights decide who runs first."""
+"""Deadlines and weights decide which jobs run first."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from tests.scheduling.tables import JOBS, table
 
 
 @pytest.mark.parametrize("seed", range(8))
-def test_sizes_are_the_best_of_all(seed: int) -> None:
+def test_sizes_are_optimal(seed: int) -> None:
     rng = np.random.default_rng(seed)
     jobs, gpus = int(rng.integers(2, 6)), int(rng.integers(6, 17))
     ladders = [[1, 2, 4, 8][: int(rng.integers(1, 5))] for _ in range(jobs)]
@@ -30,7 +30,7 @@ def test_sizes_are_the_best_of_all(seed: int) -> None:
     assert cost(tuple(chosen)) == pytest.approx(cost(best))
 
 
-def test_nobody_waits_for_another_to_grow() -> None:
+def test_no_job_waits_while_another_grows() -> None:
     assert best_sizes([], 4) == []
     assert best_sizes([([1, 2, 4], [1.0, 0.6, 0.3]), ([2], [1.0])], 4) == [2, 2]
 
@@ -39,7 +39,7 @@ TABLE = table()
 
 
 def _sizes_held(policy: str, gpus_per_node: int, job: TraceJob) -> set[int]:
-    """Numbers of GPUs that `job` has had, alone on nodes of two types, each with `gpus_per_node`."""
+    """Numbers of GPUs that `job` held over time, alone on nodes of two types with `gpus_per_node` each."""
     cluster = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": d, "gpus": [{"device": d, "count": gpus_per_node}]} for d in ("v100", "k80")]}
     )
@@ -56,7 +56,7 @@ def test_a_range_may_be_wider_than_any_type(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", ["optimus", "optimus-shortest", "pollux", "sia", "icefrog-unfrozen"])
 @pytest.mark.parametrize(("least", "most"), [(None, 3), (3, None), (3, 3), (None, 4)])
-def test_an_end_of_the_range_that_is_missing_is_what_the_job_asks_for(
+def test_a_missing_end_of_the_range_defaults_to_the_request(
     policy: str, least: int | None, most: int | None
 ) -> None:
     job = TraceJob("j", JOBS[0], 2000.0, gpus=3, min_gpus=least, max_gpus=most)
@@ -64,7 +64,7 @@ def test_an_end_of_the_range_that_is_missing_is_what_the_job_asks_for(
 
 
 @pytest.mark.parametrize("policy", ["optimus", "optimus-shortest", "pollux"])
-def test_a_job_that_cannot_grow_where_gpus_are_scattered_keeps_what_it_has(policy: str) -> None:
+def test_a_job_keeps_its_gpus_if_free_ones_are_scattered(policy: str) -> None:
     # Two fill one node, one and the elastic job the other; when the first ends a GPU is free on each.
     nodes = [{"name": f"n{k}", "gpus": [{"device": "v100", "count": 2}]} for k in range(2)]
     rigid = [TraceJob(f"rigid-{k}", JOBS[0], 500.0 if k == 0 else 20000.0) for k in range(3)]

@@ -34,7 +34,7 @@ def test_a_lease_bounds_restarts() -> None:
     assert restarts < without / 4
 
 
-def test_who_waited_long_is_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_waiting_jobs_are_promoted(monkeypatch: pytest.MonkeyPatch) -> None:
     # A job of the second queue against a stream of short ones that are always in the first.
     jobs = [TraceJob("old", JOBS[0], 60_000.0, 0.0)]
     jobs += [TraceJob(f"s{k}", JOBS[0], 20_000.0, 3_700.0 + 1_900.0 * k) for k in range(40)]

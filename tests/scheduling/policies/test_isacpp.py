@@ -28,7 +28,7 @@ def queue(state: SchedulingSnapshot, *jobs: TraceJob) -> None:
         state.waiting[number] = JobState(job, number, job.iterations)
 
 
-def test_waiting_jobs_are_decided_together() -> None:
+def test_waiting_jobs_are_assigned_jointly() -> None:
     predictor = table(2)
     gpus = [Gpu(str(k), "v100", tenants=(Tenant(JOBS[k], 500.0 + 100 * k),)) for k in range(3)]
     state = snapshot(*gpus)
@@ -60,7 +60,7 @@ def test_gangs_get_whole_gpus_and_jobs_share_the_rest() -> None:
     assert len({g for gpus in decisions.values() for g in gpus}) == 4
 
 
-def test_a_bad_neighbour_is_waited_out() -> None:
+def test_a_job_waits_for_a_bad_neighbour_to_leave() -> None:
     a, b = Workload("a"), Workload("b")
     predictor = TablePredictor(
         {("v100", a): Solo(1.0), ("v100", b): Solo(1.0)}, {("v100", (a, b)): (0.51, 0.51)}

@@ -1,4 +1,4 @@
-"""Learning from the pace of jobs that run together."""
+"""Learning from the pace of jobs that share a GPU."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLUSTER = ClusterSnapshot.from_mapping(
 
 
 class Told:
-    """A predictor that says the same slowdown for every member of a set of two or more."""
+    """A predictor with the same slowdown for every member of a set of two or more."""
 
     def __init__(self, truth: TablePredictor, slowdown: float, fits: bool = True) -> None:
         self.truth, self.slowdown, self.fits = truth, slowdown, fits
@@ -44,7 +44,7 @@ class Told:
 def running(
     truth: TablePredictor, pairs: Sequence[tuple[Workload, Workload]], now_s: float
 ) -> SchedulingSnapshot:
-    """Every pair on a GPU of its own at its true pace since second 0."""
+    """Every pair on a separate GPU at its true pace since second 0."""
     snapshot = SchedulingSnapshot(
         ClusterSnapshot.from_mapping(
             {"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": len(pairs)}]}]}
@@ -63,7 +63,7 @@ def running(
     return snapshot
 
 
-def test_a_set_that_was_seen_is_answered_nearly_as_it_was_and_others_nearer_to_the_truth() -> None:
+def test_an_observed_set_is_predicted_nearly_as_observed_and_others_improve() -> None:
     solo = {("v100", j): Solo(0.1 * (k + 1)) for k, j in enumerate(JOBS)}
     ratios = {("v100", (a, b)): (0.9, 0.9) for a in JOBS for b in JOBS}
     truth = TablePredictor(solo, ratios)
@@ -90,7 +90,7 @@ def test_a_set_that_was_seen_is_answered_nearly_as_it_was_and_others_nearer_to_t
     assert other.slowdown[1, 0] == 1.0
 
 
-def test_a_cache_forgets_what_the_belief_has_learned_better() -> None:
+def test_cached_predictions_are_dropped_after_learning() -> None:
     truth = table()
     pair = (JOBS[0], JOBS[1])
     learning = _Learning.of(PosteriorLearner(Told(truth, 1.9)))
@@ -106,8 +106,8 @@ def test_a_cache_forgets_what_the_belief_has_learned_better() -> None:
 
 
 @pytest.mark.parametrize("ratio", [0.3, 0.7])
-def test_jobs_that_do_less_together_than_one_after_the_other_are_parted(ratio: float) -> None:
-    """At 0.3 each, two jobs do 0.6 of one job's work together; the predictor believed them to do 1.8."""
+def test_jobs_slower_together_than_in_turn_are_separated(ratio: float) -> None:
+    """At 0.3 each, two jobs do 0.6 of one job's work together; the predictor expected 1.8."""
     solo = {("v100", j): Solo(1.0) for j in JOBS}
     ratios = {("v100", (a, b)): (ratio, ratio) for a in JOBS for b in JOBS}
     truth = TablePredictor(solo, ratios)
@@ -137,7 +137,7 @@ def test_a_job_that_seems_to_fit_nowhere_is_tried_where_memory_is_largest(name: 
     assert all(set(j.served_s) == {"v100"} for j in done.jobs)
 
 
-def test_exploration_makes_what_is_not_known_look_better() -> None:
+def test_exploration_favours_unknown_sets() -> None:
     solo = {("v100", j): Solo(0.1 * (k + 1)) for k, j in enumerate(JOBS)}
     truth = TablePredictor(solo, {("v100", (a, b)): (0.9, 0.9) for a in JOBS for b in JOBS})
     plain, bold = (PosteriorLearner(Told(truth, 1.5), exploration=e) for e in (0.0, 0.5))

@@ -1,4 +1,4 @@
-"""A policy of the user's own: loaded by name, and held to the contract that docs/policies.md states."""
+"""User-defined policies: loaded by name, and held to the contract in docs/policies.md."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_policy_and_function(module: Any) -> None:
         ("own_policies_of_test:Class", "is not a policy"),
     ],
 )
-def test_what_is_no_policy(module: Any, name: str, message: str) -> None:
+def test_invalid_policies(module: Any, name: str, message: str) -> None:
     module.NUMBER, module.Class = 7, dict
     with pytest.raises(InputError, match=message):
         get_policy(name)
@@ -79,13 +79,13 @@ def test_what_is_no_policy(module: Any, name: str, message: str) -> None:
         (lambda s, b: [Allocation(j, (0,)) for j in s.waiting.values()] * 2, "two allocations"),
     ],
 )
-def test_decisions_that_cannot_be_done(module: Any, decide: Any, message: str) -> None:
+def test_infeasible_decisions(module: Any, decide: Any, message: str) -> None:
     module.decide = decide
     with pytest.raises(PolicyError, match=message):
         run("own_policies_of_test:decide")
 
 
-def test_a_job_that_is_done(module: Any) -> None:
+def test_a_finished_job(module: Any) -> None:
     seen: list[Any] = []
 
     def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
@@ -98,7 +98,7 @@ def test_a_job_that_is_done(module: Any) -> None:
         run("own_policies_of_test:decide")
 
 
-def test_answers_in_the_order_asked() -> None:
+def test_predictions_keep_the_order_of_jobs() -> None:
     cache = SetCache(table())
     answer, turned = cache.answer("v100", [JOBS[3], JOBS[1]]), cache.answer("v100", [JOBS[1], JOBS[3]])
     assert answer.slowdown == turned.slowdown[::-1]

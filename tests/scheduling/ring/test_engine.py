@@ -38,7 +38,7 @@ def test_slots_count_whole_iterations():
     assert run.finish().makespan_s == 4.0
 
 
-def test_an_iteration_longer_than_a_slot_never_ends_and_says_so():
+def test_an_iteration_longer_than_a_slot_is_an_error():
     run = RingRun(cluster(1), Execution(slot_s=1.0))
     run.start(job("a", 1, 1.5), [(0, 0)])
     with pytest.raises(InfeasibleError, match="never ends"):
@@ -53,7 +53,7 @@ def test_gangs_that_cannot_start(gpus):
         RingRun(cluster(2, 2)).start(job("a", 2), gpus)
 
 
-def test_replay_wants_every_job_once_and_idle_gpus():
+def test_replay_needs_every_job_once_and_idle_gpus():
     jobs = [job("a", 1), job("b", 1)]
     with pytest.raises(InputError, match="every job exactly once"):
         replay(cluster(1), jobs, [Assignment("a", ((0, 0),), 0, 0)])
@@ -67,8 +67,8 @@ def test_replay_wants_every_job_once_and_idle_gpus():
     st.randoms(use_true_random=False),
     st.sampled_from([Fabric(), Fabric(2, 2.0), Fabric(2, 4.0, 2)]),
 )
-def test_running_rates_are_the_model_at_every_moment(instance, source, fabric):
-    """The incremental bookkeeping equals equations 6 to 8 computed afresh; capacity holds."""
+def test_running_rates_equal_the_model_at_every_moment(instance, source, fabric):
+    """The incremental bookkeeping equals equations 6 to 8 computed afresh; capacities are respected."""
     place, jobs = instance
     run = RingRun(place, Execution(fabric))
     for ring_job in jobs:

@@ -15,7 +15,7 @@ from tests.scheduling.ring.instances import cluster, job
 
 @settings(max_examples=30, deadline=None)
 @given(st.floats(10, 5000), st.floats(0, 1), st.floats(0.0001, 0.01))
-def test_fit_gives_back_what_made_the_samples(bandwidth, alpha, xi2):
+def test_fit_recovers_the_parameters(bandwidth, alpha, xi2):
     place = replace(cluster(4, 4), inter_bandwidth=bandwidth, alpha=alpha, xi2=xi2, reduce_speed=1e15)
     samples = []
     for size, contention in [(5, 1), (50, 1), (50, 2), (20, 3)]:
@@ -28,7 +28,7 @@ def test_fit_gives_back_what_made_the_samples(bandwidth, alpha, xi2):
     assert fit.xi2 == pytest.approx(xi2, rel=1e-3, abs=1e-6)
 
 
-def test_fit_refuses_what_says_nothing():
+def test_fit_refuses_uninformative_samples():
     sample = LinkSample(2, 10, 2, 1, 0.1, 0.2)
     with pytest.raises(InputError, match="three samples"):
         fit_link([sample])

@@ -97,7 +97,7 @@ def test_fabric_of_server_uplinks_is_the_default_and_leaves_add_contention():
     assert {timing.contention for timing in inside.values()} == {2}
 
 
-def test_rails_multiply_bandwidth_and_take_contention_away():
+def test_rails_multiply_bandwidth_and_remove_contention():
     jobs = {"a": RingJob("a", 8, 100, 0, 1, 0.1, 10), "b": RingJob("b", 8, 100, 0, 1, 0.1, 10)}
     cluster = replace(CLUSTER, servers=(8, 8))
     placed = {"a": {0: 4, 1: 4}, "b": {0: 4, 1: 4}}
@@ -117,7 +117,7 @@ def test_rails_multiply_bandwidth_and_take_contention_away():
         ({"a": {0: 4}, "b": {0: 4}}, "over its capacity"),
     ],
 )
-def test_placements_that_cannot_be(placement, words):
+def test_invalid_placements(placement, words):
     with pytest.raises(InputError, match=words):
         check_placement(CLUSTER, TWO, placement)
 
@@ -126,7 +126,7 @@ def test_placements_that_cannot_be(placement, words):
     "change",
     [{"inter_bandwidth": 0}, {"alpha": -1}, {"xi1": 0}, {"xi1": 1.1}, {"xi2": float("nan")}, {"servers": ()}],
 )
-def test_clusters_that_cannot_be(change):
+def test_invalid_clusters(change):
     with pytest.raises(InputError):
         replace(CLUSTER, **change)
 

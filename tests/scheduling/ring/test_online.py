@@ -26,7 +26,7 @@ CONFIGS = [OnlineConfig(*c) for c in itertools.product(ORDERS, ONLINE_PICKS, BAC
 
 @settings(max_examples=120, deadline=None)
 @given(instances(), st.data(), st.sampled_from(CONFIGS), st.sampled_from([None, 10.0]))
-def test_every_job_ends_after_it_came_and_the_run_replays(instance, data, config, slot_s):
+def test_every_job_ends_after_its_arrival_and_the_run_replays(instance, data, config, slot_s):
     place, jobs = instance
     execution = Execution(slot_s=slot_s)
     arrivals = [RingArrival(j, data.draw(st.floats(0, 60))) for j in jobs]
@@ -91,7 +91,7 @@ def test_admission_holds_a_ring_back_that_would_cost_more_than_it_gains():
     )
 
 
-def test_choosing_leaves_the_state_as_it_is():
+def test_choosing_does_not_change_the_state():
     place = cluster(2, 2, 4)
     run = running(place, {job(name, 2, 0.05, 60, 200): [(0, n), (1, n)] for n, name in enumerate("ab")})
     before = [set(idle) for idle in run.idle]
@@ -99,7 +99,7 @@ def test_choosing_leaves_the_state_as_it_is():
     assert run.idle == before
 
 
-def test_what_cannot_be():
+def test_invalid_settings():
     with pytest.raises(InputError, match="pick"):
         OnlineConfig(pick="best")
     with pytest.raises(InputError, match="arrival_s"):

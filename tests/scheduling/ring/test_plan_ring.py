@@ -43,7 +43,7 @@ def run(tmp_path, case, *options):
     return CliRunner().invoke(app, [str(path), *options])
 
 
-def test_json_is_the_contract(tmp_path):
+def test_json_has_the_documented_shape(tmp_path):
     result = run(tmp_path, CASE, "--json")
     assert result.exit_code == 0
     jobs = json.loads(result.stdout)["jobs"]
@@ -125,7 +125,7 @@ def test_a_case_that_overflows_is_refused(tmp_path):
     assert isinstance(result.exception, InputError)
 
 
-def test_servers_with_no_gpus_of_a_job_do_not_count():
+def test_servers_without_gpus_of_a_job_do_not_count():
     case = RingCase.from_mapping(_with(["placement", "c"], {"0": 0, "2": 4}))
     assert case.placement is not None
     assert case.placement["c"] == {2: 4}
@@ -197,7 +197,7 @@ def test_a_fabric_in_the_case(tmp_path):
 
 
 @pytest.mark.parametrize(("change", "code"), [({}, 0), ({"placement": {"a": {"0": 4}}}, 2), ({"jobs": 3}, 2)])
-def test_through_the_command(tmp_path, capsys, change, code):
+def test_on_the_command_line(tmp_path, capsys, change, code):
     from serving.cli.main import main
 
     path = tmp_path / "case.json"
@@ -213,7 +213,7 @@ def test_through_the_command(tmp_path, capsys, change, code):
         assert set(json.loads(output.out)["jobs"]) == {"a", "b", "c"}
 
 
-def test_a_gang_larger_than_the_cluster_is_a_no(tmp_path):
+def test_a_gang_larger_than_the_cluster_exits_with_1(tmp_path):
     from serving.cli.main import main
 
     path = tmp_path / "case.json"
@@ -223,7 +223,7 @@ def test_a_gang_larger_than_the_cluster_is_a_no(tmp_path):
     assert caught.value.code == 1
 
 
-def test_slots_are_those_of_a_schedule(tmp_path, capsys):
+def test_slots_need_a_policy(tmp_path, capsys):
     from serving.cli.main import main
 
     path = tmp_path / "case.json"
@@ -235,7 +235,7 @@ def test_slots_are_those_of_a_schedule(tmp_path, capsys):
 
 
 @pytest.mark.parametrize("text", ["", "[1", "[" * 100_000, '"case"', "NaN", "null"])
-def test_files_that_are_no_case(tmp_path, text):
+def test_invalid_case_files(tmp_path, text):
     path = tmp_path / "case.json"
     path.write_text(text)
     assert isinstance(CliRunner().invoke(app, [str(path), "--json"]).exception, InputError)

@@ -33,7 +33,7 @@ SCHEDULERS = {
 
 
 def check(place, jobs, schedule, execution=None):
-    """Gang, capacity at every start, every job once, and the same again when replayed."""
+    """Gangs are complete, capacity holds at every start, every job runs once, and a replay is identical."""
     by_name = {j.name: j for j in jobs}
     assert sorted(a.job for a in schedule.assignments) == sorted(by_name)
     for assignment in schedule.assignments:
@@ -55,7 +55,7 @@ def check(place, jobs, schedule, execution=None):
     slot_s=st.sampled_from([None, 10.0]),
     fabric=st.sampled_from([Fabric(), Fabric(2, 4.0), Fabric(rails=4)]),
 )
-def test_every_schedule_is_whole_and_replays_to_itself(name, instance, slot_s, fabric):
+def test_every_schedule_is_complete_and_replays_identically(name, instance, slot_s, fabric):
     place, jobs = instance
     execution = Execution(fabric, slot_s=slot_s)
     schedule = SCHEDULERS[name](place, jobs, execution)
@@ -77,7 +77,7 @@ def test_order_of_the_schedulers_on_a_mixed_load():
     assert makespan["local-search"] <= makespan["best-list"] <= makespan["longest"]
 
 
-def test_sjf_bco_of_nothing():
+def test_sjf_bco_without_jobs():
     assert sjf_bco(cluster(1), []).assignments == ()
     assert local_search(cluster(1), []).makespan_s == 0
     with pytest.raises(InputError, match="load_factor"):
@@ -95,7 +95,7 @@ def test_packing_keeps_a_gang_on_a_server_in_use_and_the_listing_does_not():
     assert len({server for server, _ in spread}) > 1
 
 
-def test_the_bound_keeps_jobs_off_worn_gpus():
+def test_the_bound_keeps_jobs_off_heavily_loaded_gpus():
     run = RingRun(cluster(2, 2))
     pair_job = job("a", 2)
     for server in run.load:
@@ -104,7 +104,7 @@ def test_the_bound_keeps_jobs_off_worn_gpus():
     assert fa_ffp(pair_job, run, 0.001) is None
 
 
-def test_lbsgf_takes_the_least_busy_servers():
+def test_lbsgf_uses_the_least_busy_servers():
     run = RingRun(cluster(4, 4, 4))
     run.load = [[5.0] * 4, [0.0] * 4, [1.0] * 4]
     wide = lbsgf(job("a", 6), run)
@@ -124,7 +124,7 @@ def test_whole_or_wait_splits_only_what_no_server_holds():
 
 
 def _all_schedules(place, jobs, execution, slots):
-    """The least makespan by trying every placement and start."""
+    """Smallest makespan over all placements and starts."""
     options = [[(c, t) for c in distributions(place.servers, j.gpus) for t in range(slots)] for j in jobs]
     best = float("inf")
     for choice in itertools.product(*options):
@@ -142,7 +142,7 @@ def _all_schedules(place, jobs, execution, slots):
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_exact_equals_trying_everything(seed):
+def test_exact_equals_exhaustive_search(seed):
     import random
 
     source = random.Random(seed)
@@ -163,7 +163,7 @@ def test_exact_equals_trying_everything(seed):
         assert scheduler(place, jobs, execution).makespan_s >= solved.schedule.makespan_s
 
 
-def test_exact_refuses_what_it_cannot_do():
+def test_exact_refuses_unsupported_instances():
     place, jobs = cluster(2, 2), [job("a", 2)]
     with pytest.raises(InputError, match="slot time"):
         exact(place, jobs, Execution(), RingSchedule((Assignment("a", ((0, 0), (0, 1)), 0, 5),)))
@@ -174,8 +174,8 @@ def test_exact_refuses_what_it_cannot_do():
 
 
 @pytest.mark.parametrize("scheduler", [best_list, local_search, sjf_bco])
-def test_a_list_under_which_a_job_never_ends_is_passed_over(scheduler):
-    """Packed, the third gang is split, and one step of it takes longer than a slot; it can wait for a server instead."""
+def test_lists_under_which_a_job_never_ends_are_skipped(scheduler):
+    """Packing splits the third gang, whose steps then exceed a slot; it can wait for a server instead."""
     place = cluster(3, 3)
     jobs = [job(name, 2, gradient_size=1e4) for name in "abc"]
     execution = Execution(slot_s=1.0)
@@ -188,7 +188,7 @@ def test_a_list_under_which_a_job_never_ends_is_passed_over(scheduler):
         scheduler(place, [job("a", 4, gradient_size=1e4)], execution)
 
 
-def test_exact_refuses_a_long_schedule_before_it_writes_it_down():
+def test_exact_refuses_a_long_schedule_before_building_it():
     jobs, execution = [job("a", 2, iterations=1e12)], Execution(slot_s=1.0)
     with pytest.raises(LimitError, match="too large"):
         exact(cluster(2), jobs, execution, best_list(cluster(2), jobs, execution))

@@ -53,7 +53,7 @@ def test_same_objective_as_the_full_matrix(jobs: int, seed: int, p: float, copie
     assert (np.bincount(kinds[ours[chosen]], gpus[ours[chosen]], 3) <= capacity).all()
 
 
-def test_as_published_utilities_are_rounded_and_a_change_costs_nothing() -> None:
+def test_as_published_utilities_are_rounded_and_changes_are_free() -> None:
     config = SiaConfig(lambda_a=0.0, decimals=2)
     goodput = np.array([[1.0, 15.0, 16.0]])
     worth = utilities(goodput, np.ones(1), np.ones(1), np.array([1]), config)
@@ -70,7 +70,7 @@ def test_forced_configurations_are_kept() -> None:
         solve(worth, gpus, kinds, np.array([1]), {0: 1})
 
 
-def test_a_price_above_what_all_is_worth_leaves_something_to_solve(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_prices_above_all_values_leave_a_valid_problem(monkeypatch: pytest.MonkeyPatch) -> None:
     # The search for prices may stop there: nothing is near the best of its row, which is to have nothing.
     monkeypatch.setattr("scheduling.sia.ilp._gpu_prices", lambda *_: np.array([5.0]))
     worth = np.array([[1.0], [0.7], [0.7]])

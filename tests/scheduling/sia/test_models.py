@@ -45,7 +45,7 @@ def test_the_fit_recovers_step_times() -> None:
     assert params.beta_c == pytest.approx(TRUE.beta_c, rel=0.02)
 
 
-def test_what_was_not_seen_is_free() -> None:
+def test_unobserved_communication_is_free() -> None:
     params = fit(observed([(1, 1)], [32, 64]))
     alone, four = float(step_s(params, 1, 1, 32)), float(step_s(params, 1, 4, 32))
     assert four == pytest.approx(alone, rel=1e-3)
@@ -74,7 +74,7 @@ TYPES = ["t4", "rtx-2080-ti", "a100"]
 
 
 def made_up_agent() -> Agent:
-    """An agent of an application on two types, of which `b` is twice as fast on a GPU."""
+    """An agent of a synthetic application on two types; `b` is twice as fast per GPU."""
     on = {
         d: SimpleNamespace(stages=1, single_samples_per_s=speed)
         for d, speed in (("a", 1.0), ("b", 2.0), ("c", 1.0))
@@ -83,7 +83,7 @@ def made_up_agent() -> Agent:
     return Agent(TraceJob("j", Workload("x"), 10.0, kind="adaptive"), cast(Application, application))
 
 
-def test_a_batch_is_observed_once_it_has_run() -> None:
+def test_a_batch_is_observed_after_it_has_run() -> None:
     agent = made_up_agent()
     agent.local_batch = 32
     agent.running = Observation(60.0, "a", (1,), 0.1, 0.0, (1.0, 2.0))
@@ -98,7 +98,7 @@ def test_a_batch_is_observed_once_it_has_run() -> None:
     assert agent.gradient == (1.0, 2.0)
 
 
-def test_a_model_is_carried_over_from_the_clusters_first_type_that_has_one() -> None:
+def test_a_model_is_transferred_from_the_first_type_that_has_one() -> None:
     agent = made_up_agent()
     node_size = {"a": 4, "b": 8, "c": 8}
     agent.local_batch = 32

@@ -16,7 +16,7 @@ def states(*jobs: tuple[float, int, str]) -> list[JobState]:
     ]
 
 
-def test_rho_is_against_a_share_of_the_cluster() -> None:
+def test_rho_is_relative_to_a_share_of_the_cluster() -> None:
     # Both are there for 200 s, one after the other on the only GPU: N is 2 for the first, 1.5 for the second.
     jobs = states((0.0, 1, ""), (0.0, 1, ""))
     rho = finish_time_rho(jobs, np.array([100.0, 200.0]), 1, np.array([100.0, 100.0]))

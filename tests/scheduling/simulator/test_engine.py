@@ -40,7 +40,7 @@ jobs_strategy = st.lists(
 
 
 def check(result: SimulationResult, jobs: list[TraceJob], exclusive: bool) -> None:
-    """No job lost, every job ends, nobody is on two places at once, no GPU over its members, work is conserved."""
+    """No job is lost or in two places at once, every job ends, no GPU is overfull, and work is conserved."""
     assert {j.id for j in result.jobs} == {j.id for j in jobs}
     for job in result.jobs:
         assert job.finished_s is not None
@@ -143,7 +143,7 @@ def _makespan_s(result: SimulationResult) -> float:
     return max(j.finished_s or 0.0 for j in result.jobs)
 
 
-def test_a_job_tunes_its_batch_where_it_is_alone() -> None:
+def test_a_job_tunes_its_batch_while_it_does_not_share() -> None:
     # Alone 32 samples in 1.6 s, worth (24 + 8) / (24 + 32) each: 4 * .5714 / 1.6 = 1.4286 own steps in a second; beside the
     # other its own batch of 8 at half its pace.
     tunable = TraceJob("t", SIZES[0], 100, 0.0, batches=BatchRange((8, 16, 32), 32, 24.0))
@@ -169,7 +169,7 @@ def test_elastic_jobs_that_tune_their_batch_end_sooner(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["optimus", "pollux", "sia"])
-def test_nobody_gets_more_gpus_than_its_largest_batch_can_use(name: str) -> None:
+def test_no_job_gets_more_gpus_than_its_largest_batch_can_use(name: str) -> None:
     batches = BatchRange((8, 16), 16, 1000.0)  # on four GPUs the smallest total is 32
     jobs = [TraceJob("j", SIZES[0], 500.0, 0.0, 1, 1, 4, batches=batches)]
     result = simulate(jobs, CLUSTER, get_policy(name), SetTruth(BY_BATCH), BY_BATCH, RECORD)
@@ -187,7 +187,7 @@ def test_every_policy_is_covered() -> None:
     assert set(POLICIES) == {*EXCLUSIVE, *SHARED, *RESIZING, "allox"}
 
 
-def test_allox_places_jobs_of_one_gpu_only() -> None:
+def test_allox_places_single_gpu_jobs_only() -> None:
     jobs = [TraceJob(f"j{k}", JOBS[k % 6], 100 + 37 * k, 50.0 * k) for k in range(12)]
     check(simulate(jobs, CLUSTER, get_policy("allox"), SetTruth(TABLE), TABLE, RECORD), jobs, True)
     with pytest.raises(InputError, match="gang"):
@@ -195,7 +195,7 @@ def test_allox_places_jobs_of_one_gpu_only() -> None:
 
 
 @pytest.mark.parametrize("name", ["fifo", "gavel", "sia"])
-def test_a_job_that_nobody_can_run_ends_the_simulation(name: str) -> None:
+def test_an_infeasible_job_ends_the_simulation(name: str) -> None:
     with pytest.raises(InfeasibleError, match="waiting"):
         simulate([TraceJob("wide", A, 10, gpus=4)], ONE, get_policy(name), SetTruth(PAIR), PAIR)
 
@@ -216,7 +216,7 @@ def test_rates_change_with_neighbours_by_hand() -> None:
     assert result.to_json()["utilization_ratio"] == pytest.approx(1.0)
 
 
-def test_truth_is_apart_from_belief() -> None:
+def test_truth_is_separate_from_belief() -> None:
     wrong = TablePredictor({("v100", A): Solo(1.0), ("v100", B): Solo(2.0)}, {("v100", (A, B)): (1.0, 1.0)})
     jobs = [TraceJob("a", A, 50, 0.0), TraceJob("b", B, 100, 10.0)]
     believed = simulate(jobs, ONE, get_policy("isacpp"), SetTruth(PAIR), wrong)
@@ -239,7 +239,7 @@ def test_preemption_costs_a_restart() -> None:
     assert result.to_json()["restarts"] == 1
 
 
-def test_memory_that_the_belief_got_wrong_costs_a_refused_start() -> None:
+def test_wrongly_predicted_memory_costs_a_refused_start() -> None:
     tight = TablePredictor(
         {("v100", A): Solo(1.0, 10e9), ("v100", B): Solo(2.0, 10e9)}, PAIR.ratios, {"v100": 16e9}
     )
@@ -281,7 +281,7 @@ def test_impossible_jobs_are_named() -> None:
 
 
 @pytest.mark.parametrize("name", [p for p in POLICIES if not get_policy(p).freezes])
-def test_a_type_on_which_a_job_runs_out_of_memory_alone_is_not_tried_again(name: str) -> None:
+def test_a_type_where_a_lone_job_runs_out_of_memory_is_not_retried(name: str) -> None:
     solo = {("v100", A): Solo(1.0, 10e9), ("k80", A): Solo(2.0, 10e9)}
     belief, truth = (TablePredictor(solo, {}, {"v100": 16e9, "k80": k80}) for k80 in (12e9, 8e9))
     cluster = ClusterSnapshot.from_mapping(
@@ -293,7 +293,7 @@ def test_a_type_on_which_a_job_runs_out_of_memory_alone_is_not_tried_again(name:
     assert 0 < result.out_of_memory <= 2
 
 
-def test_a_policy_that_puts_a_job_where_it_did_not_fit_is_told_so() -> None:
+def test_placing_a_job_again_where_it_did_not_fit_is_an_error() -> None:
     small = TablePredictor({("v100", A): Solo(1.0, 10e9)}, {}, {"v100": 8e9})
     stubborn = Policy("stubborn", lambda s, _: [Allocation(j, (0,)) for j in s.waiting.values()], 60.0)
     with pytest.raises(InfeasibleError, match="even alone"):

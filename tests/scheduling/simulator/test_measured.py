@@ -1,4 +1,4 @@
-"""Which of several sources in a folder of tables a cluster's ground truth is read from."""
+"""Which source in a folder of tables supplies a cluster's ground truth."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_the_only_source_that_covers_the_cluster_is_taken(data: Path) -> None:
     assert measured_truth(data, ["v100", "k80"]).ratios
 
 
-def test_one_of_several_is_to_be_chosen(data: Path) -> None:
+def test_one_of_several_sources_must_be_chosen(data: Path) -> None:
     with pytest.raises(InputError, match=r"several sources.*--source, got one, two"):
         measured_truth(data, ["v100"])
     assert steps(data, ["v100"], "two") == {0.3}

@@ -58,7 +58,7 @@ def test_every_job_ends_under_every_policy(policy: str) -> None:
     assert result.to_json()["ended_early"] > 0
 
 
-def test_nobody_runs_on_a_node_that_is_down() -> None:
+def test_no_job_runs_on_a_failed_node() -> None:
     result = run(Realism(node_mtbf_s=1500.0, repair_s=400.0, checkpoint_s=60.0))
     ends = {interval.stop_s for interval in result.intervals}
     finished = {job.finished_s for job in result.jobs}
@@ -66,14 +66,14 @@ def test_nobody_runs_on_a_node_that_is_down() -> None:
     assert result.lost_gpu_s > 0
 
 
-def test_an_ideal_cluster_is_the_same_as_none() -> None:
+def test_no_disturbance_equals_an_ideal_cluster() -> None:
     plain, ideal = run(None, "isacpp"), run(Realism(), "isacpp")
     np.testing.assert_array_equal(plain.completion_s, ideal.completion_s)
     assert ideal.node_failures == 0
     assert ideal.lost_gpu_s == 0.0
 
 
-def test_the_same_seed_draws_the_same() -> None:
+def test_draws_are_deterministic() -> None:
     np.testing.assert_array_equal(run(OFTEN).completion_s, run(OFTEN).completion_s)
     assert not np.array_equal(run(OFTEN).completion_s, run(OFTEN, seed=2).completion_s)
 
@@ -96,7 +96,7 @@ def test_lost_progress_costs_at_most_one_checkpoint_interval_a_restart() -> None
     assert result.lost_gpu_s <= 60.0 * len(stops) + 1e-6
 
 
-def test_a_policy_that_never_lets_a_job_get_to_its_checkpoint_is_stopped() -> None:
+def test_a_policy_that_always_stops_a_job_before_its_checkpoint_is_an_error() -> None:
     def turns(snapshot, belief):  # type: ignore[no-untyped-def]
         assert snapshot.now_s < 1e6, "never stopped"
         return [
@@ -113,7 +113,7 @@ def test_a_policy_that_never_lets_a_job_get_to_its_checkpoint_is_stopped() -> No
     assert simulate(jobs, CLUSTER, policy, SetTruth(TABLE), TABLE, config).lost_gpu_s == 0.0
 
 
-def test_a_stop_that_is_saved_loses_nothing() -> None:
+def test_a_saved_stop_loses_nothing() -> None:
     lossy, saved = (
         run(Realism(checkpoint_s=1800.0, saved_stops=saves), "tiresias") for saves in (False, True)
     )
@@ -123,7 +123,7 @@ def test_a_stop_that_is_saved_loses_nothing() -> None:
     assert run(replace(OFTEN, saved_stops=True)).lost_gpu_s > 0  # nodes fail without asking
 
 
-def test_the_table_of_jobs_says_who_ended_early() -> None:
+def test_the_table_of_jobs_marks_early_ends() -> None:
     frame = jobs_table([("srtf", 1, run(Realism(early_ratio=0.5)))])
     early = frame[frame.ended_early]
     assert 0 < len(early) < len(frame)

@@ -1,4 +1,4 @@
-"""The same policies on the same scenario: in this process and on Ray."""
+"""The same policies on the same scenario, in this process and on Ray."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def compare(spec: ScenarioSpec, policies: list[str], **options: Any) -> list[dic
 
 
 class SmallScenario:
-    """What `build_scenario` would make, from synthetic tables."""
+    """Stands for the result of `build_scenario`, with synthetic tables."""
 
     def __init__(self, spec: ScenarioSpec) -> None:
         self.spec = spec
@@ -54,7 +54,7 @@ class SmallScenario:
 
 
 class Remembering(SmallScenario):
-    """Its truth depends on what it was asked before, as a predictor's last digits do on the sets asked together."""
+    """Its truth depends on earlier queries, as a predictor's last digits depend on the batch."""
 
     def __init__(self, spec: ScenarioSpec) -> None:
         super().__init__(spec)
@@ -69,7 +69,7 @@ class Remembering(SmallScenario):
 
 
 class Remote:
-    """A task of the stand-in: arguments and results go through pickle, as between processes."""
+    """A task of the stand-in; arguments and results are pickled, as between processes."""
 
     def __init__(self, function: Any) -> None:
         self.function = function
@@ -79,7 +79,7 @@ class Remote:
 
 
 class LostWorkerError(Exception):
-    """As `ray.exceptions.RayError`."""
+    """Like `ray.exceptions.RayError`."""
 
 
 def stand_in(calls: list[str]) -> types.ModuleType:
@@ -97,7 +97,7 @@ def timeless(bodies: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return [{k: v for k, v in body.items() if k not in TIMES} for body in bodies]
 
 
-def test_ray_answers_as_this_process_does(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_ray_gives_the_same_results_as_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "build_scenario", SmallScenario)
     calls: list[str] = []
     monkeypatch.setitem(sys.modules, "ray", stand_in(calls))
@@ -108,7 +108,7 @@ def test_ray_answers_as_this_process_does(monkeypatch: pytest.MonkeyPatch) -> No
     assert calls == ["init", "shutdown"]
 
 
-def test_a_lost_worker_costs_its_run_only(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_lost_worker_loses_only_its_run(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sweep, "build_scenario", SmallScenario)
     ray = stand_in([])
     asked: list[bytes] = []
@@ -136,7 +136,7 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
 
 
 def test_on_a_real_ray(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the extra is installed: workers build the scenario themselves, from its words alone."""
+    """If the extra is installed: workers build the scenario themselves, from its description alone."""
     pytest.importorskip("ray")
     monkeypatch.setenv("RAY_USAGE_STATS_ENABLED", "0")
     names = ["fifo", "exclusive"]
@@ -195,7 +195,7 @@ def test_a_run_does_not_depend_on_those_before_it(monkeypatch: pytest.MonkeyPatc
 
 
 class OneSeedFails(SmallScenario):
-    """The first policy cannot run seed 3, and each seed leaves other jobs out."""
+    """The first policy cannot run seed 3, and each seed skips different jobs."""
 
     def __init__(self, spec: ScenarioSpec) -> None:
         super().__init__(spec)
@@ -207,7 +207,7 @@ class OneSeedFails(SmallScenario):
         return super().run(policy, *arguments, **options)
 
 
-def test_results_say_which_seeds_are_in_them(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_results_list_their_seeds(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sweep, "build_scenario", OneSeedFails)
     some, both = compare(SPEC, ["fifo", "sjf"], seeds=2, out=tmp_path)
     assert (some["seeds"], both["seeds"]) == ([4], [3, 4])
@@ -216,7 +216,7 @@ def test_results_say_which_seeds_are_in_them(monkeypatch: pytest.MonkeyPatch, tm
     assert [run["skipped"] for run in kept] == [[f"job-{seed} is too wide"] for seed in (3, 4, 3, 4)]
 
 
-def test_one_that_fails_and_an_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_failing_policy_and_an_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(sweep, "build_scenario", Breaking)
     bodies = compare(SPEC, ["fifo", "blind", "exclusive", "sjf", "isacpp"], out=tmp_path)
     assert ["jobs" in body for body in bodies] == [True, False, True, False, False]
@@ -228,7 +228,7 @@ def test_one_that_fails_and_an_interrupt(monkeypatch: pytest.MonkeyPatch, tmp_pa
         compare(SPEC, ["sjf"])
 
 
-def test_loads_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_loads_are_separate_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sweep, "build_scenario", SmallScenario)
     runs = sweep.run_all(SPEC, ["fifo", "sjf"], loads=(0.5, 2.0))
     assert [(r.policy, r.load) for r in runs] == [("fifo", 0.5), ("sjf", 0.5), ("fifo", 2.0), ("sjf", 2.0)]
@@ -237,7 +237,7 @@ def test_loads_are_runs_of_their_own(monkeypatch: pytest.MonkeyPatch) -> None:
     assert runs[2].label == "fifo at load 2, seed 3"
 
 
-def test_a_figure_that_one_seed_lacks_is_in_no_mean() -> None:
+def test_a_figure_missing_in_one_seed_has_no_mean() -> None:
     cluster = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "v100"}]}]})
 
     def run(seed: int, deadline_s: float | None) -> sweep.Run:

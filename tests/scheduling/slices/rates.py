@@ -1,4 +1,4 @@
-"""A synthetic predictor of slices and shares that tests share: Amdahl's law over multiprocessors, processor sharing beside others."""
+"""A synthetic predictor of slices and shares: Amdahl's law over multiprocessors, and processor sharing."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ GIB = 2.0**30
 
 
 class AmdahlPredictor:
-    """Job `m-K` needs `serial[K]` of its time alone whatever the slice; memory in GiB; counts the sets it was asked for."""
+    """Job `m-K` needs `serial[K]` of its solo time on any slice; memory in GiB; counts predicted sets."""
 
     def __init__(self, serial: Sequence[float], memory_gib: Sequence[float], base_s: float = 0.1) -> None:
         self.serial, self.memory, self.base_s = list(serial), list(memory_gib), base_s

@@ -48,7 +48,7 @@ def test_without_sharing_two_cards_are_as_good_as_any_split_of_the_jobs(objectiv
     assert fleet.bound == pytest.approx(best[1], rel=1e-4)
 
 
-def test_everyone_is_placed_once_or_waits_and_memory_holds() -> None:
+def test_every_job_is_placed_once_or_waits_and_memory_is_respected() -> None:
     predictor, jobs = random_jobs(40, 3)
     fleet = plan_fleet(jobs, "a100", 6, predictor)
     assert sorted([*placed(fleet), *fleet.waiting]) == list(range(40))
@@ -103,7 +103,7 @@ def test_several_cards_hold_as_many_jobs_each_as_one_does(
         assert fleet.value >= 2 * one.value - 1e-6 * abs(one.value)
 
 
-def test_large_jobs_that_nothing_fits_beside_do_not_take_the_room_of_others() -> None:
+def test_unshareable_large_jobs_do_not_displace_others() -> None:
     # 16 GiB each: 12 beside 2 and 2, or 9 beside 5.
     predictor = AmdahlPredictor([0.5] * 6, [12, 9, 5, 2, 2, 15])
     *tight, alone = [SliceJob(w, 1000.0) for w in predictor.jobs()]
@@ -123,7 +123,7 @@ def test_a_job_that_fits_on_no_card_waits_and_the_others_share() -> None:
     assert placed(fleet) == [1, 2, 3]
 
 
-def test_many_jobs_join_cards_several_at_once() -> None:
+def test_many_leftover_jobs_join_several_at_once() -> None:
     rng = np.random.default_rng(4)
     predictor = AmdahlPredictor(rng.uniform(0, 1, 8), rng.uniform(1, 5, 8))
     jobs = [SliceJob(predictor.jobs()[k % 8], float(k + 1)) for k in range(400)]
@@ -140,7 +140,7 @@ def test_without_sharing_jobs_that_are_left_over_wait() -> None:
     assert len(fleet.waiting) == 2
 
 
-def test_what_cannot_be_planned() -> None:
+def test_invalid_plans() -> None:
     predictor, jobs = random_jobs(2, 0)
     with pytest.raises(InputError, match="gpus"):
         plan_fleet(jobs, "a100", 0, predictor)

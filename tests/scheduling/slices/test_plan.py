@@ -23,7 +23,7 @@ JOBS = [SliceJob(w) for w in PREDICTOR.jobs()]
 
 @cache
 def speeds_of(device: str, members: tuple[int, ...], sharing: str) -> tuple[float, list[float]]:
-    """Whether a set fits (0 or -inf) and its members' relative speeds, asked one set at a time."""
+    """Whether a set fits (0 or -inf) and its members' relative speeds, predicted one set at a time."""
     arrays = PREDICTOR.predict_arrays(
         [ColocationSet(device, tuple(JOBS[m].workload for m in members), sharing)]
     )
@@ -37,7 +37,7 @@ def speeds_of(device: str, members: tuple[int, ...], sharing: str) -> tuple[floa
 
 
 def brute_force_mig(numbers: list[int]) -> float:
-    """Best throughput with one job a slice, over every partition (not only maximal ones) and every assignment."""
+    """Best throughput with one job per slice, over every partition (not only maximal ones) and assignment."""
     layout = mig_layout("a100")
     table = {
         (j, p.name): (lambda fit, s: fit + s[0])(*speeds_of(layout.device(p), (j,), "time-slice"))
@@ -56,7 +56,7 @@ def brute_force_mig(numbers: list[int]) -> float:
 
 
 @pytest.mark.parametrize("numbers", [(0, 1), (2, 4), (0, 3, 4), (1, 2, 3), (0, 1, 2, 5), (3, 4, 5, 6)])
-def test_mig_without_sharing_is_what_brute_force_finds(numbers: tuple[int, ...]) -> None:
+def test_mig_without_sharing_equals_brute_force(numbers: tuple[int, ...]) -> None:
     jobs = [JOBS[k] for k in numbers]
     plan = best_of(ask(jobs, "a100", PREDICTOR, SliceConfig(sharing=())))
     mig = [p for p in (plan.chosen, *plan.alternatives) if p.kind == "mig" and p.placed == len(jobs)]
@@ -64,7 +64,7 @@ def test_mig_without_sharing_is_what_brute_force_finds(numbers: tuple[int, ...])
 
 
 @pytest.mark.parametrize("objective", ["throughput", "jct", "fairness"])
-def test_shared_slices_are_what_brute_force_finds(objective: str) -> None:
+def test_shared_slices_equal_brute_force(objective: str) -> None:
     """Three jobs, any set on any slice of any partition, both sharing modes."""
     numbers = (1, 3, 4)
     config = SliceConfig(objective=objective, shares=(1.0,))
@@ -177,7 +177,7 @@ def test_the_longest_job_gets_the_largest_slice_for_the_shortest_completion() ->
     assert weighted.speed(weighted.chosen, 2) == max(weighted.speed(weighted.chosen, j) for j in range(3))
 
 
-def test_a_share_in_the_spec_stays_under_mps_and_limits_no_turn_on_the_card() -> None:
+def test_a_share_in_the_spec_applies_under_mps_only() -> None:
     fixed = [SliceJob(Workload("m-1", sm_share_ratio=0.3)), JOBS[2]]
     options = ask(fixed, "a100", PREDICTOR, SliceConfig())
     both = [o for d, m in options.rows if m == (0, 1) for o in options.choices(d, m)]
@@ -225,7 +225,7 @@ def test_why_not_the_runner_up() -> None:
         (JOBS * 2, "a100", LimitError),
     ],
 )
-def test_what_cannot_be_planned(jobs: list[SliceJob], card: str, error: type[Exception]) -> None:
+def test_invalid_plans(jobs: list[SliceJob], card: str, error: type[Exception]) -> None:
     with pytest.raises(error):
         plan_slices(jobs, card, PREDICTOR)
 
@@ -245,14 +245,14 @@ def test_nothing_fits() -> None:
         {"shares": (0.0,)},
     ],
 )
-def test_configuration_is_checked(bad: dict) -> None:
+def test_invalid_configuration_is_rejected(bad: dict) -> None:
     with pytest.raises(InputError):
         SliceConfig(**bad)
     with pytest.raises(InputError):
         SliceJob(JOBS[0].workload, iterations=-1)
 
 
-def test_every_set_is_asked_in_one_call_and_once() -> None:
+def test_all_sets_are_predicted_once_in_one_call() -> None:
     predictor = AmdahlPredictor([0.5] * 3, [1] * 3)
     config = SliceConfig(sharing=("time-slice",), max_together=2)
     options = ask([SliceJob(w) for w in predictor.jobs()], "a100", predictor, config)
@@ -265,8 +265,8 @@ def test_every_set_is_asked_in_one_call_and_once() -> None:
 
 @pytest.mark.parametrize("objective", ["throughput", "jct", "fairness"])
 @pytest.mark.parametrize("seed", [0, 1, 2])
-def test_sets_that_are_not_asked_for_are_in_no_best_plan(objective: str, seed: int) -> None:
-    """The same plans as from every set of jobs on every slice, where memory rules many of them out."""
+def test_pruned_sets_are_in_no_best_plan(objective: str, seed: int) -> None:
+    """The same plans as from every set of jobs on every slice, where memory rules out many of them."""
     rng = np.random.default_rng(seed)
     predictor = AmdahlPredictor(rng.uniform(0, 1, 6), rng.uniform(1, 14, 6))
     jobs = [

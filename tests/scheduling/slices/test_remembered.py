@@ -10,7 +10,7 @@ FIELDS = ("mask", "solo_step_time_s", "step_time_s", "slowdown", "memory_bytes",
           "memory_upper_bytes", "fits")  # fmt: skip
 
 
-def test_answers_are_the_same_and_asked_for_once() -> None:
+def test_predictions_are_equal_and_made_once() -> None:
     predictor, plain = (AmdahlPredictor([0.2, 0.8, 0.5], [3, 40, 5]) for _ in range(2))
     a, b, c = predictor.jobs()
     remembered = Remembered(predictor)

@@ -21,7 +21,7 @@ FREE = SliceCosts(0.0, 0.0, 0.0, 0.0, 0.0)
 
 
 def table() -> SliceTable:
-    """`parallel` goes as fast as its slice is large, `bound` the same everywhere, `hungry` fits on 3g and more."""
+    """`parallel` scales with its slice, `bound` runs alike everywhere, `hungry` fits on 3g and larger."""
     solo = {}
     for size in (1, 2, 3, 4, 7):
         device = f"a100:mig={size}g"
@@ -33,7 +33,7 @@ def table() -> SliceTable:
 
 
 def job(number: int, workload: Workload, seconds: float, submit_s: float = 0.0) -> TraceJob:
-    """So long alone on the whole card."""
+    """With the given seconds alone on the whole card."""
     return TraceJob(str(number), workload, seconds / 0.1, submit_s)
 
 
@@ -47,7 +47,7 @@ def reference() -> Reference:
 
 
 @pytest.mark.parametrize("trace", ["small-seed1", "small-seed2", "small-seed3"])
-def test_mean_completion_is_that_of_the_published_controllers(trace: str) -> None:
+def test_mean_completion_equals_that_of_the_published_controllers(trace: str) -> None:
     rows = compare(reference(), trace)
     for name, policy, _ in REFERENCED:
         allowed = 3.0 if policy in ("full", "mps") else 5.0
@@ -127,7 +127,7 @@ def test_an_idle_cluster_does_not_wake_the_controller(policy: str) -> None:
 
 
 def test_a_card_whose_jobs_all_end_while_they_are_observed_takes_others() -> None:
-    """Two jobs that need less than the 30 s of an observation; no round ends if the card stays closed."""
+    """Two jobs need less than the 30 s of an observation; no round would end if the card stayed closed."""
     jobs = [job(0, BOUND, 12.0), job(1, BOUND, 4.0), job(2, PARALLEL, 20.0, 400.0)]
     result = simulate_slices(jobs, ["a100"], get_slice_policy("miso"), table(), table())
     observed, _, last = result.jobs
@@ -136,7 +136,7 @@ def test_a_card_whose_jobs_all_end_while_they_are_observed_takes_others() -> Non
     assert last.finished_s == pytest.approx(420.0, abs=25.0)
 
 
-def test_memory_keeps_jobs_off_small_slices_and_queues_them() -> None:
+def test_jobs_too_large_for_small_slices_are_queued() -> None:
     jobs = [job(k, HUNGRY, 50.0) for k in range(3)]
     for policy in ("oracle", "miso", "isacpp-slices", "static-mig"):
         result = simulate_slices(jobs, ["a100"], get_slice_policy(policy), table(), table())
@@ -144,7 +144,7 @@ def test_memory_keeps_jobs_off_small_slices_and_queues_them() -> None:
         assert ends[2] > ends[0] + 40  # no more than two at a time
 
 
-def test_a_policy_that_misplaces_or_waits_for_ever_is_an_error() -> None:
+def test_misplacing_or_waiting_forever_is_an_error() -> None:
     class Misplaced:
         name, round_s, blocking = "misplaced", None, False
 
@@ -184,7 +184,7 @@ def test_inputs_are_checked() -> None:
         SliceCosts(resume_s=-1)
 
 
-def test_shares_are_read_off_the_slices() -> None:
+def test_shares_are_interpolated_from_slices() -> None:
     from profiling.workload import ColocationSet
 
     arrays = table().predict_arrays(

@@ -1,4 +1,4 @@
-"""A log's jobs as the simulator takes them."""
+"""A log's jobs as the simulator gets them."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ from scheduling.traces.mix import Mix
 def read_log(
     path: Path, mix: Mix, seed: int = 0, columns: Columns | None = None, limit: int | None = None
 ) -> list[TraceJob]:
-    """Jobs of a log of any known format, each with a workload of `mix`; only the first `limit` by submission."""
+    """Jobs of a log of any known format, with workloads of `mix`; only the first `limit` by submission."""
     return trace_jobs(usable(path, read_rows(path, columns)), mix, seed, limit)

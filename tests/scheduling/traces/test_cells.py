@@ -1,4 +1,4 @@
-"""Rows of a CSV that are no job: what is said of them, and that the others stay."""
+"""Unusable rows of a CSV are reported, and the others are kept."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_time_stamps(tmp_path: Path) -> None:
     assert log.remarks[0].examples == ("01/05/2024 10:00", "17")
 
 
-def test_another_form_of_dates_is_read_where_it_is_plain(tmp_path: Path) -> None:
+def test_other_date_formats_are_read_if_unambiguous(tmp_path: Path) -> None:
     log = read(tmp_path / "t.csv", "01/05/2024 10:00,60,1\n13/05/2024 10:00,60,1\nlater,60,1")
     assert log.jobs[1].submit_s - log.jobs[0].submit_s == 12 * 86400.0
     assert list(by_reason(log.remarks)["ignored_rows"]) == [
@@ -74,13 +74,13 @@ def test_a_log_without_a_usable_row_says_why(tmp_path: Path) -> None:
         read(tmp_path / "t.csv", "")
 
 
-def test_times_of_two_kinds_are_not_subtracted(tmp_path: Path) -> None:
+def test_times_of_two_formats_are_not_subtracted(tmp_path: Path) -> None:
     header = "job_name,inst_num,start_time,end_time,plan_gpu,user"
     with pytest.raises(InputError, match=r"start_time and end_time.*got seconds and timestamps"):
         read(tmp_path / "t.csv", "j,1,100,2024-05-01 10:00,100,u", header)
 
 
-def test_shares_of_a_gpu_are_rounded_up_and_counted(tmp_path: Path) -> None:
+def test_gpu_fractions_are_rounded_up_and_counted(tmp_path: Path) -> None:
     header = "job_name,inst_num,start_time,end_time,plan_gpu,user"
     log = read(
         tmp_path / "t.csv", "j,1,100,400,25,u\nk,2,100,400,50,u\nl,1,100,,50,u\nm,1,100,100,50,u", header
@@ -92,7 +92,7 @@ def test_shares_of_a_gpu_are_rounded_up_and_counted(tmp_path: Path) -> None:
     }
 
 
-def test_optional_cells_that_are_no_numbers(tmp_path: Path) -> None:
+def test_optional_cells_that_are_not_numbers(tmp_path: Path) -> None:
     log = read(
         tmp_path / "t.csv",
         "0,60,2,,,,\n1,60,2,high,,,\n2,60,2,1,1.5,4,\n3,60,2,1,1,4,soon\n4,60,2,3,1,4,90",
@@ -109,7 +109,7 @@ def test_optional_cells_that_are_no_numbers(tmp_path: Path) -> None:
     }
 
 
-def test_priorities_deadlines_and_ranges_that_cannot_be(tmp_path: Path) -> None:
+def test_invalid_priorities_deadlines_and_ranges(tmp_path: Path) -> None:
     log = read(
         tmp_path / "t.csv",
         "0,60,2,,,,\n1,60,2,0,,,\n2,60,2,,4,,\n3,60,2,,,1,\n4,60,2,,0,,\n5,60,2,,,,0\n6,60,2,.5,1,4,90",

@@ -25,14 +25,14 @@ def test_a_share_of_the_jobs_gets_a_range() -> None:
     assert with_ranges(TRACE, 0.0, most=16) == TRACE
 
 
-def test_a_range_of_the_trace_stays() -> None:
+def test_ranges_in_the_trace_are_kept() -> None:
     own = TraceJob("own", Workload("a"), 10.0, gpus=2, min_gpus=2, max_gpus=2)
     assert with_ranges([own], 1.0, most=8) == [own]
     with pytest.raises(InputError, match="share"):
         with_ranges(TRACE, 1.5, most=8)
 
 
-def test_tunable_batches_by_the_draw() -> None:
+def test_drawn_tunable_batches() -> None:
     def doubled(workload: Workload, largest: int) -> list[int]:
         assert workload.batch_size == 32
         return [size for size in (16, 32, 64, 128, 256) if size <= largest]

@@ -25,7 +25,7 @@ def test_load_is_work_over_capacity() -> None:
     assert gaps == pytest.approx([175.0] * 4)
 
 
-def test_what_has_no_load() -> None:
+def test_traces_without_a_load() -> None:
     with pytest.raises(InputError, match="above 0"):
         at_load(TRACE, 0.0, 4, lambda _: 1.0)
     with pytest.raises(InputError, match="over time"):

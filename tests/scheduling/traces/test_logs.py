@@ -1,4 +1,4 @@
-"""Every reader on a hand-made sample of its format."""
+"""Every reader on a synthetic sample of its format."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_sacct(tmp_path: Path, form: str) -> None:
     }
 
 
-def test_sacct_that_is_short(tmp_path: Path) -> None:
+def test_truncated_sacct(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 2"):
         read(tmp_path / "s.txt", "JobID|Submit|AllocTRES\n1|2024-05-01T10:00:00\n")
 
@@ -115,7 +115,7 @@ def test_kubernetes(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("quantity", ["500m", "1.5", "many"])
-def test_kubernetes_pods_with_a_part_of_a_gpu(tmp_path: Path, quantity: str) -> None:
+def test_kubernetes_pods_with_a_fraction_of_a_gpu(tmp_path: Path, quantity: str) -> None:
     pods = [pod(name, "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 1, {}) for name in ("whole", "part")]
     pods[1]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = quantity  # type: ignore[index]
     (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
@@ -123,7 +123,7 @@ def test_kubernetes_pods_with_a_part_of_a_gpu(tmp_path: Path, quantity: str) -> 
     assert list(ignored(tmp_path / "pods.json")) == ["does not request a whole number of GPUs"]
 
 
-def test_kubernetes_events_give_the_times_that_a_status_lacks(tmp_path: Path) -> None:
+def test_kubernetes_events_supply_times_missing_in_the_status(tmp_path: Path) -> None:
     about = {"kind": "Pod", "namespace": "vision", "name": "runs"}
     events = [
         {
@@ -209,7 +209,7 @@ def test_philly_json(tmp_path: Path) -> None:
         read(tmp_path / "other.json", "{}")
 
 
-def test_a_submission_that_a_clock_in_double_precision_cannot_hold_is_left_out(tmp_path: Path) -> None:
+def test_submissions_beyond_double_precision_are_left_out(tmp_path: Path) -> None:
     path = tmp_path / "late.csv"
     path.write_text("timestamp,duration,num_gpus\n0,100,1\n1e300,100,1\n")
     assert ignored(path) == {"submission time is out of range": (1, ("1e+300",))}
@@ -246,7 +246,7 @@ def test_mapping_has_priority_deadline_and_range(tmp_path: Path) -> None:
     assert only.id == "y"
 
 
-def test_weights_of_levels() -> None:
+def test_weights_of_priority_levels() -> None:
     assert weights_of_levels([10, 20, 40]) == [0.5, 1.0, 2.0]
     assert weights_of_levels([0, -5, 1000]) == [2.0, 1.0, 3.0]
     assert weights_of_levels([1, 1, 10**9]) == [1.0, 1.0, 16.0]

@@ -1,4 +1,4 @@
-"""A predictor that is fitted in a second, as a folder, for tests of commands. Its graphs are the hand-made ones."""
+"""A predictor that is fitted in a second, as a folder, for tests of commands. Its graphs are synthetic."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """`model/` (trained on the V100 rows only) and `tables/`; commands see the hand-made graphs as theirs."""
+    """`model/` (trained on the V100 rows only) and `tables/`; commands use the synthetic graphs."""
     root = tmp_path_factory.mktemp("commands")
     shutil.copytree(made_once("fitted", _fit), root, dirs_exist_ok=True)
     with pytest.MonkeyPatch.context() as patch:

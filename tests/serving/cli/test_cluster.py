@@ -1,4 +1,4 @@
-"""`cotenant cluster`: a sample that is valid, what is wrong with others, and the same names everywhere."""
+"""`cotenant cluster`: the sample is valid, mistakes are reported, and names work everywhere."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def test_init_writes_a_valid_sample(tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 @pytest.mark.parametrize("name", cluster_names())
-def test_clusters_of_the_project(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bundled_clusters(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(capsys, "cluster", "validate", name)[0] == 0
     if name != "philly-2000":
         (tmp_path / "c.yaml").write_text(to_yaml(load_cluster(name)))

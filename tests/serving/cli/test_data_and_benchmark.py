@@ -138,7 +138,7 @@ def test_validate_names_row_column_expected_and_got(
     assert "row 1, column throughput_ratio: expected a number above 0, got 'fast'" in printed
 
 
-def test_rows_of_a_source_that_has_an_importer_are_not_taken_from_a_file(
+def test_source_names_of_importers_are_refused_in_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "mine.csv").write_text(call(capsys, "data", "template").replace(",mine,", ",gavel,"))
@@ -148,7 +148,7 @@ def test_rows_of_a_source_that_has_an_importer_are_not_taken_from_a_file(
 
 @pytest.fixture
 def hand_made_graphs(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Any job has the same small graph: nothing is captured."""
+    """Every job has the same small graph; nothing is captured."""
     monkeypatch.setattr("profiling.capture.graph_for", lambda job: graph_source(replace(job, model="alpha")))
     featurizer.shared_featurizer.cache_clear()
     yield

@@ -1,4 +1,4 @@
-"""`cotenant demo` on a terminal of 80 columns, and what it concludes with the shipped predictor."""
+"""`cotenant demo` on a terminal of 80 columns, and its conclusions with the shipped predictor."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_demo_fits_on_80_columns(
     assert picture.rstrip().endswith("</svg>")
 
 
-def test_what_the_demo_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_conclusions_of_the_demo(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, out, _ = run(capsys, "demo", "--plot", folder / "demo.png", "--json")
     body = json.loads(out)
     assert code == 0
@@ -43,7 +43,7 @@ def test_what_the_demo_shows(folder: Path, capsys: pytest.CaptureFixture[str]) -
     assert body["policies"]["isacpp"]["gpu_hours"] < body["policies"]["exclusive"]["gpu_hours"]
 
 
-def test_a_picture_of_unknown_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
+def test_an_unknown_plot_format(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     code, _, err = run(capsys, "demo", "--plot", tmp_path / "demo.bmp")
     assert code == 2
     assert ".svg" in err

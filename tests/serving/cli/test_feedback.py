@@ -20,7 +20,7 @@ FAR_OFF = """[{"device": "v100", "jobs": ["alpha:step_time_s=0.01"], "step_time_
 OTHER = '[{"device": "abacus", "jobs": ["alpha"], "job": "beta", "step_time_s": 1}]'
 
 
-def test_what_was_seen_corrects_the_next_answer(
+def test_observations_correct_later_predictions(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     model = ("--model", folder / "model")
@@ -48,8 +48,10 @@ def test_what_was_seen_corrects_the_next_answer(
     assert len(json.loads(store.read_text())["observations"]) == 6
 
 
-def test_rows_of_other_sources_stay(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Observations whose rows cannot be added are not recorded either, so that they can be sent again."""
+def test_rows_of_other_sources_are_kept(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Observations whose rows cannot be added are not stored either, so they can be sent again."""
     tables, store = tmp_path / "tables", tmp_path / "feedback.json"
     write_table(tables, "colocation", pd.read_csv(io.StringIO(template())))
     body = [{"device": "v100", "jobs": list(JOBS), "job": JOBS[0], "step_time_s": 0.02}]
@@ -74,7 +76,7 @@ def test_rows_of_other_sources_stay(folder: Path, tmp_path: Path, capsys: pytest
     assert read_table(tables, "colocation").source.tolist() == ["mine", "mine", "feedback", "feedback"]
 
 
-def test_says_why_there_are_no_rows(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_rows_are_explained(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = [{"device": "v100", "jobs": ["alpha", "beta"], "job": "alpha", "step_time_s": 0.02}]
     (tmp_path / "seen.json").write_text(json.dumps(body))
     places = ("--store", tmp_path / "feedback.json", "--rows", tmp_path / "rows")
@@ -100,7 +102,7 @@ def test_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str])
     assert "1 added, 1 in" in out
 
 
-def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_bad_input_stores_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for body in ('[{"device": "abacus", "jobs": ["gamma"], "step_time_s": 1}]', OTHER, FAR_OFF, "[", "[{}]"):
         (tmp_path / "seen.json").write_text(body)
         code, _, err = run(
@@ -119,10 +121,10 @@ def test_bad_input_keeps_nothing(folder: Path, tmp_path: Path, capsys: pytest.Ca
         assert not (tmp_path / "s.json").exists()
 
 
-def test_what_has_no_step_time_to_judge_is_counted_too(
+def test_memory_counts_if_the_spec_states_the_step_time(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A SPEC that states the step time leaves only the memory to learn."""
+    """Then only the memory can be learned."""
     body = [{"device": "v100", "jobs": [JOBS[0]], "step_time_s": 0.01, "memory_bytes": 3e9}]
     (tmp_path / "seen.json").write_text(json.dumps(body))
     give = ("feedback", tmp_path / "seen.json", "--model", folder / "model", "--store", tmp_path / "s.json")

@@ -1,4 +1,4 @@
-"""What commands answer to files, code and addresses that cannot be used (one line, exit code 2), and to --help."""
+"""Responses of commands to unusable files, code and addresses (one line, exit code 2), and to --help."""
 
 from __future__ import annotations
 
@@ -29,9 +29,7 @@ from serving.cli.main import main
         ["serve", "--host", "192.0.2.1", "--database", "sqlite:///FOLDER/x.db"],
     ],
 )
-def test_what_cannot_be_used(
-    arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_unusable_input(arguments: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "file").write_text("")
     names = {"FOLDER": str(tmp_path), "FILE": str(tmp_path / "file")}
     words = [next((a.replace(k, v) for k, v in names.items() if k in a), a) for a in arguments]
@@ -43,7 +41,7 @@ def test_what_cannot_be_used(
     assert err.count("\n") == 1
 
 
-def test_what_a_capture_takes_for_granted_is_a_note(
+def test_assumptions_of_a_capture_are_noted(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "noted_factory.py").write_text(
@@ -73,7 +71,7 @@ def test_every_command_has_help(
     assert "--install-completion" not in out  # it would be that of a program called like the command
 
 
-def test_what_is_misspelt_is_said_before_torch_is_imported() -> None:
+def test_misspellings_are_reported_before_torch_is_imported() -> None:
     code = (
         "import sys\nfrom serving.cli.main import main\n"
         "try:\n    main(['predict', '--device', 'v100', '--job', 'dcgan-64:batchsize=3'])\n"
@@ -84,7 +82,7 @@ def test_what_is_misspelt_is_said_before_torch_is_imported() -> None:
     assert "batchsize" in done.stderr
 
 
-def test_a_hint_goes_on_in_the_sentence_unless_it_begins_one() -> None:
+def test_hints_continue_the_sentence_or_begin_one() -> None:
     assert InputError("x exists", expected="a new file", hint="name another").message == (
         "x exists: expected a new file; name another."
     )
@@ -100,7 +98,7 @@ def test_version(capsys: pytest.CaptureFixture[str]) -> None:
     assert capsys.readouterr().out.startswith("cotenant ")
 
 
-def test_a_module_of_ones_own_that_fails_is_one_line(
+def test_a_failing_user_module_is_one_line(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)

@@ -1,4 +1,4 @@
-"""The measuring commands as a user calls them."""
+"""The measuring commands as users call them."""
 
 from __future__ import annotations
 
@@ -51,16 +51,14 @@ def test_another_profile_adds_to_the_folder(tmp_path: Path, capsys: pytest.Captu
 
 
 @pytest.mark.parametrize("job", ["resnet18-cifar:batch_size=0", "no-such-model"])
-def test_profile_of_a_job_that_is_not_there(job: str, tmp_path: Path) -> None:
+def test_profile_of_an_unknown_job(job: str, tmp_path: Path) -> None:
     with pytest.raises(SystemExit) as end:
         main(["profile", "--job", job, "-o", str(tmp_path / "out")])
     assert end.value.code == 2
     assert not (tmp_path / "out").exists()
 
 
-def test_cached_activations_are_those_of_a_frozen_prefix(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_cached_activations_need_a_frozen_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["profile", "--job", "ppo-lunarlander", "--cached-activations", "-o", str(tmp_path / "out")])
     assert end.value.code == 2
@@ -79,7 +77,7 @@ def test_profile_on_cuda_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFix
     assert not (tmp_path / "out").exists()
 
 
-def test_mig_is_a_sharing_mode_of_its_own(
+def test_mig_is_a_sharing_mode(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
@@ -140,7 +138,7 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     ("more", "message"),
     [(["--predictor", "nowhere"], "no such predictor"), (["--frozen-models", "-2"], "frozen_models is out of range")],
 )  # fmt: skip
-def test_plan_says_what_is_wrong(
+def test_invalid_plans_are_explained(
     more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as end:
@@ -160,7 +158,7 @@ def test_plan_says_what_is_wrong(
     assert not (tmp_path / "p.json").exists()
 
 
-def test_plan_that_is_not_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_missing_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
         main(["campaign", "run", str(tmp_path / "no.json"), "-o", str(tmp_path / "slices")])
     assert end.value.code == 2

@@ -1,4 +1,4 @@
-"""What is misspelt on the command line is answered before torch, which takes seconds to import."""
+"""Misspellings on the command line are reported before torch is imported, which takes seconds."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ print("\\n" + json.dumps(wrong))
 """
 
 
-def test_mistakes_are_answered_without_torch(tmp_path: Path) -> None:
+def test_mistakes_are_reported_without_torch(tmp_path: Path) -> None:
     (tmp_path / "odd.csv").write_text("a,b\n1,2\n")
     (tmp_path / "cluster.yaml").write_text(
         "nodes: [{name: n, gpus: [{device: v100, tenants: [{job: resnt18-cifar, iterations_left: 9}]}]}]\n"
@@ -96,7 +96,7 @@ def test_lists_need_no_torch(words: str) -> None:
 
 
 @pytest.mark.parametrize("gpus", ["0", "-3"])
-def test_slices_are_planned_for_one_card_at_least(gpus: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_slices_need_at_least_one_card(gpus: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(["plan", "slices", "--device", "a100", "--job", "resnet18-cifar", "--gpus", gpus])
     assert ended.value.code == 2

@@ -1,4 +1,4 @@
-"""`models export` with a file that is no predictor; `list` and `promote` are tested where a registry has versions."""
+"""`models export` with an invalid predictor; `list` and `promote` are tested where a registry is filled."""
 
 from __future__ import annotations
 
@@ -26,16 +26,14 @@ def test_an_empty_registry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
         mlflow.set_tracking_uri(before)
 
 
-def test_a_store_that_cannot_be_opened_is_said_at_once(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unreadable_store_is_reported_at_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for uri in (f"sqlite:///{tmp_path}/nowhere/mlflow.db", f"sqlite:///{tmp_path}"):
         code, _, err = run(capsys, "models", "list", "--tracking-uri", uri)
         assert code == 2
         assert "cannot be opened" in err
 
 
-def test_a_store_of_no_known_kind(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_store_of_unknown_kind(capsys: pytest.CaptureFixture[str]) -> None:
     before = mlflow.get_tracking_uri()
     try:
         code, _, err = run(capsys, "models", "list", "--tracking-uri", "nosuch://x")
@@ -45,14 +43,14 @@ def test_a_store_of_no_known_kind(capsys: pytest.CaptureFixture[str]) -> None:
     assert "MLflow store cannot be used" in err
 
 
-def test_export_of_what_is_no_predictor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_export_of_an_invalid_predictor(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(capsys, "models", "export", "--model", tmp_path, "-o", tmp_path / "onnx")
     assert code == 2
     assert "config.json" in err
     assert not (tmp_path / "onnx").exists()
 
 
-def test_a_server_that_does_not_answer(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
     with socket.socket() as free:  # bound and not listening
         free.bind(("127.0.0.1", 0))
         uri = f"http://127.0.0.1:{free.getsockname()[1]}"

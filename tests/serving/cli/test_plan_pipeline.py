@@ -1,4 +1,4 @@
-"""`cotenant plan pipeline` as it is typed."""
+"""`cotenant plan pipeline` as typed."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_exit_codes(
     assert message in capsys.readouterr().err
 
 
-def test_what_has_no_times_needs_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_graphs_without_times_need_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as done:
         main(["plan", "pipeline", "vgg11-cifar", "--workers", "2", "--bandwidth", "1e9"])
     assert done.value.code == 2

@@ -26,7 +26,7 @@ def test_json_and_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "fits: at most" in out
 
 
-def test_what_does_not_fit_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_set_that_does_not_fit_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = ("--job", "alpha:memory_bytes=12000000000")
     code, out, _ = run(
         capsys, "predict", "--model", folder / "model", "--device", "v100", *job, *job, "--json"
@@ -35,7 +35,7 @@ def test_what_does_not_fit_exits_with_1(folder: Path, capsys: pytest.CaptureFixt
     assert json.loads(out)["fits"] is False
 
 
-def test_frozen_prefix_of_those_that_do_not_say(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_frozen_prefix_of_jobs_without_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = ("--job", "gamma:frozen_prefix=1", "--job", "delta")
     ask = (
         "predict",

@@ -74,7 +74,7 @@ def test_saved_stops_are_a_part_of_realism(tables: Path, capsys: pytest.CaptureF
     assert json.loads(out)["restarts"] > 0
 
 
-def test_compare_draws(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_compare_plots(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plots"
     code, text, _ = run(
         capsys,
@@ -118,7 +118,7 @@ def test_upstream_rounds_change_gavel(tables: Path, capsys: pytest.CaptureFixtur
     assert ours[1]["mean_jct_s"] < upstream[1]["mean_jct_s"]
 
 
-def test_compare_keeps_jobs_and_skips_what_cannot_run(
+def test_compare_writes_jobs_and_skips_infeasible_ones(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import pandas as pd
@@ -148,10 +148,10 @@ def test_compare_keeps_jobs_and_skips_what_cannot_run(
     assert ".parquet" in err
 
 
-def test_compare_names_what_any_policy_left_out(
+def test_compare_lists_jobs_that_any_policy_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A run whose worker was lost does not know; the next one does."""
+    """A run whose worker was lost cannot know; the next one does."""
     lost = sweep.Run("fifo", 0, error="Ray: the node was lost")
     known = sweep.Run("sjf", 0, SimulationResult("sjf", [], 0.0, 1, []), skipped=("job-1 is too wide",))
     monkeypatch.setattr(sweep, "run_all", lambda *_: [lost, known])
@@ -234,7 +234,7 @@ def test_policies_of_compare(policies: str, capsys: pytest.CaptureFixture[str]) 
     assert "one or more, each once" in err
 
 
-def test_place_says_what_is_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_place_explains_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.yaml").write_text("nodes: [{name: a, gpus: [{device: v100, speed: 3}]}]\n")
     code, _, err = run(capsys, "place", "--cluster", str(tmp_path / "c.yaml"), "--job", "resnet18-cifar")
     assert code == 2
@@ -264,7 +264,7 @@ def test_unknown_policy_lists_those_of_slices(capsys: pytest.CaptureFixture[str]
     assert "isacpp-slices" in err
 
 
-def test_a_range_hides_no_job_that_cannot_run(
+def test_a_range_does_not_hide_an_infeasible_job(
     tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "t.csv").write_text(
@@ -283,9 +283,7 @@ def test_a_range_hides_no_job_that_cannot_run(
         assert all(any(named in line for line in body["skipped"]) for body in json.loads(out)["policies"])
 
 
-def test_rows_that_are_ignored_are_counted(
-    tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ignored_rows_are_counted(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "t.csv").write_text(
         "submit_time,duration,gpu_num\n0,60,1\n-,60,1\n10,1h,1\n20,2h,1\n30,60,1.5\n40,60,2\n"
     )
@@ -319,9 +317,7 @@ def test_rows_that_are_ignored_are_counted(
     assert again == err
 
 
-def test_tenants_of_the_cluster_are_said_to_be_left_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ignored_tenants_are_reported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     cluster = tmp_path / "cluster.yaml"
     tenant = "{job: resnet18-cifar, iterations_left: 10}"
     cluster.write_text(f"nodes: [{{name: n, gpus: [{{device: v100, tenants: [{tenant}]}}]}}]\n")

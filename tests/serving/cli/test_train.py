@@ -78,7 +78,7 @@ def test_bad_configuration(
         ("network: 8", ["network is not a mapping"]),
     ],
 )
-def test_an_unknown_key_is_named_with_what_is_near(
+def test_an_unknown_key_suggests_similar_ones(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], body: str, words: list[str]
 ) -> None:
     (tmp_path / "config.yaml").write_text(body)

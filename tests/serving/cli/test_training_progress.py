@@ -1,4 +1,4 @@
-"""What a training says on stderr where there is no terminal."""
+"""Progress of a training on stderr without a terminal."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def test_lines_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert "75% done" in lines[3]
 
 
-def test_time_left_does_not_count_what_was_done_before_a_kill() -> None:
+def test_time_left_ignores_work_before_a_kill() -> None:
     now = 0.0
     clock = StageClock(100, lambda: now)
     clock.note("encoder", 50)
@@ -36,7 +36,7 @@ def test_time_left_does_not_count_what_was_done_before_a_kill() -> None:
     assert StageClock().left_s is None
 
 
-def test_a_stopped_command_says_that_it_can_be_repeated(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_stopped_command_suggests_to_repeat_it(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(KeyboardInterrupt), resumable():
         raise KeyboardInterrupt
     assert capsys.readouterr().err == "stopped; repeat the command to resume\n"

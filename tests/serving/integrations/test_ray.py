@@ -1,4 +1,4 @@
-"""The Ray integration's view of a cluster and its questions; Ray itself is looked at by `benchmarks.ray_integration`."""
+"""The Ray integration's view of a cluster and its requests; `benchmarks.ray_integration` uses real Ray."""
 
 from __future__ import annotations
 
@@ -32,12 +32,12 @@ def test_cluster() -> None:
     assert not any(g["tenants"] for n in placer.cluster(NODES)["nodes"] for g in n["gpus"])
 
 
-def test_a_job_of_unknown_length_names_none() -> None:
+def test_a_job_of_unknown_length_sends_no_iterations() -> None:
     assert Running("lstm-wikitext2", None, "two", "0", 0.0, 50.0).tenant(25.0) == {"job": "lstm-wikitext2"}
     assert Running("lstm-wikitext2", 100.0, "two", "0", 0.0, 50.0).tenant(25.0)["iterations_left"] == 50
 
 
-def test_answers(service: ServiceClient) -> None:
+def test_responses(service: ServiceClient) -> None:
     answer = RayPlacer(service).ask("resnet18-cifar", 1000, NODES)
     assert answer is not None
     assert answer["ranked"][0]["node"] == "one"

@@ -1,4 +1,4 @@
-"""What the Slurm controller decides, with a running service and without."""
+"""Decisions of the Slurm controller, with and without a running service."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def away() -> ServiceClient:
 
 
 @pytest.mark.parametrize("url", ["127.0.0.1:8080", "http://", "http://[::1", "ftp://a"])
-def test_an_address_that_is_none(url: str) -> None:
+def test_invalid_addresses(url: str) -> None:
     with pytest.raises(InputError, match="the address of the service is invalid"):
         ServiceClient(url)
 
@@ -58,7 +58,7 @@ def held(comment: str = "cotenant:resnet18-cifar:batch_size=64,iterations=1000")
 
 
 class Recorded:
-    """Slurm as it was recorded; keeps what is changed."""
+    """Slurm as recorded; keeps the changes."""
 
     def __init__(self, job: SlurmJob) -> None:
         self.job, self.changed = job, []  # type: tuple[SlurmJob, list[Any]]
@@ -73,7 +73,7 @@ class Recorded:
         self.changed.append((job, dict(changes)))
 
 
-def test_a_held_job_gets_a_node_and_goes(service: ServiceClient) -> None:
+def test_a_held_job_gets_a_node_and_is_released(service: ServiceClient) -> None:
     jobs, nodes = recorded()
     changes = decide(held(), jobs, nodes, service, CONFIG, 1001.0)
     assert changes["StartTime"] == "now"
@@ -81,7 +81,7 @@ def test_a_held_job_gets_a_node_and_goes(service: ServiceClient) -> None:
     assert changes["AdminComment"].startswith(f"cotenant:placed node={changes['ReqNodeList']} gpu=")
 
 
-def test_a_job_of_unknown_length_is_marked_with_the_steps_it_was_taken_to_run(service: ServiceClient) -> None:
+def test_a_job_of_unknown_length_is_marked_with_its_assumed_steps(service: ServiceClient) -> None:
     jobs, nodes = recorded()
     job = replace(held(), comment="cotenant:resnet18-cifar")
     mark = decide(job, jobs, nodes, service, CONFIG, 1001.0)["AdminComment"]
@@ -91,7 +91,7 @@ def test_a_job_of_unknown_length_is_marked_with_the_steps_it_was_taken_to_run(se
 
 
 def test_on_a_node_with_several_types_the_type_is_named(service: ServiceClient) -> None:
-    """Slices of one card: Slurm is told which, unless the job names one itself."""
+    """Slices of one card: Slurm is told which one, unless the job requests one itself."""
     _, nodes = recorded()
     mixed = [nodes[0] | {"gres": "gpu:v100:1,gpu:k80:1,shard:8"}]
     for whole, name in ((False, "shard"), (True, "gpu")):
@@ -105,7 +105,7 @@ def test_on_a_node_with_several_types_the_type_is_named(service: ServiceClient) 
     assert "TresPerNode" not in decide(replace(held(), by_node=False), [], mixed, service, CONFIG, 1001.0)
 
 
-def test_a_type_that_slurm_refuses_is_left_open(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_that_slurm_refuses_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     sent: list[tuple[str, ...]] = []
 
     def run(*command: str) -> str:
@@ -119,7 +119,7 @@ def test_a_type_that_slurm_refuses_is_left_open(monkeypatch: pytest.MonkeyPatch)
     assert sent == [("TresPerNode=",), ("StartTime=now", "TresPerNode=gres:gpu:k80:1"), ("StartTime=now",)]
 
 
-def test_without_the_service_it_goes_untouched() -> None:
+def test_without_the_service_the_job_is_released_unchanged() -> None:
     jobs, nodes = recorded()
     assert decide(held(), jobs, nodes, away(), CONFIG, 1001.0) == {
         "StartTime": "now", "AdminComment": "cotenant:left no answer"
@@ -129,21 +129,21 @@ def test_without_the_service_it_goes_untouched() -> None:
 @pytest.mark.parametrize(
     "comment", ["cotenant:no-such-model", "cotenant:a:what=1", "cotenant:a,iterations=-1"]
 )
-def test_errors_leave_it_untouched(service: ServiceClient, comment: str) -> None:
+def test_errors_release_the_job_unchanged(service: ServiceClient, comment: str) -> None:
     _, nodes = recorded()
     changes = decide(held(comment), [], nodes, service, CONFIG, 1001.0)
     assert changes["StartTime"] == "now"
     assert "ReqNodeList" not in changes
 
 
-def test_own_nodes_and_no_nodes_are_respected(service: ServiceClient) -> None:
+def test_constrained_jobs_and_empty_clusters_are_left_to_slurm(service: ServiceClient) -> None:
     _, nodes = recorded()
     assert "ReqNodeList" not in decide(replace(held(), constrained=True), [], nodes, service, CONFIG, 1.0)
     assert "ReqNodeList" not in decide(held(), [], [], service, CONFIG, 1.0)
 
 
 def test_waiting_ends(service: ServiceClient) -> None:
-    """Told to wait, it waits a while and is asked about again; after the longest time it takes what there is."""
+    """A job told to wait is considered again later, and after the maximum time takes what is available."""
     job = held()
     later = replace(job, admin_comment=f"{HELD} ask_s=1060")
     assert asked_later(later, 1059)
@@ -151,7 +151,7 @@ def test_waiting_ends(service: ServiceClient) -> None:
     assert not asked_later(job, 1061)
 
 
-def test_a_pin_ends() -> None:
+def test_a_pinned_node_list_expires() -> None:
     job = replace(
         held(), pinned=True, admin_comment="cotenant:placed node=node-a gpu=0 finish_s=5.0 at_s=1000"
     )
@@ -165,7 +165,7 @@ def test_a_pin_ends() -> None:
     ]
 
 
-def test_only_our_holds_are_touched(service: ServiceClient) -> None:
+def test_other_held_jobs_are_not_touched(service: ServiceClient) -> None:
     for job in (replace(held(), admin_comment=""), replace(held(), state="RUNNING")):
         slurm = Recorded(job)
         assert SlurmBridge(slurm, service, CONFIG).step() == {}  # type: ignore[arg-type]
@@ -180,7 +180,7 @@ def test_bad_settings() -> None:
 
 
 def test_wait_is_bounded() -> None:
-    """A service that answers `wait`: the hold moves on, and ends after the longest time."""
+    """If the service answers `wait`, the hold is extended, and ends after the maximum time."""
 
     class Waits(ServiceClient):
         def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any]:
@@ -202,8 +202,8 @@ def test_full_gpus_are_waited_for(service: ServiceClient) -> None:
     assert decide(held(), full, one, service, CONFIG, 1601.0)["StartTime"] == "now"
 
 
-def test_a_departure_and_a_placement_are_moments_to_ask_about_those_that_wait(service: ServiceClient) -> None:
-    """Two held jobs, told to wait for long, beside one that ends: one is placed, the other asked about when that one runs."""
+def test_departures_and_placements_trigger_new_requests_for_waiting_jobs(service: ServiceClient) -> None:
+    """Two held jobs wait beside one that ends: one is placed, and the other considered once it runs."""
     running = next(j for j in recorded()[0] if j.state == "RUNNING")
     later = replace(held(), admin_comment=f"{HELD} ask_s=9e9")
     queue = [running, replace(later, id=21), replace(later, id=20)]
@@ -224,7 +224,7 @@ def test_a_departure_and_a_placement_are_moments_to_ask_about_those_that_wait(se
     assert list(bridge.step()) == [21]
 
 
-def test_what_slurm_refuses_is_said_once(
+def test_refusals_of_slurm_are_logged_once(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     looks: list[int] = []

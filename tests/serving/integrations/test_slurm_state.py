@@ -1,4 +1,4 @@
-"""What Slurm says, read: own comments, and the JSON that Slurm 22.05 gave."""
+"""Reading Slurm's state: job comments, and the JSON recorded from Slurm 22.05."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_numbers_of_newer_versions() -> None:
 
 
 def test_recorded_state() -> None:
-    """A job that runs with a comment is a tenant of the GPU whose index Slurm gave."""
+    """A running job with a comment is a tenant of the GPU whose index Slurm states."""
     jobs, nodes = recorded()
     running = next(j for j in jobs if j.state == "RUNNING")
     waiting = next(j for j in jobs if j.state == "PENDING")
@@ -91,7 +91,7 @@ def test_recorded_state() -> None:
     assert tenants == [{"job": "resnet18-cifar", "iterations_left": 20000.0, "job_id": str(running.id)}]
 
 
-def test_what_is_left_out() -> None:
+def test_excluded_jobs_and_gpus() -> None:
     jobs, nodes = recorded()
     running = next(j for j in jobs if j.state == "RUNNING")
     job = next(j for j in jobs if j.state == "PENDING")
@@ -146,14 +146,14 @@ def test_mig_types(gres: str, expected: list[str]) -> None:
         ("gres:gpu:2", True, "", 1, True),
     ],
 )
-def test_what_a_job_asks_for(asked: str, whole: bool, gpu_type: str, shards: int, constrained: bool) -> None:
+def test_requests_of_a_job(asked: str, whole: bool, gpu_type: str, shards: int, constrained: bool) -> None:
     job = SlurmJob.read({"job_id": 1, "tres_per_node": asked})
     assert (job.whole, job.gpu_type, job.shards, job.constrained) == (whole, gpu_type, shards, constrained)
     assert job.by_node
     assert not SlurmJob.read({"job_id": 1, "tres_per_job": "gres:gpu:1"}).by_node
 
 
-def test_a_whole_slice_is_free_of_others_and_of_the_type_asked_for() -> None:
+def test_a_whole_slice_is_empty_and_of_the_requested_type() -> None:
     jobs, nodes = recorded()
     job = replace(next(j for j in jobs if j.state == "PENDING"), whole=True)
     node = nodes[0] | {"gres": "gpu:a100_3g.20gb:1,gpu:a100_1g.5gb:2,shard:6"}
@@ -182,7 +182,7 @@ def test_iterations_left() -> None:
     assert iterations_left(replace(job, admin_comment=""), request, 125) == 1000
 
 
-def test_a_job_that_names_no_iterations_is_as_long_as_it_was_taken_to_be() -> None:
+def test_a_job_without_iterations_keeps_its_assumed_length() -> None:
     placed = "cotenant:placed node=a gpu=0 finish_s=50.0 iterations=36000 at_s=9"
     job = SlurmJob.read({"job_id": 1, "start_time": 100, "admin_comment": placed})
     assert iterations_left(job, Request("a", None), 125) == 18000
@@ -193,7 +193,7 @@ def test_a_job_that_names_no_iterations_is_as_long_as_it_was_taken_to_be() -> No
     )
 
 
-def test_a_tenant_of_unknown_length_says_none() -> None:
+def test_a_tenant_of_unknown_length_states_none() -> None:
     jobs, nodes = recorded()
     running = replace(
         next(j for j in jobs if j.state == "RUNNING"), comment="cotenant:resnet18-cifar", admin_comment=""

@@ -1,4 +1,4 @@
-"""Contenders that ask the cost model, in worlds that it describes: what they should find, they find."""
+"""Contenders based on the cost model, on synthetic data that follow it and that they should recover."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def source(name: str) -> dict[str, object]:
 
 
 def row(name: str, network: str, device: str, options: str, times: float = 1.0) -> dict[str, object]:
-    """A step that takes as long as the shipped cost model says, or so many times as long."""
+    """A step that takes as long as the shipped cost model predicts, or a multiple of that."""
     spec = f"torchvision/{network}:{options}"
     job, graph = Workload.parse(spec), graph_of(spec)
     assert graph is not None
@@ -57,7 +57,7 @@ def errors(
     return {name: r["metrics"]["mape_percent"] for name, r in collect(plan, resamples=5).items()}
 
 
-def test_processes_that_share_by_the_book(tmp_path: Path) -> None:
+def test_processes_under_ideal_processor_sharing(tmp_path: Path) -> None:
     options = "batch_size=16,mode=inference"
     alone = [row("parvagpu", n, f"a100-80gb:mig={s}g", options) for n in NETWORKS[1:4] for s in (1, 4)]
     sets = [
@@ -89,7 +89,7 @@ def test_processes_that_share_by_the_book(tmp_path: Path) -> None:
 
 
 def mixes_of(whole: pd.DataFrame, log_ratio: Callable[[np.ndarray, int], float]) -> pd.DataFrame:
-    """120 mixes of 2 to 5 jobs of `whole`; `log_ratio` of a member is a function of the members' rows and its place."""
+    """120 mixes of 2 to 5 jobs of `whole`; `log_ratio` depends on the members' rows and the position."""
     generator, mixes = np.random.default_rng(0), []
     for number in range(120):
         members = generator.choice(len(whole), 2 + number % 4)
@@ -123,8 +123,8 @@ def alone_on_slices() -> pd.DataFrame:
     return make_table("solo", rows)
 
 
-def test_mixes_by_what_is_known_of_each_job(tmp_path: Path) -> None:
-    """A member's ratio is the sum of what all keep busy: known from their runs alone, and of no model's name."""
+def test_mixes_from_the_jobs_solo_runs(tmp_path: Path) -> None:
+    """A member's ratio is the sum of all busy times, which the solo runs show, whatever the model's name."""
     solo = alone_on_slices()
     whole = solo[solo["device"] == "a100:mig=7g"].reset_index(drop=True)
     busy = whole["utilization_ratio"].to_numpy()
@@ -134,8 +134,8 @@ def test_mixes_by_what_is_known_of_each_job(tmp_path: Path) -> None:
     assert result["mix-profiles"] < 0.5 * result["constant"]
 
 
-def test_larger_mixes_than_were_learned_from(tmp_path: Path) -> None:
-    """Each job presses on the others and yields to them by numbers of its own, which mixes of two and three tell."""
+def test_mixes_larger_than_those_in_training(tmp_path: Path) -> None:
+    """Each job has a pressure and a sensitivity, which mixes of two and three determine."""
     solo = alone_on_slices()
     whole = solo[solo["device"] == "a100:mig=7g"].reset_index(drop=True)
     pressure, sensitivity = (np.random.default_rng(k).uniform(0.2, 1.0, len(whole)) for k in (1, 2))
@@ -150,7 +150,7 @@ def test_larger_mixes_than_were_learned_from(tmp_path: Path) -> None:
     assert result["mix-sharing"] < 10
 
 
-def test_a_network_on_a_device_where_others_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_network_on_a_device_where_only_others_ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cost_model, "_CELL_STEPS", 60)
     monkeypatch.setattr(cost_model, "_PARTS", 2)
     steps = [
@@ -164,8 +164,8 @@ def test_a_network_on_a_device_where_others_ran(tmp_path: Path, monkeypatch: pyt
     assert result["cost-model-cells"] < 0.6 * result["constant"]
 
 
-def test_graph_networks_answer_for_cells_left_out(tmp_path: Path) -> None:
-    """With nothing to learn from but a few cells, they are within reach of the plain network."""
+def test_graph_networks_predict_left_out_cells(tmp_path: Path) -> None:
+    """Trained on only a few cells, they come close to the plain network."""
     steps = [row("timm", n, "rtx-3090", "batch_size=16,precision=amp") for n in NETWORKS]
     result = errors(
         replace(

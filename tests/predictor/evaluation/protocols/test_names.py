@@ -1,4 +1,4 @@
-"""The names that are known before any protocol is imported."""
+"""Names that are known before any protocol is imported."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from predictor.evaluation.protocols.names import NAMES, check_name
 from profiling.errors import UnknownNameError
 
 
-def test_names_are_those_of_the_catalogues() -> None:
+def test_names_match_the_catalogues() -> None:
     assert sorted(NAMES) == sorted([*PROTOCOLS, *LEARNING_CURVES])
 
 
-def test_unknown_name_is_refused_with_those_near() -> None:
+def test_unknown_name_suggests_similar_ones() -> None:
     check_name("solo-few-shot")
     with pytest.raises(UnknownNameError, match="lucid-by-model"):
         check_name("lucid-bymodel")

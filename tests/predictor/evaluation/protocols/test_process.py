@@ -1,4 +1,4 @@
-"""The process as a contender: sets of a model that it never met, from those of models that it did."""
+"""The process as a contender: predicts sets of a model that it never saw from those of others."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from predictor.evaluation.protocols.process import ProcessContender
 from tests.predictor.synthetic import graph_source, tables
 
 
-def test_it_is_nearer_than_the_mean_and_answers_in_the_order_of_the_rows(monkeypatch) -> None:
+def test_beats_the_mean_and_keeps_row_order(monkeypatch) -> None:
     from predictor.examples.featurizer import Featurizer
 
     monkeypatch.setattr("predictor.examples.featurizer.shared_featurizer", lambda: Featurizer(graph_source))

@@ -1,4 +1,4 @@
-"""The protocols on published measurements: who is left out of what, and that their baselines run."""
+"""Protocols on published measurements: what each holds out, and that the baselines run."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def source(name: str) -> dict[str, str]:
 
 
 def steps(name: str, mode: str = "training", share: float = 1.0, collection: str = "timm") -> list[dict]:
-    """A step takes what its multiply-adds take, on a device three times as fast as the one before."""
+    """A step takes as long as its multiply-adds, on devices each three times as fast as the one before."""
     rows = []
     for number, network in enumerate(NETWORKS):
         for speed, device in enumerate(DEVICES):
@@ -85,7 +85,7 @@ def sides(trial: Trial) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     return [tuple(bundle.frame for bundle in trial.bundles(fold)) for fold in trial.folds]  # type: ignore[misc]
 
 
-def test_families_left_out_and_a_linear_world_is_found_linear(tmp_path: Path) -> None:
+def test_left_out_families_in_a_linear_world_are_predicted_exactly(tmp_path: Path) -> None:
     tables = {"solo": make_table("solo", steps("timm")), "workloads": workloads("timm")}
     protocol = replace(
         get_protocol("timm-train-by-family"),
@@ -110,7 +110,7 @@ def test_families_left_out_and_a_linear_world_is_found_linear(tmp_path: Path) ->
     assert errors.mean() < result["constant"] / 100
 
 
-def test_devices_and_the_largest_are_left_out() -> None:
+def test_devices_and_the_largest_cells_are_left_out() -> None:
     tables = {"solo": make_table("solo", steps("lamikr")), "workloads": workloads("lamikr")}
     by_device = trial("lamikr-by-device", **tables)
     assert [f.name for f in by_device.folds] == sorted(DEVICES)
@@ -132,7 +132,7 @@ def test_shares_are_predicted_from_the_whole_device(tmp_path: Path) -> None:
     assert result["share-unchanged"] == pytest.approx(50)
 
 
-def test_trees_learn_what_the_cost_model_is_off_by_under_a_share(tmp_path: Path) -> None:
+def test_trees_learn_the_cost_models_error_under_a_share(tmp_path: Path) -> None:
     rows = steps("rapp", "inference", 1.0, "torchvision") + steps("rapp", "inference", 0.5, "torchvision")
     share_trial = trial("rapp-by-model", solo=make_table("solo", rows))
     share_trial = replace(share_trial, folds=share_trial.folds[:2])  # each fits networks of the cost model
@@ -140,7 +140,7 @@ def test_trees_learn_what_the_cost_model_is_off_by_under_a_share(tmp_path: Path)
     assert result["share-cost-corrected"] < 0.5 * result["share-cost-model"]
 
 
-def test_what_is_for_evaluation_only_is_never_learned_from() -> None:
+def test_evaluation_only_rows_are_never_trained_on() -> None:
     def rows(name: str) -> list[dict]:
         return [
             {
@@ -228,7 +228,7 @@ def test_equal_processes_are_scored_once(tmp_path: Path) -> None:
     assert scores(parva_trial, tmp_path, "even-share")["even-share"] == pytest.approx(0, abs=1e-9)
 
 
-def test_operators_on_a_device_left_out(tmp_path: Path) -> None:
+def test_operators_on_a_left_out_device(tmp_path: Path) -> None:
     from models.baselines.operator_work import LAUNCH_S, operator_roofline_s
 
     generator, rows = np.random.default_rng(1), []
@@ -256,7 +256,7 @@ def test_operators_on_a_device_left_out(tmp_path: Path) -> None:
     assert result["operator-efficiency"] < 10 < result["operator-roofline"] < 50 < result["constant"]
 
 
-def test_every_protocol_names_predictors_that_there_are() -> None:
+def test_every_protocol_names_existing_predictors() -> None:
     known = {c.name for c in contenders()}
     for protocol in PROTOCOLS:
         assert set(protocol.contenders or ()) <= known

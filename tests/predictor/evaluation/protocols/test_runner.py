@@ -23,7 +23,7 @@ MINE = Protocol("mine-by-model", "a model never seen", ("mine-2026-01",), "by-mo
 
 
 class Spy:
-    """Notes what it was given."""
+    """Records its inputs."""
 
     seen: ClassVar[list[tuple[Bundle, Bundle]]] = []
 
@@ -58,7 +58,7 @@ def run(folder: Path, *who: Contender, protocol: Protocol = MINE, seeds: int = 1
     return collect(plan, resamples=50)
 
 
-def test_the_named_protocols_are_all_there() -> None:
+def test_all_named_protocols_exist() -> None:
     wanted = [
         "lucid-by-pair",
         "lucid-by-model",
@@ -78,7 +78,7 @@ def test_the_named_protocols_are_all_there() -> None:
     assert {"constant", "additive", "trees-identity", "trees-solo", "shipped"} <= set(names)
 
 
-def test_a_model_left_out_is_nowhere_in_what_is_learned_from(tmp_path: Path) -> None:
+def test_a_left_out_model_is_absent_from_training(tmp_path: Path) -> None:
     Spy.seen.clear()
     result = run(tmp_path, Contender("spy", Spy))
     assert len(Spy.seen) == 4
@@ -92,7 +92,7 @@ def test_a_model_left_out_is_nowhere_in_what_is_learned_from(tmp_path: Path) -> 
     assert result["spy"]["metrics"]["coverage_90"] == 1
 
 
-def test_exact_predictions_score_as_exact_and_figures_are_pooled(tmp_path: Path) -> None:
+def test_exact_predictions_have_no_error_and_figures_are_pooled(tmp_path: Path) -> None:
     result = run(tmp_path, CONSTANT, ADDITIVE, seeds=2)
     assert result["additive"]["metrics"]["mape_percent"] == pytest.approx(0, abs=1e-9)
     assert result["constant"]["metrics"]["mape_percent"] > 1
@@ -104,7 +104,7 @@ def test_exact_predictions_score_as_exact_and_figures_are_pooled(tmp_path: Path)
     assert own == result["constant"]["held_out"]["n"] == 2 * len(TRAIN)
 
 
-def test_a_stopped_run_goes_on_and_changed_data_or_versions_run_again(tmp_path: Path) -> None:
+def test_an_interrupted_run_resumes_and_changed_inputs_run_again(tmp_path: Path) -> None:
     trial = make_trial(MINE, TABLES)
     plan = make_plan(trial, [CONSTANT], [0], tmp_path)
 
@@ -129,14 +129,14 @@ def test_a_stopped_run_goes_on_and_changed_data_or_versions_run_again(tmp_path: 
     assert len(make_plan(make_trial(MINE, other), [CONSTANT], [0], tmp_path).missing) == 4
 
 
-def test_who_cannot_say_is_told_so_and_others_still_run(tmp_path: Path) -> None:
+def test_a_failing_predictor_is_reported_and_others_still_run(tmp_path: Path) -> None:
     result = run(tmp_path, Contender("silent", Silent), Contender("unable", Unable), CONSTANT)
     assert "no prediction for" in result["silent"]["not_applicable"]
     assert "no such feature" in result["unable"]["not_applicable"]
     assert "metrics" in result["constant"]
 
 
-def test_who_takes_part() -> None:
+def test_participants_of_a_protocol() -> None:
     graph_only = get_protocol("lucid-by-model-graph-only")
     assert not graph_only.admits(ADDITIVE)
     assert graph_only.admits(CONSTANT)
@@ -146,7 +146,7 @@ def test_who_takes_part() -> None:
     assert not MINE.admits(shipped)
 
 
-def test_without_solo_nothing_is_known_of_solo_runs() -> None:
+def test_graph_only_protocols_hide_solo_runs() -> None:
     protocol = Protocol("g", "graph only", ("mine-2026-01",), "by-model", with_solo=False)
     trial = make_trial(protocol, TABLES)
     for side in trial.bundles(trial.folds[0]):
@@ -154,13 +154,13 @@ def test_without_solo_nothing_is_known_of_solo_runs() -> None:
         assert side.colocation["solo_step_time_s"].isna().all()
 
 
-def test_solo_times_are_predicted_for_models_left_out(tmp_path: Path) -> None:
+def test_solo_times_of_left_out_models_are_predicted(tmp_path: Path) -> None:
     protocol = Protocol("s", "solo", (), "by-model", target="solo_step_time_s", with_solo=False)
     result = run(tmp_path, CONSTANT, protocol=protocol)
     assert result["constant"]["metrics"]["n"] == len(SOLO)
 
 
-def test_zero_shot_learns_from_shippable_rows_alone() -> None:
+def test_zero_shot_trains_on_shippable_rows_only() -> None:
     lucid = TRAIN.assign(
         source="lucid", campaign="lucid", set_id="lucid/" + TRAIN["set_id"], licence="LicenseRef-S-Lab-1.0"
     )
@@ -173,7 +173,7 @@ def test_zero_shot_learns_from_shippable_rows_alone() -> None:
     assert set(test.colocation["source"]) == {"lucid"}
 
 
-def test_missing_data_says_what_to_import() -> None:
+def test_missing_data_error_names_what_to_import() -> None:
     with pytest.raises(InputError, match="cotenant data import gavel"):
         make_trial(get_protocol("gavel2020-by-model"), TABLES)
     with pytest.raises(InputError, match="no rows"):
@@ -182,7 +182,7 @@ def test_missing_data_says_what_to_import() -> None:
         get_protocol("lucid")
 
 
-def test_registry_refuses_a_second_owner_of_a_name() -> None:
+def test_registry_refuses_duplicate_names() -> None:
     contenders()
     with pytest.raises(ConflictError):
         register(Contender("constant", Spy))
@@ -190,7 +190,7 @@ def test_registry_refuses_a_second_owner_of_a_name() -> None:
         contenders(["trees-sol"])
 
 
-def test_report_is_written_whole(tmp_path: Path) -> None:
+def test_report_is_complete(tmp_path: Path) -> None:
     plan = make_plan(
         make_trial(MINE, TABLES), [CONSTANT, ADDITIVE, Contender("silent", Silent)], [0], tmp_path
     )
@@ -205,7 +205,7 @@ def test_report_is_written_whole(tmp_path: Path) -> None:
     assert "| a-net |" in text
 
 
-def test_results_of_predictors_that_were_not_run_again_stay(tmp_path: Path) -> None:
+def test_results_of_other_predictors_are_kept(tmp_path: Path) -> None:
     trial, mean = make_trial(MINE, TABLES), contenders(["constant"])[0]
     first = make_plan(trial, [mean, ADDITIVE], (0,), tmp_path)
     run_missing(first)

@@ -4,7 +4,7 @@ from predictor.evaluation.protocols.sets import resident
 from tests.models.baselines.test_baselines import SOLO, TRAIN
 
 
-def test_sets_that_take_no_more_than_a_member_alone_are_left_out() -> None:
+def test_sets_with_a_member_not_resident_are_left_out() -> None:
     alone = float(SOLO["memory_bytes"].max())
     ids = TRAIN["set_id"].unique()
     frame = TRAIN.assign(set_memory_bytes=(3 * alone))

@@ -10,7 +10,7 @@ BUNDLE = Bundle("throughput_ratio", TRAIN, SOLO)
 
 
 class Echo:
-    """Answers with each member's solo step time and its position, so that rows can be told apart."""
+    """Predicts each member's solo step time and position, so that rows can be told apart."""
 
     def predict_many(self, sets: list[ColocationSet]) -> list[Prediction]:
         answers = []
@@ -37,7 +37,7 @@ def test_sets_keep_their_members_order_and_carry_solo_profiles() -> None:
         assert all(job.solo.step_time_s is None for job in asked.workloads)
 
 
-def test_answers_stand_in_the_order_of_the_rows() -> None:
+def test_predictions_keep_row_order() -> None:
     contender = ShippedPredictor()
     contender.predictor_ = Echo()  # type: ignore[assignment]
     alone = SOLO.set_index("architecture")["step_time_s"]

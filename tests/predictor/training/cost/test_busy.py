@@ -37,7 +37,7 @@ def test_busy_time_is_utilization_times_step_time() -> None:
     assert rows.step_time_s.tolist() == [pytest.approx(0.03)]
 
 
-def test_a_step_on_the_largest_slice_stands_for_one_on_the_card() -> None:
+def test_the_largest_slice_stands_for_the_whole_card() -> None:
     rows = busy_rows(
         table(
             {"device": "a100", "utilization_ratio": 0.5},
@@ -66,7 +66,7 @@ def test_kernels_add_up_where_the_input_size_is_known() -> None:
     assert rows.step_time_s.tolist() == [pytest.approx(3e-3)]
 
 
-def test_the_network_answers_busy_time_without_the_host() -> None:
+def test_the_network_predicts_busy_time_without_host_time() -> None:
     rows = busy_rows(table({"device": "v100", "utilization_ratio": 0.6, "step_time_s": 0.05}))
     examples, _ = cost_examples(rows, graph_for, timing="busy")
     steps, _ = cost_examples(rows, graph_for)

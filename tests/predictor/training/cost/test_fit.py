@@ -29,7 +29,7 @@ CONFIG = CostConfig(networks=1, hidden=8, epochs=25, batch_jobs=8, learning_rate
 
 
 def table(specs: Sequence[str] = SPECS, device: str = "v100") -> pd.DataFrame:
-    """Steps as the shipped cost model says, half as long again: what a fit should find."""
+    """Steps 1.5 times as long as the shipped cost model predicts, which a fit should recover."""
     rows = []
     for spec in specs:
         workload = Workload.parse(spec)
@@ -63,7 +63,7 @@ def test_learns_measured_steps() -> None:
     assert error.mean() < 0.15
 
 
-def test_answers_are_those_of_the_network_that_was_fitted() -> None:
+def test_predictions_equal_those_of_the_fitted_network() -> None:
     others = [f"{SPECS[0]},sm_share_ratio=0.1", SPECS[0].replace("fp32", "fp64")]
     tables = [table([*SPECS[:6], *others]), table(SPECS[:2], "t4")]
     examples, _ = cost_examples(pd.concat(tables, ignore_index=True), graph_for)
@@ -80,7 +80,7 @@ def test_answers_are_those_of_the_network_that_was_fitted() -> None:
     np.testing.assert_allclose(predicted, expected, rtol=2e-3)
 
 
-def test_effects_left_out_of_some_steps_leave_more_to_what_devices_have_in_common() -> None:
+def test_hiding_device_shifts_moves_more_into_the_common_part() -> None:
     tables = [table(SPECS[:8], device) for device in ("v100", "rtx-3090")]
     tables[1]["step_time_s"] *= 2.0
     examples, _ = cost_examples(pd.concat(tables, ignore_index=True), graph_for)
@@ -93,7 +93,7 @@ def test_effects_left_out_of_some_steps_leave_more_to_what_devices_have_in_commo
         CostConfig(effect_dropout=1.0)
 
 
-def test_the_answer_is_the_mean_of_the_networks() -> None:
+def test_the_prediction_is_the_mean_of_the_networks() -> None:
     examples, _ = cost_examples(table(SPECS[:6]), graph_for)
     model = fit_cost(examples, replace(CONFIG, epochs=2, networks=2))
     assert len(model.members) == 2
@@ -104,7 +104,7 @@ def test_the_answer_is_the_mean_of_the_networks() -> None:
     assert both.operators.busy_s.sum() == pytest.approx(np.mean([c.operators.busy_s.sum() for c in alone]))
 
 
-def test_equal_operators_are_one_that_is_repeated() -> None:
+def test_equal_operators_are_merged_with_a_count() -> None:
     workload = Workload.parse(SPECS[0])
     graph = graph_for(workload)
     (example,), _ = cost_examples(table(SPECS[:1]), graph_for)
@@ -115,7 +115,7 @@ def test_equal_operators_are_one_that_is_repeated() -> None:
     assert merged.launches == pytest.approx(whole.launches)
 
 
-def test_rows_that_cannot_be_used_are_counted() -> None:
+def test_unusable_rows_are_counted() -> None:
     rows = table(SPECS[:3])
     rows.loc[0, "step_time_s"] = np.nan
     rows.loc[1, "workload"] = "nosuchmodel"
@@ -128,7 +128,7 @@ def test_rows_that_cannot_be_used_are_counted() -> None:
         CostConfig(epochs=0)
 
 
-def test_groups_weigh_as_the_root_of_their_size() -> None:
+def test_groups_are_weighted_by_the_root_of_their_size() -> None:
     examples, _ = cost_examples(table(SPECS[:5]), graph_for)
 
     def group(example: CostExample) -> str:

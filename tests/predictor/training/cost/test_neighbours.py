@@ -19,7 +19,7 @@ SPECS = ("torchvision/resnet18:batch_size=8", "torchvision/mobilenet_v2:batch_si
 
 
 def examples(rounds: int | None, spec_of: tuple[str, ...] = SPECS) -> list[CostExample]:
-    """Two jobs; with `rounds` None no operators are merged but those of equal colour after many rounds."""
+    """Two jobs; with `rounds` None only operators that stay equal after many rounds are merged."""
     result = []
     for row, spec in enumerate(spec_of):
         workload = Workload.parse(spec)
@@ -46,15 +46,15 @@ def network(encoder: str, depth: int, given: list[CostExample]) -> NeighbourNetw
 
 
 @pytest.mark.parametrize("encoder", ["e-ggat", "gine"])
-def test_operators_of_one_colour_stand_for_each_other(encoder: str) -> None:
-    """Merging what two layers cannot tell apart changes no answer."""
+def test_operators_of_one_colour_are_interchangeable(encoder: str) -> None:
+    """Merging operators that two layers cannot tell apart changes no prediction."""
     few, many = examples(2), examples(None)
     assert len(few[0].job.kind) < len(many[0].job.kind)
     made = network(encoder, 2, few)
     torch.testing.assert_close(asked(made, few), asked(made, many), rtol=1e-4, atol=1e-5)
 
 
-def test_more_rounds_tell_more_operators_apart() -> None:
+def test_more_rounds_distinguish_more_operators() -> None:
     sizes = [len(examples(rounds)[1].job.kind) for rounds in (0, 1, 2, 4)]
     assert sizes == sorted(sizes)
     assert len(set(sizes)) > 2
@@ -63,7 +63,7 @@ def test_more_rounds_tell_more_operators_apart() -> None:
 
 
 @pytest.mark.parametrize("encoder", ENCODERS)
-def test_neighbours_are_heard_at_any_batch_size(encoder: str) -> None:
+def test_neighbours_matter_at_any_batch_size(encoder: str) -> None:
     given = examples(1)
     made = network(encoder, 1, given)
     alone = NeighbourNetwork(8, *(len(n) for n in names_of(given)), 0.0, encoder, 1)

@@ -40,7 +40,7 @@ def test_an_example_is_one_operator_timed_by_itself() -> None:
     assert examples[0].log_s == pytest.approx(np.log(CALL_S + 4e-6))
 
 
-def test_rows_with_a_dimension_missing_are_left_out() -> None:
+def test_rows_with_a_missing_dimension_are_left_out() -> None:
     rows = table()
     rows.loc[3, "n"] = None
     assert [e.row for e in operator_examples(rows) if e.row == 3] == []
@@ -71,6 +71,6 @@ def test_learns_single_operators() -> None:
     assert np.abs(seconds / rows["latency_s"].to_numpy(dtype=float) - 1).mean() < 0.1
 
 
-def test_a_sample_has_every_kind_on_every_device() -> None:
+def test_a_sample_covers_every_kind_on_every_device() -> None:
     rows = sample_operators(table(("v100", "t4")), 3)
     assert rows.groupby(["device", "kind"]).size().tolist() == [3, 3, 3, 3]

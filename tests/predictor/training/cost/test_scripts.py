@@ -22,13 +22,13 @@ TRUE_S = (90e-6, 3e-3, 1e-5)
 
 @cache
 def one_network() -> CostModel:
-    """The first network of what ships."""
+    """The first of the shipped networks."""
     shipped = default_cost_model()
     return replace(shipped, campaigns=(), members=shipped.members[:1])
 
 
 def examples(model_s: tuple[float, float, float]) -> list[CostExample]:
-    """Steps of small jobs as a host of these costs would run them."""
+    """Steps of small jobs on a host with these costs."""
     member = dict(one_network().members[0])
     member["log_host_s"] = member["log_host_s"].copy()
     member["log_host_s"][TRAINING] = np.log(model_s)
@@ -47,7 +47,7 @@ def _job(workload: Workload) -> JobInput:
     return JobInput.of(graph_for(workload), get_device("v100"), workload)
 
 
-def test_finds_the_host_of_scripts() -> None:
+def test_recovers_the_host_costs_of_scripts() -> None:
     steps = examples(TRUE_S)
     model = with_script_hosts(one_network(), steps)
     answered = [model.cost_of(e.job).step_time_s for e in steps]
@@ -55,14 +55,14 @@ def test_finds_the_host_of_scripts() -> None:
     assert np.exp(model.members[0]["log_host_s"][TRAINING])[0] == pytest.approx(TRUE_S[0], rel=0.1)
 
 
-def test_one_step_that_waits_for_something_else_moves_little() -> None:
+def test_an_outlier_has_little_influence() -> None:
     steps = examples(TRUE_S)
     steps[0] = replace(steps[0], log_s=steps[0].log_s + 4.0)
     launch_s = np.exp(with_script_hosts(one_network(), steps).members[0]["log_host_s"][TRAINING])[0]
     assert launch_s == pytest.approx(TRUE_S[0], rel=0.25)
 
 
-def test_campaigns_and_other_hosts_keep_their_answers() -> None:
+def test_predictions_for_campaigns_and_other_hosts_are_unchanged() -> None:
     known = default_cost_model()
     steps = examples(TRUE_S)
     campaign = next(name for name in known.campaigns if name.startswith("miso"))
@@ -76,5 +76,5 @@ def test_campaigns_and_other_hosts_keep_their_answers() -> None:
     assert model.cost_of(job).step_time_s > known.cost_of(job).step_time_s
 
 
-def test_nothing_to_learn_from_changes_nothing() -> None:
+def test_empty_training_data_changes_nothing() -> None:
     assert with_script_hosts(one_network(), []) is one_network()

@@ -1,4 +1,4 @@
-"""MISO's mixes as sets, on made-up rows of its jobs."""
+"""MISO's mixes as sets, with synthetic rows of its jobs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ONE, OTHER = (
 
 
 def solo() -> pd.DataFrame:
-    """Three times as slow on the smallest slice, and twice; the second was not tried on 1g."""
+    """Three times as slow on the smallest slice, and twice; the second job was not measured on 1g."""
     steps = {ONE: {"7g": 0.1, "1g": 0.3}, OTHER: {"7g": 0.2, "2g": 0.4}}
     rows = [
         {"device": f"a100:mig={size}", "workload": job, "step_time_s": step}
@@ -31,7 +31,7 @@ def solo() -> pd.DataFrame:
 
 
 def mixes() -> pd.DataFrame:
-    """The same two jobs twice, and one job alone; at half of the card and at the whole."""
+    """The same two jobs twice, and one job alone; at half of the card and on the whole."""
     rows = []
     for number, (jobs, log_ratio) in enumerate((((ONE, OTHER), -0.4), ((OTHER, ONE), -0.6), ((ONE,), -1.0))):
         for member, job in enumerate(jobs):
@@ -46,7 +46,7 @@ def mixes() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_a_ratio_of_shares_is_a_slowdown_by_what_the_small_share_costs_alone() -> None:
+def test_share_ratios_become_slowdowns_relative_to_the_small_share() -> None:
     examples = mixes_as_sets({"mixes": mixes(), "solo": solo()})
     assert len(examples.set_ids) == 1, "repeats are one set, a job alone is none"
     slower = [3.0 if w.model == "keras-mobilenetv2-cifar" else 2.0 for w in examples.workloads]

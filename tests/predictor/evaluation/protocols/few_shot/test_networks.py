@@ -18,7 +18,7 @@ from predictor.examples.featurizer import Featurizer
 from tests.predictor.synthetic import MODELS, graph_source, tables
 
 
-def test_the_network_has_never_met_the_model_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_network_never_saw_the_left_out_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(neural_process, "NeuralProcessConfig", partial(NeuralProcessConfig, episodes=2))
     fitted = []
     from predictor.training import networks

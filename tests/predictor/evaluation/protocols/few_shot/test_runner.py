@@ -1,4 +1,4 @@
-"""Few-shot protocols on synthetic sets whose slowdown is a product of what the members are."""
+"""Few-shot protocols on synthetic sets whose slowdown is a product of the members' properties."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def examples() -> Examples:
     )  # fmt: skip
 
 
-def test_observed_sets_lower_the_error_and_the_process_uses_them_best(
+def test_observed_sets_lower_the_error_most_for_the_process(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(neural_process, "NeuralProcessConfig", partial(NeuralProcessConfig, episodes=5))
@@ -59,7 +59,7 @@ def test_observed_sets_lower_the_error_and_the_process_uses_them_best(
         assert errors[2] < results[name]["random"]["6"]["mape_percent"]
 
 
-def test_sets_are_drawn_once_and_without_their_outcome() -> None:
+def test_sets_are_drawn_once_regardless_of_outcome() -> None:
     made = examples()
     rounds = random_orders(made, 5, seed=0)
     rows = np.concatenate(rounds)
@@ -87,7 +87,7 @@ def test_tables_without_the_campaign_are_refused() -> None:
         resident_sets(*tables(), ("lucid",))
 
 
-def test_report_as_a_page() -> None:
+def test_markdown_report() -> None:
     metrics = {"mape_percent": 5.0, "r2": 0.5, "coverage_90": 0.9}
     result = {
         "protocol": "lucid-few-shot", "about": "a model", "sets": 1, "points": 2, "seeds": [0], "command": "c", "date": "d",
@@ -99,7 +99,7 @@ def test_report_as_a_page() -> None:
     }
 
 
-def test_a_posterior_starts_at_what_was_predicted_and_believes_what_it_sees() -> None:
+def test_a_posterior_starts_at_the_prediction_and_follows_observations() -> None:
     made = examples()
     held = [s for k, s in enumerate(made.set_ids) if k % 3 == 0]
     train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)

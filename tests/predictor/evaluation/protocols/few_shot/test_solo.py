@@ -1,4 +1,4 @@
-"""Step times alone of synthetic jobs: each model is off by a factor of its own, and each device by one."""
+"""Solo step times of synthetic jobs: each model has its own error factor, and so does each device."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def table() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def test_one_measured_point_tells_the_others() -> None:
+def test_one_measured_point_corrects_the_others() -> None:
     points = SoloPoints.of(table(), Featurizer(graph_source))
     assert len(points) == 27
     results = run(points, seeds=(0,))

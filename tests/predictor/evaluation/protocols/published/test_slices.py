@@ -1,4 +1,4 @@
-"""Steps on slices from the run on the whole card; mixes observed at one share and asked at another."""
+"""Steps on slices from the run on the whole card; mixes observed under one share, predicted under another."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JOBS = {f"net-{k}": 0.1 + 0.15 * k for k in range(6)}
 
 
 def solo() -> pd.DataFrame:
-    """A job asks for a share of the card, which its power and utilisation tell, and slows in proportion beyond it."""
+    """Power and utilisation show what share of the card a job demands; on smaller slices it slows down."""
     rows = []
     for job, asked in JOBS.items():
         rows += [{"device": "a100", "workload": job, "power_w": 60 + 200 * asked, "utilization_ratio": asked,
@@ -47,7 +47,7 @@ def test_slices_are_shares_of_the_largest() -> None:
     assert memory == 0.5
 
 
-def test_a_network_left_out_is_answered_from_its_run_on_the_whole_card() -> None:
+def test_a_left_out_network_is_predicted_from_its_run_on_the_whole_card() -> None:
     train, test = bundles()
     assert set(test.rows["device"]) == {f"a100:mig={size}" for size in SLICES}
     answers = SliceDemand().fit(train).predict(test.without_targets())
@@ -57,7 +57,7 @@ def test_a_network_left_out_is_answered_from_its_run_on_the_whole_card() -> None
         SliceDemand().fit(train.without_targets())
 
 
-def test_what_a_mix_did_at_half_of_the_card_is_known_and_the_rest_is_not() -> None:
+def test_only_a_mixs_run_at_half_of_the_card_is_known() -> None:
     rows = [
         {"set_id": "m", "member": member, "workload": f"net-{member}", "numerator_sm_share_ratio": share,
          "denominator_sm_share_ratio": 0.14, "log_step_time_ratio": share * (member + 1)}
