@@ -1,1 +1,1 @@
-"""Long benchmarks, run as commands. Each prints its results and stores them with date, machine and command."""
+"""Long benchmarks, run as commands. Each prints and stores its results with date, machine and command."""

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: run all benchmarks that need no outside data; with `--list`, list all benchmarks instead."""
+"""`python -m benchmarks`: run the benchmarks that need no outside data; `--list` lists all instead."""
 
 from __future__ import annotations
 
@@ -24,8 +24,8 @@ SELF_CONTAINED = {
     "icefrog_training": "real trainings that freeze layers by their gradient norms",
     "learning": "cost of an observation and of a corrected prediction",
     "pipeline_training": "a model trained in two processes compared with one",
-    "pipeline_steps": "planned and measured pipeline steps",
-    "plausibility": "predicted and published throughputs",
+    "pipeline_steps": "planned pipeline steps against measured ones",
+    "plausibility": "predicted throughputs against published ones",
     "pollux_sizes": "loss of Pollux's allocation over powers of two",
 }
 # Run individually, because they need other measurements, another program, or root.
@@ -46,16 +46,16 @@ WITH_DATA = {
     ),
     "realism": ("--data TABLES", "effect of each realistic disturbance on the policies"),
     "philly": ("--data TABLES --trace CSV", "the Philly trace of 82,000 jobs on 2,000 GPUs"),
-    "layer_throughput": ("--data CLONE", "layer freezing"),
-    "icefrog_simulation": ("--trace CSV", "layer-elastic scheduling"),
-    "pipeline": ("--profiles CLONE", "pipeline plans"),
+    "layer_throughput": ("--data CLONE", "step time and memory of jobs with frozen layers"),
+    "icefrog_simulation": ("--trace CSV", "scheduling with layer freezing on the Philly trace"),
+    "pipeline": ("--profiles CLONE", "pipeline plans of PipeDream's profiles, and the time to make them"),
     "gavel": ("--data SIA", "Gavel as Sia's artifact runs it"),
     "observed_alone": ("--data TABLES", "sets before and after each job was observed alone"),
     "observed_sets": ("--data TABLES", "intervals as more and more sets of a campaign are observed"),
     "sharing_sums": ("--data TABLES", "measured and predicted total speed by sharing mode"),
     "occupancy": ("--data TABLES", "predicted and measured occupancy of operators"),
     "memory_constants": ("--data TABLES", "constants of the memory model, and their errors"),
-    "residuals": ("--data TABLES", "can trees predict the cost model's errors?"),
+    "residuals": ("--data TABLES", "whether trees can predict the cost model's errors"),
     "graph_correction": ("--data TABLES", "the cost model with and without graph networks"),
     "learning_stream": (
         "plan PLAN | replay TABLES",
@@ -74,8 +74,11 @@ WITH_DATA = {
     "campaign_on_ray": ("", "a campaign on three Ray nodes, with the extra `ray`"),
     "sweep_on_ray": ("", "a sweep of simulations on three Ray nodes, with the extra `ray`"),
     "ray_integration": ("--service URL", "placements from Ray, with the extra `ray`"),
-    "slurm_integration": ("", "where jobs go on a real Slurm; as root"),
-    "reality": ("pairs|run POLICY|compare", "zoo jobs on a real Slurm, and simulated; as root"),
+    "slurm_integration": ("", "where a real Slurm puts jobs; as root"),
+    "reality": (
+        "pairs|run POLICY|compare",
+        "zoo jobs on a real Slurm compared with their simulation; as root",
+    ),
     "ring_link": ("", "rings over real shared links; as root"),
 }
 

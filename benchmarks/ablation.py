@@ -3,10 +3,10 @@
     python -m benchmarks.ablation TABLES
     python -m benchmarks.ablation TABLES --heads
 
-Uses the protocols `lucid-by-model` and `gavel2020-by-model`. `--heads` tests parts used only in training: the head of
-the campaigns' baselines, hidden campaigns, and the forest that labels utilisation (also scored on
-`lucid-utilization-by-model`). An interrupted run resumes; the encoder is fitted once per fold for all variants that do
-not change it.
+Uses the protocols `lucid-by-model` and `gavel2020-by-model`. `--heads` tests parts used only in training: the
+head of the campaigns' baselines, hidden campaigns, and the forest that labels utilisation (also scored on
+`lucid-utilization-by-model`). An interrupted run resumes; the encoder is fitted once per fold for all
+variants that do not change it.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""`cotenant campaign run --ray` on a real Ray: three node processes on this machine, one killed while it measures.
+"""`cotenant campaign run --ray` on real Ray: three node processes here, one killed while it measures.
 
     python -m benchmarks.campaign_on_ray [--runs N] [--nodes N] [--tables DIR]
 
-With tables, it also fits a protocol's folds with `cotenant benchmark run --ray` on the remaining nodes and in this
-process; the scores must be equal.
+With tables, it also fits a protocol's folds with `cotenant benchmark run --ray` on the remaining nodes and in
+this process; the scores must be equal.
 
-The runs are real but short, on the CPU: the test is that no run is lost or stored twice. Without Ray, it says so and
-exits successfully.
+The runs are real but short, on the CPU: the test is that no run is lost or stored twice. Without Ray, it says
+so and exits successfully.
 """
 
 from __future__ import annotations

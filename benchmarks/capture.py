@@ -1,7 +1,7 @@
-"""Time and memory of captures: ResNet-50, a 7-billion-parameter decoder, and chains of 20,000 and 100,000 operators.
+"""Time and memory of captures: ResNet-50, a decoder of 7 billion parameters, and long chains of operators.
 
-Also times writing, reading and hashing a graph of 100,000 operators. Each capture runs in its own process; importing
-torch counts towards memory but not towards the time.
+Also times writing, reading and hashing a graph of 100,000 operators. Each capture runs in its own process;
+importing torch counts towards memory but not towards the time.
 """
 
 from __future__ import annotations

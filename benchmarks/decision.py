@@ -1,7 +1,7 @@
-"""Processor time of one placement decision after one change of the cluster, with a predictor that costs nothing.
+"""Processor time of a placement decision after a change of the cluster, with a free predictor.
 
-All states (GPU type and tenants) differ, with `copies` GPUs in each. Because processor time depends on other load,
-`loop_ms` times a fixed loop at the same moment: compare two runs by their ratios to it.
+All states (GPU type and tenants) differ, with `copies` GPUs in each. Because processor time depends on other
+load, `loop_ms` times a fixed loop at the same moment: compare two runs by their ratios to it.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.graph_agreement --data TABLES
 
-TABLES is a folder of imported tables (`cotenant data import timm|ecnas ...`). Prints, by collection, how many networks
-are within 0.5 % (parameters) and 3 % (multiply-adds), and lists the others with the way of counting under which both
-agree.
+TABLES is a folder of imported tables (`cotenant data import timm|ecnas ...`). Prints, by collection, how many
+networks are within 0.5 % (parameters) and 3 % (multiply-adds), and lists the others with the way of counting
+under which both agree.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.graph_correction --data TABLES [--protocol NAME] [--folds 3] [--only cost-gine-2,...]
 
-Leaves out families of networks (timm, training) and the largest cells (NAS-Bench-101), as the protocols do; only some
-folds of the first, because a graph network takes minutes per fold. Fits are stored with the protocol's and reused.
-`graph-trees` are trees on each operator kind's share of the roofline.
+Leaves out families of networks (timm, training) and the largest cells (NAS-Bench-101), as the protocols do;
+only some folds of the first, because a graph network takes minutes per fold. Fits are stored with the
+protocol's and reused. `graph-trees` are trees on each operator kind's share of the roofline.
 """
 
 from __future__ import annotations

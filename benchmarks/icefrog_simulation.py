@@ -1,8 +1,8 @@
-"""IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 and windows of the Philly trace.
+"""IceFrog against Tiresias, SRTF, Optimus, Pollux and itself with k = 0, on 48 V100 and Philly jobs.
 
-`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1] [--policies ...]`. Results keep
-single runs, so `--first-seed` can add windows. Norm curves come from `benchmarks.icefrog_training` and were fixed
-beforehand; step times come from the graphs, through `predictor.freezing`.
+`python -m benchmarks.icefrog_simulation --trace philly.csv [--seeds 5] [--loads 1] [--policies ...]`. Results
+keep single runs, so `--first-seed` can add windows. Norm curves come from `benchmarks.icefrog_training` and
+were fixed beforehand; step times come from the graphs, through `predictor.freezing`.
 """
 
 from __future__ import annotations
@@ -92,8 +92,7 @@ def rate_table(kind: int, asked: int, cache: bool) -> np.ndarray:
     GPUs.
 
     DDP is re-wrapped when a prefix freezes. The share of the batch beyond twice the batch size per GPU runs
-    in
-    micro-batches.
+    in micro-batches.
     """
     prefixes, batches, parts, parameter_bytes = step_parts(kind, cache)
     total = TYPES[kind][1] * asked
@@ -160,8 +159,8 @@ def window(trace: Path, load: float, seed: int) -> list[tuple[float, float, int,
     load.
 
     Jobs use at most 16 GPUs and last at most 24 h. Arrivals keep their order and relative gaps; the window is
-    stretched or
-    compressed until the requested GPU-seconds are `load` times what 48 GPUs offer while jobs arrive.
+    stretched or compressed until the requested GPU-seconds are `load` times what 48 GPUs offer while jobs
+    arrive.
     """
     import pandas as pd
 
@@ -263,8 +262,7 @@ def cases(seeds: Iterable[int], loads: Sequence[float]) -> list[Case]:
     """The cases to simulate.
 
     Peers, controls and IceFrog (kappa 2, also with shared GPUs) at every load; at load 1 also variations of
-    kappa
-    and norms.
+    kappa and norms.
     """
     distinct: dict[Case, None] = {}
     for seed in seeds:

@@ -55,8 +55,7 @@ class PooledLSTM(CharLSTM):
     """`CharLSTM` set up like a language model for fine-tuning.
 
     Embeddings start within 0.1, and the concatenation of last, maximum and mean state is classified. Howard
-    and Ruder,
-    "Universal Language Model Fine-tuning for Text Classification", ACL 2018.
+    and Ruder, "Universal Language Model Fine-tuning for Text Classification", ACL 2018.
     """
 
     def __init__(self, characters: int, classes: int, hidden: int = 64) -> None:

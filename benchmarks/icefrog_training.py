@@ -1,9 +1,9 @@
 """Six real trainings on a CPU that freeze a prefix by their own gradient norms, compared with no freezing.
 
-`python -m benchmarks.icefrog_training [--seeds 5] [--only vit-digits ...]` writes accuracy, time (processor time of one
-thread, which equals wall time on an idle machine) and penalties to `benchmarks/results/icefrog_training.json`, a plot
-next to it, and the norm curves that `benchmarks.icefrog_simulation` reads to
-`scheduling/elastic/gradient_norms.json`.
+`python -m benchmarks.icefrog_training [--seeds 5] [--only vit-digits ...]` writes accuracy, time (processor
+time of one thread, which equals wall time on an idle machine) and penalties to
+`benchmarks/results/icefrog_training.json`, a plot next to it, and the norm curves that
+`benchmarks.icefrog_simulation` reads to `scheduling/elastic/gradient_norms.json`.
 """
 
 from __future__ import annotations
@@ -259,7 +259,7 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
             "penalties": penalties[task.name],
         }
         print({k: v for k, v in figures[task.name].items() if k not in ("runs", "penalties")})
-    if options.only:  # read late, because two of these may run at the same time
+    if options.only:  # read as late as possible, because two of these may run at the same time
         figures = read_json(RESULTS / "icefrog_training.json")["figures"] | figures
         curves = read_json(NORM_CURVES)["curves"] | curves
         penalties = {name: figure["penalties"] for name, figure in figures.items()}

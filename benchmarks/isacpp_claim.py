@@ -2,13 +2,14 @@
 
     python -m benchmarks.isacpp_claim --data DIR [--data DIR ...] [--model default|DIR|noisy] [--folds 5]
 
-`--data` are folders of imported tables, which are the ground truth. Controls: whole GPUs (`exclusive`, `sjf`, `srtf`),
-blind packing by submission and shortest first, and the same placement with a belief that ignores interference: every
-member of every pair keeps .65 of its speed, or the table's mean. The oracle is the same placement with the true table.
-Headline figures are gains over the best simple control for each figure. Only pairs were measured, so sets have at most
-two members, and every belief is told which pairs exist. A model may have been trained on these very sets; the output
-says on how many. `--folds K` uses predictors of the same configuration trained without the pair of models in question
-(and with the bundled measurements); `--new-models` predicts every job by one that never saw its model.
+`--data` are folders of imported tables, which are the ground truth. Simple rules: whole GPUs (`exclusive`,
+`sjf`, `srtf`), blind packing by submission and shortest first, and the same placement with a belief that
+ignores interference: every member of every pair keeps .65 of its speed, or the table's mean. The oracle is
+the same placement with the true table. Headline figures are gains over the best simple rule for each figure.
+Only pairs were measured, so sets have at most two members, and every belief is told which pairs exist. A
+model may have been trained on these very sets; the output says on how many. `--folds K` uses predictors of
+the same configuration trained without the pair of models in question (and with the bundled measurements);
+`--new-models` predicts every job by one that never saw its model.
 """
 
 from __future__ import annotations
@@ -106,13 +107,12 @@ def run(
 
 
 def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
-    """Means over seeds with standard errors, and gains over the best simple control of each figure.
+    """Means over seeds with standard errors, and gains over the best simple rule of each figure.
 
-    `gain_percent` of a belief is its gain over that control; `over_constant_percent` is the part of the
-    oracle's gain over
-    the constant belief that it achieves, None if the oracle gains less than a standard error. `floor_percent`
-    is the gain of
-    `isacpp` with its default objective, on any figure, over the better of `FLOOR`.
+    `gain_percent` of a belief is its gain over that rule; `over_constant_percent` is the part of the oracle's
+    gain over the constant belief that it achieves, None if the oracle gains less than a standard error.
+    `floor_percent` is the gain of `isacpp` with its default objective, on any figure, over the better of
+    `FLOOR`.
     """
     figures: dict[str, Any] = {}
     for figure, objective in FIGURES.items():
@@ -152,7 +152,7 @@ def _error(values: np.ndarray[Any, Any]) -> float:
 def markdown(figures: dict[str, Any], names: Sequence[str] = ASKED) -> str:
     """The table of `docs/scheduling.md`: one line per trace and figure."""
     lines = [
-        "| trace | figure | best simple control | "
+        "| trace | figure | best simple rule | "
         + " | ".join(names)
         + " | of the oracle's gain over the constant |",
         "|---" * (4 + len(names)) + "|",
@@ -267,7 +267,7 @@ def _print(title: str, figures: dict[str, Any]) -> None:
     print(f"\n{title}")
     for figure, body in figures.items():
         best = body["best_simple"]
-        print(f"  {figure}: best simple control {best}, {body['mean'][best]:.0f} s")
+        print(f"  {figure}: best simple rule {best}, {body['mean'][best]:.0f} s")
         for name in body["gain_percent"]:
             part = body["over_constant_percent"].get(name)
             if name in PEERS:

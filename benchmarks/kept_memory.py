@@ -1,8 +1,9 @@
-"""Effect of `predictor.answering.threads.keep_freed_memory`: large calls with and without it, in separate processes.
+"""Effect of `predictor.answering.threads.keep_freed_memory` on large calls, in separate processes.
 
     python -m benchmarks.kept_memory [--rounds 6]
 
-Rounds alternate which goes first. Seconds are the minimum over a process's repeats, then the median over rounds.
+Rounds alternate which goes first. Seconds are the minimum over a process's repeats, then the median over
+rounds.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""Step time and memory by frozen prefix, on public measurements (FrozenTraceAnalysis: BERT, YOLOv3, CIFAR nets).
+"""Step time and memory by frozen prefix, on public measurements (BERT, YOLOv3, CIFAR networks).
 
-`python -m benchmarks.layer_throughput --data DIR`, where DIR has throughput.csv, arch_info.csv and memory.csv. Whole
-values of the frozen prefix, whole batch sizes and whole models are held out; no setting is chosen on held-out rows.
+`python -m benchmarks.layer_throughput --data DIR`, where DIR has throughput.csv, arch_info.csv and
+memory.csv. Whole values of the frozen prefix, whole batch sizes and whole models are held out; no setting is
+chosen on held-out rows.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Cost of the posterior: taking in an observation, and a corrected prediction compared with an uncorrected one.
+"""Cost of the posterior: taking in an observation, and predictions with and without correction.
 
-Times are processor time of one thread, so other load matters little. Sets are drawn from known jobs; step times are
-the predicted ones times a random factor.
+Times are processor time of one thread, so other load matters little. Sets are drawn from known jobs; step
+times are the predicted ones times a random factor.
 """
 
 from __future__ import annotations

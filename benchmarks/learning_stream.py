@@ -1,13 +1,13 @@
-"""A predictor that learns during use, measured for real: a stream of random pairs of zoo models on one CPU core.
+"""Learning during use, measured for real: a stream of random pairs of zoo models on one CPU core.
 
     python -m benchmarks.learning_stream plan plan.json
     cotenant campaign run plan.json -o stream && cotenant campaign export stream -o stream-tables
     python -m benchmarks.learning_stream replay stream-tables
 
-`replay` predicts each of the 60 sets, in the order of the plan, before observing both members' step times. It uses the
-shipped predictor, which was trained on these networks on a core of another machine at other batch sizes; of the jobs
-in the stream it knows only the graphs. `benchmarks/results/learning_stream/` gets the tables, their data card and
-a plot of the error by number of sets seen, with and without observations.
+`replay` predicts each of the 60 sets, in the order of the plan, before observing both members' step times. It
+uses the shipped predictor, which was trained on these networks on a core of another machine at other batch
+sizes; of the jobs in the stream it knows only the graphs. `benchmarks/results/learning_stream/` gets the
+tables, their data card and a plot of the error by number of observed sets, with and without observations.
 """
 
 from __future__ import annotations
@@ -98,19 +98,19 @@ def replay(tables: Path, plan: Path) -> dict[str, Any]:
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:
-    """Mean error of the last ten sets by number of sets seen."""
+    """Mean error of the last ten sets by number of observed sets."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(6.4, 3.6), layout="constrained")
     axes = figure.subplots()
-    labels = {"alone": "predictor alone", "observed": "with what was observed before"}
+    labels = {"alone": "predictor alone", "observed": "corrected by earlier observations"}
     for name, values in figures["log_errors"].items():
         rolling = [np.mean(values[max(0, k - WINDOW + 1) : k + 1]) for k in range(len(values))]
         axes.plot(range(1, len(values) + 1), [100 * (math.exp(v) - 1) for v in rolling], label=labels[name])
         axes.scatter(range(1, len(values) + 1), [100 * (math.exp(v) - 1) for v in values], s=6, alpha=0.4)
     axes.set(
-        xlabel="sets seen",
-        ylabel=f"step time off by, % (mean of {WINDOW} sets)",
+        xlabel="sets observed",
+        ylabel=f"error of the step time, % (mean of {WINDOW} sets)",
         ylim=(0, None),
         title="One CPU core, 12 models",
     )

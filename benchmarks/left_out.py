@@ -92,7 +92,7 @@ def _fitted(
     from predictor.examples.cross_fit import cross_fit, fold_groups
     from predictor.examples.examples import examples_of
 
-    print(f"fitting {len(split)} predictors without what they are asked about", flush=True)
+    print(f"fitting {len(split)} predictors, each without the sets that it will predict", flush=True)
     examples = examples_of(colocation, solo)
     with tempfile.TemporaryDirectory() as folder:  # predictors pass between processes as checkpoints
         places = cross_fit(
@@ -118,8 +118,8 @@ def _tables(data: Path) -> tuple[Any, Any]:
 def _fit(model: str, folder: Path, solo: Any, fold: ExampleFold) -> Path:
     """Fit the configuration of `model` and save it.
 
-    Solo measurements are known of all jobs but those of models that are left out altogether. The intervals and
-    domain of `model` are kept, because no policy reads them.
+    Solo measurements are known of all jobs but those of models that are left out altogether. The intervals
+    and domain of `model` are kept, because no policy reads them.
     """
     from predictor import Predictor, load_predictor
     from predictor.fitted.checkpoint import save

@@ -2,10 +2,11 @@
 
     python -m benchmarks.memory_constants --data TABLES
 
-Full-precision constants are fitted to SchedTune's peaks: the context and its growth with the threads that a device can
-hold, activations, and workspace as it is. Half-precision constants come from a grid: those that refuse the fewest of
-timm's batch sizes that ran in 24 GB, while predicting "fits" for at most 1.05 % of the sampled ones that failed.
-GPUMemNet's peaks are only scored, because their licence does not allow training on them.
+Full-precision constants are fitted to SchedTune's peaks: the context and its growth with the threads that a
+device can hold, activations, and workspace as it is. Half-precision constants come from a grid: those that
+refuse the fewest of timm's batch sizes that ran in 24 GB, while predicting "fits" for at most 1.05 % of the
+sampled ones that failed. GPUMemNet's peaks are only scored, because their licence does not allow training on
+them.
 """
 
 from __future__ import annotations

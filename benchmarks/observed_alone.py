@@ -5,13 +5,13 @@
 Per campaign, the error of the co-located throughput and of the slowdown of every measured member:
 
 * `graph`: nothing was measured of the jobs;
-* `step time`: that of each job alone on the device was observed once, as a scheduler sees it before a second job
-  joins;
+* `step time`: that of each job alone on the device was observed once, as a scheduler sees it before a second
+  job joins;
 * `and utilisation`, `and memory`: these were observed along with it, as a monitoring agent sees them;
 * `stated`: everything that was measured of the jobs alone is in their SPECs (step time, memory, utilisation).
 
-Predictions are made as for a user: no campaign is named. Sets whose members were not on the device together are left
-out. `learned_from` says whether the model was trained on sets of the campaign.
+Predictions are made as for a user: no campaign is named. Sets whose members were not on the device together
+are left out. `learned_from` says whether the model was trained on sets of the campaign.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ SEEN = {
 
 
 def errors(predictor: Predictor, examples: Examples) -> pd.DataFrame:
-    """One row per measured member and way of asking, with the relative errors."""
+    """One row per measured member and case, with the relative errors."""
     members = np.split(np.arange(len(examples.workloads)), examples.first[1:])
     known = [
         all(examples.workloads[i].solo.step_time_s for i in rows) and len(rows) > 1 and resident
@@ -86,7 +86,7 @@ def errors(predictor: Predictor, examples: Examples) -> pd.DataFrame:
 
 
 def _alone(sets: list[ColocationSet], names: tuple[str, ...]) -> list[Observation]:
-    """One observation of each job by itself on each device: its measured step time, and of what else was measured `names`."""
+    """One observation of each job alone on each device: its measured step time and, of the rest, `names`."""
     jobs = {
         (each.device, workload.without_solo()): workload.solo for each in sets for workload in each.workloads
     }
@@ -103,7 +103,7 @@ def _alone(sets: list[ColocationSet], names: tuple[str, ...]) -> list[Observatio
 
 
 def table(rows: pd.DataFrame) -> dict[str, dict[str, float]]:
-    """Mean and median of both errors in percent, by way of asking."""
+    """Mean and median of both errors in percent, by case."""
 
     def percent(values: Floats) -> dict[str, float]:
         return {

@@ -2,13 +2,13 @@
 
     python -m benchmarks.observed_sets --data TABLES [--sets 150] [--seeds 3]
 
-As on a cluster that runs these jobs: first nothing is known but their graphs, then more and more sets were seen. By
-thirds of the order: the error of a step time in the geometric mean, how many 90 % intervals of step times cover the
-measured one, and their median width as a factor (upper over lower end). `alone` is the predictor without observations
-on the same sets. Only campaigns that the model has not learned from.
+As on a cluster that runs these jobs: first nothing is known but their graphs, then more and more sets were
+seen. By thirds of the order: the error of a step time in the geometric mean, how many 90 % intervals of step
+times cover the measured one, and their median width as a factor (upper over lower end). `alone` is the
+predictor without observations on the same sets. Only campaigns that the model has not learned from.
 
-`held_out`: the same errors in sets that are never observed, after 25, 100 and 250 others were; also campaigns that the
-model has learned from (their sets, but not as graphs without solo measurements).
+`held_out`: the same errors in sets that are never observed, after 25, 100 and 250 others were; also campaigns
+that the model has learned from (their sets, but not as graphs without solo measurements).
 """
 
 from __future__ import annotations
@@ -46,11 +46,11 @@ def streamed(
     """Predict, then observe, set by set.
 
     Args:
-        predictor: asked without and with what was observed before.
+        predictor: queried without and with the observations so far.
         sets: with the measured step times of their members.
 
     Returns:
-        by way of asking, for each set and member: absolute log error of the step time, whether its interval
+        by case, for each set and member: absolute log error of the step time, whether its interval
         covers the measured one, and the log width of the interval.
     """
     from predictor.examples.observations import Observation
@@ -82,7 +82,7 @@ def compared(prediction: Prediction, measured: Floats) -> list[list[float]]:
 def held_out(
     predictor: Predictor, sets: Sequence[tuple[ColocationSet, Floats]], seeds: int
 ) -> dict[str, dict[str, list[float]]]:
-    """What is reported of sets never observed, by number of others that were."""
+    """Figures of sets that are never observed, by the number of others that were."""
     from predictor.examples.observations import Observation
     from predictor.learning.posterior import Posterior
 
@@ -108,7 +108,7 @@ def held_out(
 def in_blocks(
     rows: dict[str, list[list[list[float]]]], blocks: Sequence[slice]
 ) -> dict[str, dict[str, list[float]]]:
-    """What is reported of each block of sets, by way of asking."""
+    """The reported figures of each block of sets, by case."""
     result = {}
     for way, sets in rows.items():
         parts = [np.array([member for one in sets[block] for member in one]) for block in blocks]

@@ -2,9 +2,10 @@
 
     python -m benchmarks.occupancy --data TABLES
 
-`TABLES` is a folder of imported tables (`cotenant data import`). Operators (NeuSight): the share of multiprocessors
-that are full by the warps launched, predicted and measured. Jobs (Orion): the multiprocessors that a job's kernels
-need over the V100's, averaged over kernel time, compared with the predicted occupancy. Errors are in points.
+`TABLES` is a folder of imported tables (`cotenant data import`). Operators (NeuSight): the share of
+multiprocessors that are full by the warps launched, predicted and measured. Jobs (Orion): the multiprocessors
+that a job's kernels need over the V100's, averaged over kernel time, compared with the predicted occupancy.
+Errors are in points.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
 """The service at twice its rated load: goodput, and latency of the accepted requests.
 
-The service has one worker on one core and all clients share another, so that neither takes the other's time. The rated
-load is the throughput of 16 connections that request one set after another: all jobs known, every set new. More
-connections then offer twice that (refused clients retry as soon as they are answered); `offered_per_s` is the actual
-load. Under every kind of load, a few clients measure known sets, health, and jobs new to the model (one a second; the
-rated load of that mix is measured too, because captures run on the service's core). The kinds alternate, in one order
-and then the other, because the speed of a virtual machine varies from minute to minute; `cores` is what each side used.
+The service has one worker on one core and all clients share another, so that neither takes the other's time.
+The rated load is the throughput of 16 connections that request one set after another: all jobs known, every
+set new. More connections then offer twice that (refused clients retry as soon as they are answered);
+`offered_per_s` is the actual load. Under every kind of load, a few clients measure known sets, health, and
+jobs new to the model (one a second; the rated load of that mix is measured too, because captures run on the
+service's core). The kinds alternate, in one order and then the other, because the speed of a virtual machine
+varies from minute to minute; `cores` is what each side used.
 """
 
 from __future__ import annotations
@@ -54,7 +55,7 @@ while True:
 
 
 async def ask(port: int, method: str, path: str, body: Any) -> tuple[int, float, float]:
-    """Send one request on a connection of its own; the time is from the request to the complete answer."""
+    """Send one request on a new connection; the time runs from the request to the complete response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
     content = b"" if body is None else json.dumps(body).encode()
     head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"

@@ -4,7 +4,8 @@
     python -m benchmarks.philly --data DIR --trace synthetic:rate=1000,jobs=100000,gangs=0.2 --load 0.9 \\
         --name busy_cluster
 
-`--data` is a folder with Gavel's imported tables: its measured pairs on K80, P100 and V100 are the ground truth.
+`--data` is a folder with Gavel's imported tables: its measured pairs on K80, P100 and V100 are the ground
+truth.
 """
 
 from __future__ import annotations

@@ -2,7 +2,8 @@
 
     python -m benchmarks.pipeline [--profiles DIR] [--parts layers dag models]
 
-DIR has `NAME.graph.txt` files from a clone of msr-fiddle/pipedream; without it only synthetic graphs are timed.
+DIR has `NAME.graph.txt` files from a clone of msr-fiddle/pipedream; without it only synthetic graphs are
+timed.
 """
 
 from __future__ import annotations

@@ -2,10 +2,8 @@
 stashing.
 
 One process per stage, communicating through gloo on this machine. The asynchronous way is PipeDream's
-(Narayanan et
-al., SOSP 2019, section 3.3): there is no flush, a minibatch's backward pass uses the weights of its forward
-pass, and
-its update applies to the newest weights.
+(Narayanan et al., SOSP 2019, section 3.3): there is no flush, a minibatch's backward pass uses the weights of
+its forward pass, and its update applies to the newest weights.
 """
 
 from __future__ import annotations

@@ -1,10 +1,11 @@
-"""The planner's step time compared with two real processes: torch's synchronous 1F1B over gloo, one core per stage.
+"""The planner's step time against two real processes: torch's synchronous 1F1B over gloo, a core each.
 
     python -m benchmarks.pipeline_steps [--steps 30]
 
-The zoo's VGG-11, cut where the planner cuts it for this CPU and at two other layers. Predicted twice: by the planner's
-timeline with separately measured stage times (processor time of one process), and by its cost model alone. The measured
-figure is the lower quartile of the steps, because other load only makes them longer. Needs two cores.
+The zoo's VGG-11, cut where the planner cuts it for this CPU and at two other layers. Predicted twice: by the
+planner's timeline with separately measured stage times (processor time of one process), and by its cost model
+alone. The measured figure is the lower quartile of the steps, because other load only makes them longer.
+Needs two cores.
 """
 
 from __future__ import annotations

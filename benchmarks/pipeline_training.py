@@ -2,8 +2,8 @@
 
     python -m benchmarks.pipeline_training [--minibatches 60]
 
-scikit-learn's digits, enlarged to 32 x 32. Writes docs/images/pipeline_training.svg: 1F1B with stashed weights, its
-single-process emulation, and plain SGD on the same minibatches.
+scikit-learn's digits, enlarged to 32 x 32. Writes docs/images/pipeline_training.svg: 1F1B with stashed
+weights, its single-process emulation, and plain SGD on the same minibatches.
 """
 
 from __future__ import annotations

@@ -2,10 +2,10 @@
 
     python -m benchmarks.placement [--model default|table] [--repeats 200]
 
-`table` uses a synthetic table of thirty workloads instead of a predictor, which isolates the cost of placement. Each
-GPU has up to three tenants. `few`: at most 1,000 distinct (device, tenants, remaining); `all`: all differ. `known`: the
-sets were predicted before, as in a running service; `cold`: every set is new; `cpu`: processor time, which other load
-does not change.
+`table` uses a synthetic table of thirty workloads instead of a predictor, which isolates the cost of
+placement. Each GPU has up to three tenants. `few`: at most 1,000 distinct (device, tenants, remaining);
+`all`: all differ. `known`: the sets were predicted before, as in a running service; `cold`: every set is new;
+`cpu`: processor time, which other load does not change.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ DEVICES = ("v100", "p100", "k80")
 
 
 class MadeUp:
-    """A synthetic set predictor: slowdown grows with the members' appetites."""
+    """A synthetic set predictor: slowdown grows with the members' demands."""
 
     def __init__(self) -> None:
         rng, count = np.random.default_rng(0), 30

@@ -1,9 +1,9 @@
 """Predicted throughputs compared with published ones: `python -m benchmarks.plausibility`.
 
-The publishers' software differs from a plain PyTorch step (fused optimisers, CUDA graphs, libraries of another year),
-so a factor of up to 1.3 counts as plausible, and nothing may beat the device's peak. The cost model was trained on none
-of these figures. NVIDIA's come from its own scripts of 2019 to 2021, Lambda's from the same scripts with libraries of
-2022.
+The publishers' software differs from a plain PyTorch step (fused optimisers, CUDA graphs, libraries of
+another year), so a factor of up to 1.3 counts as plausible, and nothing may beat the device's peak. The cost
+model was trained on none of these figures. NVIDIA's come from its own scripts of 2019 to 2021, Lambda's from
+the same scripts with libraries of 2022.
 """
 
 from __future__ import annotations

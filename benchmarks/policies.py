@@ -2,9 +2,9 @@
 
     python -m benchmarks.policies --data TABLES [--seeds 10] [--policies fifo,srtf,...] [--kinds rigid,elastic,tunable]
 
-TABLES is a folder of imported tables with Gavel's measured pairs, which are truth and belief. Elastic: every job may
-use from 1 GPU to 2 or 4 times the number it requests; tunable: it may also choose its batch size among those measured.
-Cheap policies run first, and results are written after each.
+TABLES is a folder of imported tables with Gavel's measured pairs, which are truth and belief. Elastic: every
+job may use from 1 GPU to 2 or 4 times the number it requests; tunable: it may also choose its batch size
+among those measured. Cheap policies run first, and results are written after each.
 """
 
 from __future__ import annotations

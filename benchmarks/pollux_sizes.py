@@ -1,13 +1,13 @@
-"""Loss of Pollux's allocation by dynamic programming over powers of two, against all sizes and a genetic search.
+"""Loss of Pollux's allocation over powers of two, against all sizes and a genetic search.
 
     python -m benchmarks.pollux_sizes [--cases 10]
 
-Random rounds of 10, 20 and 40 jobs on 64 GPUs in nodes of 4: a job's speed on k GPUs is k to a power drawn from .5 to
-.95, on at most 4 to 32 GPUs; each currently runs on some power of two, and a change costs a restart factor of .6 to 1.
-The allocation is computed exactly over powers of two (`pollux`), exactly over all sizes (1, 2, 3, ...), which bounds
-any search, and by the paper's genetic search (section 4.2: 100 allocations of GPUs by node for 100 generations, with
-mutation, crossover, tournaments and repair), which starts from the current allocation. Losses are of the power mean
-(p = -1) of the speedups, relative to all sizes.
+Random rounds of 10, 20 and 40 jobs on 64 GPUs in nodes of 4: a job's speed on k GPUs is k to a power drawn
+from .5 to .95, on at most 4 to 32 GPUs; each currently runs on some power of two, and a change costs a
+restart factor of .6 to 1. The allocation is computed exactly over powers of two (`pollux`), exactly over all
+sizes (1, 2, 3, ...), which bounds any search, and by the paper's genetic search (section 4.2: 100 allocations
+of GPUs by node for 100 generations, with mutation, crossover, tournaments and repair), which starts from the
+current allocation. Losses are of the power mean (p = -1) of the speedups, relative to all sizes.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
-"""In which order should ISACPP process its queue? Uses synthetic pairs, to keep measured traces for evaluation.
+"""Queue orders for ISACPP, on synthetic pairs, to keep measured traces for evaluation.
 
     python -m benchmarks.queue_order [--seeds 6]
 
-Sixteen workloads; a pair slows its members by the sum of their appetites, with log-normal noise. Truth = belief.
+Sixteen workloads; a pair slows its members by the sum of their demands, with log-normal noise. Truth =
+belief.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The Ray integration on a real Ray: a cluster of three nodes with one synthetic GPU each, and a running service.
+"""The Ray integration on real Ray: three nodes with one synthetic GPU each, and a running service.
 
-`python -m benchmarks.ray_integration --service URL`; Ray may be in a separate environment (with httpx and psutil).
-Checks where actors run, with and without the service. Without Ray, it says so and exits successfully.
+`python -m benchmarks.ray_integration --service URL`; Ray may be in a separate environment (with httpx and
+psutil). Checks where actors run, with and without the service. Without Ray, it says so and exits
+successfully.
 """
 
 from __future__ import annotations

@@ -2,8 +2,9 @@
 
     python -m benchmarks.realism --data TABLES [--policies fifo,srtf,...] [--seeds 3] [--jobs 300]
 
-TABLES is a folder of imported tables with Gavel's pairs, which are truth and belief. Changes are relative to the same
-policy on an ideal cluster with the same seeds. Every job may be resized, so scaling affects policies that resize.
+TABLES is a folder of imported tables with Gavel's pairs, which are truth and belief. Changes are relative to
+the same policy on an ideal cluster with the same seeds. Every job may be resized, so scaling affects policies
+that resize.
 """
 
 from __future__ import annotations

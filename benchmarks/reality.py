@@ -1,19 +1,19 @@
-"""A real cluster compared with its simulation: 40 zoo jobs, Slurm with synthetic GPUs, the service, three policies.
+"""A real cluster against its simulation: 40 zoo jobs, Slurm with synthetic GPUs, three policies.
 
     python -m benchmarks.reality pairs           # jobs of every two kinds together on one core; about ten minutes
     python -m benchmarks.reality run exclusive   # then blind, then isacpp; each takes six to ten minutes
     python -m benchmarks.reality compare         # simulates the same jobs; writes benchmarks/results/reality.json
 
-A "GPU" is a core of this machine: a separate Slurm node that runs at most two jobs, pinned to it, with one thread each.
-Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service (`cotenant serve --policy ...`;
-for isacpp its own ranking), and they train. The simulator then runs the same jobs under the same policy, with separately
-measured truth: processor time of a step next to each other kind, relative to that alone (`pairs`; two jobs train on the
-other core meanwhile, as in a run); from the exclusive run, which goes first, processor time of a step alone, the time to
-start, and the share of the cores that jobs got; the share that the host and other load left to each run; how fast
-the cores were during each measurement and run, from a probe independent of the jobs (`CoreSpeed`); and the seconds from
-submission to start next to jobs that share the core.
-Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge) and two otherwise idle cores. Steps are
-stored in out/reality/.
+A "GPU" is a core of this machine: a separate Slurm node that runs at most two jobs, pinned to it, with one
+thread each. Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service
+(`cotenant serve --policy ...`; for isacpp its own ranking), and they train. The simulator then runs the same
+jobs under the same policy, with separately measured truth: processor time of a step next to each other kind,
+relative to that alone (`pairs`; two jobs train on the other core meanwhile, as in a run); from the exclusive
+run, which goes first, processor time of a step alone, the time to start, and the share of the cores that jobs
+got; the share that the host and other load left to each run; how fast the cores were during each measurement
+and run, from a probe independent of the jobs (`CoreSpeed`); and the seconds from submission to start next to
+jobs that share the core. Needs root, cgroup v1, Slurm (Debian's slurmctld, slurmd, slurm-client, munge) and
+two otherwise idle cores. Steps are stored in out/reality/.
 """
 
 from __future__ import annotations
@@ -63,12 +63,9 @@ def pairs() -> dict[str, Any]:
     core busy.
 
     Processor time hardly depends on other load; it is scaled to the median speed of the cores over all
-    measurements. The
-    time beside another job is compared with the time alone just before. Two jobs that are always ready get
-    half of the core
-    each, so the throughput of one beside another, relative to alone, is half of its time per step alone over
-    its time per
-    step beside the other.
+    measurements. The time beside another job is compared with the time alone just before. Two jobs that are
+    always ready get half of the core each, so the throughput of one beside another, relative to alone, is
+    half of its time per step alone over its time per step beside the other.
     """
     probes_s: list[float] = []
     alone: dict[str, list[float]] = {spec: [] for spec in KINDS}
@@ -129,8 +126,7 @@ def alone() -> dict[str, dict[str, float]]:
     """For each kind: seconds per step alone, and seconds before the first step.
 
     These are medians over the jobs of the exclusive run if it exists, with steps scaled to the core speed of
-    `pairs`;
-    otherwise the separately measured time, and 0.
+    `pairs`; otherwise the separately measured time, and 0.
     """
     measured = _read("pairs")
     if not (OUT / "exclusive.json").exists():
@@ -192,7 +188,7 @@ def one_by_one(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocatio
 def simulated(policy: str, live: dict[str, Any]) -> Any:
     """The simulator's result for the jobs of a live run."""
     kinds, measured = alone(), _read("pairs")
-    # Slurm, its door and the service use part of the cores, and so do the host and other work.
+    # Slurm, its controller and the service use part of the cores, as do the host and other work.
     exclusive = _read("exclusive")
     left_alone = _core_ratio(exclusive["jobs"])
     slowness = live["probe_s"] / measured["probe_s"]

@@ -38,10 +38,8 @@ class CoreSpeed:
     """Context manager that measures the speed of cores and memory, core by core.
 
     A reading is the processor seconds of fixed products of matrices and copies of arrays larger than the
-    caches. The host's
-    clock and the load on the sibling threads of its cores change speed by half from one minute to the next,
-    which processor
-    time does not show. A reading takes one or two per cent of a core.
+    caches. The host's clock and the load on the sibling threads of its cores change speed by half from one
+    minute to the next, which processor time does not show. A reading takes one or two per cent of a core.
     """
 
     def __init__(self) -> None:
@@ -84,8 +82,7 @@ class CoreTime:
     """Account for the machine's processor time from now on; needs root and cgroup v1.
 
     This process and everything it starts from now on (including daemons and their children) go into a
-    separate accounting
-    group.
+    separate accounting group.
     """
 
     def __init__(self) -> None:

@@ -1,4 +1,4 @@
-"""One job of `benchmarks.reality`: trains a zoo model on one core for a number of steps and records their times.
+"""One job of `benchmarks.reality`: trains a zoo model on one core and records the time of every step.
 
 python -m benchmarks.reality_job SPEC STEPS CORE RESULT.json
 """

@@ -46,7 +46,7 @@ def loop_ms() -> float:
 
 def record(name: str, figures: dict[str, Any]) -> Path:
     """Write `figures` to `benchmarks/results/NAME.json` with date, machine and command, and print where."""
-    # Local paths mean nothing to a reader; the last part tells which data was used.
+    # Local paths mean nothing to a reader; the last part shows which data was used.
     words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
     module = getattr(sys.modules["__main__"].__spec__, "name", f"benchmarks.{name}")
     command = " ".join(["python", "-m", module, *words])

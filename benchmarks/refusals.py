@@ -1,8 +1,8 @@
-"""Cost of refusing a request on the service's core: a listener that admits nobody, and wrk (Debian) as the clients.
+"""Cost of refusing a request on the service's core: a listener that admits none, loaded with wrk (Debian).
 
     python -m benchmarks.refusals [--connections 600 1200] [--seconds 6]
 
-Every client retries as soon as it is answered; a refusal is held back for half a second.
+Every client retries as soon as it is answered; refusals are delayed by half a second.
 """
 
 from __future__ import annotations

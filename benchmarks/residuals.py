@@ -2,9 +2,10 @@
 
     python -m benchmarks.residuals --data TABLES --source timm --mode training [--device rtx-3090] [--rows N]
 
-Solo steps are predicted with the shipped coefficients (partly trained on these rows). Boosted trees then learn the log
-of measured over predicted from each operator kind's share of the roofline, kernels, batch size and SM share; families
-of networks are left out. Also prints how much the errors vary between networks and within one.
+Solo steps are predicted with the shipped coefficients (partly trained on these rows). Boosted trees then
+learn the log of measured over predicted from each operator kind's share of the roofline, kernels, batch size
+and SM share; families of networks are left out. Also prints how much the errors vary between networks and
+within one.
 """
 
 from __future__ import annotations

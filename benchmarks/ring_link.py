@@ -1,16 +1,17 @@
-"""Does a shared link cost what equation 8 says? Real ring all-reduce (gloo) over rate-limited links, on one machine.
+"""Does a shared link cost what equation 8 says? Real all-reduce rings (gloo) over rate-limited links.
 
-Every "server" is a network namespace with one interface (veth) shaped by `tc tbf`; servers are on one bridge, or on two
-bridges with a shaped trunk between them. Jobs are `torch.distributed` processes in those namespaces; a training step is
-a sleep (the GPU computes) and an all-reduce. b_e and xi2 are fitted from one job alone, alpha from two jobs on a link;
-everything else is predicted from these three numbers before it is measured.
+Every "server" is a network namespace with one interface (veth) shaped by `tc tbf`; servers are on one bridge,
+or on two bridges with a shaped trunk between them. Jobs are `torch.distributed` processes in those
+namespaces; a training step is a sleep (the GPU computes) and an all-reduce. b_e and xi2 are fitted from one
+job alone, alpha from two jobs on a link; everything else is predicted from these three numbers before it is
+measured.
 
 Needs root (or CAP_NET_ADMIN and CAP_SYS_ADMIN) and iproute2: `apt-get install iproute2`.
 
     python -m benchmarks.ring_link [--seconds 5] [--repeats 2] [--network reno:100 bbr:100 reno:5]
 
-A network is TCP's congestion control and the depth of the links' queues in ms. The first is measured in full, the
-others only as far as alpha needs: two, three and four jobs on one link.
+A network is TCP's congestion control and the depth of the links' queues in ms. The first is measured in full,
+the others only as far as alpha needs: two, three and four jobs on one link.
 """
 
 from __future__ import annotations

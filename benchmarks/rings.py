@@ -1,4 +1,4 @@
-"""SJF-BCO on the paper's mix of 160 jobs: ranking of the schedulers, better lists, gap to the optimum, online.
+"""SJF-BCO on the paper's mix of 160 jobs: schedulers ranked, better lists, gap to the optimum, online.
 
 python -m benchmarks.rings [--seeds 10] [--parts order lists variants gap online]
 """
@@ -137,7 +137,7 @@ def compare(
 
 def print_table(title: str, rows: dict[str, dict[str, Any]]) -> None:
     print(f"\n{title}")
-    print(f"{'':42} makespan s   sd   mean compl. s   p99 s   / bound   took s")
+    print(f"{'':42} makespan s   sd   mean compl. s   p99 s   / bound   time s")
     for name, row in rows.items():
         print(
             f"{name:42} {row['makespan_s']:10.0f} {row['sd_makespan_s']:4.0f} {row['mean_completion_s']:15.0f}"

@@ -1,13 +1,16 @@
 """The service under load: rate and latency of predict and place, and behaviour beyond capacity.
 
-Starts `cotenant serve --workers 2`, stores a cluster of 1,000 GPUs, and sends requests with wrk on the same cores:
+Starts `cotenant serve --workers 2`, stores a cluster of 1,000 GPUs, and sends requests with wrk on the same
+cores:
 
-* predict, seen: 500 different sets in turn, all requested before (a scheduler keeps asking about the same jobs);
+* predict, seen: 500 different sets in turn, all requested before (a scheduler keeps asking about the same
+  jobs);
 * predict, new: every set for the first time (known jobs in new combinations);
 * place: jobs in turn on the stored cluster;
-* the same with a second service that has `--observations N` observed step times, whose posterior corrects every answer.
-  The two alternate, because the speed of a virtual machine varies from minute to minute;
-* overload (`--overload SECONDS`): many more connections than requests may be in flight; memory before and after.
+* the same with a second service that has `--observations N` observed step times, whose posterior corrects
+  every answer. The two alternate, because the speed of a virtual machine varies from minute to minute;
+* overload (`--overload SECONDS`): many more connections than requests may be in flight; memory before and
+  after.
 """
 
 from __future__ import annotations
@@ -237,7 +240,8 @@ def observe(base: str, uncorrected: str, sets: list[dict[str, Any]], count: int)
     seconds it took.
 
     Args:
-        base, uncorrected: services that is told, and that predicts: the factors would add up in the former.
+        base: service that receives the observations.
+        uncorrected: service that supplies the predictions; in `base` the random factors would compound.
     """
     chance = random.Random(5)
     started = time.monotonic()
@@ -274,8 +278,7 @@ def start_wrk(
 
     Args:
         salt: spaces after each body, one more in every pass, so that the service has never seen these bytes;
-            None: the same
-            bytes every time.
+            None: the same bytes every time.
     """
     lines = folder / "bodies.txt"
     lines.write_text("\n".join(json.dumps(b) for b in bodies) + "\n")

@@ -1,11 +1,12 @@
-"""Change of a member's step time between two caps on SM shares in MISO's mixes: shipped predictor against measurements.
+"""Change of step time between two caps on SM shares in MISO's mixes: predicted and measured.
 
     python -m benchmarks.share_mixes --data TABLES [--model PATH]
 
-`TABLES` is a folder of tables with MISO's measurements (Li et al., SoCC 2022; `cotenant data import`): mixes of 2 to 7
-training jobs under MPS on an A100, each process limited to 100, 50 and 14 % of the multiprocessors, of which only ratios
-were published. Solo step times on the whole card are given. The predictor was trained on no mix, but the effect of
-neighbours with shares was tuned on 900 of them (`predictor/answering/shares.py`); the others are scored.
+`TABLES` is a folder of tables with MISO's measurements (Li et al., SoCC 2022; `cotenant data import`): mixes
+of 2 to 7 training jobs under MPS on an A100, each process limited to 100, 50 and 14 % of the multiprocessors,
+of which only ratios were published. Solo step times on the whole card are given. The predictor was trained on
+no mix, but the effect of neighbours with shares was tuned on 900 of them (`predictor/answering/shares.py`);
+the others are scored.
 """
 
 from __future__ import annotations

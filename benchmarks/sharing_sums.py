@@ -1,10 +1,11 @@
-"""Sum of relative speeds of the jobs on a GPU, measured and predicted, by campaign, GPU type and sharing mode.
+"""Sum of relative speeds of a GPU's jobs, measured and predicted, by campaign, GPU type and mode.
 
     python -m benchmarks.sharing_sums --data TABLES [--model PATH]
 
-1 means that a shared GPU does as much work as an exclusive one. Predictions are made as for a user: no campaign is named,
-and solo step times are given as measured (`solo`) or not at all (`graph`). Then the same for two equal jobs on GPU types
-without sharing measurements, in both modes: there is nothing to compare with, but MPS should not be behind time slicing.
+1 means that a shared GPU does as much work as an exclusive one. Predictions are made as for a user: no
+campaign is named, and solo step times are given as measured (`solo`) or not at all (`graph`). Then the same
+for two equal jobs on GPU types without sharing measurements, in both modes: there is nothing to compare with,
+but MPS should not be behind time slicing.
 """
 
 from __future__ import annotations

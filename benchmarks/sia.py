@@ -68,10 +68,8 @@ def programme(repeats: int = 5) -> dict[str, Any]:
     """One round at 2,048 GPUs (32 times the 64-GPU cluster): both formulations, to a gap of 1e-7.
 
     The jobs are like those of `scale_32x`, where every job of a 64-GPU workload occurs 32 times: goodput rows
-    of a concave
-    speedup, most jobs with a current allocation. `alike`: copies have equal rows; `apart`: 5 % noise on each
-    goodput, so
-    that no two rows are equal.
+    of a concave speedup, most jobs with a current allocation. `alike`: copies have equal rows; `apart`: 5 %
+    noise on each goodput, so that no two rows are equal.
     """
     from scheduling.sia.configurations import configurations
     from scheduling.sia.ilp import solve, solve_full, total_worth

@@ -1,8 +1,9 @@
-"""What one request, one slow client or many clients can do to a running service, and whether stored state stays correct.
+"""What one request, one slow client or many clients can do to a running service and its stored state.
 
-Starts `cotenant serve` from a checkout (this one, or `--checkout DIR` for another version), attacks it on 127.0.0.1 for
-a few minutes, and prints a table (item, before, after). `before` comes from `results/siege_before.json`, measured by the
-same command on the version before these limits existed. Every loop is bounded in count and time.
+Starts `cotenant serve` from a checkout (this one, or `--checkout DIR` for another version), attacks it on
+127.0.0.1 for a few minutes, and prints a table of outcomes without and with its bounds. `without` comes from
+`results/siege_before.json`, measured by the same command on the version before these limits existed. Every
+loop is bounded in count and time.
 """
 
 from __future__ import annotations
@@ -98,7 +99,7 @@ class Target:
 
 
 def siege(target: Target, only: str) -> dict[str, str]:
-    """Run every item that starts with `only`, gentle ones first; each value says what happened."""
+    """Run every item that starts with `only`, the mildest first; each value states the outcome."""
     items: dict[str, str] = {}
     deadline, met = time.monotonic() + 300, 0
     # Connections reach workers at random, and the first capture of each imports for seconds.
@@ -220,7 +221,7 @@ def mixed_load(target: Target) -> str:
 
 
 def twice_the_rated_load(_target: Target) -> str:
-    """Use a service of its own, always with the version in this checkout."""
+    """Use a separate service, always of this checkout's version."""
     from benchmarks import overload
 
     figures = overload.run(6)
@@ -332,7 +333,7 @@ def main() -> None:
     record("siege_before" if options.before else "siege", {"workers": options.workers, "items": items})
     old = RESULTS / "siege_before.json"
     before = json.loads(old.read_text())["figures"]["items"] if old.is_file() else {}
-    print("\n| item | before | after |\n|---|---|---|")
+    print("\n| attack | without | with the bounds |\n|---|---|---|")
     for name, after in items.items():
         print(f"| {name} | {before.get(name, 'not measured')} | {after} |")
 

@@ -26,15 +26,13 @@ class SliceTable:
     """Predict from the measured step times of each job alone on the slices of a card.
 
     A job that was not measured on a slice does not fit there. What was not measured follows two assumptions
-    of MISO (Li et
-    al., SoCC 2022) and its emulation: an SM share is worth as much as slices of that share (interpolated over
-    1/7, 2/7, 3/7,
-    4/7 and 1 of the card), and each neighbour under MPS costs a fixed slowdown.
+    of MISO (Li et al., SoCC 2022) and its emulation: an SM share is worth as much as slices of that share
+    (interpolated over 1/7, 2/7, 3/7, 4/7 and 1 of the card), and each neighbour under MPS costs a fixed
+    slowdown.
 
     Args:
         solo: (device, workload) to what was measured. Devices are slices (`a100:mig=3g`), or the card itself
-            if measured
-            (otherwise 7g stands in for it). Workloads carry neither share nor solo measurements.
+            if measured (otherwise 7g stands in for it). Workloads carry neither share nor solo measurements.
         mps_penalty_per_neighbour: slowdown of each process by each other one in the same place under MPS.
     """
 

@@ -1,11 +1,11 @@
-"""The partition that `cotenant plan slices` chooses for MISO's mixes, compared with the best by measured step times.
+"""The partition that `cotenant plan slices` chooses for MISO's mixes, against the measured best.
 
     python -m benchmarks.slices_measured --data TABLES
 
-`TABLES` is a folder of tables with MISO's measurements (Li et al., SoCC 2022; `cotenant data import`). Mixes: one of each
-size from 2 to 6, drawn with a seed from those measured together; then the same with jobs measured on every slice. One job
-per slice on one A100 40 GB, because only that was measured. Best: the same exact search over the measured step times; a
-job does not fit on a slice on which it was not measured.
+`TABLES` is a folder of tables with MISO's measurements (Li et al., SoCC 2022; `cotenant data import`). Mixes:
+one of each size from 2 to 6, drawn with a seed from those measured together; then the same with jobs measured
+on every slice. One job per slice on one A100 40 GB, because only that was measured. Best: the same exact
+search over the measured step times; a job does not fit on a slice on which it was not measured.
 """
 
 from __future__ import annotations

@@ -2,10 +2,11 @@
 
     python -m benchmarks.slices_plan [--gpus 1000 --jobs 3000]
 
-Uses the shipped predictor. `first_*` includes what it computes once per workload and device; the others are medians of
-later repeats. Fleet jobs are drawn from the documented mix of zoo models at four batch sizes each. `equal` jobs of a
-kind have the same number of steps left; `distinct` ones have individual lengths, so that no two jobs are alike. The work
-is single-threaded: `cpu_s` is its processor time, `wall_s` also includes the effect of other load (`load_average`).
+Uses the shipped predictor. `first_*` includes what it computes once per workload and device; the others are
+medians of later repeats. Fleet jobs are drawn from the documented mix of zoo models at four batch sizes each.
+`equal` jobs of a kind have the same number of steps left; `distinct` ones have individual lengths, so that no
+two jobs are alike. The work is single-threaded: `cpu_s` is its processor time, `wall_s` also includes the
+effect of other load (`load_average`).
 """
 
 from __future__ import annotations

@@ -2,11 +2,11 @@
 
     python -m benchmarks.slices_simulation --data miso/simulator [--only default-seed1]
 
-`--data` is a folder with `platform.json` (step seconds by model and slice, costs), `traces.json`, `results.json` and
-`jct_s.json`: the published controllers of MISO (Li et al., SoCC 2022) on a virtual clock. `error_percent` is the
-deviation of the mean completion time from the reference; every policy but `oracle` decides by the trace's predicted
-times. A second `isacpp-slices` decides by the shipped predictor's step times for MISO's networks before any run; it is
-told on which slices a job fits.
+`--data` is a folder with `platform.json` (step seconds by model and slice, costs), `traces.json`,
+`results.json` and `jct_s.json`: the published controllers of MISO (Li et al., SoCC 2022) on a virtual clock.
+`error_percent` is the deviation of the mean completion time from the reference; every policy but `oracle`
+decides by the trace's predicted times. A second `isacpp-slices` decides by the shipped predictor's step times
+for MISO's networks before any run; it knows on which slices a job fits.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class Reference:
     def inputs(self, trace: str) -> tuple[list[TraceJob], SliceTable, SliceTable]:
         """Jobs, their true step times, and the predicted ones.
 
-        Prediction errors differ by job, so each job is a workload of its own.
+        Prediction errors differ by job, so each job is a separate workload.
         """
         jobs, real, predicted = [], {}, {}
         for job in self.traces[trace]["jobs"]:

@@ -1,8 +1,8 @@
 """The Slurm integration on a real Slurm: a controller, slurmd with synthetic GPUs, the service.
 
-Checks where Slurm alone puts a job; where it goes with the integration, on nodes with one GPU and on a node whose card
-is partitioned by MIG; and what happens without the service, and also without the controller. Needs root and Debian's
-slurmctld, slurmd, slurm-client, munge; without them, it says so and exits successfully.
+Checks where Slurm alone puts a job; where it goes with the integration, on nodes with one GPU and on a node
+whose card is partitioned by MIG; and what happens without the service, and also without the controller. Needs
+root and Debian's slurmctld, slurmd, slurm-client, munge; without them, it says so and exits successfully.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from scheduling.clusters.importers.slurm import split_type
 from serving.integrations.slurm_state import read_comment
 
 NODES = [SlurmNode("node-a", ("k80",)), SlurmNode("node-b", ("v100",)), SlurmNode("node-c", ("v100",))]
-# One card as 3g + 2g + 1g + 1g, and one slice on a Slurm node of its own.
+# One card as 3g + 2g + 1g + 1g, and one slice on a separate Slurm node.
 MIG_NODES = [
     SlurmNode("cut", ("a100_1g.5gb", "a100_1g.5gb", "a100_2g.10gb", "a100_3g.20gb"), shards=2),
     SlurmNode("single", ("a100_2g.10gb",), shards=2),
@@ -104,8 +104,8 @@ def meet(url: str, nodes: list[SlurmNode]) -> None:
 
 
 def job(comment: str, gres: str = "shard:1") -> dict[str, Any]:
-    """Submit a job that sleeps; return where and how late it started, the door's message, and whether Slurm
-    followed it."""
+    """Submit a job that sleeps; return where and how late it started, the controller's message, and whether
+    Slurm followed it."""
     started = time.monotonic()
     extra = [f"--comment={comment}"] if comment else []
     number = output(

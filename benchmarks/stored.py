@@ -1,11 +1,12 @@
-"""Placements on the stored cluster of a running service: how many per second, with none refused because of others.
+"""Placements on a service's stored cluster: how many per second, with none refused because of others.
 
     python -m benchmarks.stored [--placements 2000] [--postgres] [--gpus 1000]
     python -m benchmarks.stored --large [--seconds 20]
 
-The first reserves one GPU per request, with 16 clients and two workers. `--large` asks where one job goes among 100,000
-GPUs in 10,000 states while nodes change. The clients run on the same cores; `cpu_ms` is processor time per answer, which
-other load changes less than wall time; `loop_ms` times a fixed loop before and after, which shows by how much.
+The first reserves one GPU per request, with 16 clients and two workers. `--large` places one job at a time
+among 100,000 GPUs in 10,000 states while nodes change. The clients run on the same cores; `cpu_ms` is
+processor time per answer, which other load changes less than wall time; `loop_ms` times a fixed loop before
+and after, which shows by how much.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""`cotenant compare --ray` on a real Ray: three node processes on this machine, one killed while the sweep runs.
+"""`cotenant compare --ray` on real Ray: three node processes here, one killed while the sweep runs.
 
     python -m benchmarks.sweep_on_ray [--seeds 20] [--nodes N]
 
-Loads .5, .7 and .9. Checks that no run is lost, that the file of partial results is complete at every moment, and that
-the figures equal those of one process. Without Ray, it says so and exits successfully.
+Loads .5, .7 and .9. Checks that no run is lost, that the file of partial results is complete at every moment,
+and that the figures equal those of one process. Without Ray, it says so and exits successfully.
 """
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
     python -m benchmarks.utilization_forest TABLES [--groups 5]
 
-The forest teaches the network how the utilisation of synthetic pairs differs from that of members with independent
-phases. Architectures of Lucid are left out in groups; on pairs with one of them, the error of that difference is compared
-with assuming no difference, and with the mean difference of the others.
+The forest teaches the network how the utilisation of synthetic pairs differs from that of members with
+independent phases. Architectures of Lucid are left out in groups; on pairs with one of them, the error of
+that difference is compared with assuming no difference, and with the mean difference of the others.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """`LayerTimeModel`: step time of one model by frozen prefix, batch size and GPUs, fitted to its measurements.
 
 Non-negative least squares on relative errors over the columns of `benchmarks.layer_fits.form`, once for each
-setting
-of the roofline (launch floor, mix of FLOPs and activations). The four best settings are averaged, because a
-few batch
-sizes cannot tell them apart and each extrapolates differently.
+setting of the roofline (launch floor, mix of FLOPs and activations). The four best settings are averaged,
+because a few batch sizes cannot tell them apart and each extrapolates differently.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """The analytic form of a step with a frozen prefix: columns non-increasing in k, with non-negative weights.
 
 Hence every fitted step time is non-increasing in the frozen prefix, whatever the data. Two of the columns are
-a
-roofline per layer: a layer costs the larger of a floor (kernel launches, optimiser bookkeeping) and its work,
-which is
-b times a mix of its FLOPs and its activations.
+a roofline per layer: a layer costs the larger of a floor (kernel launches, optimiser bookkeeping) and its
+work, which is b times a mix of its FLOPs and its activations.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Peak memory by frozen prefix, calibrated on other models: what allocator and framework add to the tensors.
 
 The size of the tensors comes from the graph alone (`MemoryShape`). Fitted are the number of copies of the
-parameters
-(weights, momentum, buckets, statistics) while activations are alive and in the optimiser's step, and the
-number of
-channels from which convolutions have a Winograd workspace.
+parameters (weights, momentum, buckets, statistics) while activations are alive and in the optimiser's step,
+and the number of channels from which convolutions have a Winograd workspace.
 """
 
 from __future__ import annotations

@@ -1,12 +1,9 @@
 """`MemoryShape`: what is alive on the device at each operator of a training step, for every frozen prefix.
 
 It follows a step of the graph operator by operator. Forward: an operator's inputs and output, what later
-operators
-still need, and what Python holds (the arguments of the two innermost active modules; `bn(conv(x))` holds x).
-Backward:
-what is kept from the first unfrozen layer up to this operator, and the gradients of its output and inputs.
-Sizes are
-per sample.
+operators still need, and what Python holds (the arguments of the two innermost active modules; `bn(conv(x))`
+holds x). Backward: what is kept from the first unfrozen layer up to this operator, and the gradients of its
+output and inputs. Sizes are per sample.
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Convolutions that cuDNN computes by Winograd's algorithm in fp32: FLOPs saved and memory used.
 
 Non-fused F(4x4, 3x3): a tile of 4x4 outputs is computed from 6x6 transformed inputs with 36 multiplications
-instead of
-144; the transformed inputs and outputs go through memory. Lavin and Gray, "Fast Algorithms for Convolutional
-Neural
-Networks", CVPR 2016.
+instead of 144; the transformed inputs and outputs go through memory. Lavin and Gray, "Fast Algorithms for
+Convolutional Neural Networks", CVPR 2016.
 """
 
 from __future__ import annotations
