@@ -150,7 +150,7 @@ def _error(values: np.ndarray[Any, Any]) -> float:
 
 
 def markdown(figures: dict[str, Any], names: Sequence[str] = ASKED) -> str:
-    """The table of `docs/scheduling.md`: one line per trace and figure."""
+    """The table of `docs/scheduling-results.md`: one line per trace and figure."""
     lines = [
         "| trace | figure | best simple rule | "
         + " | ".join(names)

@@ -93,7 +93,7 @@ def _print(ranked: list[Any], placed: list[Any], results: dict[str, Any], plot: 
     out.print(
         f"\nSharing by prediction took {than_alone} GPU hours than one job per GPU,\n"
         f"{than_blind} than sharing wherever memory fits. A dozen jobs prove little:\n"
-        "docs/scheduling.md has traces of hundreds of jobs, with measured pairs.",
+        "docs/scheduling-results.md has traces of hundreds of jobs, with measured pairs.",
         highlight=False,
     )
     out.print(f"Picture: {plot.resolve()}\n", highlight=False, soft_wrap=True)
