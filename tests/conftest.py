@@ -16,7 +16,8 @@ from tests.once import FOLDER
 
 # Before torch and numpy are imported: two workers with two spinning threads each take several times as long.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# The collector's usual step of 700 objects is small beside what torch and the tests themselves hold: a fifth of collection's time.
+# With so many live objects (torch, the tests), the default threshold of 700 would cost a fifth of pytest's
+# collection time.
 gc.set_threshold(50_000, 20, 50)
 settings.register_profile("busy", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("busy")

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from multiprocessing import forkserver
 
-# What a server has not imported each of its processes imports anew, for seconds; among it what training imports lazily.
+# Imported by the server, because each of its processes would otherwise spend seconds on them; includes lazy
+# imports of training.
 MODULES = (
     "profiling.capture",
     "serving.capturing",

@@ -41,7 +41,7 @@ def test_a_frozen_prefix_is_predicted_alike_everywhere(prefix: int) -> None:
     predictor = load_predictor("default")
     job = replace(JOB, frozen_prefix=prefix)
     predicted = predictor.predict(ColocationSet("v100", (job,))).members[0]
-    # Asked of the unfrozen job, and of the frozen one as it is
+    # From the unfrozen job, and from the frozen one
     for answer in (predictor.throughput(JOB, "v100", prefix), predictor.throughput(job, "v100")):
         assert answer.step_time_s == pytest.approx(predicted.step_time_s.value, rel=1e-6)
         assert answer.memory_bytes == pytest.approx(predicted.memory_bytes.value, rel=1e-9)

@@ -31,7 +31,7 @@ def serve(port: int, url: str) -> None:
     from tests.serving.table import TableSource
 
     logs.configure("error")
-    # Reservations that expire meanwhile would be changes that nobody asked for.
+    # Reservations that expire meanwhile would be unrequested changes.
     config = ServiceConfig(database_url=url, log_level="error", reservation_s=30 * 86_400.0)
     app = create_app(config, TableSource())
     uvicorn.run(app, host="127.0.0.1", port=port, log_config=None, access_log=False, http=BoundedProtocol)

@@ -265,7 +265,7 @@ def test_a_missing_database_is_an_error_and_is_not_created(tmp_path: Any, capsys
 
 def test_observations_without_a_row_are_explained(tmp_path: Any, client: TestClient, capsys: Any) -> None:
     database = client.app.state.service.config.database_url  # type: ignore[attr-defined]
-    observe(client)  # together only: nobody knows how long the job takes alone
+    observe(client)  # only together: the solo step time is unknown
     code, out, err = run(
         capsys, "data", "export-observations", "--database", database, "-o", tmp_path / "tables"
     )

@@ -175,7 +175,7 @@ def test_a_step_time_far_from_the_prediction_is_refused(client: TestClient) -> N
     detail = problem(answer, 422)["detail"]
     assert "observations[0]: step_time_s is implausible" in detail
     assert "expected 0.0014 to 14 s, 1/100 to 100 times the predicted 0.14 s, got 140 s" in detail
-    # Who really has such a step says what it takes alone.
+    # A user with such a step states its solo time.
     slow = {"device": "v100", "jobs": ["resnet18-cifar:step_time_s=100"]}
     assert problem(
         client.post("/v1/observations", json={"observations": [seen(of=slow, member=0, step_time_s=1e30)]}),

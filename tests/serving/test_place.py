@@ -48,7 +48,7 @@ def test_queued_jobs_of_unknown_length_run_for_an_hour(client: TestClient) -> No
     body = {"jobs": ["resnet18-cifar", "lstm-wikitext2"], "cluster": cluster(EMPTY)}
     first, second = client.post("/v1/place", json=body).json()["decisions"]
     assert first["iterations"] == second["iterations"] == 36000
-    # Demands of 0.7 and 0.3: nobody is slowed, so both are done in an hour.
+    # Demands of 0.7 and 0.3: no slowdown, so both are done in an hour.
     assert second["ranked"][0]["finish_s"] == pytest.approx(3600)
 
 
@@ -132,7 +132,7 @@ def test_an_unpredictable_tenant_excludes_only_its_own_gpu(start: Start, source:
     pod = {"metadata": {"annotations": {"cotenant.dev/workload": "lstm-wikitext2"}}}
     (score,) = client.post("/extender/prioritize", json={"Pod": pod, "NodeNames": ["a"]}).json()
     assert score["Score"] == 10
-    # What is asked for itself is still refused.
+    # The requested job itself is still refused.
     problem(client.post("/v1/placements", json={"job": BAD, "iterations": 5}), 422)
 
 

@@ -32,7 +32,7 @@ class Served(NamedTuple):
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     import schemathesis
 
-    # Loads what makes strings of patterns before there are threads: CPython 3.11 may not parse in two at once (gh-106905).
+    # Imports hypothesis' regex support before threads start: CPython 3.11 must not parse in two (gh-106905).
     from_regex("a").validate()
     config = ServiceConfig(
         database_url=f"sqlite:///{tmp_path_factory.mktemp('schema')}/s.db",

@@ -28,7 +28,7 @@ def columns(kind: str, **values: float) -> dict[str, np.ndarray]:
         (columns("softmax", output_elements=64 * 2048, reduction_count=64, reduction_size=2048), 512),
         # 16 x 16 tiles of 128 x 128 keep 100 multiprocessors at work, 8 warps each.
         (columns("matmul", gemm_batch=1, gemm_m=2048, gemm_n=2048, gemm_k=64), 16 * 16 * 8),
-        # 4 x 4 of the smallest tile do not: cut along the depth into as many parts as make two blocks for each.
+        # 4 x 4 of the smallest tile do not: split along the depth into as many parts as make two blocks for each.
         (columns("linear", gemm_batch=1, gemm_m=128, gemm_n=128, gemm_k=4096), 16 * 12 * 4),
     ],
 )

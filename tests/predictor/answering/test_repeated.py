@@ -22,7 +22,7 @@ class Counted:
 
     def __call__(self, rows: Integers) -> Floats:
         self.asked += len(rows)
-        # Members come first, as everybody who asks puts them.
+        # Members precede padding, as all callers arrange them.
         assert ((rows >= 0).astype(int)[:, :-1] >= (rows >= 0).astype(int)[:, 1:]).all()
         return of_set(rows)
 

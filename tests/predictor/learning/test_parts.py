@@ -59,10 +59,10 @@ def test_all_prediction_methods_agree(posterior: Posterior) -> None:
 def test_pairs_are_cached_and_reset(posterior: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
     modes = ("time-slice", "mps", "time-slice")
     sets = [ColocationSet("v100", tuple(JOBS[k:]), mode) for k, mode in enumerate(modes)]
-    # Where MPS was never observed, the same jobs time-sliced are asked about, too.
+    # If MPS was never observed, the same jobs time-sliced are predicted, too.
     posterior = posterior.extended([Observation(ColocationSet("v100", tuple(JOBS[:2]), "mps"), 0, 0.05)])
     first = posterior.predict_many(sets)
-    # Pairs that were met are not asked about again.
+    # Known pairs are not predicted again.
     monkeypatch.setattr(posterior.predictor, "predict_arrays", None)
     assert posterior.predict_many(sets) == first
     monkeypatch.undo()

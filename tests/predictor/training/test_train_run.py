@@ -187,7 +187,7 @@ def test_a_worse_version_is_not_promoted(
     run = client.create_run(mlflow.get_run(result["run_id"]).info.experiment_id)
     client.log_metric(
         run.info.run_id, "e-ggat mape_percent", 0.1
-    )  # on rows of its own, which nobody asks about
+    )  # on its own rows, which must not be compared
     held_out = held_out_of(result["run_id"])
     assert held_out is not None
     twice = 2 * held_out.colocation.throughput_ratio.to_numpy()

@@ -42,7 +42,7 @@ def test_same_seed_same_loss(measured: Tables) -> None:
 def test_the_loss_falls(measured: Tables) -> None:
     curve = losses_of(measured, replace(TRAINING, epochs=60, encoder_steps=40))
     assert set(curve) == {"encoder", "network 1"}
-    # Of the encoder little is asked: these steps are far from the cost model's, and its corrections are bounded.
+    # The encoder can gain little: these steps are far from the cost model's, and its corrections are bounded.
     for phase, ratio in (("encoder", 1.0), ("network 1", 0.7)):
         losses = curve[phase]
         assert np.mean(losses[-10:]) < ratio * np.mean(losses[:10])

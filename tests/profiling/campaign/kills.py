@@ -48,7 +48,7 @@ def kill_at_random(folder: Path, kills: int, seed: int = 0, run_s: float = 0.002
     while killed < kills:
         process = _start(plan_file, results, run_s)
         assert process.stdout is not None
-        process.stdout.readline()  # it has begun its first run
+        process.stdout.readline()  # its first run has started
         time.sleep(generator.uniform(0.0, 0.03))
         alive = process.poll() is None
         os.kill(process.pid, signal.SIGKILL)
@@ -56,7 +56,7 @@ def kill_at_random(folder: Path, kills: int, seed: int = 0, run_s: float = 0.002
         process.wait()
         killed += alive
         before, done = done, len(read_results([results]).records)
-        # all that were begun but the last one were finished
+        # all started runs but the last were finished
         lost += max(0, before + begun - 1 - done)
         if not alive:
             break

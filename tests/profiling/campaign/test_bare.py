@@ -50,8 +50,8 @@ _PRESENT = {
     "profiling",
     "filelock",
 }
-# reading ONNX files and device files of one's own and drawing graphs is for where everything is installed; libraries
-# of networks are there when their collections are rebuilt
+# Reading ONNX and device files and drawing graphs need the full installation; libraries of networks are
+# installed when their collections are rebuilt.
 _ELSEWHERE = {
     "capture/onnx.py": {"onnx"},
     "capture/onnx_inputs.py": {"onnx"},

@@ -216,7 +216,7 @@ def test_cards_named_in_errors_have_the_precision() -> None:
 def test_unknown_precisions_and_devices() -> None:
     with pytest.raises(InputError, match="unknown precision"):
         get_device("a100").peak_flops("fp13")
-    assert runs_on("my-own-device", "fp8")  # whoever names it will be told that nobody knows it
+    assert runs_on("my-own-device", "fp8")  # an unknown device is reported elsewhere
 
 
 def test_mig_profiles_belong_to_types_that_have_them() -> None:

@@ -66,7 +66,7 @@ def test_every_partition_is_one_the_vendor_allows(card: str) -> None:
 
 def test_partitions_of_an_a100() -> None:
     known = sizes(["a100"])
-    # Diagrams of the MIG User Guide: what is there, and what is not.
+    # From the diagrams of the MIG User Guide.
     for partition in [
         (7,),
         (4, 3),

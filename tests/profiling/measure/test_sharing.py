@@ -219,7 +219,7 @@ def test_memory_of_members_if_the_driver_hides_processes() -> None:
         whole = meter.whole()
         assert whole["memory_bytes"] == pytest.approx(6e9)
         assert whole["throttle_reasons"] == ["sw-power-cap"]
-        meter._baseline = 8e9  # of others, who have ended since
+        meter._baseline = 8e9  # of other processes, which have ended since
         assert meter.whole()["memory_bytes"] is None
         assert meter.member(0)["memory_bytes"] == pytest.approx(2e9)
 

@@ -13,8 +13,8 @@ RANGE = BatchRange((16, 32, 64, 128), 512, 96.0)
 
 
 def test_progress_by_hand() -> None:
-    # One GPU: 64 samples in 1.5 s are worth (96 + 32) / (96 + 64) = .8 each, 2 * .8 / 1.5 = 1.0667 own steps in a second;
-    # 128 in 2.5 s are worth 4 * (128 / 224) / 2.5 = .914, and 32 in 1 s exactly 1.
+    # One GPU: 64 samples in 1.5 s are worth (96 + 32) / (96 + 64) = .8 each, 2 * .8 / 1.5 = 1.0667 own steps per
+    # second; 128 in 2.5 s are worth 4 * (128 / 224) / 2.5 = .914, and 32 in 1 s exactly 1.
     assert RANGE.progress(OWN, 1, [1], [0.7, 1.0, 1.5, 2.5], 0.9) == pytest.approx([2 * 0.8 / 1.5])
     # Two GPUs with 64 each: 2 ** .9 times as many samples as one, worth 128 / 224.
     assert RANGE.progress(OWN, 1, [2], [0.7, 1.0, 1.5, 2.5], 0.9) == pytest.approx(

@@ -76,7 +76,7 @@ def test_public_rounds(body: dict[str, Any], trace: dict[str, Any], run: dict[st
             for name, cells in recorded["allocation"].items()
         }
         before = run["rounds"][number - 1]["allocation"] if number else None
-        # Upstream goes on to the next arrival where nothing runs; where none is to come it solves the programme.
+        # If nothing runs, upstream skips to the next arrival; if there is none, it solves the programme.
         idle = number > 0 and not run["rounds"][number - 1]["running"] and replay.came == len(replay.jobs)
         assert rounds.due(now, idle) or recorded["allocation"] == before, f"the programme was solved at {now}"
         if rounds.due(now, idle) and replay.here:

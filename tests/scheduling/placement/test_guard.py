@@ -72,7 +72,7 @@ def decide(state: SchedulingSnapshot, belief: SetCache, *proposals: list[Allocat
 def test_a_decision_with_a_later_end_is_not_taken() -> None:
     belief = SetCache(table(2))
     state = waiting(jobs(2))
-    # Nobody may start but the longest, on the slowest type, and the others wait for him to be done.
+    # Only the longest may start, on the slowest type, and the others wait until it is done.
     longest = max(state.waiting.values(), key=lambda j: j.left)
     slow = [Allocation(longest, (2,))]
     assert decide(state, belief, slow) != slow

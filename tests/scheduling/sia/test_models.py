@@ -90,7 +90,7 @@ def test_a_batch_is_observed_after_it_has_run() -> None:
     agent.take_in(60.0, 10.0)  # chosen at this moment
     assert not agent.profiles["a"]
     agent.running = Observation(60.0, "a", (1,), 0.1, 0.0, (1.0, 2.0))
-    agent.take_in(120.0, 90.0)  # stopped at 60 s, and started anew since
+    agent.take_in(120.0, 90.0)  # stopped at 60 s and restarted since
     assert not agent.profiles["a"]
     agent.running = Observation(60.0, "a", (1,), 0.1, 0.0, (1.0, 2.0))
     agent.take_in(120.0, 10.0)

@@ -21,7 +21,7 @@ def test_rho_is_relative_to_a_share_of_the_cluster() -> None:
     jobs = states((0.0, 1, ""), (0.0, 1, ""))
     rho = finish_time_rho(jobs, np.array([100.0, 200.0]), 1, np.array([100.0, 100.0]))
     assert rho == pytest.approx([0.5, 200 / 150])
-    # On two GPUs each has its own: nobody may take longer than alone.
+    # On two GPUs each has its own: no job may take longer than alone.
     assert finish_time_rho(jobs, np.array([100.0, 200.0]), 2, np.array([100.0, 100.0])) == pytest.approx(
         [1.0, 2.0]
     )

@@ -144,8 +144,8 @@ def _makespan_s(result: SimulationResult) -> float:
 
 
 def test_a_job_tunes_its_batch_while_it_does_not_share() -> None:
-    # Alone 32 samples in 1.6 s, worth (24 + 8) / (24 + 32) each: 4 * .5714 / 1.6 = 1.4286 own steps in a second; beside the
-    # other its own batch of 8 at half its pace.
+    # Alone 32 samples in 1.6 s, worth (24 + 8) / (24 + 32) each: 4 * .5714 / 1.6 = 1.4286 own steps per second;
+    # beside the other, its own batch of 8 at half the pace.
     tunable = TraceJob("t", SIZES[0], 100, 0.0, batches=BatchRange((8, 16, 32), 32, 24.0))
     alone = simulate([tunable], ONE, get_policy("fifo"), SetTruth(BY_BATCH), BY_BATCH)
     assert _makespan_s(alone) == pytest.approx(100 / (4 * 32 / 56 / 1.6))

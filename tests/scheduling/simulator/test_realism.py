@@ -157,7 +157,7 @@ def test_a_node_with_two_types_fails_as_a_whole() -> None:
 
 
 def test_themis_knows_no_more_of_a_length_than_others() -> None:
-    # Both have waited as long. The second is taken to be ten times as long, so that this is a smaller part of its time.
+    # Both have waited equally long, which is a smaller part of the second's time, expected to be ten times as long.
     snapshot = SchedulingSnapshot(CLUSTER)
     snapshot.now_s = 1000.0
     for number in range(2):

@@ -37,7 +37,7 @@ def job(number: int, workload: Workload, seconds: float, submit_s: float = 0.0) 
     return TraceJob(str(number), workload, seconds / 0.1, submit_s)
 
 
-# The reference controllers look at the cluster so often; a completion that falls on the other side of a round shifts a start.
+# Period of the reference controllers; a completion on the other side of a round shifts a start.
 CONTROLLER_ROUND_S = 10.0
 
 
@@ -113,7 +113,7 @@ def test_a_job_whose_slice_stays_is_not_disturbed() -> None:
     # A job on 3g at slot 4 stays while its neighbour leaves and another comes.
     jobs = [job(0, BOUND, 200.0), job(1, BOUND, 20.0), job(2, BOUND, 50.0, 100.0)]
     result = simulate_slices(jobs, ["a100"], get_slice_policy("isacpp-slices"), table(), table())
-    assert result.moves <= 1  # the first one, when it has to share; nobody gains by moving later
+    assert result.moves <= 1  # the first job, when it has to share; no later move pays
 
 
 @pytest.mark.parametrize("policy", sorted(SLICE_POLICIES))

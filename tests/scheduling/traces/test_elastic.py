@@ -49,7 +49,7 @@ def test_drawn_tunable_batches() -> None:
         assert total <= job.batches.noise_scale <= 64 * total
     assert (
         with_batches(drawn, 1.0, lambda *_: [], seed=2) == drawn
-    )  # who has one keeps it, who has no choice gets none
+    )  # existing ranges are kept, and jobs without a choice get none
     assert with_batches(TRACE, 1.0, doubled) == TRACE  # no batch of their own
     with pytest.raises(InputError):
         with_batches(trace, 1.5, doubled)
