@@ -8,7 +8,7 @@ from serving.answers import AnswerCache
 from serving.feedback import Belief
 
 
-def test_answers_of_one_belief_the_last_used_ones() -> None:
+def test_keeps_the_most_recently_used_answers_of_one_belief() -> None:
     cache: AnswerCache[int] = AnswerCache(limit=2)
     first, second = (cast(Belief, cast(Any, object())) for _ in range(2))
     assert cache.get(first, b"a") is None

@@ -123,9 +123,7 @@ def test_observations_are_deleted_together(client: TestClient) -> None:
         assert len(client.get("/v1/observations").json()["items"]) == left
 
 
-def test_all_observations_that_are_overdue_are_deleted(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_all_expired_observations_are_deleted(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
     """However many they are; each transaction stays short."""
     monkeypatch.setattr("serving.handlers.upkeep._AT_ONCE", 4)
     service = client.app.state.service  # type: ignore[attr-defined]

@@ -15,7 +15,7 @@ from tests.predictor.examples.test_observations import PAIR
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 
-def test_a_set_is_one_in_whatever_order_its_members_are_named() -> None:
+def test_member_order_does_not_matter() -> None:
     turned = ColocationSet(PAIR.device, PAIR.workloads[::-1], PAIR.sharing)
     assert set_id_of(turned) == set_id_of(PAIR)
     alone = [Observation(ColocationSet("v100", (w,)), 0, 0.02) for w in PAIR.workloads]
@@ -31,7 +31,7 @@ def test_a_set_is_one_in_whatever_order_its_members_are_named() -> None:
         ("torchvision/resnet50", "batch_size=32,image_size=224,optimizer=sgd"),
     ],
 )
-def test_a_step_time_alone_counts_however_the_job_is_written(name: str, defaults: str) -> None:
+def test_a_solo_step_time_counts_for_every_spelling(name: str, defaults: str) -> None:
     plain, full = map(Workload.parse, (name, f"{name}:{defaults}"))
     alone = Observation(ColocationSet("v100", (plain,)), 0, 0.02)
     together, _ = training_tables([alone, Observation(ColocationSet("v100", (full, full)), 0, 0.04)])
@@ -63,7 +63,7 @@ def test_two_spellings_of_a_job_are_one_row(name: str, option: str) -> None:
     assert solo.step_time_s.tolist() == pytest.approx([0.025, 0.02])
 
 
-def test_rows_for_the_next_training(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+def test_training_rows(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     alone = ColocationSet("v100", (Workload("alpha", 32),))
     other = ColocationSet("p100", (Workload("gamma"), Workload("delta")))
     colocation, solo = training_tables(
@@ -91,14 +91,14 @@ def test_rows_for_the_next_training(measured: tuple[pd.DataFrame, pd.DataFrame])
     assert partly.throughput_ratio[1] == pytest.approx(0.75)
 
 
-def test_what_a_job_alone_takes_of_the_device() -> None:
+def test_memory_and_utilisation_of_a_job_alone() -> None:
     alone = ColocationSet("v100", (Workload("gamma"),))
     _, solo = training_tables([Observation(alone, 0, 0.5, 2e9, 0.4), Observation(alone, 0, 0.5)])
     assert solo[["step_time_s", "memory_bytes", "utilization_ratio"]].iloc[0].tolist() == [0.5, 2e9, 0.4]
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_what_a_spec_states_has_precedence(turned: bool) -> None:
+def test_values_in_the_spec_take_precedence(turned: bool) -> None:
     plain, stated, other = map(
         Workload.parse, ("gamma", "gamma:step_time_s=0.03,memory_bytes=1e9", "gamma:step_time_s=0.05")
     )
@@ -116,7 +116,7 @@ def test_what_a_spec_states_has_precedence(turned: bool) -> None:
     assert target.throughput_ratio.tolist() == pytest.approx([0.25, 0.5])
 
 
-def test_a_job_alone_in_a_slice_is_another_than_on_the_whole_card() -> None:
+def test_a_solo_run_on_a_slice_is_not_one_on_the_whole_card() -> None:
     job, beta = Workload("gamma"), Workload("beta")
     observations = [
         Observation(ColocationSet("a100", (job,)), 0, 0.02),

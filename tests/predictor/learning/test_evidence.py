@@ -35,7 +35,7 @@ def pairs(jobs: list[Workload]) -> list[ColocationSet]:
 
 
 @pytest.mark.parametrize("most_rows", [512, 100])
-def test_many_sets_of_jobs_known_by_graph_are_answered_well(predictor: Predictor, most_rows: int) -> None:
+def test_many_sets_of_jobs_known_by_graph_are_predicted_well(predictor: Predictor, most_rows: int) -> None:
     """However many: learned at once, solo step times and slowdowns drifted apart with more observations."""
     rng = np.random.default_rng(2)
     jobs = [Workload.parse(f"{name}:batch_size={8 * size}") for name in NAMES for size in range(1, 5)]
@@ -63,7 +63,7 @@ def test_solo_step_times_follow_from_sets(predictor: Predictor) -> None:
     assert np.abs(np.log(moved[2:, 0])).max() < 0.05
 
 
-def test_observations_alone_count_for_a_job_that_has_some(predictor: Predictor) -> None:
+def test_solo_observations_take_precedence_over_sets(predictor: Predictor) -> None:
     """Sets say the solo step time is twice as long, the job alone that it is as predicted."""
     alone = ColocationSet("v100", (JOBS[0],))
     step_s = float(predictor.predict_arrays([alone]).solo_step_time_s[0, 0])
@@ -75,7 +75,7 @@ def test_observations_alone_count_for_a_job_that_has_some(predictor: Predictor) 
     assert now == pytest.approx(before, rel=0.02)
 
 
-def test_one_absurd_set_of_two_is_not_believed_of_the_job_alone(predictor: Predictor) -> None:
+def test_one_absurd_set_of_two_does_not_change_the_solo_step_time(predictor: Predictor) -> None:
     sets = pairs(JOBS[:3])[:2]
     told = observed(predictor, sets, {}, 1.0)
     told = [o for o in told if o.workload == JOBS[0]]
@@ -87,7 +87,7 @@ def test_one_absurd_set_of_two_is_not_believed_of_the_job_alone(predictor: Predi
     assert now == pytest.approx(before, rel=0.1)
 
 
-def test_more_jobs_than_can_be_used_are_sampled(predictor: Predictor) -> None:
+def test_excess_jobs_are_sampled(predictor: Predictor) -> None:
     few = Posterior(predictor, PosteriorConfig(most_rows=3))
     few.observe(observed(predictor, pairs(JOBS), dict.fromkeys(JOBS, 1.5), 1.0))
     assert len(few._ready().solo) == 3

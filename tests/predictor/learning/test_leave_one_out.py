@@ -13,7 +13,7 @@ RNG = np.random.default_rng(5)
 
 
 @pytest.mark.parametrize("most", [len(PAIRS), 24])
-def test_a_row_left_out_is_predicted_as_if_it_had_not_been_seen(most: int) -> None:
+def test_a_left_out_row_is_predicted_as_if_unobserved(most: int) -> None:
     rows, target = rows_of(PAIRS), RNG.normal(0.0, 0.05, len(PAIRS))
     everyone = np.ones(len(rows), dtype=bool)
     left_out = told(rows, target, most=most)._left_out(everyone, variance(P, MEMBERS, rows))
@@ -38,7 +38,7 @@ def test_the_ratio_is_of_actual_to_modelled_variance(actual: float) -> None:
     assert left_out.variance_ratio(~everyone) == 1.0
 
 
-def test_an_absurd_row_counts_no_more_than_one_just_believed() -> None:
+def test_an_absurd_row_counts_at_most_like_the_largest_plausible_one() -> None:
     error = np.zeros(68)
     error[0] = 1e6
     left_out = LeftOut(error, np.ones(68), np.zeros(68))

@@ -63,7 +63,7 @@ def test_sets_are_composed_from_pairs(most: int) -> None:
     assert answers.solo_variance == answers.solo_prior_variance == answers.covariance == [0.0] * len(KEYS)
 
 
-def test_variances_are_corrected_as_far_as_observations_explain() -> None:
+def test_variances_are_reduced_by_what_observations_explain() -> None:
     assert calibrated(0.5, 0.5, 0.3) == 0.5
     assert calibrated(0.0, 0.5, 0.3) == 0.0
     assert calibrated(0.1, 0.5, 0.5) == pytest.approx(0.1 * (1 - 0.8 * 0.5))
@@ -104,7 +104,7 @@ def test_slowdowns_absorb_an_error_of_the_solo_step_time(most: int) -> None:
     assert min(answers.covariance) < -0.02
 
 
-def test_influences_are_added_up_where_a_row_tells_of_both() -> None:
+def test_influences_are_summed_if_a_row_affects_both() -> None:
     process, solo = told(), alone()
     used = len(process.used)
     places = np.arange(used), np.array([3, used, used + 1])

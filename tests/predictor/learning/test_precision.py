@@ -17,14 +17,14 @@ def same(one: Precision, other: Precision) -> None:
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-8, atol=1e-10)
 
 
-def test_leverage_is_the_textbook_s() -> None:
+def test_leverage_matches_the_textbook_formula() -> None:
     one = Precision(ROWS, WEIGHT)
     inverse = np.linalg.inv(np.eye(24) + (ROWS.T * WEIGHT) @ ROWS)
     np.testing.assert_allclose(one.leverage, np.einsum("ni,ij,nj->n", ROWS, inverse, ROWS), rtol=1e-8)
 
 
 @pytest.mark.parametrize("more", [1, 4, 60])
-def test_rows_and_weights_that_came_later(more: int) -> None:
+def test_later_rows_and_weights(more: int) -> None:
     known = len(ROWS) - more
     before = WEIGHT[:known].copy()
     before[[3, 7]] = 0.0, 40.0

@@ -13,7 +13,7 @@ OBSERVED = MEMBERS.take(np.array([0, 3, 4]))
 ERROR, NOISE = np.array([0.3, -0.2, 0.1]), np.array([0.01, 0.02, 0.1])
 
 
-def test_mean_and_variance_are_the_textbook_s() -> None:
+def test_mean_and_variance_match_the_textbook_formulas() -> None:
     solo = SoloErrors(P, OBSERVED, ERROR, NOISE)
     mean, variance, added = solo.answer(MEMBERS)
     inverse = np.linalg.inv(solo_covariance(P, OBSERVED, OBSERVED) + np.diag(NOISE))
@@ -29,7 +29,7 @@ def test_mean_and_variance_are_the_textbook_s() -> None:
     np.testing.assert_allclose(np.diag(joint[1]), variance)
 
 
-def test_nothing_observed_says_nothing() -> None:
+def test_no_observations_change_nothing() -> None:
     solo = SoloErrors.nothing(P)
     mean, variance, added = solo.answer(MEMBERS)
     assert len(solo) == 0
@@ -40,7 +40,7 @@ def test_nothing_observed_says_nothing() -> None:
 
 
 @pytest.mark.parametrize("confirmed", [True, False])
-def test_an_implausible_error_is_the_job_s_own_if_it_is_confirmed(confirmed: bool) -> None:
+def test_a_confirmed_implausible_error_is_attributed_to_the_job(confirmed: bool) -> None:
     error = np.array([0.3, 5.0, 0.1])
     solo = SoloErrors(P, OBSERVED, error, NOISE, np.array([True, confirmed, True]))
     mean, variance, added = solo.answer(MEMBERS)
@@ -55,13 +55,13 @@ def test_an_implausible_error_is_the_job_s_own_if_it_is_confirmed(confirmed: boo
         assert variance[3] == pytest.approx(without.answer(MEMBERS)[1][3], abs=1e-5)
 
 
-def test_sharing_modes_make_no_difference_alone() -> None:
+def test_sharing_modes_do_not_affect_lone_jobs() -> None:
     mps = Members(OBSERVED.place, OBSERVED.model, OBSERVED.job, OBSERVED.setting + 7, OBSERVED.device)
     solo = SoloErrors(P, OBSERVED, np.array([0.3, 5.0, 0.1]), NOISE)
     np.testing.assert_allclose(solo.mean(mps), solo.mean(OBSERVED))
 
 
-def test_jobs_of_one_architecture_that_are_as_wrong_tell_of_its_other_jobs() -> None:
+def test_equal_errors_of_an_architectures_jobs_apply_to_its_others() -> None:
     """Six jobs of two architectures on one device; of the first, two wait for their input."""
     place = np.random.default_rng(4).normal(size=(6, 3))
     model, device = np.array([0, 0, 0, 1, 1, 1]), np.zeros(6, dtype=np.int64)

@@ -83,9 +83,7 @@ def test_plan_round_trip(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("option", ["mode=inference", "compiler=compile", "memory_layout=channels-last"])
-def test_runs_of_earlier_plans_that_are_not_measured_any_more_are_left_out(
-    tmp_path: Path, option: str
-) -> None:
+def test_obsolete_runs_of_earlier_plans_are_left_out(tmp_path: Path, option: str) -> None:
     pair = RunRequest("colocation", (Workload("resnet18-cifar"),) * 2, "cuda", "mig")
     path = CampaignPlan("test", "cuda", (PlannedRun(pair, 1.0),)).save(tmp_path / "plan.json")
     body = json.loads(path.read_text())

@@ -200,7 +200,7 @@ def test_nvml_is_shut_down_by_all_who_open_it(monkeypatch: pytest.MonkeyPatch) -
     assert library.opened == 0
 
 
-def test_why_there_is_no_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_reasons_for_missing_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(refuse={"nvmlInitWithFlags": int(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)}))
     assert NvmlSampler().notes == ["no device samples: NVML NVMLError_DriverNotLoaded"]
     assert describe_environment("cuda")["nvml"] == "not available: NVMLError_DriverNotLoaded"
