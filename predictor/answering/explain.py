@@ -95,7 +95,7 @@ def sentence(name: str, slowdown: float, shares: list[ResourceShare]) -> str:
     if slowdown < 1.005 or not shares:
         return f"{name} runs as fast as alone"
     worst = shares[0]
-    demand = ", ".join(f"{kind} {share:.0%}" for kind, share in worst.operators)
+    demand = ", ".join(f"{kind} {100 * share:.0f} %" for kind, share in worst.operators)
     parts = "".join(f" + {s.excess:.2f} for {WORDS[s.resource]}" for s in shares if s.excess >= 0.005)
     return (
         f"{name}: {slowdown:.2f}x slowdown (1 alone{parts}); "

@@ -199,8 +199,10 @@ def bottleneck_in_words(
             total = (total + ring / (cluster.bandwidth_bytes_per_s[level] * cluster.inside(level))) / own
         copies = math.prod(span.replicas)
         share = compute / copies / total if total > 0 else 1.0
-        text = f"stage {number} of {len(spans)} ({copies} replica{'s' if copies > 1 else ''}): {share:.0%} computing"
-        candidates.append((total, text + (f", {1 - share:.0%} summing gradients" if copies > 1 else "")))
+        text = f"stage {number} of {len(spans)} ({copies} replica{'s' if copies > 1 else ''}): {100 * share:.0f} % computing"
+        candidates.append(
+            (total, text + (f", {100 * (1 - share):.0f} % summing gradients" if copies > 1 else ""))
+        )
         if options.activation_compression_ratio is None or number == 1:
             continue
         for side in (spans[number - 2], span):

@@ -257,10 +257,10 @@ def _as_plan(
     whole = timeline.total_s
     words = (
         f"stage {slowest + 1} of {parts} takes {stages[slowest].forward_s + stages[slowest].backward_s:.4g} s per"
-        f" microbatch; workers idle {idle:.0%} of the step"
+        f" microbatch; workers idle {100 * idle:.0f} % of the step"
     )
     if step_time_s > whole * 1.0001:
-        words += f"; summing gradients over {copies} copies adds {1 - whole / step_time_s:.0%}"
+        words += f"; summing gradients over {copies} copies adds {100 * (1 - whole / step_time_s):.0f} %"
     bubble = 1 - whole * (1 - idle) / step_time_s if step_time_s > 0 else 0.0
     return Plan(
         space.name,

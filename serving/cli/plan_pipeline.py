@@ -135,7 +135,7 @@ def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
 def _print_plan(plan: Plan) -> None:
     out = console()
     out.print(
-        f"[bold]{plan.name}[/], {plan.schedule}: {duration(plan.step_time_s, 4)} per step, bubble {plan.bubble_ratio:.1%}"
+        f"[bold]{plan.name}[/], {plan.schedule}: {duration(plan.step_time_s, 4)} per step, bubble {100 * plan.bubble_ratio:.1f} %"
     )
     numbers = ("forward\n(ms)", "backward\n(ms)", "in\nflight", "memory per\nworker")
     table = plain_table("stage", "devices", *numbers, right=numbers)

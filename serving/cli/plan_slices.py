@@ -128,7 +128,7 @@ def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:
                 part.device if k == 0 else "",
                 renamed(str(options.jobs[number].workload)),
                 part.option.sharing,
-                f"{share:.0%}" if share < 1 else "",
+                f"{100 * share:.0f} %" if share < 1 else "",
                 duration(part.option.step_time_s[k]),
                 f"{plan.speed(plan.chosen, number):.2f}",
             )

@@ -100,7 +100,7 @@ def show(prediction: object) -> None:
             f"{duration(m.step_time_s.value)}\n{_interval(m.step_time_s)}",
             f"{m.slowdown.value:.2f}\n[{m.slowdown.lower:.2f}, {m.slowdown.upper:.2f}]",
             f"{m.memory_bytes.value / 2**30:.2f} GiB",
-            f"{m.utilization_ratio.value:.0%}",
+            f"{100 * m.utilization_ratio.value:.0f} %",
         )
     out = console()
     out.print(table)

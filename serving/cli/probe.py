@@ -59,11 +59,11 @@ def command(
         return
     out = console()
     out.print(
-        f"Most informative runs of {job} on {device}; expected error now {plan.error_ratio:.1%}",
+        f"Most informative runs of {job} on {device}; expected error now {100 * plan.error_ratio:.1f} %",
         highlight=False,
         soft_wrap=True,
     )
     table = plain_table("beside", "expected error after", right=("expected error after",))
     for probe in plan.probes:
-        table.add_row(renamed(probe.jobs[1]), f"{probe.error_ratio:.1%}")
+        table.add_row(renamed(probe.jobs[1]), f"{100 * probe.error_ratio:.1f} %")
     out.print(table)

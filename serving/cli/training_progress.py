@@ -111,4 +111,4 @@ def _left(clock: StageClock) -> str:
     if clock.fraction == 1.0:
         return " (the last fits, scoring, writing and registering follow)"
     left: Any = f"{clock.left_s / 60:.0f} min" if clock.left_s >= 90 else f"{clock.left_s:.0f} s"
-    return f" ({clock.fraction:.0%} done, about {left} left)"
+    return f" ({100 * clock.fraction:.0f} % done, about {left} left)"

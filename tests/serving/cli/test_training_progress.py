@@ -19,9 +19,9 @@ def test_lines_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
     assert out == ""
     assert len(lines) == 4  # begin and end of each stage
     assert lines[0].startswith("train: encoder, 1 of 10, loss 1.0000")
-    assert "50% done" in lines[1]
+    assert "50 % done" in lines[1]
     assert "MAE on held-out architectures 0.250" in lines[3]
-    assert "75% done" in lines[3]
+    assert "75 % done" in lines[3]
 
 
 def test_time_left_ignores_work_before_a_kill() -> None:
