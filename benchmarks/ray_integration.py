@@ -63,13 +63,13 @@ def prove(cluster: Any, url: str) -> dict[str, Any]:
         ("with the integration", ServiceClient(url, timeout_s=60)),
         ("service down", ServiceClient("http://127.0.0.1:9")),
     ):
-        door = RayPlacer(service)
+        placer = RayPlacer(service)
         for number, spec in enumerate(JOBS):
-            strategy = door.place(str(number), spec, 20_000)
+            strategy = placer.place(str(number), spec, 20_000)
             actor = Job.options(scheduling_strategy=strategy or "DEFAULT").remote()  # type: ignore[attr-defined]
             actors.append(actor)
             node, gpu = ray.get(actor.where.remote(), timeout=60)
-            door.started(str(number), node, str(gpu))
+            placer.started(str(number), node, str(gpu))
             figures[title].append({
                 "job": spec, "asked_for": strategy and kinds[strategy.node_id], "ran_on": kinds[node],
                 "same_node": strategy is not None and strategy.node_id == node, "node": node[:8], "gpu": gpu,

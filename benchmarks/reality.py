@@ -5,7 +5,7 @@
     python -m benchmarks.reality compare         # simulates the same jobs; writes benchmarks/results/reality.json
 
 A "GPU" is a core of this machine: a separate Slurm node that runs at most two jobs, pinned to it, with one
-thread each. Jobs arrive over time; `job_submit.lua` holds them, `cotenant door slurm` asks the service
+thread each. Jobs arrive over time; `job_submit.lua` holds them, `cotenant controller slurm` asks the service
 (`cotenant serve --policy ...`; for isacpp its own ranking), and they train. The simulator then runs the same
 jobs under the same policy, with separately measured truth: processor time of a step next to each other kind,
 relative to that alone (`pairs`; two jobs train on the other core meanwhile, as in a run); from the exclusive

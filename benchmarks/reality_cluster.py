@@ -143,7 +143,7 @@ def run_live(
         start_slurm(folder, stack, [SlurmNode(f"core-{k}", ("cpu",), SHARED) for k in range(CORES)])
         chosen = ["--policy", policy] if policy else []
         url, _ = start_service(folder, stack, *chosen)
-        start(stack, sys.executable, "-m", "serving.cli.main", "door", "slurm", "--service", url)
+        start(stack, sys.executable, "-m", "serving.cli.main", "controller", "slurm", "--service", url)
         time.sleep(8)
         # A place becomes free beside the jobs that share its core.
         beside = [] if policy == "exclusive" else list(alone)[: SHARED - 1]

@@ -57,12 +57,14 @@ def whole_gpus(folder: Path, stack: ExitStack) -> dict[str, Any]:
     figures["slurm alone"] = [job("")]
     url, service = start_service(folder, stack)
     meet(url, NODES)
-    door = start(stack, sys.executable, "-m", "serving.cli.main", "door", "slurm", "--service", url)
+    controller = start(
+        stack, sys.executable, "-m", "serving.cli.main", "controller", "slurm", "--service", url
+    )
     time.sleep(8)
     figures["with the integration"] = [job(comment) for comment in JOBS]
     end(service)
     figures["service down"] = [job(JOBS[0])]
-    end(door)
+    end(controller)
     figures["service and controller down"] = [job(JOBS[0])]
     return figures
 
@@ -74,7 +76,7 @@ def slices(folder: Path, stack: ExitStack) -> dict[str, Any]:
     figures["slurm alone"] = [job("", gres="gpu:1")]
     url, _ = start_service(folder, stack)
     meet(url, MIG_NODES)
-    start(stack, sys.executable, "-m", "serving.cli.main", "door", "slurm", "--service", url)
+    start(stack, sys.executable, "-m", "serving.cli.main", "controller", "slurm", "--service", url)
     time.sleep(8)
     figures["a slice each (gpu:1)"] = [job(comment, gres="gpu:1") for comment in JOBS]
     figures["a type of their own (gpu:a100_1g.5gb:1)"] = [job(JOBS[2], gres="gpu:a100_1g.5gb:1")]

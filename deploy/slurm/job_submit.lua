@@ -3,7 +3,7 @@
 --   sbatch --gres=shard:1 --comment=cotenant:resnet18-cifar:batch_size=64,iterations=20000 train.sh
 --   sbatch --gres=gpu:1 --comment=cotenant:resnet18-cifar:batch_size=64,iterations=20000 train.sh
 --
--- The hold is a begin time a few seconds ahead, not a priority of 0: if neither the controller (`cotenant door slurm`)
+-- The hold is a begin time a few seconds ahead, not a priority of 0: if neither the controller (`cotenant controller slurm`)
 -- nor the service responds, the job becomes eligible when the time is over, and Slurm schedules it as if cotenant were
 -- not there. The controller normally responds within a second or two and ends the hold at once.
 -- slurm.conf: JobSubmitPlugins=lua; put this file beside slurm.conf.

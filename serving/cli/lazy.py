@@ -38,11 +38,14 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "Run several policies over one trace."),
     "plan": ("plan", "Plan pipeline stages, all-reduce rings, MIG slices and MPS shares."),
     "serve": ("serve", "Run the REST service."),
-    "door": ("door", "Connect Slurm to a running service."),
+    "controller": ("controller", "Connect Slurm to a running service."),
     "models": ("models", "Registered predictors: list, promote, export."),
     "feedback": ("feedback", "Correct predictions with observed step times."),
     "report": ("report", "Write an HTML report about a folder of measurements."),
 }
+
+# Earlier names of commands, still accepted.
+FORMER = {"door": "controller"}
 
 # Below this width, in columns, boxes in a command's help would truncate option names.
 _BOXES = 110
@@ -64,6 +67,7 @@ class LazyGroup(typer.core.TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        cmd_name = FORMER.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f"serving.cli.{COMMANDS[cmd_name][0]}")

@@ -24,8 +24,9 @@ from serving.cli.main import main
         ["place", "--cluster", "FOLDER", "--job", "ppo-lunarlander"],
         ["predict", "--device", "nothing", "--job", "ppo-lunarlander"],
         ["matrix", "--device", "nothing"],
-        ["door", "slurm", "--device", "tesla=nothing"],
-        ["door", "slurm", "--service", "nothing"],
+        ["controller", "slurm", "--device", "tesla=nothing"],
+        ["controller", "slurm", "--service", "nothing"],
+        ["door", "slurm", "--service", "nothing"],  # its former name
         ["serve", "--host", "192.0.2.1", "--database", "sqlite:///FOLDER/x.db"],
     ],
 )

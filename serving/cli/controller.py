@@ -1,4 +1,4 @@
-"""`cotenant door`: let another scheduler ask the service."""
+"""`cotenant controller`: schedule the jobs of another system by the service."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import typer
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    help="Connect Slurm to a running service.\n\nExample: `cotenant door slurm --service http://127.0.0.1:8080`",
+    help="Connect Slurm to a running service.\n\nExample: `cotenant controller slurm --service http://127.0.0.1:8080`",
 )
 
 
@@ -34,7 +34,7 @@ def slurm(
 ) -> None:
     """Assign jobs held by `job_submit.lua` to the node that the service ranks first. Runs until stopped.
 
-    Example: `cotenant door slurm --device tesla=v100`
+    Example: `cotenant controller slurm --device tesla=v100`
     """
     import logging
 
