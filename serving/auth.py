@@ -60,6 +60,9 @@ class Caller:
     scopes: frozenset[str]
 
 
+# What an operator does about a missing token.
+_CREATE = "`cotenant serve token add` creates one"
+
 LOCAL = Caller("local", frozenset(SCOPES))
 
 
@@ -183,6 +186,16 @@ class Authenticator:
             raise UnauthorizedError("the token is not valid", hint="ask an admin for one")
         return Caller(row.name, frozenset(row.scopes))
 
+    def anybody(self) -> bool:
+        """Whether there is a valid token. Raises `UnavailableError` if the store does not respond."""
+        if self._bootstrap is not None:
+            return True
+        with self.store.read() as session:
+            valid = TokenRow.revoked_at.is_(None) & (
+                TokenRow.expires_at.is_(None) | (TokenRow.expires_at >= self.store.now(session))
+            )
+            return session.scalars(select(TokenRow.name).where(valid).limit(1)).first() is not None
+
     def open_session(self, token: str) -> str:
         """Sign in with this token and return a session identifier. Raises `UnauthorizedError`."""
         caller = self.look_up(digest(token))
@@ -248,13 +261,21 @@ async def _identify(service: Service, request: Request, client: str) -> Caller:
     if headers:
         kind, _, token = headers[0].partition(" ")
         if kind.lower() != "bearer" or not token.strip():
-            raise UnauthorizedError("a bearer token is required", expected="Authorization: Bearer TOKEN")
+            raise UnauthorizedError(
+                "a bearer token is required",
+                expected="Authorization: Bearer TOKEN",
+                hint=_CREATE,
+            )
         credential = token.strip()
     else:
         # The dashboard's cookie grants read access only, so that no other site can act through a browser.
         session = session_of(request) if request.method in ("GET", "HEAD") else None
         if session is None:
-            raise UnauthorizedError("a bearer token is required", expected="Authorization: Bearer TOKEN")
+            raise UnauthorizedError(
+                "a bearer token is required",
+                expected="Authorization: Bearer TOKEN",
+                hint=_CREATE,
+            )
         credential = session
     key = digest(credential)
     caller = authenticator.remembered(key)

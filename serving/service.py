@@ -6,6 +6,7 @@ import asyncio
 import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeVar
@@ -126,6 +127,17 @@ class Service:
         # When processes share a socket, one that cannot answer yet must not accept.
         await self.life.tried(_FIRST_LOAD_S)
         log.info("service starts", model=self.config.model, auth="on" if self.tokens_required else "off")
+        if self.tokens_required:
+            await self._warn_without_tokens()
+
+    async def _warn_without_tokens(self) -> None:
+        with suppress(TimeoutError, UnavailableError):
+            async with asyncio.timeout(self.config.token_check_s):
+                if not await self.check_token(self.authenticator.anybody):
+                    log.warning(
+                        "nobody can call the service yet: there is no token",
+                        hint="cotenant serve token add NAME --scope SCOPE --database URL",
+                    )
 
     async def stop(self) -> None:
         self.draining = True

@@ -175,6 +175,23 @@ def test_a_route_without_a_scope_does_not_start() -> None:
         ServiceRoute("/x", lambda: None)
 
 
+def test_a_service_that_nobody_can_call_says_so_at_the_start(
+    start: Start, store: Store, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, expected in (("", True), ("someone", False)):
+        if name:
+            create_token(store, name, ["read"])
+        capsys.readouterr()
+        client = start(auth="on")
+        assert ("there is no token" in capsys.readouterr().out) == expected
+        told = problem(client.get("/v1/devices"), 401)
+        assert "cotenant serve token add" in told["detail"]
+    revoke_token(store, "someone")
+    capsys.readouterr()
+    start(auth="on")
+    assert "there is no token" in capsys.readouterr().out
+
+
 def test_without_tokens_only_on_loopback() -> None:
     assert not ServiceConfig().tokens_required
     assert ServiceConfig(host="0.0.0.0").tokens_required
