@@ -151,8 +151,17 @@ class JobState:
 
 @dataclass(frozen=True, slots=True)
 class Allocation:
-    """One decision: from now on `job` holds `gpus` (none: it is suspended) with `frozen_prefix`."""
+    """One decision: from now on `job` holds `gpus` (none: it is suspended).
+
+    Attributes:
+        frozen_prefix: frozen atomic layers from now on; None for as many as before.
+    """
 
     job: JobState
     gpus: tuple[int, ...] = ()
-    frozen_prefix: int = 0
+    frozen_prefix: int | None = None
+
+    @property
+    def prefix(self) -> int:
+        """Frozen atomic layers under this decision."""
+        return self.job.frozen_prefix if self.frozen_prefix is None else self.frozen_prefix

@@ -103,7 +103,10 @@ class SchedulingSnapshot:
                     tenant.job,
                     max(tenant.iterations_left, 1e-9),
                 )
-                state = JobState(job, -1 - len(self.running), job.iterations, gpus=(gpu_number,))
+                state = JobState(
+                    job, -1 - len(self.running), job.iterations, gpus=(gpu_number,),
+                    frozen_prefix=tenant.job.frozen_prefix,
+                )  # fmt: skip
                 self.running[state.number] = state
                 self.occupy(state)
 

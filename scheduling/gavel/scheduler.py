@@ -218,7 +218,7 @@ class GavelScheduler:
         for unit, held in placed.items():
             for number in unit:
                 job = self.jobs[number]
-                decisions[number] = Allocation(job, held, job.frozen_prefix)
+                decisions[number] = Allocation(job, held)
         return [d for d in decisions.values() if d.gpus != d.job.gpus]
 
     def _packed(

@@ -91,7 +91,7 @@ def allocate_sizes(
         rungs = [size, *(k for k in reversed(ladder(snapshot, belief, job)) if k < size)] if size else []
         gpus = next(filter(None, (_gpus_of_size(pool, belief, job, rung) for rung in rungs)), ())
         if set(gpus) != set(job.gpus):
-            decisions.append(Allocation(job, gpus, job.frozen_prefix))
+            decisions.append(Allocation(job, gpus))
     return decisions
 
 

@@ -62,9 +62,7 @@ def decide(
         if lead.number in placed:
             placed[other.number] = placed[lead.number]
     return [
-        Allocation(j, placed.get(j.number, ()), j.frozen_prefix)
-        for j in jobs
-        if set(placed.get(j.number, ())) != set(j.gpus)
+        Allocation(j, placed.get(j.number, ())) for j in jobs if set(placed.get(j.number, ())) != set(j.gpus)
     ]
 
 

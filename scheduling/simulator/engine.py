@@ -220,19 +220,17 @@ class _Simulation:
         self, decision: Allocation, before: tuple[object, float | None], touched: dict[int, None]
     ) -> None:
         job, snapshot = decision.job, self.snapshot
-        if job.finished_s is not None or (
-            job.gpus == decision.gpus and job.frozen_prefix == decision.frozen_prefix
-        ):
+        if job.finished_s is not None or (job.gpus == decision.gpus and job.frozen_prefix == decision.prefix):
             return
         if not decision.gpus:
             if job.number not in snapshot.waiting and job.number not in snapshot.running:
                 self._wait(job)
             return
         if job.gpus:  # same GPUs, another frozen prefix
-            job.frozen_prefix = decision.frozen_prefix
+            job.frozen_prefix = decision.prefix
             touched.update(dict.fromkeys(job.gpus))
             return
-        job.frozen_prefix = decision.frozen_prefix
+        job.frozen_prefix = decision.prefix
         if self.outages is not None and self.outages.down.intersection(decision.gpus):
             self._wait(job)
             return

@@ -155,6 +155,9 @@ class NodeOutages:
         for gpu in gpus:
             name = f"outage of {self._snapshot.names[gpu][0]}"
             job = TraceJob(name, like.job.workload, self._realism.repair_s, preemptible=False)
-            state = JobState(job, _OUTAGES - gpu, job.iterations, rate=1.0, gpus=(gpu,), exclusive=True)
+            state = JobState(
+                job, _OUTAGES - gpu, job.iterations, rate=1.0, gpus=(gpu,), exclusive=True,
+                frozen_prefix=job.workload.frozen_prefix,
+            )  # fmt: skip
             state.updated_s, state.started_s = self._snapshot.now_s, self._snapshot.now_s
             self._snapshot.occupy(state)

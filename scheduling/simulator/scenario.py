@@ -199,6 +199,12 @@ class Scenario:
             if self.config.realism is not None:
                 raise InputError(f"policy {policy} has no realism", expected="a policy that freezes nothing")
             self._check_batches(policy)
+            frozen = next((job for job in self.jobs if job.workload.frozen_prefix), None)
+            if frozen is not None:
+                raise InputError(
+                    f"policy {policy} chooses the frozen layers itself",
+                    expected="jobs that freeze none of their own", got=f"{frozen.id} ({frozen.workload})",
+                )  # fmt: skip
             from scheduling.elastic.agent import ElasticTruth
             from scheduling.elastic.curves import freezing_agents
 

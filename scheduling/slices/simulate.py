@@ -120,7 +120,10 @@ class _Simulation:
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
         ordered = sorted(jobs, key=lambda job: job.submit_s)
-        self.jobs = [JobState(job, n, job.iterations) for n, job in enumerate(ordered)]
+        self.jobs = [
+            JobState(job, n, job.iterations, frozen_prefix=job.workload.frozen_prefix)
+            for n, job in enumerate(ordered)
+        ]
         self.policy, self.truth, self.belief, self.costs = policy, truth, belief, costs
         self.cards = [Card(n, device, policy.initial(device)) for n, device in enumerate(cards)]
         self.queue: list[int] = []

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -62,6 +64,13 @@ def test_simulation_freezes_under_freezing_policies() -> None:
     assert all(j.finished_s is not None for j in [*frozen.jobs, *plain.jobs])
     assert any(j.agent.prefix_changes for j in frozen.jobs)
     assert frozen.completion_s.mean() < plain.completion_s.mean()
+
+
+def test_a_job_with_frozen_layers_of_its_own_is_refused_by_a_policy_that_chooses_them() -> None:
+    jobs = [TraceJob("j", replace(CNN, frozen_prefix=3), 1000.0)]
+    scenario = Scenario(jobs, CLUSTER, SetTruth(solo(0.1)), solo(0.1))
+    with pytest.raises(InputError, match="frozen layers itself"):
+        scenario.run("icefrog")
 
 
 def test_freezing_policies() -> None:

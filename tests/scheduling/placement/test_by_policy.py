@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
+from scheduling.core.truth import current_workload
 from scheduling.placement.by_policy import PolicyPlacer
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import get_policy
@@ -50,6 +55,20 @@ def test_a_policy_that_waits() -> None:
     assert decision.decision == "wait"
     assert decision.ranked
     assert "never" in decision.reasons[-1]
+
+
+def test_a_policy_sees_the_frozen_layers_of_tenants() -> None:
+    frozen = replace(JOBS[0], frozen_prefix=3)
+    cluster = ClusterSnapshot((Node("a", (Gpu("0", "v100", tenants=(Tenant(frozen, 1e4, "here"),)),)),))
+    seen: list[Workload] = []
+
+    def look(snapshot, belief):  # type: ignore[no-untyped-def]
+        seen.extend(current_workload(tenant) for tenant in snapshot.tenants[0])
+        return []
+
+    predictor = TablePredictor({("v100", frozen): Solo(1.0), ("v100", JOBS[1]): Solo(1.0)}, {})
+    PolicyPlacer(predictor, Policy("look", look)).place(JOBS[1], 100.0, cluster)
+    assert seen == [frozen]
 
 
 def test_gangs() -> None:

@@ -18,6 +18,7 @@ from scheduling.core.truth import SetTruth
 from scheduling.policies import POLICIES, get_policy
 from scheduling.policies.blind import decide as blind
 from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.realism import Realism
 from scheduling.simulator.result import SimulationResult
 from tests.scheduling.tables import JOBS, table
 
@@ -262,6 +263,25 @@ def test_frozen_prefix_is_part_of_a_decision() -> None:
     result = simulate([TraceJob("a", A, 100, 0.0)], ONE, policy, SetTruth(predictor), predictor)
     assert result.jobs[0].finished_s == pytest.approx(10.0 + (100 - 10) * 0.5)
     assert result.jobs[0].restarts == 0
+
+
+@pytest.mark.parametrize("name", [p for p in POLICIES if not get_policy(p).freezes])
+def test_a_job_that_freezes_layers_of_its_own_keeps_them_frozen(name: str) -> None:
+    frozen = replace(A, frozen_prefix=3)
+    # Only the frozen form was measured, so a query about another would be an error.
+    predictor = TablePredictor({("v100", frozen): Solo(0.5)}, {})
+    jobs = [TraceJob("long", frozen, 100), TraceJob("short", frozen, 10, 5.0)]
+    result = simulate(jobs, ONE, get_policy(name), SetTruth(predictor), predictor)
+    assert result.busy_s == pytest.approx(110 * 0.5 + 30.0 * sum(job.restarts for job in result.jobs))
+
+
+def test_a_gpu_that_is_down_is_predicted_with_the_layers_that_its_placeholder_freezes() -> None:
+    frozen = replace(A, frozen_prefix=3)
+    predictor = TablePredictor({("v100", frozen): Solo(0.5)}, {("v100", (frozen, frozen)): (0.5, 0.5)})
+    config = SimulationConfig(realism=Realism(node_mtbf_s=100.0, repair_s=50.0))
+    jobs = [TraceJob(f"j{k}", frozen, 400, 10.0 * k) for k in range(4)]
+    result = simulate(jobs, ONE, get_policy("isacpp"), SetTruth(predictor), predictor, config)
+    assert result.node_failures > 0
 
 
 def test_three_members() -> None:
