@@ -35,6 +35,17 @@ class Cells:
         self._check(column, values, f"is not a number{unit}", optional)
         return np.where(np.isfinite(values), values, np.nan)
 
+    def texts(self, column: str | None) -> list[str]:
+        """[rows] texts, such as names; empty where the cell is empty or there is no such column."""
+        if column not in self.frame:
+            return [""] * len(self.frame)
+        cells = self.frame[column]
+        empty = cells.isna().to_numpy(bool)
+        return [
+            "" if nothing else _as_written(cell)
+            for cell, nothing in zip(cells.to_numpy(object), empty, strict=True)
+        ]
+
     def seconds(self, column: str, optional: bool = False) -> tuple[Floats, bool]:
         """[rows] seconds as given or since 1970, and whether they are since 1970.
 
@@ -76,7 +87,7 @@ class Cells:
 
 def _as_written(cell: object) -> str:
     """Undo pandas' conversion of 0 to 0.0 in a column with empty cells."""
-    return f"{cell:g}" if isinstance(cell, float) else str(cell)
+    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
 
 
 def _stamps(texts: pd.Series[str]) -> tuple[pd.Series[Any], str]:

@@ -143,15 +143,14 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
             if np.isfinite(due).any():
                 _check_alike(names.submit, by_stamp, names.deadline, dated)
         cells.mark(due <= 0, names.deadline, "is not after the submission")
-    users = frame[names.user].astype(str).to_numpy() if names.user in frame else np.full(len(frame), "")
-    ids = frame[names.id].astype(str).to_numpy() if names.id in frame else np.full(len(frame), "")
+    users, ids = cells.texts(names.user), cells.texts(names.id)
     return [
         LoggedJob(
-            str(ids[row]),
+            ids[row],
             float(submit[row]),
             float(duration[row]),
             float(gpus[row]),
-            str(users[row]),
+            users[row],
             1.0 if np.isnan(given["priority"][row]) else float(given["priority"][row]),
             None if np.isnan(due[row]) else float(due[row]),
             None if np.isnan(given["min_gpus"][row]) else int(given["min_gpus"][row]),

@@ -9,7 +9,7 @@ from collections import defaultdict
 from typing import Any
 
 from profiling.errors import InputError
-from scheduling.traces.logged import LoggedJob, stamp_s, weights_of_levels
+from scheduling.traces.logged import LoggedJob, stamp_s
 
 _GANG_LABELS = ("batch.kubernetes.io/job-name", "training.kubeflow.org/job-name", "job-name")
 # Events that end a pod; `Started` begins it.
@@ -51,16 +51,8 @@ def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
             name = next((labels[key] for key in _GANG_LABELS if key in labels), meta["name"])
             gangs[meta.get("namespace", "default"), name].append(pod)
     with_gpus = {name: own for name, pods in gangs.items() if (own := [p for p in pods if _gpus(p) != 0])}
-    levels = [max(_priority(pod) for pod in pods) for pods in with_gpus.values()]
-    weights = dict(zip(with_gpus, weights_of_levels(levels), strict=True))
     return [
-        _job(
-            f"{space}/{name}",
-            space,
-            with_gpus.get((space, name), pods),
-            weights.get((space, name), 1.0),
-            events,
-        )
+        _job(f"{space}/{name}", space, with_gpus.get((space, name), pods), events)
         for (space, name), pods in gangs.items()
     ]
 
@@ -69,7 +61,7 @@ def _priority(pod: dict[str, Any]) -> float:
     return float((pod.get("spec") or {}).get("priority") or 0)
 
 
-def _job(name: str, space: str, pods: list[dict[str, Any]], weight: float, events: _Events) -> LoggedJob:
+def _job(name: str, space: str, pods: list[dict[str, Any]], events: _Events) -> LoggedJob:
     spans = [_span_s(pod, events.get((space, pod["metadata"]["name"]), [])) for pod in pods]
     deadlines = [d for pod in pods if (d := (pod.get("spec") or {}).get("activeDeadlineSeconds"))]
     running = (pod for pod, (_, stop) in zip(pods, spans, strict=True) if stop != stop)
@@ -81,9 +73,9 @@ def _job(name: str, space: str, pods: list[dict[str, Any]], weight: float, event
         else float("nan"),
         sum(_gpus(pod) for pod in pods),
         space,
-        weight,
-        float(min(deadlines)) if deadlines else None,
+        deadline_s=float(min(deadlines)) if deadlines else None,
         state=next(((pod.get("status") or {}).get("phase", "") for pod in running), ""),
+        level=max(_priority(pod) for pod in pods),
     )
 
 

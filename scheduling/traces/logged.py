@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from math import isfinite
 from pathlib import Path
@@ -31,6 +31,7 @@ class LoggedJob:
         duration_s: seconds on its GPUs; NaN if it never ended.
         gpus: total over all its nodes.
         priority: relative weight.
+        level: priority that only orders jobs (Slurm's, Kubernetes'); `usable` turns it into a weight.
         deadline_s: seconds from submission.
         min_gpus, max_gpus: range of an elastic job.
         batch_ratio: largest total batch that the job may tune its own to, over its own.
@@ -52,6 +53,7 @@ class LoggedJob:
     noise_ratio: float | None = None
     state: str = ""
     remark: Remark | None = None
+    level: float | None = None
 
     def fault(self) -> Remark | None:
         """Why it cannot be used: it needs a submission time, at least one second, and whole GPUs."""
@@ -99,22 +101,23 @@ def usable(path: Path, rows: Iterable[LoggedJob]) -> Log:
             got="; ".join(map(str, remarks)) or "an empty log",
             hint="Durations are in seconds, timestamps in ISO 8601 (2024-05-01 10:00:00)",
         )
-    return Log(kept, remarks)
+    # Among usable rows only: a job that never ran because it was held has level 0 in Slurm.
+    weights = iter(weights_of_levels([row.level for row in kept if row.level is not None]))
+    return Log([row if row.level is None else replace(row, priority=next(weights)) for row in kept], remarks)
 
 
 def trace_jobs(log: Log, mix: Mix, seed: int = 0, limit: int | None = None) -> list[TraceJob]:
     """Jobs by submission, each with a workload of `mix`, and iterations = duration / solo step time.
 
-    The log's ids are kept if present and unique.
+    They keep the log's ids. A repeated id gets `#2`, `#3`, ..., a job without one is `job-N`.
 
     Args:
         limit: use only this many, earliest submitted first.
     """
     kept = log.jobs[:limit]
-    named = all(row.id for row in kept) and len({row.id for row in kept}) == len(kept)
     jobs = [
         TraceJob(
-            row.id if named else f"job-{number}",
+            name,
             workload,
             row.duration_s / mix.step_time_s(workload),
             row.submit_s - kept[0].submit_s,
@@ -125,7 +128,7 @@ def trace_jobs(log: Log, mix: Mix, seed: int = 0, limit: int | None = None) -> l
             priority=row.priority,
             deadline_s=row.deadline_s,
         )
-        for number, (row, workload) in enumerate(zip(kept, mix.draw(len(kept), seed), strict=True))
+        for name, row, workload in zip(_names(kept), kept, mix.draw(len(kept), seed), strict=True)
     ]
     return [
         job
@@ -133,6 +136,23 @@ def trace_jobs(log: Log, mix: Mix, seed: int = 0, limit: int | None = None) -> l
         else with_batch_range(job, row.batch_ratio, row.noise_ratio or _NOISE_RATIO, mix.batch_sizes)
         for row, job in zip(kept, jobs, strict=True)
     ]
+
+
+def _names(rows: Sequence[LoggedJob]) -> list[str]:
+    """A name of its own for each row; see `trace_jobs`."""
+    used, seen = {row.id for row in rows}, {""}
+    last: dict[str, int] = {}  # number behind a repeated name
+    names = []
+    for number, row in enumerate(rows):
+        name = base = row.id or f"job-{number}"
+        if row.id in seen:
+            while name in used:
+                last[base] = last.get(base, 1) + 1
+                name = f"{base}#{last[base]}"
+        seen.add(row.id)
+        used.add(name)
+        names.append(name)
+    return names
 
 
 def weights_of_levels(levels: Sequence[float]) -> list[float]:

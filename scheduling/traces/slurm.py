@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from profiling.errors import InputError
-from scheduling.traces.logged import LoggedJob, read_text, stamp_s, weights_of_levels
+from scheduling.traces.logged import LoggedJob, read_text, stamp_s
 
 _TRES = ("AllocTRES", "ReqTRES")
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
@@ -35,9 +35,6 @@ def read_sacct(path: Path) -> list[LoggedJob]:
     Raises:
         InputError: a column is missing.
     """
-    rows = list(_rows(path))
-    levels = [float(row["Priority"]) for row in rows if _is_number(row.get("Priority", ""))]
-    weights = iter(weights_of_levels(levels))
     return [
         LoggedJob(
             row["JobID"],
@@ -45,11 +42,11 @@ def read_sacct(path: Path) -> list[LoggedJob]:
             _duration_s(row),
             _gpus(row["AllocTRES"]),
             row.get("User", ""),
-            next(weights) if _is_number(row.get("Priority", "")) else 1.0,
-            due if (due := stamp_s(row.get("Deadline", "")) - submit) > 0 else None,
+            deadline_s=due if (due := stamp_s(row.get("Deadline", "")) - submit) > 0 else None,
             state=_state(row),
+            level=float(row["Priority"]) if _is_number(row.get("Priority", "")) else None,
         )
-        for row in rows
+        for row in _rows(path)
     ]
 
 

@@ -265,3 +265,31 @@ def test_weights_of_priority_levels() -> None:
 def test_json_with_a_malformed_entry_is_one_line(tmp_path: Path, body: object) -> None:
     with pytest.raises(InputError, match="does not match its format"):
         read(tmp_path / "log.json", json.dumps(body))
+
+
+def test_empty_ids_and_users_of_a_csv_stay_empty(tmp_path: Path) -> None:
+    header, row = "job_id,user,submit_time,duration,gpu_num\n", "{},{},{},60,1\n"
+    cells = [("41", "1000"), ("", "1001"), ("43", "")]
+    text = header + "".join(row.format(job, user, k) for k, (job, user) in enumerate(cells))
+    jobs = read(tmp_path / "log.csv", text)
+    assert [(job.id, job.user) for job in jobs] == [("41", "1000"), ("job-1", "1001"), ("43", "")]
+
+
+def test_repeated_ids_are_told_apart(tmp_path: Path) -> None:
+    ids = ["a", "b", "a", "", "job-3", "a#2", "a", ""]
+    text = "job_id,user,submit_time,duration,gpu_num\n" + "".join(
+        f"{name},u,{k},60,1\n" for k, name in enumerate(ids)
+    )
+    names = [job.id for job in read(tmp_path / "log.csv", text)]
+    assert names == ["a", "b", "a#3", "job-3#2", "job-3", "a#2", "a#4", "job-7"]
+
+
+def test_jobs_that_never_ran_do_not_change_the_weights_of_others(tmp_path: Path) -> None:
+    header = "JobID|Submit|Elapsed|State|Priority|AllocTRES\n"
+    ran = [f"{k}|2024-05-01T10:00:0{k}|00:10:00|COMPLETED|{100 * k}|gres/gpu=1\n" for k in (1, 2, 4)]
+    held = "9|2024-05-01T10:00:09|00:00:00|CANCELLED|0|\n"
+    weights = [
+        [job.priority for job in read(tmp_path / "sacct.txt", header + "".join(rows))]
+        for rows in (ran, [*ran, held])
+    ]
+    assert weights[1] == weights[0] == [0.5, 1.0, 2.0]
