@@ -89,21 +89,29 @@ def size_rates(job: TraceJob, step_time_s: float, scaling: float) -> Floats:
 
 
 def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache) -> ElasticJob:
-    """The allocator's view of a simulated job: on its current type, or the one where it is fastest.
+    """The allocator's view of a simulated job.
 
-    A job without an `ElasticAgent` is never frozen.
+    GPU types count as equal, so jobs are compared by their pace on the type where each is fastest, whatever
+    they hold; otherwise two jobs that hold different types would replace each other in every round. The gain
+    from freezing is that on the current type. A job without an `ElasticAgent` is never frozen.
     """
     agent = state.agent if isinstance(state.agent, ElasticAgent) else None
     left = snapshot.left(state)
     progress = max(1.0 - left / state.job.iterations, 0.0)
     if agent is None or agent.believed_on or agent.rate_on:
-        steps = solo_step_s(snapshot, belief, state.job.workload)
-        kind = int(snapshot.type_of[state.gpus[0]]) if state.gpus else int(np.argmin(steps))
-        device = snapshot.types[kind]
-    if agent is None:
-        rate = size_rates(state.job, steps[kind], SCALING)[:, None]
+        steps = np.array(solo_step_s(snapshot, belief, state.job.workload))
+        fastest = int(np.argmin(steps))
+        kind = int(snapshot.type_of[state.gpus[0]]) if state.gpus else fastest
+        if not np.isfinite(steps[kind]):
+            kind = fastest
+        if agent is None:
+            rate = size_rates(state.job, float(steps[fastest]), SCALING)[:, None]
+        else:
+            rate = agent.believed_for(snapshot.types[kind])
+            if kind != fastest:
+                rate = rate * (steps[kind] / steps[fastest])
     else:
-        rate = agent.believed_for(device) if agent.believed_on or agent.rate_on else agent.rate
+        rate = agent.rate
     return ElasticJob(
         number=state.number,
         left=left,

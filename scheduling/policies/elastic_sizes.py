@@ -29,12 +29,18 @@ def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> lis
     return [2**k for k in range(17) if least <= 2**k <= most] or [job.job.gpus]
 
 
-def speeds(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes: list[int]) -> list[float]:
+def speeds(
+    snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes: list[int], held: bool = True
+) -> list[float]:
     """Predicted progress per second at each size, on the type it holds (or the cluster's first).
 
     Other types are ignored.
+
+    Args:
+        held: whether the type that it holds matters; otherwise it is the cluster's first in any case, by
+            which jobs can be compared.
     """
-    kind = int(snapshot.type_of[job.gpus[0]]) if job.gpus else 0
+    kind = int(snapshot.type_of[job.gpus[0]]) if job.gpus and held else 0
     if isinstance(job.agent, Agent):
         device = snapshot.types[kind]
         per_node = snapshot.gpus_per_node

@@ -34,8 +34,12 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, shortest: bool = Fals
         pace = speeds(snapshot, belief, job, rungs)
         left = snapshot.left(job)
         choices[job.number] = rungs, [left / p if p > 0 else float("inf") for p in pace]
-        # Every job gets its first GPUs before any gets more; by number means by submission.
-        work_s = choices[job.number][1][0] * rungs[0] if shortest else 0.0
+        # Every job gets its first GPUs before any gets more; by number means by submission. Work is compared on
+        # one type, or a job would lose a slow GPU to an equal one that waits, and take it back in the next round.
+        work_s = 0.0
+        if shortest:
+            (alone,) = speeds(snapshot, belief, job, rungs[:1], held=False)
+            work_s = left / alone * rungs[0] if alone > 0 else float("inf")
         heapq.heappush(heap, (False, work_s, job.number, 0))
     while heap and room > 0:
         _, _, number, rung = heapq.heappop(heap)

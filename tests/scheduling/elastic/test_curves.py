@@ -73,6 +73,20 @@ def test_a_job_with_frozen_layers_of_its_own_is_refused_by_a_policy_that_chooses
         scenario.run("icefrog")
 
 
+@pytest.mark.parametrize("policy", ["icefrog", "pollux-freezing"])
+def test_equal_jobs_that_freeze_do_not_take_each_others_gpus(policy: str) -> None:
+    predictor = SetCache(TablePredictor({("v100", CNN): Solo(0.1), ("k80", CNN): Solo(0.4)}, {}))
+    cluster = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": d, "gpus": [{"device": d}]} for d in ("v100", "k80")]}
+    )
+    scenario = Scenario(
+        [TraceJob(f"j{k}", CNN, 30_000.0) for k in range(3)], cluster, SetTruth(predictor), predictor
+    )
+    result = scenario.run(policy)
+    assert sum(job.restarts for job in result.jobs) == 0
+    assert any(job.agent.prefix_changes for job in result.jobs)
+
+
 def test_freezing_policies() -> None:
     freezing = ("icefrog", "pollux-freezing")
     others = ("icefrog-unfrozen", "pollux", "optimus", "isacpp")

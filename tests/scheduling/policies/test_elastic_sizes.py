@@ -75,3 +75,13 @@ def test_a_job_keeps_its_gpus_if_free_ones_are_scattered(policy: str) -> None:
     assert job.finished_s is not None
     # It runs all the time, whatever it is given.
     assert job.finished_s <= 5000.0 * TABLE.solo["v100", JOBS[0]].step_time_s * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("policy", ["optimus", "optimus-shortest", "pollux", "icefrog-unfrozen"])
+@pytest.mark.parametrize("types", [("v100", "k80"), ("k80", "v100")])
+def test_equal_jobs_do_not_take_each_others_gpus(policy: str, types: tuple[str, str]) -> None:
+    # Two of three start, one on the slow type; the third waits until one of them ends.
+    cluster = ClusterSnapshot.from_mapping({"nodes": [{"name": d, "gpus": [{"device": d}]} for d in types]})
+    jobs = [TraceJob(f"j{k}", JOBS[0], 20_000.0) for k in range(3)]
+    result = simulate(jobs, cluster, get_policy(policy), SetTruth(TABLE), TABLE)
+    assert sum(job.restarts for job in result.jobs) == 0
