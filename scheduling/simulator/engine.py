@@ -160,7 +160,8 @@ class _Simulation:
                     raise self._stuck()
             if self.config.record:
                 self.result.queue.append((now, len(snapshot.waiting)))
-                self.result.busy.append((now, len(snapshot) - int(snapshot.free.sum())))
+                down = 0 if self.outages is None else len(self.outages.down)
+                self.result.busy.append((now, len(snapshot) - int(snapshot.free.sum()) - down))
             if on_progress is not None and self.done % 64 == 0:
                 on_progress(self.done, total)
         if on_progress is not None:

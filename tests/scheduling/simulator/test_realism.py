@@ -58,6 +58,32 @@ def test_every_job_ends_under_every_policy(policy: str) -> None:
     assert result.to_json()["ended_early"] > 0
 
 
+@pytest.mark.parametrize("realism", [None, OFTEN], ids=["ideal", "often"])
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "allox" and not get_policy(p).freezes])
+def test_times_add_up(policy: str, realism: Realism | None) -> None:
+    result = run(realism, policy)
+    spans: dict[int, list[tuple[float, float]]] = {}
+    for job in result.jobs:
+        own = [i for i in result.intervals if i.job == job.number]
+        assert job.attained_s == pytest.approx(sum(i.stop_s - i.start_s for i in own))
+        held = {(i.start_s, i.stop_s) for i in own}
+        completion_s = (job.finished_s or 0.0) - job.job.submit_s
+        assert job.waited_s + sum(b - a for a, b in held) == pytest.approx(completion_s)
+        for interval in own:
+            spans.setdefault(interval.gpu, []).append((interval.start_s, interval.stop_s))
+    busy_s = 0.0
+    for of_gpu in spans.values():
+        end = 0.0
+        for start, stop in sorted(of_gpu):
+            busy_s += max(stop - max(start, end), 0.0)
+            end = max(end, stop)
+    assert result.busy_s == pytest.approx(busy_s)
+    assert sum(result.busy_s_on.values()) == pytest.approx(busy_s)
+    # The recorded number of GPUs in use holds until the next record.
+    steps = zip(result.busy, result.busy[1:], strict=False)
+    assert sum(gpus * (after - now) for (now, gpus), (after, _) in steps) == pytest.approx(busy_s)
+
+
 def test_no_job_runs_on_a_failed_node() -> None:
     result = run(Realism(node_mtbf_s=1500.0, repair_s=400.0, checkpoint_s=60.0))
     ends = {interval.stop_s for interval in result.intervals}
