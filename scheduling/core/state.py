@@ -83,7 +83,7 @@ class SchedulingSnapshot:
         self.free: Ints = np.array([len(g) for g in self.node_gpus], np.int64)
         self.tenant_count: Ints = np.zeros(len(places), np.int64)
         self.stamp: Ints = np.zeros(len(places), np.int64)
-        self._derived: dict[Hashable, object] = {}
+        self._derived: dict[Hashable, tuple[Hashable, object]] = {}
         self.switch_of = _switches(cluster, [self.names[g[0]][0] for g in self.node_gpus])
         self.nodes_of_type = [np.flatnonzero(self.node_type == t) for t in range(len(self.types))]
         self.node_size = np.array([len(g) for g in self.node_gpus], np.int64)
@@ -113,11 +113,15 @@ class SchedulingSnapshot:
     def __len__(self) -> int:
         return len(self.devices)
 
-    def derived(self, key: Hashable, make: Callable[[], Derived]) -> Derived:
-        """A value that a policy derived from this snapshot and caches with it; created if `key` is new."""
-        if key not in self._derived:
-            self._derived[key] = make()
-        return cast(Derived, self._derived[key])
+    def derived(self, key: Hashable, make: Callable[[], Derived], version: Hashable = None) -> Derived:
+        """A value that a policy derived from this snapshot and caches with it.
+
+        It is created if `key` is new, and again, in place of the old one, if `version` is another.
+        """
+        known = self._derived.get(key)
+        if known is None or known[0] != version:
+            known = self._derived[key] = (version, make())
+        return cast(Derived, known[1])
 
     def left(self, job: JobState) -> float:
         """Iterations that `job` is believed to have left at `now_s`."""

@@ -19,6 +19,10 @@ class Pool:
 
     Args:
         also: GPUs to count as empty although they have tenants (of jobs that this decision stops).
+
+    Attributes:
+        refused: (workload, GPUs) for which `exclusive_gpus` found none; as GPUs only become fewer, it finds
+            none later either.
     """
 
     def __init__(self, snapshot: SchedulingSnapshot, also: Iterable[int] = ()) -> None:
@@ -26,6 +30,7 @@ class Pool:
         self.free: Ints = snapshot.free.copy()
         self.free_of_type: list[int] = snapshot.free_of_type.tolist()
         self.taken: set[int] = set()
+        self.refused: set[tuple[Workload, int]] = set()
         self.also = set(also)
         for gpu in self.also:
             if snapshot.tenants[gpu]:
@@ -123,7 +128,7 @@ def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Worklo
     """
     refused = snapshot.refused
     memo: dict[Workload, list[float]]
-    memo = snapshot.derived(("solo", belief, belief.revision, len(refused)), dict)
+    memo = snapshot.derived(("solo", belief), dict, (belief.revision, len(refused)))
     known = memo.get(workload)
     if known is None:
         number, alone, fits = belief.workload_id(workload), [], []
@@ -158,27 +163,35 @@ def remaining_s(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -
     return snapshot.left(job) * min(solo_step_s(snapshot, belief, job.job.workload))
 
 
+def shortness(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> tuple[float, int]:
+    """Sort key: predicted time left alone on the fastest type over weight (Smith's rule), then submission."""
+    return remaining_s(snapshot, belief, job) / job.job.priority, job.number
+
+
 def shortest_first(
     snapshot: SchedulingSnapshot, belief: SetCache, jobs: Iterable[JobState]
 ) -> list[JobState]:
-    """`jobs` by predicted time left alone on the fastest type over weight (Smith's rule), then by
-    submission."""
-    return sorted(jobs, key=lambda job: (remaining_s(snapshot, belief, job) / job.job.priority, job.number))
+    """`jobs` by `shortness`."""
+    return sorted(jobs, key=lambda job: shortness(snapshot, belief, job))
 
 
 def exclusive_gpus(pool: Pool, belief: SetCache, job: JobState, count: int | None = None) -> tuple[int, ...]:
     """Whole empty GPUs of the fastest type that has enough of them, or none."""
+    key = (job.job.workload, count or job.job.gpus)
+    if key in pool.refused:  # in a long queue, most jobs are like another that was refused
+        return ()
     steps = solo_step_s(pool.snapshot, belief, job.job.workload)
     for kind in sorted(range(len(steps)), key=steps.__getitem__):
         if steps[kind] < float("inf"):
-            gpus = pool.take(count or job.job.gpus, kind)
+            gpus = pool.take(key[1], kind)
             if gpus:
                 return gpus
+    pool.refused.add(key)
     return ()
 
 
 def admit_by_priority(
-    snapshot: SchedulingSnapshot, belief: SetCache, order: Sequence[JobState]
+    snapshot: SchedulingSnapshot, belief: SetCache, order: Iterable[JobState]
 ) -> list[Allocation]:
     """Time sharing on whole GPUs: the first jobs of `order` that fit run.
 

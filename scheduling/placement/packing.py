@@ -193,7 +193,7 @@ def pack(
     )
     refused: set[Workload] = set()
     for job in order:
-        if not any(pool.free_of_type) and not shared.open.any():
+        if not any(pool.free_of_type) and not shared.left:
             break
         gpus = exclusive_gpus(pool, belief, job)
         workload = job.job.workload
@@ -215,10 +215,12 @@ class OpenGpus:
     Attributes:
         gpus: [N] numbers of the GPUs.
         open: [N] those on which this decision has not placed a job yet.
+        left: number of open ones.
     """
 
     def __init__(self, tenancy: Tenancy, gpus: Ints) -> None:
         self.gpus, self.open = gpus, np.ones(len(gpus), bool)
+        self.left = len(gpus)
         self._tenancy = tenancy
         self._known: dict[int, NDArray[np.bool_]] = {}
 
@@ -239,6 +241,7 @@ class OpenGpus:
     def take(self, index: int) -> tuple[int]:
         """Close the GPU at `index`, and return its number."""
         self.open[index] = False
+        self.left -= 1
         return (int(self.gpus[index]),)
 
 

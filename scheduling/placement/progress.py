@@ -29,7 +29,7 @@ def progress_per_s(
     if batches is None or not np.isfinite(step_s):
         return (np.asarray(gpus, float) / asked) ** SCALING / step_s
     memo: dict[tuple[Workload, tuple[int, ...], int], list[float]]
-    memo = snapshot.derived(("batches", belief, belief.revision), dict)
+    memo = snapshot.derived(("batches", belief), dict, belief.revision)
     key = workload, batches.sizes, kind
     if key not in memo:
         device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])

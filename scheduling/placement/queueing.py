@@ -67,11 +67,11 @@ class _ByLength:
     sign: float
     entries: list[tuple[float, int]] = field(default_factory=list)
     key_of: dict[int, tuple[float, int]] = field(default_factory=dict)
-    read: int = 0
+    read: int = -1
 
     def jobs(self, snapshot: SchedulingSnapshot, belief: SetCache) -> Iterator[JobState]:
         queue = snapshot.waiting
-        for job in queue.entered[self.read :]:
+        for job in list(queue.values()) if self.read < 0 else queue.entered[self.read :]:
             if job.number in queue:
                 weight = job.job.priority if self.sign > 0 else 1.0  # Smith's rule
                 key = (self.sign * remaining_s(snapshot, belief, job) / weight, job.number)
@@ -91,8 +91,9 @@ def in_order(snapshot: SchedulingSnapshot, belief: SetCache, order: str = "short
     """The waiting jobs by `order`, one of `ORDERS`; ties go to the job submitted first."""
     if order == "fifo":
         return iter(list(snapshot.waiting.values()))
-    key = ("by-length", order, belief, belief.revision)
-    by_length = snapshot.derived(key, lambda: _ByLength(1.0 if order == "shortest" else -1.0))
+    sign = 1.0 if order == "shortest" else -1.0
+    version = (belief.revision, len(snapshot.refused))
+    by_length = snapshot.derived(("by-length", order, belief), lambda: _ByLength(sign), version)
     return by_length.jobs(snapshot, belief)
 
 

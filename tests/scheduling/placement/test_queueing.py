@@ -4,6 +4,8 @@ import math
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from profiling.errors import InputError
 from profiling.workload import Workload
@@ -13,8 +15,10 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
-from scheduling.placement.queueing import QueueConfig, first_overdue
+from scheduling.placement.gangs import Pool, shortest_first
+from scheduling.placement.queueing import QueueConfig, first_overdue, in_order
 from scheduling.placement.ranking import PlacementConfig
+from scheduling.policies import get_policy
 from scheduling.policies.isacpp import decide, isacpp
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS, table
@@ -89,3 +93,50 @@ def test_a_job_too_large_for_the_cluster_does_not_block_the_queue() -> None:
 def test_settings_out_of_range(wrong: dict[str, Any]) -> None:
     with pytest.raises(InputError, match=next(iter(wrong))):
         QueueConfig(**wrong)
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.floats(1.0, 100.0), st.booleans()), max_size=30))
+def test_the_queue_is_kept_in_order(changes: list[tuple[int, float, bool]]) -> None:
+    """Jobs come and go, a belief learns, and a type turns out to be too small for a job."""
+    belief, state = SetCache(table(1)), SchedulingSnapshot(cluster(1))
+    for number, (kind, steps, other) in enumerate(changes):
+        if other and state.waiting:
+            job = state.waiting.pop(next(iter(state.waiting)))
+            if kind < 3:  # it comes back with less to do
+                job.left /= 2
+                state.waiting[job.number] = job
+            elif kind == 3:
+                belief.forget()
+            else:
+                state.refused[JOBS[kind], 0] = 0.0
+        else:
+            job = JobState(TraceJob(f"j{number}", JOBS[kind], steps), number, steps)
+            state.waiting[number] = job
+        assert list(in_order(state, belief)) == shortest_first(state, belief, state.waiting.values())
+
+
+@pytest.mark.parametrize("policy", ["exclusive", "sjf", "srtf", "blind", "horus"])
+def test_a_job_like_one_that_found_no_gpus_is_not_looked_at(policy: str) -> None:
+    looked: list[int] = []
+
+    def counted(self: Pool, count: int, *arguments: Any, **options: Any) -> tuple[int, ...]:
+        looked.append(count)
+        return take(self, count, *arguments, **options)
+
+    take = Pool.take
+    state = SchedulingSnapshot(cluster(3))
+    state.waiting[0] = JobState(TraceJob("first", LONG, 1.0), 0, 1.0)
+    for number in range(1, 200):  # two GPUs are left, and nobody fits
+        state.waiting[number] = JobState(TraceJob(f"j{number}", LONG, 9.0, gpus=3), number, 9.0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Pool, "take", counted)
+        started = get_policy(policy).decide(state, SetCache(SIDE_BY_SIDE))
+    assert [a.job.id for a in started] == ["first"]
+    assert len(looked) <= 10
+
+
+def test_what_was_derived_from_another_version_is_replaced() -> None:
+    state = SchedulingSnapshot(cluster(1))
+    made = [state.derived("key", lambda n=n: n, version) for n, version in enumerate("aabb")]
+    assert made == [0, 0, 2, 2]
+    assert state.derived("other", list) is state.derived("other", list)
