@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -80,6 +81,15 @@ class TraceJob:
         """Minimum and maximum number of GPUs."""
         least, most = self.min_gpus, self.max_gpus
         return self.gpus if least is None else least, self.gpus if most is None else most
+
+
+def check_ids(jobs: Iterable[TraceJob]) -> None:
+    """Raise `InputError` naming the first id that two of `jobs` share."""
+    seen: set[str] = set()
+    for job in jobs:
+        if job.id in seen:
+            raise InputError("job ids are not unique", expected="each id once in a trace", got=repr(job.id))
+        seen.add(job.id)
 
 
 _OVERDUE = 0.05

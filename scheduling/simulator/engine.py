@@ -11,8 +11,8 @@ from time import perf_counter
 import numpy as np
 
 from predictor.types import SetPredictor
-from profiling.errors import InfeasibleError, InputError
-from scheduling.core.job import Allocation, JobState, TraceJob
+from profiling.errors import InfeasibleError
+from scheduling.core.job import Allocation, JobState, TraceJob, check_ids
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
@@ -84,8 +84,7 @@ class _Simulation:
         config: SimulationConfig,
         agent: Callable[[TraceJob], object] | None,
     ) -> None:
-        if len({j.id for j in jobs}) != len(jobs):
-            raise InputError("job ids are not unique", expected="each id once in a trace")
+        check_ids(jobs)
         self.policy, self.truth, self.config = policy, truth, config
         self.belief = SetCache.of(belief)
         self.snapshot = SchedulingSnapshot(cluster.without_tenants())

@@ -368,7 +368,8 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     from scheduling.sia.truth import GoodputTruth
 
     path = Path(spec.trace.partition(":")[2])
-    folder = Path(spec.applications) if spec.applications else path.resolve().parents[2] / "traces"
+    # As in a clone of upstream: traces/ beside workloads/GROUP/FILE.
+    folder = Path(spec.applications or path.resolve().parent.parent.parent / "traces")
     applications = load_applications(folder, devices)
     jobs = read_sia(path, applications, spec.kind)[: spec.limit]
     rigid = [job for job in jobs if job.kind == "rigid"]  # the others adapt to what there is

@@ -13,7 +13,7 @@ import numpy as np
 from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError
 from profiling.workload import ColocationSet, Workload
-from scheduling.core.job import JobState, TraceJob
+from scheduling.core.job import JobState, TraceJob, check_ids
 from scheduling.simulator.result import Interval, SimulationResult
 from scheduling.slices.cluster import NEVER_S, Card, Reshape, SlicePolicy, SliceSnapshot, Slot, without_jobs
 from scheduling.slices.costs import SliceCosts
@@ -96,13 +96,14 @@ def simulate_slices(
         on_progress: called with the numbers of finished and of all jobs.
 
     Raises:
-        InputError: no jobs or no cards, or a multi-GPU job.
+        InputError: no jobs or no cards, two jobs with one id, or a multi-GPU job.
         InfeasibleError: the policy leaves jobs waiting forever, or puts one where it does not fit.
     """
     if not jobs or not cards:
         raise InputError(
             "nothing to simulate", expected="jobs and cards", got=f"{len(jobs)} jobs, {len(cards)} cards"
         )
+    check_ids(jobs)
     if any(job.gpus > 1 for job in jobs):
         raise InputError("slice policies need single-GPU jobs", got=f"{max(job.gpus for job in jobs)} GPUs")
     return _Simulation(jobs, cards, policy, truth, belief, costs or SliceCosts(), on_progress).run()

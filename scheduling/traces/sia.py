@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from profiling.errors import InputError
 from profiling.workload import Workload
@@ -14,44 +15,61 @@ KINDS = {"adaptive": "adaptive", "scale-gpus": "strong-scaling", "rigid": "rigid
 
 
 def read_sia(path: Path, applications: Mapping[str, Application], kind: str = "adaptive") -> list[TraceJob]:
-    """Jobs of a workload file; their length is the full run of the application.
+    """Jobs of a workload file by submission; their length is the full run of the application.
 
     Args:
         kind: of jobs in a file without the column `category`.
 
     Raises:
-        InputError: a column or an application is missing.
+        InputError: a column or an application is missing, a cell is not what its column holds, or there are no
+            jobs.
     """
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path)
-    except (FileNotFoundError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} is not a workload file", expected="a CSV", got=str(error)) from None
     missing = {"name", "time", "application", "num_replicas", "batch_size"} - set(frame.columns)
     if missing:
         raise InputError(
             f"{path} lacks columns", expected=", ".join(sorted(missing)), got=", ".join(frame.columns)
         )
-    jobs = []
-    for row in frame.itertuples():
-        name = str(row.application)
-        if name not in applications:
-            raise InputError(
-                f"{path}: application was not measured", expected=", ".join(applications), got=name
-            )
-        application = applications[name]
-        category = str(getattr(row, "category", "")) or kind
-        jobs.append(
-            TraceJob(
-                str(row.name),
-                Workload(name),
-                application.progress(application.max_epochs),
-                float(str(row.time)),
-                gpus=int(str(row.num_replicas)),
-                application=name,
-                kind="hybrid" if name == "gpt_pmp" else KINDS.get(category, kind),
-                batch_size=int(str(row.batch_size)),
-            )
-        )
-    return jobs
+    if frame.empty:
+        raise InputError(f"{path} has no jobs", expected="a row per job", got="a header only")
+    rows = enumerate(frame.to_dict("records"), 2)
+    jobs = [_job(row, f"{path}, line {line}", applications, kind) for line, row in rows]
+    return sorted(jobs, key=lambda job: job.submit_s)
+
+
+def _job(row: Mapping[Any, str], where: str, applications: Mapping[str, Application], kind: str) -> TraceJob:
+    name, category = row["application"], row.get("category", "")
+    if name not in applications:
+        raise InputError(f"{where}: application was not measured", expected=", ".join(applications), got=name)
+    if category and category not in KINDS:
+        raise InputError(f"{where}: unknown category", expected=", ".join(KINDS), got=category)
+    application = applications[name]
+    return TraceJob(
+        row["name"],
+        Workload(name),
+        application.progress(application.max_epochs),
+        _number(row, "time", where),
+        gpus=_count(row, "num_replicas", where),
+        application=name,
+        kind="hybrid" if name == "gpt_pmp" else KINDS.get(category, kind),
+        batch_size=_count(row, "batch_size", where),
+    )
+
+
+def _number(row: Mapping[Any, str], column: str, where: str) -> float:
+    try:
+        return float(row[column])
+    except ValueError:
+        raise InputError(f"{where}: {column}", expected="a number", got=repr(row[column])) from None
+
+
+def _count(row: Mapping[Any, str], column: str, where: str) -> int:
+    number = _number(row, column, where)
+    if not 1 <= number <= 1e9 or number % 1:
+        raise InputError(f"{where}: {column}", expected="an integer from 1", got=repr(row[column]))
+    return int(number)

@@ -1,11 +1,13 @@
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
 import numpy as np
 import pytest
 
+from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.beliefs.table import TablePredictor
 from scheduling.core.job import TraceJob
@@ -124,6 +126,50 @@ def test_measured_times_and_jobs() -> None:
     assert len(jobs) == 160
     assert jobs[0].application == "cifar10"
     assert jobs[0].iterations == cifar.progress(100)
+
+
+@pytest.mark.parametrize(
+    ("row", "fault"),
+    [
+        ("a,0,cifar10,,128,", "line 2: num_replicas"),
+        ("a,0,cifar10,1.5,128,", "line 2: num_replicas"),
+        ("a,0,cifar10,1,many,", "line 2: batch_size"),
+        ("a,soon,cifar10,1,128,", "line 2: time"),
+        ("a,0,cifar10,1,128,scale-everything", "line 2: unknown category"),
+        ("a,0,chess,1,128,", "line 2: application"),
+        ("", "has no jobs"),
+    ],
+)
+def test_faulty_cells_of_a_job_list_are_named(tmp_path: Path, row: str, fault: str) -> None:
+    applications = load_applications(shared_data("sia", "traces"), TYPES)
+    path = tmp_path / "jobs.csv"
+    path.write_text(f"name,time,application,num_replicas,batch_size,category\n{row}\n")
+    with pytest.raises(InputError, match=fault):
+        read_sia(path, applications)
+
+
+def test_a_job_list_is_read_by_submission(tmp_path: Path) -> None:
+    applications = load_applications(shared_data("sia", "traces"), TYPES)
+    path = tmp_path / "jobs.csv"
+    path.write_text(
+        "name,time,application,num_replicas,batch_size,category\n"
+        "late,9.5,cifar10,2.0,128,rigid\nearly,1,cifar10,1,256,\n"
+    )
+    early, late = read_sia(path, applications)
+    assert (early.id, early.submit_s, early.gpus, early.batch_size, early.kind) == (
+        "early",
+        1.0,
+        1,
+        256,
+        "adaptive",
+    )
+    assert (late.id, late.submit_s, late.gpus, late.batch_size, late.kind) == ("late", 9.5, 2, 128, "rigid")
+
+
+@pytest.mark.parametrize("path", ["/", "/jobs.csv"])
+def test_applications_of_a_file_near_the_root(path: str) -> None:
+    with pytest.raises(InputError, match="traces"):
+        build_scenario(ScenarioSpec(f"sia:{path}", "sia-64"))
 
 
 @pytest.mark.parametrize("kind", ["adaptive", "strong-scaling", "rigid"])

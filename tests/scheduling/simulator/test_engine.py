@@ -294,7 +294,7 @@ def test_three_members() -> None:
 def test_impossible_jobs_are_named() -> None:
     with pytest.raises(InfeasibleError, match="waiting"):
         simulate([TraceJob("big", A, 1, gpus=2)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
-    with pytest.raises(InputError, match="unique"):
+    with pytest.raises(InputError, match=r"unique.*'x'"):
         simulate([TraceJob("x", A, 1), TraceJob("x", A, 1)], ONE, get_policy("fifo"), SetTruth(PAIR), PAIR)
     with pytest.raises(InputError, match="no GPU"):
         simulate([TraceJob("x", A, 1)], ClusterSnapshot(()), get_policy("fifo"), SetTruth(PAIR), PAIR)
