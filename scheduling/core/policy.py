@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from profiling.errors import InputError
 from scheduling.core.job import Allocation
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
@@ -35,3 +36,10 @@ class Policy:
     rests: bool = False
     freezes: bool = False
     as_published: Policy | None = None
+
+    def __post_init__(self) -> None:
+        known = isinstance(self.round_s, int | float) and 0 < self.round_s < float("inf")
+        if self.round_s is not None and not known:
+            raise InputError(
+                f"policy {self.name}: round_s", expected="seconds above 0, or None", got=repr(self.round_s)
+            )

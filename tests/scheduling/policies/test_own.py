@@ -106,3 +106,9 @@ def test_predictions_keep_the_order_of_jobs() -> None:
     assert answer.step_time_s[0] == pytest.approx(0.4 * answer.slowdown[0])
     assert answer.fits
     assert answer.memory_upper_bytes == pytest.approx(4 * 2**30)
+
+
+@pytest.mark.parametrize("round_s", [0, -5.0, float("nan"), float("inf"), "60"])
+def test_rounds_of_no_length_are_refused(round_s: Any) -> None:
+    with pytest.raises(InputError, match="policy mine: round_s"):
+        Policy("mine", lambda _snapshot, _belief: [], round_s=round_s)
