@@ -97,7 +97,10 @@ class SetTruth:
         return Segment(rate)
 
     def _tuned_rate(self, job: JobState, batches: BatchRange, snapshot: SchedulingSnapshot) -> float:
-        """Steps of its own batch per second with the best batch size on its GPUs, which are of one type."""
+        """Steps of its own batch per second with the best batch size on its GPUs, which are of one type.
+
+        If its largest batch is too small for so many GPUs, it leaves some idle.
+        """
         gpu, asked, workload = job.gpus[0], job.job.gpus, current_workload(job)
         device, sharing = snapshot.devices[gpu], snapshot.sharing[gpu]
         key = device, sharing, workload, batches, asked, len(job.gpus)
@@ -105,9 +108,9 @@ class SetTruth:
             steps = self.cache.steps_by_batch_s(
                 self.cache.device_id(device, sharing), workload, batches.sizes
             )
-            self._tuned[key] = float(
-                batches.progress(workload, asked, [len(job.gpus)], steps, self.scaling)[0]
-            )
+            counts = range(len(job.gpus), 0, -1)
+            rates = batches.progress(workload, asked, counts, steps, self.scaling)
+            self._tuned[key] = float(rates[(rates > 0).argmax()])
         return self._tuned[key]
 
     def step_time_s(

@@ -154,7 +154,7 @@ class _Simulation:
             else:
                 next_round = self._round(next_round, round_s, arrivals < total)
                 # Rounds never stop, so starvation is detected by rounds without events.
-                idle_rounds = 0 if snapshot.running or arrivals < total else idle_rounds + 1
+                idle_rounds = 0 if self.events or arrivals < total else idle_rounds + 1
                 if idle_rounds > _MOST_IDLE_ROUNDS:
                     raise self._stuck()
             if self.config.record:
@@ -191,10 +191,13 @@ class _Simulation:
         return max((passed + 1) * round_s, now)
 
     def _stuck(self) -> InfeasibleError:
-        first = next(iter(self.snapshot.waiting.values())).job
+        waiting, running = self.snapshot.waiting, self.snapshot.running
+        first = next(iter((running or waiting).values())).job
+        what = f"{len(waiting)} jobs waiting with nothing running, the first is"
+        if running:
+            what = f"{len(running)} jobs on GPUs on which they make no progress, the first is"
         return InfeasibleError(
-            f"{self.policy.name} leaves {len(self.snapshot.waiting)} jobs waiting with nothing running, "
-            f"the first is {first.id} ({first.workload}, GPUs: {first.gpus})",
+            f"{self.policy.name} leaves {what} {first.id} ({first.workload}, GPUs: {first.gpus})",
             hint="a policy must eventually place every job that an empty cluster could run",
         )
 

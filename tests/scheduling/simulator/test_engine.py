@@ -11,10 +11,11 @@ from profiling.errors import InfeasibleError, InputError
 from profiling.workload import Workload
 from scheduling.beliefs.table import NoisyPredictor, Solo, TablePredictor
 from scheduling.core.batches import BatchRange
-from scheduling.core.job import Allocation, TraceJob
+from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.snapshot import ClusterSnapshot
-from scheduling.core.truth import SetTruth
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import Segment, SetTruth
 from scheduling.policies import POLICIES, get_policy
 from scheduling.policies.blind import decide as blind
 from scheduling.simulator.engine import SimulationConfig, simulate
@@ -176,6 +177,33 @@ def test_no_job_gets_more_gpus_than_its_largest_batch_can_use(name: str) -> None
     result = simulate(jobs, CLUSTER, get_policy(name), SetTruth(BY_BATCH), BY_BATCH, RECORD)
     assert result.jobs[0].finished_s is not None
     assert len({interval.gpu for interval in result.intervals}) <= 2
+
+
+def test_a_job_with_more_gpus_than_its_largest_batch_can_use_leaves_some_idle() -> None:
+    batches = BatchRange((8, 16), 16, 1000.0)
+    jobs = [TraceJob("j", SIZES[0], 500.0, 0.0, 1, 1, 4, batches=batches)]
+
+    def hold(gpus: int) -> Policy:
+        return Policy("hold", lambda s, _: [Allocation(j, tuple(range(gpus))) for j in s.waiting.values()])
+
+    two, four = (simulate(jobs, CLUSTER, hold(n), SetTruth(BY_BATCH), BY_BATCH) for n in (2, 4))
+    assert _makespan_s(four) == pytest.approx(_makespan_s(two))
+    # It resizes jobs, and does not know that they tune their batch.
+    result = simulate(jobs, CLUSTER, get_policy("icefrog-unfrozen"), SetTruth(BY_BATCH), BY_BATCH)
+    assert _makespan_s(result) < 500.0
+
+
+@pytest.mark.parametrize("round_s", [None, 60.0])
+def test_a_job_without_progress_ends_the_simulation(round_s: float | None) -> None:
+    class Still(SetTruth):
+        def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
+            return Segment(0.0)
+
+    policy = replace(get_policy("fifo"), round_s=round_s)
+    with pytest.raises(
+        InfeasibleError, match="1 jobs on GPUs on which they make no progress, the first is a"
+    ):
+        simulate([TraceJob("a", A, 10.0), TraceJob("b", A, 10.0)], ONE, policy, Still(PAIR), PAIR)
 
 
 def test_sia_resizes_jobs_with_a_range() -> None:
