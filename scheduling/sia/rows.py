@@ -25,13 +25,20 @@ def configuration_table(
     node_sizes = [np.sort(snapshot.node_size[nodes])[::-1] for nodes in snapshot.nodes_of_type]
     full = [int((own == size).sum()) for own, size in zip(node_sizes, sizes, strict=True)]
     table = configurations(full, sizes, config.largest)
-    known, counts = {(c.gpus, c.kind) for c in table}, {c.gpus for c in table}
-    others = {j.job.gpus for j in jobs if _is_rigid(j) or counts.isdisjoint(_sizes(j))}
-    for count in sorted(others):
-        for kind, own in enumerate(node_sizes):
-            if (count, kind) not in known and count <= int(own.sum()):
-                # The smallest number of nodes that hold this many.
-                table.append(Configuration(int(np.searchsorted(own.cumsum(), count)) + 1, count, kind))
+    known = {(c.gpus, c.kind) for c in table}
+    of_kind = [{c.gpus for c in table if c.kind == kind} for kind in range(len(node_sizes))]
+    # What a job requests is possible for it on any type with room, whatever it may be resized to.
+    others = {
+        (j.job.gpus, kind)
+        for j in jobs
+        for kind, counts in enumerate(of_kind)
+        if _is_rigid(j) or j.job.batches is not None or counts.isdisjoint(_sizes(j))
+    }
+    for count, kind in sorted(others - known):
+        own = node_sizes[kind]
+        if count <= int(own.sum()):
+            # The smallest number of nodes that hold this many.
+            table.append(Configuration(int(np.searchsorted(own.cumsum(), count)) + 1, count, kind))
     return table
 
 

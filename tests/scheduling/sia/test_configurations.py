@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.core.batches import BatchRange
 from scheduling.core.job import TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
@@ -29,3 +34,25 @@ def test_a_gang_runs_on_nodes_of_any_sizes(policy: str, nodes: tuple[int, ...], 
     assert all(job.finished_s is not None for job in result.jobs)
     # Each keeps its GPUs from one round to the next.
     assert np.sum([job.restarts for job in result.jobs]) <= 3
+
+
+@pytest.mark.parametrize("policy", ["sia", "sia-packed"])
+def test_a_range_of_which_only_the_request_is_possible(policy: str) -> None:
+    def run(job: TraceJob, predictor: TablePredictor, nodes: dict[str, int]) -> None:
+        body = {
+            "nodes": [{"name": d, "count": 2, "gpus": [{"device": d, "count": n}]} for d, n in nodes.items()]
+        }
+        cluster = ClusterSnapshot.from_mapping(body)
+        result = simulate([job], cluster, get_policy(policy), SetTruth(predictor), predictor)
+        assert result.jobs[0].finished_s is not None
+
+    # On nodes of three, the range holds only six GPUs, for which the largest batch is too small.
+    tuned = Workload("m", batch_size=8)
+    batches = BatchRange((8, 16), 32, 1.0)
+    solo = TablePredictor({("v100", replace(tuned, batch_size=b)): Solo(1.0) for b in (8, 16)}, {})
+    run(TraceJob("tunes", tuned, 100.0, gpus=4, max_gpus=8, batches=batches), solo, {"v100": 3})
+    # Nodes of four are of a type on which the job does not fit.
+    large = TablePredictor(
+        {(d, JOBS[0]): Solo(1.0, 10e9) for d in ("v100", "k80")}, {}, {"v100": 16e9, "k80": 8e9}
+    )
+    run(TraceJob("large", JOBS[0], 100.0, gpus=4, max_gpus=5), large, {"v100": 3, "k80": 4})
