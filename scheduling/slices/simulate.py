@@ -125,6 +125,7 @@ class _Simulation:
             JobState(job, n, job.iterations, frozen_prefix=job.workload.frozen_prefix)
             for n, job in enumerate(ordered)
         ]
+        self.by_number = dict(enumerate(self.jobs))
         self.policy, self.truth, self.belief, self.costs = policy, truth, belief, costs
         self.cards = [Card(n, device, policy.initial(device)) for n, device in enumerate(cards)]
         self.queue: list[int] = []
@@ -199,7 +200,7 @@ class _Simulation:
                 self.now_s,
                 tuple(self.cards),
                 tuple(self.queue),
-                dict(enumerate(self.jobs)),
+                self.by_number,
                 woke_s,
                 self.woke_before_s,
                 self.costs.report_s,

@@ -7,12 +7,14 @@ import pytest
 
 from benchmarks.slice_table import SliceSolo, SliceTable
 from benchmarks.slices_simulation import REFERENCED, Reference, compare, mean_jct_s
+from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
 from scheduling.core.job import TraceJob
 from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
 from scheduling.slices.costs import SliceCosts
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
+from scheduling.slices.policies.full import Full
 from scheduling.slices.simulate import simulate_slices
 from tests.shared import shared_data
 
@@ -134,6 +136,17 @@ def test_a_card_whose_jobs_all_end_while_they_are_observed_takes_others() -> Non
     assert observed.finished_s is not None
     assert observed.finished_s < 45.0
     assert last.finished_s == pytest.approx(420.0, abs=25.0)
+
+
+def test_a_wake_up_costs_the_same_however_many_jobs_there_are() -> None:
+    class Watched(Full):
+        def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
+            views.add(id(snapshot.jobs))
+            return Full.decide(self, snapshot, belief)
+
+    views: set[int] = set()
+    simulate_slices([job(k, BOUND, 12.0, 100.0 * k) for k in range(5)], ["a100"], Watched(), table(), table())
+    assert len(views) == 1  # the states are not copied
 
 
 def test_jobs_too_large_for_small_slices_are_queued() -> None:
