@@ -175,8 +175,8 @@ def pack(
     tenancy = Tenancy.of(snapshot, belief, max_members)
     pool, started = Pool(snapshot), []
     shared = OpenGpus(tenancy, shared_gpus(snapshot, tenancy, max_members))
-    numbers = shared.gpus.tolist()
-    kinds = [(snapshot.devices[g], snapshot.sharing[g]) for g in numbers]
+    kinds: list[tuple[str, str]] = []
+    load = np.zeros(0)  # of each shared GPU; not needed while jobs find empty ones
     memo: dict[tuple[str, str, Workload], float] = {}
 
     def asked(kind: tuple[str, str], workload: Workload) -> float:
@@ -185,12 +185,6 @@ def pack(
             memo[key] = demand(*key)
         return memo[key]
 
-    load = np.array(
-        [
-            sum(asked(kind, current_workload(t)) for t in snapshot.tenants[gpu])
-            for gpu, kind in zip(numbers, kinds, strict=True)
-        ]
-    )
     refused: set[Workload] = set()
     for job in order:
         if not any(pool.free_of_type) and not shared.left:
@@ -198,6 +192,13 @@ def pack(
         gpus = exclusive_gpus(pool, belief, job)
         workload = job.job.workload
         if not gpus and may_share(job) and workload not in refused:
+            if len(kinds) < len(shared.gpus):
+                gpus_open = shared.gpus.tolist()
+                kinds = [(snapshot.devices[g], snapshot.sharing[g]) for g in gpus_open]
+                tenants = (map(current_workload, snapshot.tenants[g]) for g in gpus_open)
+                load = np.array(
+                    [sum(asked(k, w) for w in own) for k, own in zip(kinds, tenants, strict=True)]
+                )
             total = load + np.array([asked(kind, workload) for kind in kinds])
             allowed = shared.fits(job) & (total <= budget)
             if allowed.any():
