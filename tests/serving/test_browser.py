@@ -92,7 +92,14 @@ def browser(base: str, tmp_path: Path) -> Iterator[Any]:
         events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
         assert any(url.startswith(base) for url in asked), "the log of requests works"
-        own = base, "data:", "blob:", "chrome:", "chrome-untrusted:", "about:"  # the browser's first page, too
+        own = (
+            base,
+            "data:",
+            "blob:",
+            "chrome:",
+            "chrome-untrusted:",
+            "about:",
+        )  # the browser's first page, too
         assert [u for u in asked if not u.startswith(own)] == []
         assert [e for e in driver.get_log("browser") if e["level"] in ("WARNING", "SEVERE")] == []
     finally:
