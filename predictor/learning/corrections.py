@@ -38,7 +38,7 @@ class Corrections:
             if len(self._solo) < len(members):
                 new = members.take(slice(len(self._solo), len(members)))
                 self._solo = np.concatenate([self._solo, self.solo_errors.mean(new)])
-            return self._solo
+            return self._solo[: len(members)]  # another thread may have come with more
 
     def of_sets(self, members: Members, rows: Integers) -> Floats:
         """[S, M] mean correction of each member beside the others of its set; see `PairBlocks.of_sets`."""

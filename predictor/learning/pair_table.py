@@ -75,6 +75,7 @@ class PairBlocks:
         self, means: PairTable, answer: Callable[[Floats], Floats] | None = None, alone: float = 0.0
     ) -> None:
         self.means, self._answer, self._alone = means, answer, alone
+        self._members: Members | None = None
         self._local = np.zeros(0, np.int64)
         self._known: dict[int, Integers] = {}
         self._blocks: dict[int, Floats] = {}
@@ -132,9 +133,12 @@ class PairBlocks:
 
     def _meet(self, members: Members, setting: int, rows: Integers) -> None:
         """Make sure that the setting's block has all members of `rows`."""
-        if len(self._local) < len(members):
+        # Another thread may have come with more members.
+        if self._members is None or len(self._members) < len(members):
+            self._members = members
             more = np.full(len(members) - len(self._local), -1, dtype=np.int64)
             self._local = np.concatenate([self._local, more])
+        members = self._members
         lacking = rows[(self._local[rows] < 0) & (rows >= 0)]
         if not len(lacking) and setting in self._blocks:
             return

@@ -77,6 +77,21 @@ def test_extended_leaves_the_original_unchanged(predictor: Predictor) -> None:
     assert posterior.predict_arrays([PAIR]).slowdown[0, 0] < other.predict_arrays([PAIR]).slowdown[0, 0]
 
 
+def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Predictor) -> None:
+    """It read the members before the other one added some."""
+    posterior = Posterior(predictor)
+    job = JOBS[0].without_solo()
+    posterior.observe([seen(predictor, ColocationSet("v100", (job, JOBS[2])), 0, 2.0)])
+    corrections, few = posterior._ready().corrections, posterior.members
+    more = ColocationSet("v100", tuple(Workload.parse(f"beta:batch_size={size}") for size in (3, 5)))
+    posterior.predict_arrays([more])
+    assert len(posterior.members) > len(few)
+    assert len(corrections.solo(few)) == len(few)
+    pair = np.array([[0, 1]])
+    expected = posterior._ready().process.table(few, few)[[[0, 1]], [[1, 0]]]
+    np.testing.assert_allclose(corrections.of_sets(few, pair), expected)
+
+
 def test_intervals_shrink_with_observations(predictor: Predictor) -> None:
     """The pair's own interval shrinks, and none of unrelated sets grows."""
     widths, others = [], []
