@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.features import Floats
+from predictor.learning.corrected import shifted
 from predictor.learning.kernel import Members
 from predictor.learning.pair_table import PairBlocks
 from predictor.learning.process import Process
@@ -39,6 +40,10 @@ class Corrections:
                 new = members.take(slice(len(self._solo), len(members)))
                 self._solo = np.concatenate([self._solo, self.solo_errors.mean(new)])
             return self._solo[: len(members)]  # another thread may have come with more
+
+    def slowdown(self, members: Members, slowdown: Floats, rows: Integers) -> Floats:
+        """[S, M] corrected slowdowns of the members `rows` [S, M], given the predicted ones."""
+        return shifted(slowdown, self.of_sets(members, rows), self.process.parameters.knee)
 
     def of_sets(self, members: Members, rows: Integers) -> Floats:
         """[S, M] mean correction of each member beside the others of its set; see `PairBlocks.of_sets`."""

@@ -53,7 +53,8 @@ class Covariances:
         parameters: kernel parameters.
         evidence: the rows.
         most_rows: largest number of rows used exactly.
-        earlier: covariances of the evidence that this evidence extends. Its buffer is taken over, not copied.
+        earlier: covariances of the evidence that this evidence extends, which can still be queried. Its buffer is
+            taken over, not copied, as long as rows are only added.
 
     Attributes:
         exact: whether all rows are used.
@@ -110,6 +111,8 @@ class Covariances:
                 larger[: len(buffer)] = buffer
             buffer = larger
         before = fresh[fresh < len(earlier.known)] if earlier is not None and self.reused else fresh[:0]
+        if len(before):
+            buffer = buffer.copy()  # `earlier` goes on answering from these rows
         self.replaced = before, buffer[before]
         for start in range(0, len(fresh), _TOGETHER):
             part = fresh[start : start + _TOGETHER]
@@ -119,7 +122,7 @@ class Covariances:
         self.through = buffer[: len(rows)]
 
     def handed_over(self) -> Floats | None:
-        """Give away the buffer behind `through`, once: the receiver may overwrite it."""
+        """Give away the buffer behind `through`, once: the receiver may add rows."""
         buffer: Floats | None = self.__dict__.pop("_buffer", None)
         return buffer
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -21,7 +22,7 @@ from predictor.examples.observations import Observation
 from predictor.learning.alone import Notes
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import PosteriorConfig
-from predictor.learning.corrected import Basis, Corrector, shifted
+from predictor.learning.corrected import Basis, Corrector
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured import partners_of
@@ -29,7 +30,7 @@ from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, name_of, set_of
 from predictor.learning.pair_answers import PairAnswers
-from predictor.learning.parts import PairSlowdowns, SlowdownOf, of_rows, slowdown_of_parts, slowest_part
+from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
@@ -214,7 +215,6 @@ class Posterior:
                 self.predictor, self._observed, self._known, self.config, self._earlier, self._told,
                 self._alone,
                 shifts=self._shifts,
-                pairs=PairSlowdowns(self.predictor, self._slowdown),
             )  # fmt: skip
             self._earlier, self._told = None, state.told
         return state
@@ -253,7 +253,7 @@ class Posterior:
         present = numbers >= 0
         own = numbers[present]
         rows = Rows(own, partners_of(own, np.nonzero(present)[0]))
-        slowdown = arrays.slowdown if self._knows_nothing else self._slowdown(arrays.slowdown, numbers)
+        slowdown = self._ready().corrections.slowdown(self.members, arrays.slowdown, numbers)
         return rows, np.log(slowdown[present])
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
@@ -308,15 +308,11 @@ class Posterior:
             raise InputError("the predictor stores no training rows", hint="use predict_arrays")
         return self.predictor
 
-    def _slowdown(self, slowdown: Floats, numbers: Integers) -> Floats:
-        shift = self._ready().corrections.of_sets(self._known.members, numbers)
-        return shifted(slowdown, shift, self.config.parameters.knee)
-
     def _corrected(
         self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf, time_sliced: Bools
     ) -> PredictionArrays:
         corrections, members = self._ready().corrections, self._known.members
-        slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, self._slowdown)
+        slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, partial(corrections.slowdown, members))
         solo = arrays.solo_step_time_s
         if len(corrections.solo_errors):
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)

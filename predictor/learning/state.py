@@ -59,7 +59,6 @@ class State:
         measured: MeasuredAlone,
         *,
         shifts: Callable[[Process, SoloErrors, Integers, Integers], Shifts],
-        pairs: PairSlowdowns,
     ) -> State:
         """The state after `observed`.
 
@@ -77,14 +76,15 @@ class State:
         rows = kept[(told.partners[kept] >= 0).any(1)]
         evidence = of_slowdowns(told, rows, known, config, solo)
         given = Process(config.parameters, evidence, config.most_rows, process)
+        corrections = Corrections(given, solo)
         return cls(
             told,
             measured,
             ToldTable(measured, getattr(predictor, "table_", None)),
             solo,
             given,
-            Corrections(given, solo),
+            corrections,
             shifts(given, solo, rows[given.used], jobs),
-            pairs,
+            PairSlowdowns(predictor, lambda *pairs: corrections.slowdown(known.members, *pairs)),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
         )

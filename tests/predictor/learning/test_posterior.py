@@ -77,6 +77,37 @@ def test_extended_leaves_the_original_unchanged(predictor: Predictor) -> None:
     assert posterior.predict_arrays([PAIR]).slowdown[0, 0] < other.predict_arrays([PAIR]).slowdown[0, 0]
 
 
+def test_a_copy_goes_its_own_way_though_it_had_nothing_to_add(predictor: Predictor) -> None:
+    first, both = JOBS[0], [seen(predictor, PAIR, m, 2.0) for m in (0, 1)]
+    three = ColocationSet("v100", (first, JOBS[2], JOBS[4]))
+    posterior, expected = Posterior(predictor), Posterior(predictor)
+    posterior.observe(both)
+    expected.observe(both)
+    posterior._ready()
+    copy = posterior.extended([Observation(ColocationSet("v100", (first,)), 0, 0.05)])
+    posterior.observe([seen(predictor, pair, 0, 5.0) for pair in pairs_of(JOBS)])
+    posterior.predict(three)
+    assert copy.predict(three).members == expected.predict(three).members
+
+
+def test_the_first_answers_as_before_when_a_copy_is_told_of_jobs_alone(predictor: Predictor) -> None:
+    """Of which the first had observed many sets; its rows are not overwritten."""
+    jobs = [Workload.parse(f"{name}:batch_size={size}") for name in ("alpha", "beta") for size in range(1, 9)]
+    rng = np.random.default_rng(2)
+    told = [seen(predictor, p, m, float(rng.uniform(0.5, 2))) for p in pairs_of(jobs) for m in (0, 1)]
+    posterior, other = (Posterior(predictor, PosteriorConfig(most_rows=8)) for _ in range(2))
+    for each in (posterior, other):
+        each.observe(told)
+        each.predict_arrays([PAIR])
+    inducing = {posterior.observed.keys[row] for row in posterior.process.used}
+    alone = next(w for w in jobs if all(w not in (own, *others) for _, _, own, others in inducing))
+    posterior.extended([Observation(ColocationSet("v100", (alone,)), 0, 0.05)])
+    asked = pairs_of(jobs)
+    assert [p.members for p in posterior.predict_many(asked)] == [
+        p.members for p in other.predict_many(asked)
+    ]
+
+
 def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Predictor) -> None:
     """It read the members before the other one added some."""
     posterior = Posterior(predictor)
