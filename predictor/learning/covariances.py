@@ -92,6 +92,7 @@ class Covariances:
         if (
             earlier is not None
             and not earlier.exact
+            and len(earlier.known) <= len(rows)  # fewer if a job alone displaced a set from the sample
             and np.array_equal(earlier.used, self.used)
             and not len(_not_in(self.rows, earlier.rows))
         ):

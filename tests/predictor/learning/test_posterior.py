@@ -108,6 +108,25 @@ def test_the_first_answers_as_before_when_a_copy_is_told_of_jobs_alone(predictor
     ]
 
 
+def test_a_job_alone_may_displace_a_set_from_the_sample(predictor: Predictor) -> None:
+    jobs = [Workload.parse(f"{name}:batch_size={size}") for name in ("alpha", "beta") for size in range(1, 9)]
+    told = [seen(predictor, pair, 0, 1.5) for pair in pairs_of(jobs)]
+    config = PosteriorConfig(most_rows=4, most_observed=30)
+    posterior = Posterior(predictor, config)
+    posterior.observe(told)
+    for job in jobs:
+        alone = ColocationSet("v100", (job,))
+        step = float(predictor.predict_arrays([alone]).step_time_s[0, 0])
+        told.append(Observation(alone, 0, 1.2 * step))
+        posterior = posterior.extended(told[-1:])
+    at_once = Posterior(predictor, config)
+    at_once.observe(told)
+    asked = pairs_of(jobs)
+    np.testing.assert_allclose(
+        posterior.predict_arrays(asked).step_time_s, at_once.predict_arrays(asked).step_time_s, rtol=1e-6
+    )
+
+
 def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Predictor) -> None:
     """It read the members before the other one added some."""
     posterior = Posterior(predictor)
