@@ -24,9 +24,9 @@ _SAYS_NOTHING = 1e6
 class SoloErrors:
     """A Gaussian process over log(actual / predicted) solo step times.
 
-    An implausible error says nothing about other architectures. If several jobs of its architecture are as
-    wrong on the device, it is what they have in common; otherwise it stands for its own job there, and only if it
-    is confirmed.
+    An implausible error says nothing about other architectures. If several jobs of its architecture are wrong in
+    the same direction on the device, they have that in common, and nothing with other architectures; otherwise it
+    stands for its own job there, and only if it is confirmed.
 
     Args:
         parameters: kernel parameters.
@@ -75,6 +75,8 @@ class SoloErrors:
         total = solo_covariance(self.parameters, a, b)
         for device, model, variance in self._wrong:
             left, right = ((m.device == device) & (m.model == model) for m in (a, b))
+            # How far the architecture's jobs are from what they have in common says nothing of others either.
+            total[np.not_equal.outer(a.model == model, b.model == model)] = 0.0
             total += variance * np.outer(left, right)
         return total
 

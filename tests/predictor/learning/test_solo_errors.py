@@ -80,3 +80,13 @@ def test_equal_errors_of_an_architectures_jobs_apply_to_its_others() -> None:
     assert abs(one.mean(members)[2]) < 0.1, "one job may be a mistake"
     opposed = SoloErrors(P, members.take(seen), np.array([2.4, -2.0, 0.1]), np.full(3, 0.01))
     assert abs(opposed.mean(members)[2]) < 0.1
+
+
+@pytest.mark.parametrize("third", [0.0, -2.0, 6.0, 1.5])
+def test_an_architecture_whose_jobs_disagree_says_nothing_of_others(third: float) -> None:
+    """Two of its jobs are as wrong; the last member is of another architecture."""
+    members = Members(np.zeros((4, 3)), np.array([0, 0, 0, 1]), np.arange(4), np.zeros(4, dtype=np.int64))
+    solo = SoloErrors(P, members.take(np.arange(3)), np.array([2.4, 2.2, third]), np.full(3, 0.01))
+    mean, variance, _ = solo.answer(members)
+    assert abs(mean[3]) < 1e-5
+    assert variance[3] == pytest.approx(solo.prior_variance, rel=1e-5)
