@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.features import Floats
+from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -119,7 +120,7 @@ class MemberKernel:
     `job[i,i'] + partner[j,j'] + sum over q of left[q][i,i'] right[q][j,j'] + constant`.
 
     Attributes:
-        job, partner: [V, W].
+        job, partner: [V, W] (of all with all).
         left, right: three of [V, W] each.
         constant: covariance that any two pairs share.
     """
@@ -132,13 +133,33 @@ class MemberKernel:
 
     @classmethod
     def of(cls, parameters: KernelParameters, a: Members, b: Members) -> MemberKernel:
-        p = parameters
-        apart = -0.5 * _squared_distance(a, b)
+        """Of all members `a` [V] with all members `b` [W]."""
+        return cls._of(
+            parameters,
+            _squared_distance(a, b),
+            np.equal.outer(a.setting, b.setting),
+            np.equal.outer(a.model, b.model),
+            np.equal.outer(a.job, b.job),
+        )
+
+    @classmethod
+    def within(cls, parameters: KernelParameters, members: Members, groups: Integers) -> MemberKernel:
+        """Of the members in each of R groups [R, K] with each other; fields are [R, K, K]."""
+        place = members.place[groups]
+        length = (place**2).sum(2)
+        apart = length[:, :, None] + length[:, None] - 2.0 * (place @ place.transpose(0, 2, 1))
+        of_each = (number[groups] for number in (members.setting, members.model, members.job))
+        same = (number[:, :, None] == number[:, None] for number in of_each)
+        return cls._of(parameters, np.maximum(apart, 0.0), *same)
+
+    @classmethod
+    def _of(
+        cls, p: KernelParameters, squared_distance: Floats, same: Bools, same_model: Bools, same_job: Bools
+    ) -> MemberKernel:
+        apart = -0.5 * squared_distance
         k1, k2 = np.exp(apart / p.length_both**2), np.exp(apart / p.length_job**2)
-        same = np.equal.outer(a.setting, b.setting)
         near = np.where(same, 1.0, p.across_devices)
-        model = np.equal.outer(a.model, b.model).astype(np.float64)
-        job = np.equal.outer(a.job, b.job).astype(np.float64)
+        model, job = same_model.astype(np.float64), same_job.astype(np.float64)
         like = model * k2
         return cls(
             job=near * (p.job * k2 + p.job_model * like) + same * p.same_job * job,

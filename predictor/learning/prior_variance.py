@@ -1,4 +1,4 @@
-"""Prior variance of members beside partners; the covariances between partners are cached."""
+"""Prior variance of members beside partners, and covariances between partners, which are cached."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ from predictor.learning.pair_table import PairBlocks
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
+# Numbers in the largest array made at a time.
+_TOGETHER = 2**21
+
 
 class _SameMember:
     """Covariance of a member beside one partner with itself beside another; the same for all members."""
@@ -22,7 +25,11 @@ class _SameMember:
 
     def table(self, own: Members, partners: Members) -> Floats:
         """[V, W] for every two partners."""
-        itself, kernel = kernel_of_itself(self.parameters), MemberKernel.of(self.parameters, own, partners)
+        return self.of(MemberKernel.of(self.parameters, own, partners))
+
+    def of(self, kernel: MemberKernel) -> Floats:
+        """For every two partners, of any shape."""
+        itself = kernel_of_itself(self.parameters)
         total = itself.job[0, 0] + kernel.partner + kernel.constant
         for left, right in zip(itself.left, kernel.right, strict=True):
             total += left[0, 0] * right
@@ -38,24 +45,23 @@ class PriorVariance:
 
     def __init__(self, parameters: KernelParameters) -> None:
         one = np.zeros(1, dtype=np.int64)
-        same = _SameMember(parameters)
+        self._same = _SameMember(parameters)
         self.beside_one = float(kernel_of_itself(parameters).one_by_one(one, one, one, one)[0])
-        self._together = PairBlocks(same)
+        self._together = PairBlocks(self._same)
 
     def beside(self, members: Members, partners: Integers) -> Floats:
         """[R] variance of members beside partners [R, K], -1 where there are fewer; 0 without partners."""
         present = partners >= 0
         count = present.sum(1)
         result = np.where(count == 1, self.beside_one, 0.0)
-        several = np.flatnonzero(count > 1)
-        first = partners[several, present[several].argmax(1)]
-        settings = members.setting[first]
-        for setting in np.unique(settings).tolist():
-            rows = several[settings == setting]
-            block, place = self._together.block(members, setting, partners[rows])
+        several, width = np.flatnonzero(count > 1), members.place.shape[1]
+        # Row by row, because the partners of all rows are too many to compare with each other.
+        together = max(1, _TOGETHER // (partners.shape[1] * max(partners.shape[1], width)))
+        for start in range(0, len(several), together):
+            rows = several[start : start + together]
             share = present[rows] / count[rows][:, None]
-            both = block[place[:, :, None], place[:, None, :]]
-            result[rows] = np.einsum("ra,rb,rab->r", share, share, both)
+            kernel = MemberKernel.within(self._same.parameters, members, partners[rows])
+            result[rows] = np.einsum("ra,rb,rab->r", share, share, self._same.of(kernel))
         return result
 
     def between(self, members: Members, one: Integers, other: Integers) -> Floats:

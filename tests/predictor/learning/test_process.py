@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import tracemalloc
+
 import numpy as np
 import pytest
 
@@ -194,3 +196,18 @@ def test_of_two_contradictory_rows_the_one_observed_more_often_wins() -> None:
     mean, _ = process.answer(MEMBERS, rows)
     assert mean[1] > 0.5
     assert mean[0] > 0
+
+
+def test_prior_variance_of_many_members_is_not_that_of_all_pairs_of_them() -> None:
+    """Rows of two partners each need [2, 2], not [4000, 4000]."""
+    count = 4000
+    number = np.arange(count)
+    members = Members(np.random.default_rng(5).normal(size=(count, 3)), number % 7, number, number % 2)
+    rows = Rows(number[:-4], np.stack([number[2:-2], number[4:]], 1))
+    tracemalloc.start()
+    together = variance(P, members, rows)
+    _, most = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert most < 30e6
+    few = rows.take(np.arange(5))
+    np.testing.assert_allclose(together[:5], np.diag(covariance(P, members, few, members, few)))
