@@ -49,8 +49,7 @@ def of_solo_step_times(
     kept, own, together = kept[order], own[order], together[order]
     new = (np.diff(members.job[own], prepend=-1) != 0) | (np.diff(members.device[own], prepend=-1) != 0)
     job, first = np.cumsum(new) - 1, np.flatnonzero(new)
-    # Of one sharing mode, because partners are compared within one.
-    like = (together == together[first[job]]) & (members.setting[own] == members.setting[own[first[job]]])
+    like = together == together[first[job]]
     kept, own, together, job = kept[like], own[like], together[like], job[like]
     if len(first) > config.most_rows:
         lowest = np.argpartition(seen.rank[kept[_starts(job)]], config.most_rows)[: config.most_rows]

@@ -108,6 +108,17 @@ def test_the_first_answers_as_before_when_a_copy_is_told_of_jobs_alone(predictor
     ]
 
 
+def test_sets_in_two_sharing_modes_confirm_each_other(predictor: Predictor) -> None:
+    job = JOBS[0].without_solo()
+    pairs = [ColocationSet("v100", (job, JOBS[2]), sharing) for sharing in ("time-slice", "mps")]
+    posterior = Posterior(predictor)
+    steps = predictor.predict_arrays(pairs).step_time_s[:, 0].tolist()
+    posterior.observe(Observation(pair, 0, 10 * step) for pair, step in zip(pairs, steps, strict=True))
+    alone = ColocationSet("v100", (job,))
+    before, after = (p.predict_arrays([alone]).solo_step_time_s[0, 0] for p in (predictor, posterior))
+    assert after == pytest.approx(10 * before, rel=0.05)
+
+
 def test_a_job_alone_may_displace_a_set_from_the_sample(predictor: Predictor) -> None:
     jobs = [Workload.parse(f"{name}:batch_size={size}") for name in ("alpha", "beta") for size in range(1, 9)]
     told = [seen(predictor, pair, 0, 1.5) for pair in pairs_of(jobs)]
