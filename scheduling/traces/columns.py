@@ -129,6 +129,18 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
             "is not from 1 to the GPUs of the job",
         ),
         ("max_gpus", given["max_gpus"] < gpus, "is below the GPUs of the job"),
+        ("batch_size", given["batch_size"] <= 0, "is not above 0"),
+        (
+            "max_batch_size",
+            given["max_batch_size"] < given["batch_size"],
+            "is below the batch size of the job",
+        ),
+        (
+            "max_batch_size",
+            np.isfinite(given["max_batch_size"]) & np.isnan(given["batch_size"]),
+            "is given without a batch size of the job",
+        ),
+        ("noise_scale", given["noise_scale"] <= 0, "is not above 0"),
     ):
         if given[key] is not nothing:
             cells.mark(wrong, getattr(names, key), what)

@@ -122,3 +122,22 @@ def test_invalid_priorities_deadlines_and_ranges(tmp_path: Path) -> None:
         "max_gpus is below the GPUs of the job": 1,
         "deadline is not after the submission": 1,
     }
+
+
+def test_invalid_batch_sizes(tmp_path: Path) -> None:
+    log = read(
+        tmp_path / "t.csv",
+        "0,60,2,,,\n1,60,2,0,400,\n2,60,2,-8,,\n3,60,2,64,32,\n4,60,2,,400,\n5,60,2,64,256,0\n"
+        "6,60,2,large,256,\n7,60,2,64,64,\n8,60,2,64,256,300",
+        "submit_time,duration,gpu_num,batch_size,max_batch_size,noise_scale",
+    )
+    assert [(job.submit_s, job.batch_ratio) for job in log.jobs] == [(0.0, None), (7.0, None), (8.0, 4.0)]
+    assert by_reason(log.remarks)["ignored_rows"] == {
+        "batch_size is not above 0": 2,
+        "max_batch_size is below the batch size of the job": 1,
+        "max_batch_size is given without a batch size of the job": 1,
+        "noise_scale is not above 0": 1,
+        "batch_size is not a number": 1,
+    }
+    with pytest.raises(InputError, match="max_batch_size is given without a batch size"):
+        read(tmp_path / "t.csv", "0,60,2,400", "submit_time,duration,gpu_num,max_batch_size")
