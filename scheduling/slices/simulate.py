@@ -295,7 +295,7 @@ class _Simulation:
     def _start(self, job: JobState, card: int, ready_s: float, was_here: bool) -> None:
         first = job.started_s is None
         if first:
-            job.started_s = ready_s
+            job.started_s = self.now_s
         else:
             job.restarts += 1
             self.result.moves += 1
@@ -303,7 +303,7 @@ class _Simulation:
             self.queue.remove(job.number)
             self._note_queue()
             self.on_card_since[job.number] = self.now_s
-            job.waited_s += ready_s - job.waiting_since_s
+            job.waited_s += self.now_s - job.waiting_since_s  # repartitioning is for it, so it holds the card
         costs = self.costs
         again = costs.resume_of.get(job.job.workload.model, costs.resume_s)
         job.resume_s = ready_s + (costs.first_start_s if first else again)

@@ -83,6 +83,7 @@ def test_every_policy_ends_every_job_and_does_their_work(policy: str) -> None:
         held_s = sum(i.stop_s - i.start_s for i in result.intervals if i.job == run.number)
         assert run.attained_s == pytest.approx(held_s)
         assert run.served_s == {"a100": pytest.approx(held_s)}
+        assert run.waited_s + held_s == pytest.approx(run.finished_s - run.job.submit_s)
         assert run.waited_s >= (run.started_s or 0.0) - run.job.submit_s - 1e-6
     answer = result.to_json()
     # An A100 of 40 GB may draw 400 W.
