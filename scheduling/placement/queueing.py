@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from bisect import insort
-from collections.abc import Iterator, Sequence
+from bisect import bisect_left, insort
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -15,6 +15,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import remaining_s, solo_step_s
 from scheduling.placement.packing import Tenancy
 
+Key = tuple[float, ...]
 ORDERS = ("fifo", "shortest", "longest")
 
 
@@ -60,41 +61,66 @@ class QueueConfig:
 
 
 @dataclass(slots=True, eq=False)
-class _ByLength:
-    """Waiting jobs sorted by predicted time left (over weight, shortest first), updated from the queue's
-    log."""
+class KeptOrder:
+    """Waiting jobs sorted by a key, then by submission; updated from the queue's log.
 
-    sign: float
-    entries: list[tuple[float, int]] = field(default_factory=list)
-    key_of: dict[int, tuple[float, int]] = field(default_factory=dict)
+    In a long queue, sorting every job takes longer than the decision.
+    """
+
+    entries: list[tuple[Key, int]] = field(default_factory=list)
+    key_of: dict[int, Key] = field(default_factory=dict)
     read: int = -1
 
-    def jobs(self, snapshot: SchedulingSnapshot, belief: SetCache) -> Iterator[JobState]:
+    def jobs(
+        self,
+        snapshot: SchedulingSnapshot,
+        key: Callable[[JobState], Key],
+        changed: Iterable[JobState] = (),
+    ) -> Iterator[JobState]:
+        """The waiting jobs in order.
+
+        Args:
+            key: called once for each job that has joined the queue, and for those in `changed`.
+            changed: jobs whose key has changed while they waited.
+        """
         queue = snapshot.waiting
-        for job in list(queue.values()) if self.read < 0 else queue.entered[self.read :]:
-            if job.number in queue:
-                weight = job.job.priority if self.sign > 0 else 1.0  # Smith's rule
-                key = (self.sign * remaining_s(snapshot, belief, job) / weight, job.number)
-                if self.key_of.get(job.number) != key:
-                    self.key_of[job.number] = key
-                    insort(self.entries, key)
+        if self.read < 0:
+            self.key_of = {number: key(job) for number, job in queue.items()}
+            self.entries = self._sorted()
+        else:
+            for job in [*queue.entered[self.read :], *changed]:
+                if job.number in queue:
+                    self._put(job.number, key(job))
         self.read = len(queue.entered)
         if len(self.entries) > 2 * len(queue) + 64:
-            self.key_of = {n: key for n, key in self.key_of.items() if n in queue}
-            self.entries = sorted(self.key_of.values())
-        for key in list(self.entries):
-            if key[1] in queue and self.key_of.get(key[1]) == key:
-                yield queue[key[1]]
+            self.key_of = {n: known for n, known in self.key_of.items() if n in queue}
+            self.entries = self._sorted()
+        return (queue[number] for _, number in list(self.entries) if number in queue)
+
+    def _put(self, number: int, key: Key) -> None:
+        old = self.key_of.get(number)
+        if old == key:
+            return
+        if old is not None:
+            del self.entries[bisect_left(self.entries, (old, number))]
+        self.key_of[number] = key
+        insort(self.entries, (key, number))
+
+    def _sorted(self) -> list[tuple[Key, int]]:
+        return sorted((known, number) for number, known in self.key_of.items())
 
 
 def in_order(snapshot: SchedulingSnapshot, belief: SetCache, order: str = "shortest") -> Iterator[JobState]:
     """The waiting jobs by `order`, one of `ORDERS`; ties go to the job submitted first."""
     if order == "fifo":
         return iter(list(snapshot.waiting.values()))
-    sign = 1.0 if order == "shortest" else -1.0
+
+    def length(job: JobState) -> Key:
+        seconds = remaining_s(snapshot, belief, job)
+        return (seconds / job.job.priority if order == "shortest" else -seconds,)  # Smith's rule
+
     version = (belief.revision, len(snapshot.refused))
-    by_length = snapshot.derived(("by-length", order, belief), lambda: _ByLength(sign), version)
-    return by_length.jobs(snapshot, belief)
+    return snapshot.derived(("by-length", order, belief), KeptOrder, version).jobs(snapshot, length)
 
 
 def first_overdue(snapshot: SchedulingSnapshot, belief: SetCache, aging_s: float) -> JobState | None:

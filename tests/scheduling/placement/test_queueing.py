@@ -115,6 +115,17 @@ def test_the_queue_is_kept_in_order(changes: list[tuple[int, float, bool]]) -> N
         assert list(in_order(state, belief)) == shortest_first(state, belief, state.waiting.values())
 
 
+def test_a_job_with_its_former_length_is_listed_once() -> None:
+    """As where its believed length rises and falls again."""
+    belief, state = SetCache(table(1)), SchedulingSnapshot(cluster(1))
+    job = JobState(TraceJob("j", JOBS[0], 9.0), 0, 9.0)
+    for left in (9.0, 8.0, 9.0):
+        job.left = left
+        state.waiting.pop(0, None)
+        state.waiting[0] = job
+        assert list(in_order(state, belief)) == [job]
+
+
 @pytest.mark.parametrize("policy", ["exclusive", "sjf", "srtf", "blind", "horus"])
 def test_a_job_like_one_that_found_no_gpus_is_not_looked_at(policy: str) -> None:
     looked: list[int] = []
