@@ -11,7 +11,6 @@ variants that do not change it.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -20,6 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from datasets.bundle import Bundle
 from predictor.evaluation.protocols.networks import NetworkContender, make_contender
@@ -125,7 +125,7 @@ def main() -> None:
     from predictor.evaluation.protocols.runner import collect, make_plan, run_missing
     from serving.cli.output import progress
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.ablation", description=__doc__)
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("tables", type=Path, help="folder of imported tables")
     parser.add_argument(
         "--protocol",
@@ -178,4 +178,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

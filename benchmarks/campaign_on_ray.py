@@ -11,7 +11,6 @@ so and exits successfully.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -21,6 +20,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.ray_cluster import is_installed, ray_cluster
 from benchmarks.record import record
 from profiling.campaign.plan import CampaignPlan, PlannedRun
@@ -111,13 +111,9 @@ def stored_runs(folder: Path) -> list[str]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.campaign_on_ray",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--runs", type=int, default=9)
-    parser.add_argument("--nodes", type=int, default=3)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--runs", type=int, default=9, help="runs of the campaign (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=3, help="Ray nodes (default: %(default)s)")
     parser.add_argument("--tables", type=Path, help="folder of imported tables with Gavel's")
     options = parser.parse_args()
     if not is_installed():
@@ -137,4 +133,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import run_benchmark
 from benchmarks.record import record
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 
@@ -93,4 +94,4 @@ def _large() -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

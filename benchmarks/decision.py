@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 
+from benchmarks.command_line import run_benchmark
 from benchmarks.record import loop_ms, record
 from benchmarks.stored import DEVICES, JOBS
 from profiling.workload import Workload
@@ -72,4 +73,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -6,7 +6,6 @@ operation gets valid and invalid requests. Answers that the document does not de
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,6 +17,7 @@ from typing import Any
 
 import requests
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from benchmarks.siege import Target
 
@@ -96,11 +96,11 @@ def _attack(
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--examples", type=int, default=25, help="examples per operation and kind")
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--workers", type=int, default=2, help="worker processes of the service (default: %(default)s)"
+    )
     parser.add_argument("--way", choices=WAYS, action="append", help="only this one; repeatable")
     options = parser.parse_args()
     root, kept = Path(__file__).resolve().parents[1], RESULTS / "fuzz.json"
@@ -137,4 +137,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -7,11 +7,11 @@
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from time import perf_counter
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from scheduling.simulator.scenario import ScenarioSpec, build_scenario
 
@@ -46,9 +46,7 @@ def reproduce(data: Path, workload: str) -> dict[str, Any]:
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with traces and workloads")
     rows = []
     data = parser.parse_args().data
@@ -58,4 +56,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

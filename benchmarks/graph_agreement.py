@@ -9,7 +9,6 @@ under which both agree.
 
 from __future__ import annotations
 
-import argparse
 import re
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from datasets.tables import read_table
 from profiling.collections import collection_of
@@ -150,8 +150,8 @@ def _number(value: Any) -> float:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--data", type=Path, required=True)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     given = parser.parse_args()
     workloads = read_table(given.data, "workloads")
     workloads = workloads[workloads.workload.map(lambda w: bool(collection_of(Workload.parse(w).model)))]
@@ -183,4 +183,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

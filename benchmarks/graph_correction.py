@@ -9,7 +9,6 @@ protocol's and reused. `graph-trees` are trees on each operator kind's share of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 from dataclasses import replace
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from datasets.tables import available_tables, read_table
 from predictor.evaluation.metrics import score
@@ -58,7 +58,7 @@ def compared(trial: Trial, names: tuple[str, ...], column: str, folder: Path) ->
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     parser.add_argument("--folds", type=int, help="how many of timm's ten (default: 3)")
     parser.add_argument("--protocol", choices=list(PROTOCOLS), help="one of them (default: both)")
@@ -78,4 +78,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -7,10 +7,10 @@ The sets in TABLES (by default the bundled ones) are repeated until there are 5,
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 
 
@@ -21,7 +21,7 @@ def main() -> None:
     from datasets.graph_dataset import ColocationDataset
     from datasets.tables import read_table
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.graph_dataset", description=__doc__)
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("tables", nargs="?", help="folder of imported tables")
     tables = parser.parse_args().tables
     colocation = read_table(tables, "colocation") if tables else load()["colocation"]
@@ -55,4 +55,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -7,7 +7,6 @@ were fixed beforehand; step times come from the graphs, through `predictor.freez
 
 from __future__ import annotations
 
-import argparse
 import functools
 import time
 from collections.abc import Iterable, Sequence
@@ -18,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from predictor.examples.featurizer import shared_featurizer
 from predictor.freezing import LayerThroughput, layer_throughput
@@ -293,16 +293,25 @@ NUMBERS = (
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace", type=Path, required=True)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--trace", type=Path, required=True, help="CSV of Philly's jobs")
+    parser.add_argument(
+        "--seeds", type=int, default=5, help="windows of the trace per load (default: %(default)s)"
+    )
     parser.add_argument("--first-seed", type=int, default=0, help="keep stored windows before this one")
     parser.add_argument(
-        "--loads", type=float, nargs="+", choices=sorted(JOBS_AT_LOAD), default=sorted(JOBS_AT_LOAD)
+        "--loads",
+        type=float,
+        nargs="+",
+        choices=sorted(JOBS_AT_LOAD),
+        default=sorted(JOBS_AT_LOAD),
+        help="only these loads (default: %(default)s)",
     )
     parser.add_argument("--policies", nargs="+", help="only these; `icefrog` then uses kappa 2 and no cache")
     parser.add_argument("--name", default="icefrog_simulation", help="name of the results file")
-    parser.add_argument("--processes", type=int, default=1)
+    parser.add_argument(
+        "--processes", type=int, default=1, help="processes that simulate (default: %(default)s)"
+    )
     options = parser.parse_args(arguments)
     for kind in range(len(TYPES)):  # capture the graphs once, before the pool
         for cache in (False, True):
@@ -357,4 +366,4 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

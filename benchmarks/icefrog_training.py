@@ -8,7 +8,6 @@ time of one thread, which equals wall time on an idle machine) and penalties to
 
 from __future__ import annotations
 
-import argparse
 import copy
 import time
 from collections.abc import Callable
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.icefrog_tasks import UNMEASURED, Run, Task, digits, pretrained_text, text
 from benchmarks.icefrog_transformers import gpt, vit
 from benchmarks.record import RESULTS, record
@@ -196,8 +196,8 @@ def plot(penalties: dict[str, list[dict[str, float]]], curves: dict[str, Any]) -
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--seeds", type=int, default=5, help="trainings of each task (default: %(default)s)")
     parser.add_argument("--only", nargs="+", choices=TASKS, help="only these; the others keep their figures")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -270,4 +270,4 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

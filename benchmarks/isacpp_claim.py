@@ -25,6 +25,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
 from benchmarks.record import record
@@ -184,11 +185,11 @@ def floor_markdown(figures: dict[str, Any], names: Sequence[str]) -> str:
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--data", type=Path, required=True, action="append", help="folder of imported tables; repeatable"
     )
-    parser.add_argument("--data", type=Path, required=True, action="append")
-    parser.add_argument("--source")
+    parser.add_argument("--source", help="only sets of this source")
     parser.add_argument(
         "--model", default="default", help="a predictor, or `noisy` for the table with 30 %% error"
     )
@@ -206,9 +207,14 @@ def main() -> None:
         help=f"only these; without `predictor` no model is loaded. `{EXPLORING}` is one more",
     )
     parser.add_argument("--floor", action="store_true", help="`isacpp` alone in every figure")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=5, help="traces of each size (default: %(default)s)")
     parser.add_argument("--sizes", type=int, default=2, help="number of sizes, smallest first")
-    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument(
+        "--workers",
+        type=int,
+        default=os.cpu_count() or 1,
+        help="processes that simulate (default: %(default)s)",
+    )
     parser.add_argument("--name", default="isacpp_claim", help="name of the results file")
     arguments = parser.parse_args()
     names = [name for name in BELIEFS if name in arguments.beliefs.split(",")]
@@ -280,4 +286,4 @@ def _print(title: str, figures: dict[str, Any]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

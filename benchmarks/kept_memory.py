@@ -8,7 +8,6 @@ rounds.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from functools import partial
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.predict import all_pairs
 from benchmarks.record import record
 
@@ -61,8 +61,10 @@ def measure(way: str) -> dict[str, float]:
 
 def main() -> None:
     """Print and record both, and how much longer calls take without it."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kept_memory", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=6)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--rounds", type=int, default=6, help="rounds, each in new processes (default: %(default)s)"
+    )
     parser.add_argument("--way", choices=WAYS, help="measure only this one, in this process")
     options = parser.parse_args()
     if options.way:
@@ -85,4 +87,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

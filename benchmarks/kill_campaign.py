@@ -5,19 +5,21 @@ python -m benchmarks.kill_campaign [KILLS]
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from dataclasses import asdict
 from pathlib import Path
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from tests.profiling.campaign.kills import kill_at_random
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.kill_campaign", description=__doc__)
-    parser.add_argument("kills", nargs="?", type=int, default=200)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "kills", nargs="?", type=int, default=200, help="number of kills (default: %(default)s)"
+    )
     kills = parser.parse_args().kills
     began = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
@@ -32,4 +34,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -7,13 +7,13 @@ chosen on held-out rows.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.layer_fits.calibrate import MeasuredGraph, calibrate, predicted_s
 from benchmarks.layer_fits.fit import LayerTimeModel, Rows
 from benchmarks.layer_fits.memory_fit import MemoryModel, MemoryShape
@@ -183,8 +183,8 @@ def memory(frame: pd.DataFrame) -> dict[str, Any]:
 
 
 def main(arguments: list[str] | None = None) -> dict[str, Any]:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder with the three CSV files")
     options = parser.parse_args(arguments)
     arch, rows, peaks = (
         pd.read_csv(options.data / f"{n}.csv") for n in ("arch_info", "throughput", "memory")
@@ -201,4 +201,4 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

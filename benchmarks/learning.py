@@ -6,13 +6,13 @@ times are the predicted ones times a random factor.
 
 from __future__ import annotations
 
-import argparse
 import math
 import random
 import time
 from collections.abc import Callable
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 
 MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar", "transformer-multi30k")
@@ -21,9 +21,17 @@ DEVICES = ("v100", "p100", "t4")
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)  # fmt: skip
-    parser.add_argument("--observations", type=int, nargs="+", default=[1_000, 20_000, 100_000])
-    parser.add_argument("--repeats", type=int, default=10)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--observations",
+        type=int,
+        nargs="+",
+        default=[1_000, 20_000, 100_000],
+        help="numbers of observations to measure (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=10, help="repeats of each measurement (default: %(default)s)"
+    )
     options = parser.parse_args()
     from predictor import load_predictor
 
@@ -83,4 +91,4 @@ def _spent(function: Callable[[], Any]) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -12,7 +12,6 @@ tables, their data card and a plot of the error by number of observed sets, with
 
 from __future__ import annotations
 
-import argparse
 import math
 import shutil
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.observed_sets import ERROR, in_blocks, streamed
 from benchmarks.record import RESULTS, record
 
@@ -119,14 +119,18 @@ def plot(figures: dict[str, Any], path: Path) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     commands = parser.add_subparsers(dest="command", required=True)
     planned = commands.add_parser("plan", help="write the stream's plan")
-    planned.add_argument("path", type=Path)
+    planned.add_argument("path", type=Path, help="file to write")
     replayed = commands.add_parser("replay", help="predict and observe the measurements")
-    replayed.add_argument("tables", type=Path, nargs="?", default=RESULTS / NAME)
+    replayed.add_argument(
+        "tables",
+        type=Path,
+        nargs="?",
+        default=RESULTS / NAME,
+        help="folder of the measured tables (default: %(default)s)",
+    )
     arguments = parser.parse_args()
     if arguments.command == "plan":
         make_plan(arguments.path)
@@ -144,4 +148,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

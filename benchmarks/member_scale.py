@@ -7,10 +7,11 @@ writes `predictor/learning/member_scale.json` from the campaigns that a shipped 
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
+
+from benchmarks.command_line import benchmark_parser, run_benchmark
 
 TARGET = Path(__file__).parents[1] / "predictor" / "learning" / "member_scale.json"
 CAMPAIGNS = ("gavel-2019", "gavel-2020")
@@ -24,8 +25,8 @@ def main() -> None:
     from predictor.learning.members import MemberScale
     from profiling.files import write_json
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.member_scale", description=__doc__)
-    parser.add_argument("tables", metavar="DIR")
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("tables", metavar="DIR", help="folder of imported tables")
     tables = read_all(parser.parse_args().tables)
     examples = resident_sets(tables["colocation"], tables["solo"], CAMPAIGNS)
     scale = MemberScale.fit(MeasuredRows.of(examples, shared_featurizer()).features)
@@ -37,4 +38,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -11,7 +11,6 @@ them.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import asdict, replace
 from itertools import product
 from pathlib import Path
@@ -20,6 +19,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from datasets.tables import read_table
 from predictor.examples.featurizer import JobOnDevice, shared_featurizer
@@ -108,7 +108,7 @@ def fitted(jobs: dict[str, list[tuple[JobOnDevice, dict[str, Any]]]]) -> HeadCal
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     parser.add_argument("--fit", action="store_true", help="refit the constants, which takes minutes")
     parser.add_argument(
@@ -131,4 +131,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -16,13 +16,13 @@ are left out. `learned_from` says whether the model was trained on sets of the c
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from datasets.tables import read_table
 from predictor import load_predictor
@@ -122,11 +122,9 @@ def table(rows: pd.DataFrame) -> dict[str, dict[str, float]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with imported tables")
-    parser.add_argument("--model", default="default")
+    parser.add_argument("--model", default="default", help="a checkpoint or a name (default: %(default)s)")
     options = parser.parse_args()
     colocation, solo = (read_table(options.data, name) for name in ("colocation", "solo"))
     predictor = load_predictor(options.model)
@@ -144,4 +142,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

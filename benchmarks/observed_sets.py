@@ -13,7 +13,6 @@ that the model has learned from (their sets, but not as graphs without solo meas
 
 from __future__ import annotations
 
-import argparse
 import math
 from collections.abc import Sequence
 from itertools import chain
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 
 if TYPE_CHECKING:
@@ -126,13 +126,18 @@ def percent(log_error: float) -> float:
 
 
 def measured_sets(tables: Path, campaign: str) -> list[tuple[ColocationSet, Floats]]:
-    """A campaign's sets whose members were all resident and measured, jobs known by graph only."""
+    """A campaign's sets whose members were all resident and measured, jobs known by graph only.
+
+    Raises:
+        InputError: the tables lack the campaign.
+    """
+    from datasets.sets import rows_of
     from datasets.tables import read_table
     from predictor.examples.examples import examples_of
     from profiling.workload import ColocationSet
 
     colocation, solo = read_table(tables, "colocation"), read_table(tables, "solo")
-    examples = examples_of(colocation[colocation.campaign == campaign], solo[solo.campaign == campaign])
+    examples = examples_of(rows_of(colocation, [campaign]), solo[solo.campaign == campaign])
     result = []
     for rows, resident in zip(
         np.split(np.arange(len(examples.workloads)), examples.first[1:]), examples.resident, strict=True
@@ -153,20 +158,19 @@ def measured_sets(tables: Path, campaign: str) -> list[tuple[ColocationSet, Floa
 def main() -> None:
     from predictor import load_predictor
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument(
         "--data", type=Path, required=True, help="tables with the sets of Lucid, ParvaGPU and Gavel"
     )
     parser.add_argument("--sets", type=int, default=150, help="sets drawn from each campaign")
     parser.add_argument("--seeds", type=int, default=3, help="orders drawn")
     arguments = parser.parse_args()
+    sets_of = {name: measured_sets(arguments.data, name) for name in CAMPAIGNS + LEARNED}
     predictor = load_predictor()
     figures: dict[str, Any] = {"model": predictor.version, "sets": arguments.sets, "seeds": arguments.seeds}
     third = arguments.sets // 3
     for campaign in CAMPAIGNS:
-        sets = measured_sets(arguments.data, campaign)
+        sets = sets_of[campaign]
         blocks: dict[str, list[list[list[list[float]]]]] = {way: [[], [], []] for way in WAYS}
         for seed in range(arguments.seeds):
             order = np.random.default_rng(seed).permutation(len(sets))[: arguments.sets]
@@ -182,12 +186,10 @@ def main() -> None:
         print(campaign, figures[campaign])
     figures["held_out"] = {}
     for campaign in CAMPAIGNS + LEARNED:
-        figures["held_out"][campaign] = held_out(
-            predictor, measured_sets(arguments.data, campaign), arguments.seeds
-        )
+        figures["held_out"][campaign] = held_out(predictor, sets_of[campaign], arguments.seeds)
         print(campaign, figures["held_out"][campaign])
     record("observed_sets", figures)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

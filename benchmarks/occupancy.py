@@ -10,13 +10,13 @@ Errors are in points.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from datasets.tables import read_table
 from models.cost import default_cost_model
@@ -68,9 +68,7 @@ def _errors(predicted: np.ndarray, measured: np.ndarray) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     options = parser.parse_args()
     figures = {
@@ -81,4 +79,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

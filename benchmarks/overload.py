@@ -11,7 +11,6 @@ varies from minute to minute; `cores` is what each side used.
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import itertools
 import json
@@ -31,6 +30,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import loop_ms, record
 from benchmarks.serve import BATCHES, DEVICES, MODELS, bodies_of_known_jobs, start_wrk, wrk_result
 from benchmarks.siege import Target
@@ -340,13 +340,11 @@ def _memory_bytes(service: psutil.Process) -> int:
 
 def main() -> None:
     """Measure and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--seconds", type=int, default=6, help="seconds per piece of a load")
     parser.add_argument("--rounds", type=int, default=4, help="pieces of each load")
     parser.add_argument("--rated-seconds", type=int, default=0, help="seconds per piece of the rated load")
-    parser.add_argument("--known-only", action="store_true")
+    parser.add_argument("--known-only", action="store_true", help="send no jobs new to the model")
     parser.add_argument("--limit", action="append", default=[], help="NAME=NUMBER, as for `cotenant serve`")
     parser.add_argument("--name", default="overload", help="name of the results file")
     options = parser.parse_args()
@@ -360,4 +358,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -74,14 +74,18 @@ def believed(belief: SetPredictor, table: TablePredictor, device: str) -> TableP
 
 
 def load_tables(data: Path, source: str | None) -> dict[str, tuple[str, TablePredictor, set[str]]]:
-    """Load one table per campaign and device of the folder: the device, the table, and the ids of its
-    sets."""
+    """Load one table per campaign and device of the folder: the device, the table, and the ids of its sets.
+
+    Raises:
+        InputError: no rows of `source`.
+    """
+    from datasets.sets import rows_of
     from datasets.tables import read_table
     from profiling.devices import get_device
 
     solo, pairs = read_table(data, "solo"), read_table(data, "colocation")
     if source is not None:
-        solo, pairs = solo[solo.source == source], pairs[pairs.source == source]
+        solo, pairs = (rows_of(table, [source], "source") for table in (solo, pairs))
     tables = {}
     for (campaign, device), rows in pairs.groupby(["campaign", "device"]):
         alone = solo[(solo.campaign == campaign) & (solo.device == device)]

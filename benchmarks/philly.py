@@ -10,28 +10,28 @@ truth.
 
 from __future__ import annotations
 
-import argparse
 import resource
 from time import perf_counter, process_time
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from scheduling.simulator.scenario import ScenarioSpec, build_scenario
 
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--data", required=True, help="folder of Gavel's imported tables")
+    parser.add_argument("--trace", required=True, help="as in `cotenant simulate`")
+    parser.add_argument(
+        "--cluster", default="philly-2000", help="as in `cotenant simulate` (default: %(default)s)"
     )
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--trace", required=True)
-    parser.add_argument("--cluster", default="philly-2000")
-    parser.add_argument("--policies", default="fifo,isacpp")
+    parser.add_argument("--policies", default="fifo,isacpp", help="comma-separated (default: %(default)s)")
     parser.add_argument("--belief", default="truth", help="`truth`, or `predictor` for the default predictor")
-    parser.add_argument("--limit", type=int)
+    parser.add_argument("--limit", type=int, help="only this many jobs, earliest first")
     parser.add_argument("--load", type=float, help="scale arrivals so that jobs request this share")
-    parser.add_argument("--name", default="philly")
+    parser.add_argument("--name", default="philly", help="name of the results file (default: %(default)s)")
     arguments = parser.parse_args()
     start = perf_counter()
     scenario = build_scenario(
@@ -67,4 +67,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -8,7 +8,6 @@ timed.
 
 from __future__ import annotations
 
-import argparse
 import resource
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode, read_profile
 from profiling.errors import InfeasibleError
@@ -41,7 +41,7 @@ OPTIONS = PartitionOptions(activation_compression_ratio=1.0)
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--profiles", type=Path, help="folder of PipeDream's graph.txt files")
     parser.add_argument(
         "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these; the others keep their figures"
@@ -169,4 +169,4 @@ def _dag() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

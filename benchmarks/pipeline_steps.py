@@ -10,7 +10,6 @@ Needs two cores.
 
 from __future__ import annotations
 
-import argparse
 import os
 import time
 from dataclasses import dataclass
@@ -21,6 +20,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.pipeline_runtime import Training, keep, launch, split_model
 from benchmarks.pipeline_training import digits, model
 from benchmarks.record import record
@@ -107,10 +107,8 @@ def stage_times(case: Case, repeats: int = 12) -> list[StageTimes]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--steps", type=int, default=30)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--steps", type=int, default=30, help="measured steps per cut (default: %(default)s)")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     graph = graph_for(Workload.parse(SPEC))
@@ -148,4 +146,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -8,7 +8,6 @@ weights, its single-process emulation, and plain SGD on the same minibatches.
 
 from __future__ import annotations
 
-import argparse
 import io
 from functools import partial
 from pathlib import Path
@@ -16,6 +15,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.pipeline_runtime import (
     Training,
     emulate_asynchronous,
@@ -54,8 +54,10 @@ def digits(minibatches: int, batch_size: int) -> list[tuple[Tensor, Tensor]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--minibatches", type=int, default=60)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--minibatches", type=int, default=60, help="minibatches to train on (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     torch.set_num_threads(1)
     graph = graph_for(Workload.parse(SPEC))
@@ -131,4 +133,4 @@ def _draw(curves: dict[str, list[float]]) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -10,12 +10,12 @@ placement. Each GPU has up to three tenants. `few`: at most 1,000 distinct (devi
 
 from __future__ import annotations
 
-import argparse
 from time import perf_counter, process_time
 from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from profiling.workload import Workload
 from scheduling.core.job import JobState, TraceJob
@@ -151,11 +151,13 @@ def hundred(predictor: Any, jobs: list[Workload]) -> dict[str, float]:
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--model", default="table", help="`table`, a checkpoint or a name (default: %(default)s)"
     )
-    parser.add_argument("--model", default="table")
-    parser.add_argument("--repeats", type=int, default=200)
+    parser.add_argument(
+        "--repeats", type=int, default=200, help="repeats of each decision (default: %(default)s)"
+    )
     arguments = parser.parse_args()
     predictor: Any = MadeUp()
     jobs: list[Workload] = predictor.jobs
@@ -169,4 +171,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

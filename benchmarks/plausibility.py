@@ -12,6 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
+from benchmarks.command_line import run_benchmark
 from benchmarks.record import record
 from models.cost import default_cost_model
 from profiling.capture import graph_for
@@ -174,4 +175,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

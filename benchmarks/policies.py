@@ -9,9 +9,9 @@ among those measured. Cheap policies run first, and results are written after ea
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from scheduling.simulator.scenario import ScenarioSpec
 from scheduling.simulator.sweep import run_all, summarize
@@ -43,13 +43,17 @@ def cell(body: dict[str, Any], name: str) -> str:
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--data", required=True, help="folder of imported tables")
+    parser.add_argument("--seeds", type=int, default=10, help="traces of each kind (default: %(default)s)")
+    parser.add_argument(
+        "--policies", default=",".join(POLICIES), help="comma-separated (default: %(default)s)"
     )
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--seeds", type=int, default=10)
-    parser.add_argument("--policies", default=",".join(POLICIES))
-    parser.add_argument("--kinds", default="rigid,elastic,tunable")
+    parser.add_argument(
+        "--kinds",
+        default="rigid,elastic,tunable",
+        help="kinds of jobs, comma-separated (default: %(default)s)",
+    )
     parser.add_argument("--name", default="policies", help="name of the results file")
     arguments = parser.parse_args()
     figures: dict[str, dict[str, Any]] = {kind: {} for kind in arguments.kinds.split(",")}
@@ -70,4 +74,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -12,12 +12,12 @@ current allocation. Losses are of the power mean (p = -1) of the speedups, relat
 
 from __future__ import annotations
 
-import argparse
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from scheduling.policies.elastic_sizes import best_sizes
 
@@ -98,9 +98,7 @@ def _total(rows: Rows, chosen: list[int]) -> float:
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--cases", type=int, default=10, help="random rounds per number of jobs")
     arguments = parser.parse_args()
     draw, figures = np.random.default_rng(0), dict[str, Any]()
@@ -130,4 +128,4 @@ def _powers(row: tuple[list[int], list[float]]) -> tuple[list[int], list[float]]
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -8,9 +8,9 @@ DIR is a folder of tables with the campaigns that the protocols use (`cotenant d
 
 from __future__ import annotations
 
-import argparse
 import sys
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS
 from profiling.files import read_json
 
@@ -124,11 +124,7 @@ def _reaches(value: float, key: str, wanted: float) -> bool:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.protocols",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("tables", nargs="?", metavar="DIR", help="run missing protocols on these tables")
     parser.add_argument("predictors", nargs="?", metavar="PREDICTOR,...", help="only these")
     options = parser.parse_args()
@@ -138,4 +134,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

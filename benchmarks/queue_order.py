@@ -8,11 +8,11 @@ belief.
 
 from __future__ import annotations
 
-import argparse
 import math
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
@@ -94,10 +94,8 @@ def changes(
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--seeds", type=int, default=6)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--seeds", type=int, default=6, help="traces of each kind (default: %(default)s)")
     seeds = max(parser.parse_args().seeds, 2)
     figures: dict[str, object] = {"seeds": seeds}
     for objective in ("jct", "interference", "makespan"):
@@ -111,4 +109,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -7,11 +7,11 @@ successfully.
 
 from __future__ import annotations
 
-import argparse
 import os
 from importlib.util import find_spec
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from serving.integrations.ask import ServiceClient
 from serving.integrations.ray import RayPlacer
@@ -20,8 +20,10 @@ JOBS = ("resnet18-cifar:batch_size=64", "resnet50-imagenet:batch_size=64", "lstm
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--service", default="http://127.0.0.1:8080")
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--service", default="http://127.0.0.1:8080", help="the service's address (default: %(default)s)"
+    )
     options = parser.parse_args()
     if find_spec("ray") is None:
         print("skipped: ray is not installed (pip install -e '.[ray]')")
@@ -81,4 +83,4 @@ def prove(cluster: Any, url: str) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

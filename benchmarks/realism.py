@@ -9,7 +9,6 @@ that resize.
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -17,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from profiling.files import write_whole
 from scheduling.simulator.realism import PARTS
@@ -44,14 +44,17 @@ def changes(ideal: list[dict[str, Any]], real: list[dict[str, Any]]) -> dict[str
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--data", required=True, help="folder of imported tables")
+    parser.add_argument("--policies", default=POLICIES, help="comma-separated (default: %(default)s)")
+    parser.add_argument("--seeds", type=int, default=3, help="traces (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=300, help="jobs per trace (default: %(default)s)")
+    parser.add_argument(
+        "--load",
+        type=float,
+        default=0.9,
+        help="requested share of the cluster's GPU time (default: %(default)s)",
     )
-    parser.add_argument("--data", required=True)
-    parser.add_argument("--policies", default=POLICIES)
-    parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=300)
-    parser.add_argument("--load", type=float, default=0.9)
     parser.add_argument("--name", default="realism", help="name of the results file")
     arguments = parser.parse_args()
     folder = tempfile.TemporaryDirectory()
@@ -94,4 +97,4 @@ def markdown(figures: dict[str, Any], policies: Sequence[str], parts: Sequence[s
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -18,7 +18,6 @@ two otherwise idle cores. Steps are stored in out/reality/.
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -29,6 +28,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.reality_cluster import CORES, SHARED, CoreSpeed, neighbours, run_live
 from benchmarks.record import record
 from benchmarks.slurm_cluster import missing
@@ -264,11 +264,9 @@ def _read(name: str) -> Any:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("step", choices=("pairs", "run", "compare"))
-    parser.add_argument("policy", nargs="?", choices=POLICIES)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("step", choices=("pairs", "run", "compare"), help="what to do; in this order")
+    parser.add_argument("policy", nargs="?", choices=POLICIES, help="for `run`")
     arguments = parser.parse_args()
     if arguments.step == "compare":
         record("reality", compare())
@@ -281,4 +279,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

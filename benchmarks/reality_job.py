@@ -11,6 +11,8 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.command_line import run_benchmark
+
 
 def main() -> None:
     spec, steps, core, result = sys.argv[1], int(sys.argv[2]), int(sys.argv[3]), Path(sys.argv[4])
@@ -43,4 +45,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -7,13 +7,13 @@ Every client retries as soon as it is answered; refusals are delayed by half a s
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 from pathlib import Path
 from typing import Any
 
 import psutil
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from benchmarks.serve import start_wrk, wrk_result
 
@@ -24,13 +24,17 @@ def main() -> None:
     from tests.serving.live import serve
     from tests.serving.table import TableSource
 
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.refusals",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--connections",
+        type=int,
+        nargs="+",
+        default=[600, 1200],
+        help="numbers of clients (default: %(default)s)",
     )
-    parser.add_argument("--connections", type=int, nargs="+", default=[600, 1200])
-    parser.add_argument("--seconds", type=int, default=6)
+    parser.add_argument(
+        "--seconds", type=int, default=6, help="seconds per number of clients (default: %(default)s)"
+    )
     options = parser.parse_args()
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="cotenant-refusals-") as folder:
@@ -59,4 +63,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -10,12 +10,12 @@ within one.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from datasets.bundle import Bundle
 from datasets.families import family_of
@@ -68,14 +68,15 @@ def corrected(values: np.ndarray, columns: np.ndarray, families: np.ndarray, fol
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.residuals",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
-    parser.add_argument("--source", default="timm")
-    parser.add_argument("--mode", choices=("training", "inference"), default="training")
+    parser.add_argument("--source", default="timm", help="source of the rows (default: %(default)s)")
+    parser.add_argument(
+        "--mode",
+        choices=("training", "inference"),
+        default="training",
+        help="training or inference jobs (default: %(default)s)",
+    )
     parser.add_argument("--device", help="only rows of this device")
     parser.add_argument("--rows", type=int, help="sample this many rows")
     options = parser.parse_args()
@@ -110,4 +111,4 @@ def percent(values: np.ndarray) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

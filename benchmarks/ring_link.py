@@ -31,6 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from scheduling.ring.duty import duty_cycle_timings
 from scheduling.ring.fabric import SERVER_UPLINKS, Fabric
@@ -246,10 +247,19 @@ def predict(case: Case, cluster: RingCluster, duty: bool) -> list[float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seconds", type=float, default=5.0)
-    parser.add_argument("--repeats", type=int, default=2)
-    parser.add_argument("--network", nargs="+", default=["reno:100", "bbr:100", "reno:5"])
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--seconds", type=float, default=5.0, help="seconds per measurement (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--repeats", type=int, default=2, help="repeats of each measurement (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--network",
+        nargs="+",
+        default=["reno:100", "bbr:100", "reno:5"],
+        help="congestion control and milliseconds of queue of each network (default: %(default)s)",
+    )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.worker:
@@ -371,4 +381,4 @@ def study(kind: str, cases: Sequence[Case], seconds: float, repeats: int) -> dic
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

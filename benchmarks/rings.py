@@ -5,7 +5,6 @@ python -m benchmarks.rings [--seeds 10] [--parts order lists variants gap online
 
 from __future__ import annotations
 
-import argparse
 import functools
 import itertools
 import random
@@ -15,6 +14,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from profiling.files import read_json
 from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
@@ -300,8 +300,8 @@ def variants(seeds: int, shared: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawTextHelpFormatter)
-    parser.add_argument("--seeds", type=int, default=10)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--seeds", type=int, default=10, help="drawn cases (default: %(default)s)")
     parser.add_argument(
         "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these; the others keep their figures"
     )
@@ -323,4 +323,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -36,6 +36,7 @@ from typing import Any
 import httpx
 import psutil
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 
 MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar", "transformer-multi30k")
@@ -70,17 +71,33 @@ end
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--model", default="default", help="a checkpoint or a name (default: %(default)s)")
+    parser.add_argument(
+        "--workers", type=int, default=2, help="worker processes of the service (default: %(default)s)"
     )
-    parser.add_argument("--model", default="default")
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--connections", type=int, default=16)
-    parser.add_argument("--seconds", type=int, default=10)
-    parser.add_argument("--gpus", type=int, default=1000)
-    parser.add_argument("--observations", type=int, default=0, metavar="N")
+    parser.add_argument("--connections", type=int, default=16, help="clients of wrk (default: %(default)s)")
+    parser.add_argument(
+        "--seconds", type=int, default=10, help="seconds per load and turn (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--gpus", type=int, default=1000, help="GPUs of the stored cluster (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--observations",
+        type=int,
+        default=0,
+        metavar="N",
+        help="observed step times of a second service; 0 for none (default: %(default)s)",
+    )
     parser.add_argument("--turns", type=int, default=6, help="number of turns per service (default: 6)")
-    parser.add_argument("--overload", type=int, default=0, metavar="SECONDS")
+    parser.add_argument(
+        "--overload",
+        type=int,
+        default=0,
+        metavar="SECONDS",
+        help="seconds beyond capacity; 0 to skip this (default: %(default)s)",
+    )
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder, contextlib.ExitStack() as services:
         record("serve", measure(Path(folder), options, services))
@@ -345,4 +362,4 @@ def _free_port() -> int:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -6,22 +6,22 @@ python -m benchmarks.serve_kill --postgres          its PostgreSQL server stoppe
 
 from __future__ import annotations
 
-import argparse
 import tempfile
 import time
 from pathlib import Path
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 
 
 def main() -> None:
     from tests.serving import killing, postgres
 
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--kills", type=int, default=200, help="kills of the service (default: %(default)s)")
+    parser.add_argument(
+        "--faults", type=int, default=20, help="faults of PostgreSQL, with --postgres (default: %(default)s)"
     )
-    parser.add_argument("--kills", type=int, default=200)
-    parser.add_argument("--faults", type=int, default=20)
     parser.add_argument("--postgres", action="store_true", help="start and use a PostgreSQL server")
     options = parser.parse_args()
     started = time.monotonic()
@@ -40,4 +40,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

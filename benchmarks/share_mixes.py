@@ -11,7 +11,6 @@ the others are scored.
 
 from __future__ import annotations
 
-import argparse
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
+from datasets.sets import rows_of
 from datasets.tables import read_table
 from predictor import load_predictor
 from predictor.types import Floats, SetPredictor
@@ -33,7 +34,8 @@ RATIOS = ((1.0, 0.14), (0.5, 0.14), (1.0, 0.5))
 def measured_mixes(mixes: pd.DataFrame) -> pd.DataFrame:
     """One row per member of each mix of several jobs: its job, and the logs of its step time at 100 and 50 %
     relative to 14 %."""
-    rows = mixes[(mixes["source"] == "miso") & (mixes["denominator_sm_share_ratio"] == 0.14)]
+    rows = rows_of(mixes, ["miso"], "source")
+    rows = rows[rows["denominator_sm_share_ratio"] == 0.14]
     keys = ["set_id", "member"]
     logs = rows.pivot_table(index=keys, columns="numerator_sm_share_ratio", values="log_step_time_ratio")
     rows = logs.join(rows.groupby(keys)["workload"].first()).reset_index()
@@ -87,9 +89,7 @@ def scores(measured: Floats, said: Floats) -> dict[str, float]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     parser.add_argument(
         "--model", default="default", help="a checkpoint or a name (default: the shipped one)"
@@ -117,4 +117,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -10,13 +10,13 @@ but MPS should not be behind time slicing.
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from datasets.tables import read_table
 from predictor import load_predictor
@@ -87,7 +87,7 @@ def pairs(predictor: SetPredictor) -> list[dict[str, Any]]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of imported tables")
     parser.add_argument(
         "--model", default="default", help="a checkpoint or a name (default: the shipped one)"
@@ -104,4 +104,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -7,7 +7,6 @@
 
 from __future__ import annotations
 
-import argparse
 import datetime
 from pathlib import Path
 from time import perf_counter
@@ -15,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from profiling.files import read_json
 from scheduling.simulator.scenario import ScenarioSpec, build_scenario
@@ -117,9 +117,7 @@ def programme(repeats: int = 5) -> dict[str, Any]:
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, help="folder with traces and workloads")
     parser.add_argument("--only", choices=PUBLISHED, help="only this workload; the others keep their figures")
     parser.add_argument("--ilp", action="store_true", help="only the integer programme")
@@ -136,4 +134,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

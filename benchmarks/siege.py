@@ -8,7 +8,6 @@ loop is bounded in count and time.
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import resource
@@ -27,6 +26,7 @@ from typing import Any
 
 import httpx
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 
 SET: dict[str, Any] = {
@@ -309,11 +309,16 @@ def terminates(target: Target) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--checkout",
+        type=Path,
+        default=Path(__file__).resolve().parents[1],
+        help="version of the service to attack (default: %(default)s)",
     )
-    parser.add_argument("--checkout", type=Path, default=Path(__file__).resolve().parents[1])
-    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument(
+        "--workers", type=int, default=2, help="worker processes of the service (default: %(default)s)"
+    )
     parser.add_argument(
         "--only", default="", metavar="ITEM", help="only items that start with this, such as A1"
     )
@@ -339,4 +344,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -10,15 +10,17 @@ search over the measured step times; a job does not fit on a slice on which it w
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from benchmarks.slice_table import SliceSolo, SliceTable
+from datasets.sets import rows_of
+from datasets.tables import read_parquet
 from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.devices import mig_layout
@@ -34,9 +36,8 @@ ONE_JOB_A_SLICE = SliceConfig(sharing=())
 
 def measured_table(solo: pd.DataFrame) -> SliceTable:
     """MISO's step times on slices."""
-    rows = solo[(solo["source"] == "miso") & solo["device"].str.startswith(f"{CARD}:mig=")].dropna(
-        subset=["step_time_s"]
-    )
+    rows = rows_of(solo, ["miso"], "source").dropna(subset=["step_time_s"])
+    rows = rows[rows["device"].str.startswith(f"{CARD}:mig=")]
     table = {
         (device, Workload.parse(workload)): SliceSolo(float(step))
         for device, workload, step in zip(rows["device"], rows["workload"], rows["step_time_s"], strict=True)
@@ -58,7 +59,7 @@ def everywhere(table: SliceTable) -> set[str]:
 
 def drawn_mixes(mixes: pd.DataFrame, seed: int, allowed: set[str] | None = None) -> list[tuple[str, ...]]:
     """One combination of the allowed jobs for each size."""
-    rows = mixes[mixes["source"] == "miso"]
+    rows = rows_of(mixes, ["miso"], "source")
     members = rows.drop_duplicates(["set_id", "member"]).groupby("set_id")["workload"]
     combinations = sorted({tuple(sorted(names)) for _, names in members})
     generator = np.random.default_rng(seed)
@@ -90,12 +91,12 @@ def measured_speeds(table: SliceTable, jobs: list[SliceJob], slices: list[str]) 
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--seed", type=int, default=0)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of MISO's imported tables")
+    parser.add_argument("--seed", type=int, default=0, help="seed of the drawn mixes (default: %(default)s)")
     arguments = parser.parse_args()
-    table = measured_table(pd.read_parquet(arguments.data / "solo.parquet"))
-    mixes = pd.read_parquet(arguments.data / "mixes.parquet")
+    table = measured_table(read_parquet(arguments.data / "solo.parquet"))
+    mixes = read_parquet(arguments.data / "mixes.parquet")
     predictor = load_predictor()
     groups = {
         "any jobs": drawn_mixes(mixes, arguments.seed),
@@ -133,4 +134,4 @@ def against_best(mix: tuple[str, ...], table: SliceTable, predictor: SetPredicto
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -11,7 +11,6 @@ effect of other load (`load_average`).
 
 from __future__ import annotations
 
-import argparse
 import os
 from collections.abc import Callable
 from dataclasses import replace
@@ -22,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from predictor import load_predictor
 from predictor.types import SetPredictor
@@ -122,12 +122,10 @@ def fleet(predictor: SetPredictor, gpus: int, count: int) -> dict[str, Any]:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--gpus", type=int, default=1000)
-    parser.add_argument("--jobs", type=int, default=3000)
-    parser.add_argument("--repeats", type=int, default=20)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--gpus", type=int, default=1000, help="A100 of the fleet (default: %(default)s)")
+    parser.add_argument("--jobs", type=int, default=3000, help="jobs for the fleet (default: %(default)s)")
+    parser.add_argument("--repeats", type=int, default=20, help="repeats of each plan (default: %(default)s)")
     arguments = parser.parse_args()
     predictor = load_predictor()
     record(
@@ -146,4 +144,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

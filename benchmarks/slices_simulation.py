@@ -11,7 +11,6 @@ for MISO's networks before any run; it knows on which slices a job fits.
 
 from __future__ import annotations
 
-import argparse
 import json
 from pathlib import Path
 from time import perf_counter
@@ -19,6 +18,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from benchmarks.slice_table import SliceSolo, SliceTable
 from predictor import load_predictor
@@ -180,11 +180,9 @@ def compare(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument("--data", type=Path, required=True)
-    parser.add_argument("--only")
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--data", type=Path, required=True, help="folder of MISO's simulator")
+    parser.add_argument("--only", help="only this trace")
     arguments = parser.parse_args()
     reference = Reference(arguments.data)
     answers = reference.answered(load_predictor())
@@ -211,4 +209,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -18,6 +18,7 @@ from typing import Any
 
 import httpx
 
+from benchmarks.command_line import run_benchmark
 from benchmarks.record import record
 from benchmarks.slurm_cluster import SlurmNode, end, missing, output, start, start_service, start_slurm
 from profiling.devices import get_device
@@ -147,4 +148,4 @@ def job(comment: str, gres: str = "shard:1") -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

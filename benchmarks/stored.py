@@ -28,6 +28,7 @@ from typing import Any
 import numpy as np
 import psutil
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import loop_ms, record
 from benchmarks.siege import Target
 
@@ -160,16 +161,27 @@ def large(target: Target, options: argparse.Namespace) -> dict[str, Any]:
 
 def main() -> None:
     """Run and record."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument(
+        "--checkout",
+        type=Path,
+        default=Path(__file__).resolve().parents[1],
+        help="version of the service to measure (default: %(default)s)",
     )
-    parser.add_argument("--checkout", type=Path, default=Path(__file__).resolve().parents[1])
-    parser.add_argument("--workers", type=int, default=2)
-    parser.add_argument("--gpus", type=int, default=1000)
-    parser.add_argument("--placements", type=int, default=2000)
+    parser.add_argument(
+        "--workers", type=int, default=2, help="worker processes of the service (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--gpus", type=int, default=1000, help="GPUs of the stored cluster (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--placements", type=int, default=2000, help="number of placements (default: %(default)s)"
+    )
     parser.add_argument("--postgres", action="store_true", help="start and use a PostgreSQL server")
-    parser.add_argument("--large", action="store_true")
-    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--large", action="store_true", help="one client among 100,000 GPUs instead")
+    parser.add_argument(
+        "--seconds", type=float, default=20.0, help="seconds, with --large (default: %(default)s)"
+    )
     options = parser.parse_args()
     with ExitStack() as stack:
         folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="cotenant-stored-"))
@@ -196,4 +208,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

@@ -8,7 +8,6 @@ and that the figures equal those of one process. Without Ray, it says so and exi
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import subprocess
@@ -18,6 +17,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.ray_cluster import is_installed, ray_cluster
 from benchmarks.record import record
 from profiling.files import read_json
@@ -88,13 +88,9 @@ def differences(runs: list[dict[str, Any]]) -> int:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sweep_on_ray",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("--seeds", type=int, default=20)
-    parser.add_argument("--nodes", type=int, default=3)
+    parser = benchmark_parser(__file__, __doc__)
+    parser.add_argument("--seeds", type=int, default=20, help="seeds of each run (default: %(default)s)")
+    parser.add_argument("--nodes", type=int, default=3, help="Ray nodes (default: %(default)s)")
     options = parser.parse_args()
     if not is_installed():
         return
@@ -112,4 +108,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

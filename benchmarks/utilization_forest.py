@@ -9,11 +9,11 @@ that difference is compared with assuming no difference, and with the mean diffe
 
 from __future__ import annotations
 
-import argparse
 from pathlib import Path
 
 import numpy as np
 
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from models.colocation_network import NetworkConfig, member_width
 from models.workload_encoder import WorkloadEncoder
@@ -31,14 +31,19 @@ TREES = 40
 
 def main() -> None:
     """Print and record mean absolute errors, as shares of time."""
-    from datasets.sets import read_sets
+    from datasets.sets import read_sets, rows_of
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.utilization_forest", description=__doc__)
+    parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("tables", type=Path, help="folder of imported tables")
-    parser.add_argument("--groups", type=int, default=5)
+    parser.add_argument(
+        "--groups",
+        type=int,
+        default=5,
+        help="groups of architectures that are left out in turn (default: %(default)s)",
+    )
     options = parser.parse_args()
     colocation, solo = read_sets(options.tables)
-    examples = examples_of(*(table[table.campaign == CAMPAIGN] for table in (colocation, solo)))
+    examples = examples_of(*(rows_of(table, [CAMPAIGN]) for table in (colocation, solo)))
     config = NetworkConfig()
     # The forest does not see the embedding, so the encoder need not be fitted.
     model = CotenantModel(
@@ -94,4 +99,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, main)

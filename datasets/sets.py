@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets.tables import available_tables, empty_table, read_table, validate_table
+from profiling.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -25,6 +27,23 @@ def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
     has_solo = "solo" in available_tables(directory)
     solo = read_table(directory, "solo") if has_solo else empty_table("solo")
     return colocation, solo_runs(colocation, solo)
+
+
+def rows_of(table: pd.DataFrame, names: Iterable[str], column: str = "campaign") -> pd.DataFrame:
+    """Rows of `table` whose `column` is among `names`.
+
+    Raises:
+        InputError: there are none.
+    """
+    wanted = list(names)
+    rows = table[table[column].isin(wanted)]
+    if not len(rows):
+        raise InputError(
+            f"the data lack the {column}",
+            expected=", ".join(wanted),
+            got=", ".join(sorted(map(str, table[column].dropna().unique()))) or "no rows",
+        )
+    return rows
 
 
 def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:

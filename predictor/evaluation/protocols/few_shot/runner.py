@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from datasets.sets import rows_of
 from models.features import Floats
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot import mixes, networks
@@ -23,7 +24,6 @@ from predictor.evaluation.protocols.few_shot.processes import ProcessLearner
 from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.examples.featurizer import Featurizer
-from profiling.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -102,14 +102,7 @@ def resident_sets(colocation: pd.DataFrame, solo: pd.DataFrame, campaigns: Seque
     Raises:
         InputError: there are none.
     """
-    frame = colocation[colocation.campaign.isin(campaigns)]
-    if not len(frame):
-        raise InputError(
-            "the data lack the campaign",
-            expected=", ".join(campaigns),
-            got=", ".join(sorted(set(colocation.campaign))),
-        )
-    examples = examples_of(frame, solo[solo.campaign.isin(campaigns)])
+    examples = examples_of(rows_of(colocation, campaigns), solo[solo.campaign.isin(campaigns)])
     size = np.bincount(examples.set_index)
     keep = examples.resident & (size > 1)
     return examples.subset([s for s, k in zip(examples.set_ids, keep, strict=True) if k])

@@ -1,0 +1,59 @@
+"""How benchmarks show their options, and what they say when their data are wrong."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import benchmarks
+from benchmarks import observed_sets
+from benchmarks.command_line import benchmark_parser, run_benchmark
+from datasets.tables import empty_table, write_table
+from profiling.errors import InputError
+
+FILES = sorted(f for f in Path(benchmarks.__file__).parent.glob("*.py") if f.stem != "command_line")
+
+
+def calls(file: Path, name: str) -> list[ast.Call]:
+    """Calls of functions or methods of this name."""
+    tree = ast.parse(file.read_text())
+    return [
+        n for n in ast.walk(tree) if isinstance(n, ast.Call) and ast.unparse(n.func).split(".")[-1] == name
+    ]
+
+
+def test_help_shows_how_to_start_a_benchmark(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        benchmark_parser("/somewhere/rings.py", "Rings.\n\n    python -m benchmarks.rings").parse_args(
+            ["--help"]
+        )
+    printed = capsys.readouterr().out
+    assert printed.startswith("usage: python -m benchmarks.rings [-h]\n")
+    assert "\n    python -m benchmarks.rings\n" in printed
+
+
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_option_is_explained(file: Path) -> None:
+    for call in calls(file, "add_argument"):
+        assert "help" in {keyword.arg for keyword in call.keywords}, ast.unparse(call)
+    if file.stem != "__main__":  # which is `python -m benchmarks`
+        assert not calls(file, "ArgumentParser")
+
+
+def test_wrong_data_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    def main() -> None:
+        raise InputError("no sets", got="none")
+
+    with pytest.raises(SystemExit) as end:
+        run_benchmark("/somewhere/rings.py", main)
+    assert end.value.code == InputError.exit_code
+    assert capsys.readouterr().err.startswith("benchmarks.rings: no sets")
+
+
+def test_tables_without_the_campaign(tmp_path: Path) -> None:
+    for name in ("colocation", "solo"):
+        write_table(tmp_path, name, empty_table(name))
+    with pytest.raises(InputError, match=r"lack the campaign.*lucid"):
+        observed_sets.measured_sets(tmp_path, "lucid")
