@@ -27,7 +27,7 @@ def read_sia(path: Path, applications: Mapping[str, Application], kind: str = "a
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False)
+        frame = pd.read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} is not a workload file", expected="a CSV", got=str(error)) from None
     missing = {"name", "time", "application", "num_replicas", "batch_size"} - set(frame.columns)
@@ -35,10 +35,10 @@ def read_sia(path: Path, applications: Mapping[str, Application], kind: str = "a
         raise InputError(
             f"{path} lacks columns", expected=", ".join(sorted(missing)), got=", ".join(frame.columns)
         )
-    if frame.empty:
+    rows = enumerate(frame.to_dict("records"), 2)  # blank lines count, as in an editor
+    jobs = [_job(row, f"{path}, line {line}", applications, kind) for line, row in rows if any(row.values())]
+    if not jobs:
         raise InputError(f"{path} has no jobs", expected="a row per job", got="a header only")
-    rows = enumerate(frame.to_dict("records"), 2)
-    jobs = [_job(row, f"{path}, line {line}", applications, kind) for line, row in rows]
     return sorted(jobs, key=lambda job: job.submit_s)
 
 

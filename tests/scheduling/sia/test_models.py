@@ -137,7 +137,9 @@ def test_measured_times_and_jobs() -> None:
         ("a,soon,cifar10,1,128,", "line 2: time"),
         ("a,0,cifar10,1,128,scale-everything", "line 2: unknown category"),
         ("a,0,chess,1,128,", "line 2: application"),
+        ("\na,0,chess,1,128,", "line 3: application"),
         ("", "has no jobs"),
+        ("\n", "has no jobs"),
     ],
 )
 def test_faulty_cells_of_a_job_list_are_named(tmp_path: Path, row: str, fault: str) -> None:
@@ -153,7 +155,7 @@ def test_a_job_list_is_read_by_submission(tmp_path: Path) -> None:
     path = tmp_path / "jobs.csv"
     path.write_text(
         "name,time,application,num_replicas,batch_size,category\n"
-        "late,9.5,cifar10,2.0,128,rigid\nearly,1,cifar10,1,256,\n"
+        "late,9.5,cifar10,2.0,128,rigid\n\nearly,1,cifar10,1,256,\n"
     )
     early, late = read_sia(path, applications)
     assert (early.id, early.submit_s, early.gpus, early.batch_size, early.kind) == (
