@@ -188,6 +188,10 @@ def test_inputs_are_checked() -> None:
         simulate_slices(
             [TraceJob("0", BOUND, 1.0, gpus=2)], ["a100"], get_slice_policy("full"), table(), table()
         )
+    with pytest.raises(InputError, match=r"unique.*'0'"):
+        simulate_slices(
+            [job(0, BOUND, 1), job(0, HUNGRY, 1)], ["a100"], get_slice_policy("full"), table(), table()
+        )
     with pytest.raises(InputError, match="does not support this partition"):
         simulate_slices(
             [job(0, BOUND, 1)], ["a100"], get_slice_policy("static-mig", partition="4g+4g"), table(), table()
