@@ -54,60 +54,6 @@ def test_an_observed_set_is_predicted_nearly_as_observed_and_others_follow(predi
     assert 1.0 < change[other, 0] < change[row, 0]
 
 
-def test_order_and_batching_of_observations_do_not_matter(predictor: Predictor) -> None:
-    rng = np.random.default_rng(0)
-    told = [seen(predictor, pair, m, float(rng.uniform(0.5, 2))) for pair in pairs_of(JOBS) for m in (0, 1)]
-    first, second = Posterior(predictor), Posterior(predictor)
-    first.observe(told)
-    for k in rng.permutation(len(told)):
-        second.observe([told[k]])
-        second.predict_arrays([PAIR])
-    third = Posterior(predictor).extended(told[:7]).extended(told[7:])
-    asked = pairs_of(JOBS)
-    for other in (second, third):
-        np.testing.assert_allclose(
-            first.predict_arrays(asked).slowdown, other.predict_arrays(asked).slowdown, rtol=1e-6
-        )
-
-
-def test_extended_leaves_the_original_unchanged(predictor: Predictor) -> None:
-    posterior = Posterior(predictor)
-    other = posterior.extended([seen(predictor, PAIR, 0, 3.0)])
-    assert (len(posterior), len(other)) == (0, 1)
-    assert posterior.predict_arrays([PAIR]).slowdown[0, 0] < other.predict_arrays([PAIR]).slowdown[0, 0]
-
-
-def test_a_copy_goes_its_own_way_though_it_had_nothing_to_add(predictor: Predictor) -> None:
-    first, both = JOBS[0], [seen(predictor, PAIR, m, 2.0) for m in (0, 1)]
-    three = ColocationSet("v100", (first, JOBS[2], JOBS[4]))
-    posterior, expected = Posterior(predictor), Posterior(predictor)
-    posterior.observe(both)
-    expected.observe(both)
-    posterior._ready()
-    copy = posterior.extended([Observation(ColocationSet("v100", (first,)), 0, 0.05)])
-    posterior.observe([seen(predictor, pair, 0, 5.0) for pair in pairs_of(JOBS)])
-    posterior.predict(three)
-    assert copy.predict(three).members == expected.predict(three).members
-
-
-def test_the_first_answers_as_before_when_a_copy_is_told_of_jobs_alone(predictor: Predictor) -> None:
-    """Of which the first had observed many sets; its rows are not overwritten."""
-    jobs = [Workload.parse(f"{name}:batch_size={size}") for name in ("alpha", "beta") for size in range(1, 9)]
-    rng = np.random.default_rng(2)
-    told = [seen(predictor, p, m, float(rng.uniform(0.5, 2))) for p in pairs_of(jobs) for m in (0, 1)]
-    posterior, other = (Posterior(predictor, PosteriorConfig(most_rows=8)) for _ in range(2))
-    for each in (posterior, other):
-        each.observe(told)
-        each.predict_arrays([PAIR])
-    inducing = {posterior.observed.keys[row] for row in posterior.process.used}
-    alone = next(w for w in jobs if all(w not in (own, *others) for _, _, own, others in inducing))
-    posterior.extended([Observation(ColocationSet("v100", (alone,)), 0, 0.05)])
-    asked = pairs_of(jobs)
-    assert [p.members for p in posterior.predict_many(asked)] == [
-        p.members for p in other.predict_many(asked)
-    ]
-
-
 def test_sets_in_two_sharing_modes_confirm_each_other(predictor: Predictor) -> None:
     job = JOBS[0].without_solo()
     pairs = [ColocationSet("v100", (job, JOBS[2]), sharing) for sharing in ("time-slice", "mps")]
@@ -117,40 +63,6 @@ def test_sets_in_two_sharing_modes_confirm_each_other(predictor: Predictor) -> N
     alone = ColocationSet("v100", (job,))
     before, after = (p.predict_arrays([alone]).solo_step_time_s[0, 0] for p in (predictor, posterior))
     assert after == pytest.approx(10 * before, rel=0.05)
-
-
-def test_a_job_alone_may_displace_a_set_from_the_sample(predictor: Predictor) -> None:
-    jobs = [Workload.parse(f"{name}:batch_size={size}") for name in ("alpha", "beta") for size in range(1, 9)]
-    told = [seen(predictor, pair, 0, 1.5) for pair in pairs_of(jobs)]
-    config = PosteriorConfig(most_rows=4, most_observed=30)
-    posterior = Posterior(predictor, config)
-    posterior.observe(told)
-    for job in jobs:
-        alone = ColocationSet("v100", (job,))
-        step = float(predictor.predict_arrays([alone]).step_time_s[0, 0])
-        told.append(Observation(alone, 0, 1.2 * step))
-        posterior = posterior.extended(told[-1:])
-    at_once = Posterior(predictor, config)
-    at_once.observe(told)
-    asked = pairs_of(jobs)
-    np.testing.assert_allclose(
-        posterior.predict_arrays(asked).step_time_s, at_once.predict_arrays(asked).step_time_s, rtol=1e-6
-    )
-
-
-def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Predictor) -> None:
-    """It read the members before the other one added some."""
-    posterior = Posterior(predictor)
-    job = JOBS[0].without_solo()
-    posterior.observe([seen(predictor, ColocationSet("v100", (job, JOBS[2])), 0, 2.0)])
-    corrections, few = posterior._ready().corrections, posterior.members
-    more = ColocationSet("v100", tuple(Workload.parse(f"beta:batch_size={size}") for size in (3, 5)))
-    posterior.predict_arrays([more])
-    assert len(posterior.members) > len(few)
-    assert len(corrections.solo(few)) == len(few)
-    pair = np.array([[0, 1]])
-    expected = posterior._ready().process.table(few, few)[[[0, 1]], [[1, 0]]]
-    np.testing.assert_allclose(corrections.of_sets(few, pair), expected)
 
 
 def test_intervals_shrink_with_observations(predictor: Predictor) -> None:
