@@ -33,15 +33,18 @@ _GRID = 0.25
 
 def of_solo_step_times(
     seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig
-) -> tuple[SoloErrors, Integers]:
-    """Errors of predicted solo step times from the rows `kept`, and one row of each job that was observed.
+) -> tuple[SoloErrors, Integers, Integers]:
+    """Errors of predicted solo step times from the rows `kept`.
 
     Only observations alone count for jobs that have some.
+
+    Returns:
+        the errors, the rows that they are from, and for each of these the job's place among the errors.
     """
     p = config.parameters
     kept = kept[known.solo_predicted[seen.own[kept]]]
     if not (config.learn_solo and len(kept)):
-        return SoloErrors.nothing(p), kept[:0]
+        return SoloErrors.nothing(p), kept[:0], kept[:0]
     members, own = known.members, seen.own[kept]
     together = np.asarray((seen.partners[kept] >= 0).any(1))
     # Job by job, rows alone first.
@@ -71,7 +74,7 @@ def of_solo_step_times(
     count = np.minimum(np.bincount(job, seen.count[kept]), config.repeats)
     noise = of_slowdown / steep**2 + p.noise / count
     confirmed = ~together[first] | (np.bincount(job) > 1)
-    return SoloErrors(p, members.take(own[first]), error, noise, confirmed), kept[first]
+    return SoloErrors(p, members.take(own[first]), error, noise, confirmed), kept, job
 
 
 def of_slowdowns(

@@ -133,8 +133,9 @@ class PairAnswers:
         solo_errors: of solo step times, given which the process learned.
         prior: variances under the process's kernel, which do outlive it.
         known: the members that keys number.
-        places: in `Answers.added`, of the rows that the process uses, and of the jobs that `solo_errors` uses.
-            A row and a job may share one. By default, the jobs follow the rows.
+        places: in `Answers.added`, of the rows that the process uses.
+        shares: [W, used] of each of these places in what every job of `solo_errors` adds. By default, the jobs
+            follow the rows.
     """
 
     def __init__(
@@ -143,13 +144,14 @@ class PairAnswers:
         solo_errors: SoloErrors,
         prior: PriorVariance,
         known: KnownMembers,
-        places: tuple[Integers, Integers] | None = None,
+        places: Integers | None = None,
+        shares: Floats | None = None,
     ) -> None:
         self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
         self._sign, used = process.explained_sign, len(process.used)
-        self._places = places or (np.arange(used), used + np.arange(len(solo_errors)))
-        self._width = 1 + max((int(place.max()) for place in self._places if len(place)), default=-1)
-        self._pairs, self._own = _Pairs(len(self._sign), self._width), dict[int, _Own]()
+        self._places = np.arange(used) if places is None else places
+        self._shares = np.eye(len(solo_errors), used + len(solo_errors), used) if shares is None else shares
+        self._pairs, self._own = _Pairs(len(self._sign), self._shares.shape[1]), dict[int, _Own]()
         self._lock = threading.Lock()
 
     def beside(self, keys: Sequence[Key]) -> Answers:
@@ -243,8 +245,7 @@ class PairAnswers:
         moves = self._known.solo_predicted[new] & bool(len(self.solo_errors))
         mean, variance, contribution = self.solo_errors.answer(known.take(new))
         prior, extra = self.solo_errors.prior_variance, process.own_variance(known, new)
-        added = np.zeros((len(new), self._width))
-        added[:, self._places[1]] = contribution
+        added = contribution @ self._shares
         for k, number in enumerate(new.tolist()):
             response = self._response(number) if moves[k] else np.zeros(len(self._sign), np.float32)
             self._own[number] = _Own(
@@ -276,7 +277,7 @@ class PairAnswers:
         # Added up in log step times, with the excess as at a typical slowdown, only to rank influences. The
         # shares of the partners add up to 1.
         total = np.array([self._own[number].added for number in own.tolist()])
-        total[:, self._places[0]] += added
+        total[:, self._places] += added
         variance = self._prior.beside_one - np.square(half) @ self._sign
         absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
         self._pairs.add(new, half, total, mean, variance, absorbed, between)

@@ -219,10 +219,17 @@ class Posterior:
             self._earlier, self._told = None, state.told
         return state
 
-    def _shifts(self, process: Process, solo: SoloErrors, rows: Integers, jobs: Integers) -> Shifts:
-        used, place = np.unique(np.concatenate([rows, jobs]), return_inverse=True)
-        places = place[: len(rows)], place[len(rows) :]
-        answers = PairAnswers(process, solo, self._prior, self._known, places)
+    def _shifts(
+        self, process: Process, rows: Integers, solo: SoloErrors, solo_rows: Integers, jobs: Integers
+    ) -> Shifts:
+        # Every job has a row at least, so that it is named even if the process does without its rows.
+        used = np.union1d(rows, solo_rows[np.flatnonzero(np.diff(jobs, prepend=-1))])
+        named = np.isin(solo_rows, used)
+        job, place = jobs[named], np.searchsorted(used, solo_rows[named])
+        shares = np.zeros((len(solo), len(used)))
+        shares[job, place] = 1.0 / np.bincount(job, minlength=len(solo))[job]
+        places = np.searchsorted(used, rows)
+        answers = PairAnswers(process, solo, self._prior, self._known, places, shares)
         return Shifts(answers, self._observed, used, self._labels)
 
     @property

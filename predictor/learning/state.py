@@ -58,7 +58,7 @@ class State:
         told: Observed,
         measured: MeasuredAlone,
         *,
-        shifts: Callable[[Process, SoloErrors, Integers, Integers], Shifts],
+        shifts: Callable[[Process, Integers, SoloErrors, Integers, Integers], Shifts],
     ) -> State:
         """The state after `observed`.
 
@@ -67,12 +67,12 @@ class State:
             known: numbers the members.
             process, told: of the state before, which save time and change nothing.
             measured: what was observed of jobs alone.
-            shifts: made from the process, the errors of solo step times, and the numbers of the rows in `observed`
-                that the one and the other use.
+            shifts: made from the process and the numbers of the rows in `observed` that it uses, and from what
+                `of_solo_step_times` returns.
         """
         kept = observed.lowest(config.most_observed)
         told = measured.told_rows(observed, kept, known, predictor, told)
-        solo, jobs = of_solo_step_times(told, kept, known, config)
+        solo, solo_rows, jobs = of_solo_step_times(told, kept, known, config)
         rows = kept[(told.partners[kept] >= 0).any(1)]
         evidence = of_slowdowns(told, rows, known, config, solo)
         given = Process(config.parameters, evidence, config.most_rows, process)
@@ -84,7 +84,7 @@ class State:
             solo,
             given,
             corrections,
-            shifts(given, solo, rows[given.used], jobs),
+            shifts(given, rows[given.used], solo, solo_rows, jobs),
             PairSlowdowns(predictor, lambda *pairs: corrections.slowdown(known.members, *pairs)),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
         )

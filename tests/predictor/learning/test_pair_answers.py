@@ -107,12 +107,16 @@ def test_slowdowns_absorb_an_error_of_the_solo_step_time(most: int) -> None:
 def test_influences_are_summed_if_a_row_affects_both() -> None:
     process, solo = told(), alone()
     used = len(process.used)
-    places = np.arange(used), np.array([3, used, used + 1])
+    shares = np.zeros((3, used + 2))
+    shares[0, [3, 4]], shares[[1, 2], [used, used + 1]] = 0.5, 1.0
     members = known(solo_predicted=True)
     apart = answers_of(process, members, solo).beside(KEYS).added
-    together = PairAnswers(process, solo, PriorVariance(P), members, places).beside(KEYS).added
+    together = (
+        PairAnswers(process, solo, PriorVariance(P), members, np.arange(used), shares).beside(KEYS).added
+    )
     assert together.shape[1] == used + 2
-    np.testing.assert_allclose(together[:, 3], apart[:, [3, used]].sum(1), atol=1e-5)
+    half = apart[:, [used]] / 2
+    np.testing.assert_allclose(together[:, 3:5], apart[:, 3:5] + half, atol=1e-5)
     np.testing.assert_allclose(together[:, used:], apart[:, used + 1 :], atol=1e-6)
 
 
