@@ -1,8 +1,8 @@
 """A fitted predictor corrected by observations, without refitting.
 
 The predictor is the prior mean of a Gaussian process (`predictor.learning.kernel`) over the log excess of a
-slowdown; if a job's solo step time was predicted, the process corrects that too. A posterior depends only on
-the set of observations, not on their order or how they were split over calls.
+slowdown; predicted solo step times are corrected first (`predictor.learning.evidence`). A posterior depends only
+on the set of observations, not on their order or how they were split over calls.
 """
 
 from __future__ import annotations
