@@ -95,7 +95,7 @@ class ModelLearner(Conditioned):
         inverse = np.linalg.inv(gram)
         weight = inverse @ (self.observed[seen] - self.start.mean[seen])
         left_out = LeftOut.of(np.diag(inverse), weight, self.noise[seen])
-        return left_out.variance_ratio(~left_out.unlike)
+        return left_out.variance_ratio(np.ones(len(seen), dtype=bool))
 
 
 MOST_TOGETHER = 5_000

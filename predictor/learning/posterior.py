@@ -34,7 +34,7 @@ from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slo
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
-from predictor.learning.shifts import Shifts
+from predictor.learning.shifts import Shifts, rows_in_answers
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.state import State
 from predictor.learning.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
@@ -222,13 +222,7 @@ class Posterior:
     def _shifts(
         self, process: Process, rows: Integers, solo: SoloErrors, solo_rows: Integers, jobs: Integers
     ) -> Shifts:
-        # Every job has a row at least, so that it is named even if the process does without its rows.
-        used = np.union1d(rows, solo_rows[np.flatnonzero(np.diff(jobs, prepend=-1))])
-        named = np.isin(solo_rows, used)
-        job, place = jobs[named], np.searchsorted(used, solo_rows[named])
-        shares = np.zeros((len(solo), len(used)))
-        shares[job, place] = 1.0 / np.bincount(job, minlength=len(solo))[job]
-        places = np.searchsorted(used, rows)
+        used, places, shares = rows_in_answers(rows, solo_rows, jobs, len(solo))
         answers = PairAnswers(process, solo, self._prior, self._known, places, shares)
         return Shifts(answers, self._observed, used, self._labels)
 

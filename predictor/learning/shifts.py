@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from itertools import starmap
 from typing import TYPE_CHECKING
 
+import numpy as np
+
+from models.features import Floats
 from predictor.learning.basis import Bases, Label
 from predictor.learning.corrected import Basis, Shift
 from predictor.learning.observed import Observed
@@ -49,3 +52,25 @@ class Shifts:
     def basis(self, key: Key) -> Basis:
         """Basis of a key's shift, with all named influences."""
         return self._bases.of(self._pairs.beside([key]).added)[0]
+
+
+def rows_in_answers(
+    rows: Integers, solo_rows: Integers, jobs: Integers, count: int
+) -> tuple[Integers, Integers, Floats]:
+    """The rows of the observations that answers are put down to.
+
+    Args:
+        rows: those that the process uses.
+        solo_rows: those that solo step times are from; jobs: the number of the job of each, in ascending order.
+        count: of these jobs.
+
+    Returns:
+        the rows, the places of `rows` among them, and the share [count, rows] of each in what a job adds.
+    """
+    # One row of a job at least, so that it is named even if the process does without its rows.
+    used = np.union1d(rows, solo_rows[np.flatnonzero(np.diff(jobs, prepend=-1))])
+    named = np.isin(solo_rows, used)
+    job, place = jobs[named], np.searchsorted(used, solo_rows[named])
+    shares = np.zeros((count, len(used)))
+    shares[job, place] = 1.0 / np.bincount(job, minlength=count)[job]
+    return used, np.searchsorted(used, rows), shares

@@ -102,7 +102,7 @@ class SoloErrors:
 
     def _mean(self, members: Members, cross: Floats) -> Floats:
         result = cross @ self.weight
-        here, observed = self._standing_apart(members)
+        here, observed = self._places_apart(members)
         result[here] = self.error[observed]
         return np.asarray(result)
 
@@ -115,7 +115,7 @@ class SoloErrors:
         half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
         variance = np.maximum(self._prior_variance(members) - (half**2).sum(0), 0.0)
         added = cross * self.weight
-        here, observed = self._standing_apart(members)
+        here, observed = self._places_apart(members)
         variance[here], added[here] = np.minimum(self.noise[observed], self.prior_variance), 0.0
         added[here, observed] = self.error[observed]
         return self._mean(members, cross), variance, added
@@ -132,11 +132,11 @@ class SoloErrors:
     def standing_apart(self, members: Members) -> Floats:
         """[V] implausible errors that members have for themselves; 0 for most."""
         result = np.zeros(len(members))
-        here, observed = self._standing_apart(members)
+        here, observed = self._places_apart(members)
         result[here] = self.error[observed]
         return result
 
-    def _standing_apart(self, members: Members) -> tuple[Integers, Integers]:
+    def _places_apart(self, members: Members) -> tuple[Integers, Integers]:
         """Numbers of the members with an implausible error of their own, and its places among the observed."""
         same = np.equal.outer(members.device, self.members.device[self._apart])
         same &= np.equal.outer(members.job, self.members.job[self._apart])
