@@ -8,13 +8,16 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiling.errors import InputError
+from profiling.names import one_of
 from profiling.workload import JOB_OPTIONS, Workload, option_value
+from scheduling.placement.ranking import OBJECTIVES
 from serving.job_ranges import check_range, check_ranges
 
 PREFIX = "cotenant.dev/"
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 # Slice names of the device plugin's `mixed` MIG strategy; those with media engines end in `.me`.
 _SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)(?:\.me)?(?:\.shared)?")
+_COUNT = re.compile(r"[0-9]{1,5}")
 _OURS = ("iterations", "max_slowdown", "objective")
 
 
@@ -106,6 +109,12 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
         if key in JOB_OPTIONS:
             values[key] = option_value(key, text, f"annotation {PREFIX}{key.replace('_', '-')}")
         elif key == "objective":
+            if text not in OBJECTIVES:
+                raise InputError(
+                    f"annotation {PREFIX}objective",
+                    expected=one_of(text[:80], OBJECTIVES),
+                    got=repr(text[:80]),
+                )
             objective = text
         elif key in _OURS:
             ours[key] = check_range(key, _number(key, text))
@@ -135,9 +144,8 @@ def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
         limits = field(field(container, "resources"), "limits") or {}
         for name, value in limits.items() if isinstance(limits, dict) else ():
             of_slice = _SLICE_RESOURCE.fullmatch(name) if isinstance(name, str) else None
-            text = str(value)
-            if (of_slice or name in GPU_RESOURCES) and text.isdigit() and len(text) < 6:
-                asked[of_slice[1] if of_slice else None] += int(text)
+            if (of_slice or name in GPU_RESOURCES) and _COUNT.fullmatch(str(value)):
+                asked[of_slice[1] if of_slice else None] += int(value)
     kinds = +asked
     if len(kinds) > 1:
         raise InputError(

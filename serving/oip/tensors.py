@@ -6,6 +6,7 @@ it in order. An element of BYTES is its length (4 bytes, little endian) and its 
 
 from __future__ import annotations
 
+import re
 import struct
 from dataclasses import dataclass
 from math import prod
@@ -17,6 +18,7 @@ from profiling.errors import InputError
 from serving.http import MalformedError, decode
 
 LENGTH_HEADER = "inference-header-content-length"
+_LENGTH = re.compile("[0-9]{1,15}")
 _ELEMENTS = 10_000_000
 
 
@@ -36,7 +38,7 @@ def read_request(raw: bytes, header_length: str | None) -> tuple[dict[str, Any],
     """
     length = len(raw)
     if header_length is not None:
-        if not header_length.isdigit() or int(header_length) > len(raw):
+        if not _LENGTH.fullmatch(header_length) or int(header_length) > len(raw):
             raise MalformedError(
                 "invalid Inference-Header-Content-Length",
                 expected=f"0 to {len(raw)}",

@@ -233,6 +233,7 @@ def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None
         {"Pod": pod(workload="resnet18-cifar")},
         {"Pod": pod(workload="no-such-model"), "NodeNames": NAMES},
         {"Pod": pod(workload="resnet18-cifar", batch_size="many"), "NodeNames": NAMES},
+        {"Pod": pod(workload="resnet18-cifar", objective="speed"), "NodeNames": NAMES},
         {"Pod": pod(workload="resnet18-cifar"), "NodeNames": [1]},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": {"items": [{}]}},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": "node-a"},
@@ -249,6 +250,16 @@ def test_errors_have_status_200(cluster: TestClient, args: Any) -> None:
     scores = cluster.post("/extender/prioritize", json=args)
     assert scores.status_code == 200
     assert all(p["Score"] == 0 for p in scores.json())
+
+
+@pytest.mark.parametrize("count", ["\u00b2", "2.5", "-1", "", "9" * 5000])
+def test_a_limit_that_is_no_number_of_gpus_counts_as_one(cluster: TestClient, count: str) -> None:
+    args = {
+        "Pod": slice_pod({"nvidia.com/gpu": count}, workload="resnet18-cifar:batch_size=32"),
+        "NodeNames": NAMES,
+    }
+    assert cluster.post("/extender/filter", json=args).json()["NodeNames"] == NAMES
+    assert cluster.post("/extender/prioritize", json=args).json()[0]["Score"] == 10
 
 
 def test_invalid_json(cluster: TestClient) -> None:

@@ -120,6 +120,13 @@ def test_bad_requests(client: TestClient, body: object) -> None:
     assert problem(client.post("/v2/models/cotenant/infer", json=body), 422)["error"]
 
 
+@pytest.mark.parametrize("length", [b"\xb2", b"-1", b"9" * 5000, b"1e1"])
+def test_a_header_length_that_is_no_number(client: TestClient, length: bytes) -> None:
+    headers = {"Inference-Header-Content-Length": length}
+    body = problem(client.post("/v2/models/cotenant/infer", content=b"{}", headers=headers), 400)
+    assert body["expected"] == "0 to 2"
+
+
 def test_not_ready_without_a_model(start: Start, source: TableSource) -> None:
     source.error = RuntimeError("broken")
     client = start(wait=False)
