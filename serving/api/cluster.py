@@ -114,7 +114,7 @@ def routes(service: Service) -> APIRouter:
 
 
 async def _inventory(service: Service, body: ClusterBody) -> handler.Inventory:
-    gpus = handler.check_body(body, service.config.cluster_gpus)
+    gpus = handler.check_body(body, service.config)
     await fill_lengths(service, body, refuse=True)
     if gpus <= _INLINE_GPUS:
         inventory = handler.read_inventory(body)

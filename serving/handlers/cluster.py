@@ -18,7 +18,9 @@ from profiling.errors import ConflictError, InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant, check_counts
 from serving import audit
 from serving.cluster_state import ClusterState, kind_of, to_mapping
+from serving.config import ServiceConfig
 from serving.handlers import tenancy
+from serving.handlers.jobs import too_many
 from serving.http import PreconditionError
 from serving.schemas import ClusterBody
 from serving.service import Service
@@ -96,18 +98,23 @@ def _check_version(version: int, expected: int | None) -> int:
     return version
 
 
-def check_body(body: ClusterBody, gpus: int) -> int:
+def check_body(body: ClusterBody, config: ServiceConfig) -> int:
     """Total GPUs and tenants of a cluster, from its `count`s without expanding them.
 
     Raises:
-        LimitError: too many.
+        LimitError: too many, or too many tenants on one GPU.
     """
+    fullest = max((len(gpu.tenants) for node in body.nodes for gpu in node.gpus), default=0)
+    if fullest > config.set_jobs:
+        raise too_many(config.set_jobs, fullest)
     nodes = sum(node.count or 1 for node in body.nodes)
     total = sum((node.count or 1) * sum(gpu.count or 1 for gpu in node.gpus) for node in body.nodes)
     tenants = sum(
         (node.count or 1) * sum((g.count or 1) * len(g.tenants) for g in node.gpus) for node in body.nodes
     )
-    check_counts({"GPUs": total, "nodes": nodes, "tenants": tenants, "links": len(body.links)}, gpus)
+    check_counts(
+        {"GPUs": total, "nodes": nodes, "tenants": tenants, "links": len(body.links)}, config.cluster_gpus
+    )
     return total + tenants
 
 

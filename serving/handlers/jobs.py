@@ -11,7 +11,7 @@ from sqlalchemy import select
 
 from predictor.types import Prediction
 from profiling.devices import get_device, is_known
-from profiling.errors import CotenantError, InputError, UnknownNameError
+from profiling.errors import CotenantError, InputError, LimitError, UnknownNameError
 from profiling.workload import REGISTERED, ColocationSet, Workload
 from profiling.zoo import near_models, zoo_names
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, changed_nodes
@@ -66,9 +66,10 @@ async def admit(service: Service, workloads: Iterable[Workload], devices: Iterab
 
 
 async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """The snapshot without GPUs of unknown types or with tenants of unknown workloads.
+    """The snapshot without GPUs of unknown types, with tenants of unknown workloads or with too many.
 
-    The graph of such a tenant is no longer registered; the device file of such a type is gone.
+    The graph of such a tenant is no longer registered; the device file of such a type is gone; earlier
+    versions accepted more tenants than a set may have jobs (`set_jobs`), which costs too much to predict.
 
     The same object if there are none, because policies remember it; the last answer is kept.
 
@@ -95,15 +96,34 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
     strange = {d for d in {gpu.device for node in looked_at for gpu in node.gpus} if not is_known(d)}
     if strange:
         log.warning("GPUs of an unknown type", devices=sorted(strange)[:10])
+    most = service.config.set_jobs
+    crowded = sum(len(gpu.tenants) > most for node in looked_at for gpu in node.gpus)
+    if crowded:
+        log.warning("GPUs with too many tenants", gpus=crowded, most=most)
     pruned = snapshot
-    if missing or strange:
+    if missing or strange or crowded:
         pruned = _without(
-            snapshot, lambda gpu: gpu.device in strange or any(t.job.model in missing for t in gpu.tenants)
+            snapshot,
+            lambda gpu: (
+                gpu.device in strange
+                or len(gpu.tenants) > most
+                or any(t.job.model in missing for t in gpu.tenants)
+            ),
         )
         if not any(node.gpus for node in pruned.nodes):
-            raise _nothing_known(missing, strange)
+            raise _nothing_known(missing, strange) if missing or strange else too_many(most)
     service.pruned = (snapshot, pruned, service.graph_changes)
     return pruned
+
+
+def too_many(most: int, got: int | None = None) -> LimitError:
+    """The error for a GPU with more tenants than a set may have jobs; without `got` for every GPU."""
+    return LimitError(
+        "a GPU has too many tenants" if got is not None else "every GPU has too many tenants",
+        expected=f"at most {most} (set_jobs)",
+        got=got,
+        hint="remove tenants, or start the service with a higher --limit set_jobs",
+    )
 
 
 def _nothing_known(models: set[str], devices: set[str]) -> UnknownNameError:
@@ -174,9 +194,12 @@ async def admit_sets(service: Service, sets: list[ColocationSet]) -> None:
 async def predict_each(
     service: Service, sets: list[ColocationSet]
 ) -> dict[ColocationSet, Prediction | CotenantError]:
-    """The prediction of each set, or its error; an unknown workload fails only its own set."""
+    """The prediction of each set, or its error; an unknown workload or a set too large fails only itself."""
     answers: dict[ColocationSet, Prediction | CotenantError] = {}
     for asked in sets:
+        if len(asked.workloads) > service.config.set_jobs:
+            answers[asked] = too_many(service.config.set_jobs, len(asked.workloads))
+            continue
         try:
             await admit_sets(service, [asked])
         except UnknownNameError as error:

@@ -34,7 +34,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     service.life.current()
     config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
     if isinstance(body.cluster, ClusterBody):
-        check_body(body.cluster, service.config.cluster_gpus)
+        check_body(body.cluster, service.config)
         await fill_lengths(service, body.cluster)
         snapshot = await service.batcher.bulk.run(_given, body.cluster)
     else:

@@ -72,6 +72,24 @@ def test_counts_are_summed_before_they_are_expanded(client: TestClient, cluster:
         assert "too large" in problem(answer, 413)["detail"]
 
 
+def test_tenants_of_a_gpu_are_as_many_as_a_set_may_have(client: TestClient) -> None:
+    """Predicting a thousand takes minutes and tens of gigabytes."""
+
+    def cluster(count: int) -> Any:
+        tenants = [{"job": "resnet18-cifar", "iterations_left": k + 1} for k in range(count)]
+        return {"nodes": [{"name": "a", "gpus": [{"device": "v100", "tenants": tenants}]}]}
+
+    for answer in (
+        client.put("/v1/cluster", json=cluster(17)),
+        client.put("/v1/cluster/nodes/a", json=cluster(17)["nodes"][0]),
+        client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": cluster(17)}),
+    ):
+        body = problem(answer, 413)
+        assert (body["expected"], body["got"]) == ("at most 16 (set_jobs)", "17")
+    assert client.put("/v1/cluster", json=cluster(16)).status_code == 200
+    assert client.post("/v1/place", json={"job": "resnet18-cifar"}).json()["decision"] == "wait"
+
+
 class Heavy(TablePredictor):
     """Waits at its gate for every new job."""
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import update
+from sqlalchemy import insert, select, update
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
@@ -15,6 +15,7 @@ from serving.cli.main import app
 from serving.store import Store
 from serving.store.tables import NodeRow, ObservationRow, TenantRow
 from tests.serving.conftest import Start
+from tests.serving.problems import problem
 
 JOB = "resnet18-cifar:batch_size=32"
 NODES = {
@@ -54,6 +55,26 @@ def test_a_tenant_that_is_no_longer_valid(start: Start, store: Store) -> None:
     empty = {"gpus": [{"id": "0", "device": "v100"}]}
     assert client.put("/v1/cluster/nodes/b?replace_tenants=true", json=empty).status_code == 200
     assert client.post("/v1/placements", json={"job": JOB, "iterations": 10}).json()["node"] == "b"
+
+
+def test_a_gpu_with_more_tenants_than_a_set_may_have(start: Start, store: Store) -> None:
+    """It gets no job and is not predicted; the others are."""
+    start().put("/v1/cluster", json=NODES)
+    with store.write() as session:
+        row = session.scalars(select(TenantRow)).one()
+        values = {c.name: getattr(row, c.name) for c in TenantRow.__table__.columns if c.name != "id"}
+        session.execute(insert(TenantRow), [values] * 16)
+    client = start()
+    assert len(client.get("/v1/cluster").json()["cluster"]["nodes"][1]["gpus"][0]["tenants"]) == 17
+    answer = client.post("/v1/place", json={"job": JOB, "iterations": 10}).json()
+    assert ([one["node"] for one in answer["ranked"]], answer["decision"]) == (["a"], "place")
+    pod = {"metadata": {"annotations": {"cotenant.dev/workload": JOB}}}
+    scores = client.post("/extender/prioritize", json={"Pod": pod, "NodeNames": ["a", "b"]}).json()
+    assert [one["Score"] for one in scores] == [10, 0]
+    assert client.get("/").text.count("a GPU has too many tenants") == 1
+    assert client.delete("/v1/cluster/nodes/a").status_code == 200
+    body = problem(client.post("/v1/place", json={"job": JOB}), 413)
+    assert "every GPU has too many tenants" in body["detail"]
 
 
 def test_a_card_without_mig_stored_with_sharing_mig(start: Start, store: Store) -> None:
