@@ -6,17 +6,19 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import structlog
 
 from predictor.examples.observations import Observation, set_ids_of, with_listed_device
 from predictor.learning.posterior import Posterior
-from predictor.types import SetPredictor
-from profiling.errors import CotenantError, InputError
-from profiling.workload import REGISTERED
+from predictor.types import PredictionArrays, SetPredictor
+from profiling.errors import CotenantError, InputError, UnavailableError
+from profiling.workload import REGISTERED, ColocationSet
 from scheduling.placement.place import Placer
+from serving.lanes import current_call
 from serving.model_life import Serving
 from serving.store import Store
 from serving.store.observations import oldest_at, read_stored
@@ -49,12 +51,31 @@ class Belief:
 
     @classmethod
     def of(cls, serving: Serving, posterior: Posterior, make_placer: MakePlacer = Placer) -> Belief:
-        return cls(serving, posterior, make_placer(_asked(serving, posterior)))
+        return cls(serving, posterior, make_placer(_WhileAwaited(_asked(serving, posterior))))
 
     @property
     def predictor(self) -> SetPredictor:
         """The belief that policies query."""
         return _asked(self.serving, self.posterior)
+
+
+class _WhileAwaited:
+    """A predictor that stops once nobody waits for the lane's call that asks it.
+
+    A decision on a large cluster asks for its sets in parts.
+    """
+
+    def __init__(self, predictor: SetPredictor) -> None:
+        self.predictor = predictor
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.predictor, name)
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        call = current_call()
+        if call is not None and call.cancelled.is_set():
+            raise UnavailableError("nobody waits for this decision any more")
+        return self.predictor.predict_arrays(sets)
 
 
 def _asked(serving: Serving, posterior: Posterior) -> SetPredictor:

@@ -22,6 +22,8 @@ Keys = NDArray[np.uint64]
 
 # Step time of a job that cannot run at all; finite, so that no arithmetic on it is undefined.
 _NEVER_S = 1e9
+# Sets predicted in one call; a predictor whose caller has left can stop between two.
+_TOGETHER = 1024
 _WIDTH = 4  # initial number of members per row; grows for larger sets
 
 
@@ -120,7 +122,7 @@ class SetCache:
         return number
 
     def rows(self, devices: Ints, members: Ints, present: NDArray[np.bool_]) -> Ints:
-        """Row of each set; new sets are predicted in one call.
+        """Row of each set; new sets are predicted in a few calls.
 
         Args:
             devices: [N] device numbers.
@@ -147,7 +149,10 @@ class SetCache:
             members, present = members[chosen], present[chosen]
             order = np.argsort(np.where(present, members, np.iinfo(np.int64).max), axis=1, kind="stable")
             at = np.arange(len(chosen))[:, None]
-            self._learn(keys[chosen], devices[chosen], members[at, order], present[at, order])
+            members, present = members[at, order], present[at, order]
+            for begin in range(0, len(chosen), _TOGETHER):
+                part = slice(begin, begin + _TOGETHER)
+                self._learn(keys[chosen[part]], devices[chosen[part]], members[part], present[part])
             rows[missing] = self._find(keys[missing])
         rows[empty] = 0
         return rows

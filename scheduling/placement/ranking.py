@@ -284,10 +284,12 @@ def best_wait(
         return Waiting(best, wait_s, where)
     state, alone = candidates.take(rows), alone[:, rows]
     leave = np.sort(gone[rows], axis=1)
+    tenants = state.present.sum(axis=1)
     for departures in range(leave.shape[1]):
         wait = leave[:, departures]
         least = wait[None, :] + alone
-        job, row = np.nonzero(np.isfinite(wait)[None, :] & (least < np.minimum(bounds, best)[:, None]))
+        room = np.isfinite(wait) & (tenants - departures - 1 < config.max_members)
+        job, row = np.nonzero(room[None, :] & (least < np.minimum(bounds, best)[:, None]))
         if not job.size:
             continue
         used, back = np.unique(row, return_inverse=True)

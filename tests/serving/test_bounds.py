@@ -189,6 +189,37 @@ def test_a_stuck_lane_is_not_ready(
         gate.set()
 
 
+class Slow(TablePredictor):
+    """Waits at its gate before every answer for many sets."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gate, self.asked = threading.Event(), 0
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> Any:
+        if len(sets) > 100:
+            self.asked += 1
+            self.gate.wait(LONG_S)
+        return super().predict_arrays(sets)
+
+
+def test_a_decision_stops_when_nobody_waits_for_it(start: Start, source: TableSource) -> None:
+    """Else one on a large cluster blocks the lane until the process is restarted."""
+    slow = source.predictor = Slow()
+    client = start()
+    jobs = [f"resnet18-cifar:step_time_s={0.1 + k / 1000}" for k in range(60)]
+    pairs = [(a, b) for a in jobs for b in jobs if a < b]
+    gpus = [{"device": "v100", "tenants": [{"job": j, "iterations_left": 9} for j in pair]} for pair in pairs]
+    body = {"job": "resnet18-cifar", "cluster": {"nodes": [{"name": "a", "gpus": gpus}]}}
+    timeout_s = 0.5
+    while not slow.asked:  # a busy machine may take longer to get there
+        problem(client.post("/v1/place", json=body, headers={"X-Timeout-S": f"{timeout_s:g}"}), 504)
+        timeout_s *= 2
+    slow.gate.set()
+    assert client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": NODE}).status_code == 200
+    assert slow.asked == 1
+
+
 def _sleep(workload: Workload) -> Any:
     time.sleep(10 * LONG_S)
 

@@ -2,14 +2,16 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Sequence
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from predictor.types import PredictionArrays
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
-from profiling.workload import Workload
+from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
@@ -232,3 +234,19 @@ def test_ties_go_to_the_first(limit: int) -> None:
     expected = whole[np.isfinite(score[state_of][whole])][:limit].tolist()
     count_of = np.bincount(state_of, minlength=20)
     assert _first(score, cost_s, tenants, state_of, count_of, limit).tolist() == expected
+
+
+def test_departures_that_leave_no_room_are_not_evaluated() -> None:
+    """However many tenants a GPU has, the newcomer is followed beside at most `max_members - 1`."""
+    predictor, sizes = table(sizes=6), set[int]()
+
+    class Counting:
+        def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+            sizes.update(len(s.workloads) for s in sets if JOBS[4] in s.workloads)
+            return predictor.predict_arrays(sets)
+
+    tenants = tuple(Tenant(JOBS[k % 3], 1e3 * (k + 1), f"t{k}") for k in range(5))
+    snapshot = cluster(Gpu("0", "v100", tenants=tenants))
+    decision = place(JOBS[4], 1000, snapshot, Counting(), PlacementConfig(max_slowdown=50))
+    assert (decision.decision, decision.ranked) == ("wait", ())
+    assert sizes == {1, 2, 3, 4, 6}, "six in the first check"
