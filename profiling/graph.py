@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
 from profiling.files import read_json, write_whole
-from profiling.graph_values import check_scalars, check_values
+from profiling.graph_values import check_layers, check_scalars, check_shapes, check_values
 from profiling.operator_sizes import NO_SIZES, SIZE_COLUMNS, OperatorSizes
 
 if TYPE_CHECKING:
@@ -287,14 +287,15 @@ class ComputationGraph:
             )
         try:
             operators = _read_operators(dict(body["operators"]), version)
+            check_values("edges", "float", [size for _, _, size in body["edges"]])
             edges = tuple(TensorEdge(int(s), int(t), float(b)) for s, t, b in body["edges"])
-            check_values("edges", "float", [edge.bytes for edge in edges])
             known = {f.name for f in fields(cls)} - {"operators", "edges", "layers"}
             if version == 1:
                 known -= {"forward_activation_bytes"}
             scalars = {key: body[key] for key in known}
             check_scalars(scalars, fields(cls))
             check_values("layers", "str", body["layers"])
+            check_layers([op.layer_index for op in operators], body["layers"])
             return cls(operators=operators, edges=edges, layers=tuple(body["layers"]), **scalars)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
@@ -319,6 +320,7 @@ def _read_operators(columns: dict[str, Any], version: int) -> tuple[Operator, ..
     Version 1 lacks sizes, input types, and the forward pass's own figures.
     """
     columns["output_shape"] = [tuple(int(n) for n in shape) for shape in columns["output_shape"]]
+    check_shapes(columns["output_shape"])
     count = len(columns["name"])
     if version == 1:
         columns["input_dtype"] = columns["weight_dtype"] = [""] * count

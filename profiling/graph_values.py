@@ -5,6 +5,8 @@ A damaged file is rejected before it gives an answer of NaN.
 
 from __future__ import annotations
 
+import math
+from collections.abc import Iterable, Sequence
 from dataclasses import Field
 from typing import Any
 
@@ -14,12 +16,15 @@ from profiling.errors import InputError
 
 # Minimum of numbers that may be negative, or must be positive.
 _LEAST = {"layer_index": -1, "repeat": 1, "batch_size": 1}
+# Far beyond any network, and products of a few such numbers are still finite.
+_MOST = 1e30
+_DIMENSIONS = 32
 
 
 def check_values(name: str, field_type: str, values: Any) -> None:
     """Check `values`, one field of a graph or of all its operators, against the field's type.
 
-    Numbers must be finite and not negative (`layer_index` at least -1, `repeat` and `batch_size` at least 1).
+    Numbers must be at most 1e30 and not negative (`layer_index` at least -1, `repeat` and `batch_size` at least 1).
 
     Args:
         name: name of the field.
@@ -37,15 +42,37 @@ def check_values(name: str, field_type: str, values: Any) -> None:
         if array.size and not (
             array.ndim == 1
             and array.dtype.kind in kinds
-            and np.isfinite(array).all()
-            and (array >= least).all()
+            and ((array >= least) & (array <= _MOST)).all()  # NaN fails both
         ):
-            what = "finite numbers" if field_type == "float" else "integers"
-            raise _damaged(name, f"{what} from {least}", values)
+            what = "numbers" if field_type == "float" else "integers"
+            raise _damaged(name, f"{what} from {least} to {_MOST:g}", values)
     elif field_type in ("str", "bool"):
         kind = str if field_type == "str" else bool
         if not set(map(type, values)) <= {kind}:
             raise _damaged(name, "text" if field_type == "str" else "true or false", values)
+
+
+def check_shapes(shapes: Iterable[tuple[int, ...]]) -> None:
+    """Check the output shapes of operators: few dimensions, and no more elements than a number may say.
+
+    Raises:
+        InputError: a shape is invalid.
+    """
+    for shape in shapes:
+        if len(shape) > _DIMENSIONS or any(not 0 <= n <= _MOST for n in shape) or math.prod(shape) > _MOST:
+            raise _damaged(
+                "output_shape", f"up to {_DIMENSIONS} integers from 0, with a product up to {_MOST:g}", shape
+            )
+
+
+def check_layers(layer_index: Sequence[int], layers: Sequence[str]) -> None:
+    """Check that every operator's layer is among `layers`, if the graph names any.
+
+    Raises:
+        InputError: one is not.
+    """
+    if layers and max(layer_index, default=-1) >= len(layers):
+        raise _damaged("layer_index", f"integers from -1 to {len(layers) - 1}", max(layer_index))
 
 
 def check_scalars(scalars: dict[str, Any], known: tuple[Field[Any], ...]) -> None:

@@ -15,6 +15,8 @@ _PATH = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _CHOICE = re.compile(r"Invalid enum value '(.*)'", re.DOTALL)
 _FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _SHOWN = 80
+# Of longer bodies the received value is not shown, because the rest may cost a second to read.
+_READ_AGAIN_BYTES = 64 * 2**10
 
 
 def shape_error(message: str, raw: bytes, kind: type) -> InputError:
@@ -50,6 +52,8 @@ def shape_error(message: str, raw: bytes, kind: type) -> InputError:
 
 
 def _came(raw: bytes, steps: list[tuple[str, str]]) -> str | None:
+    if len(raw) > _READ_AGAIN_BYTES:
+        return None
     try:
         got = msgspec.json.decode(raw)
         for key, index in steps:

@@ -85,7 +85,8 @@ class _Exchange:
         self.status = 0
         self.received = 0
         config = service.config
-        self.body_limit = config.upload_bytes if self.path == "/v1/workloads" else config.body_bytes
+        uploaded = self.path == "/v1/workloads" and not is_json(self.headers.get(b"content-type", b""))
+        self.body_limit = config.upload_bytes if uploaded else config.body_bytes
         if self.path in _SMALL_BODIES:
             self.body_limit = _SMALL_BYTES
 
@@ -209,6 +210,11 @@ class _Exchange:
                 duration_s=round(seconds, 6),
                 caller=caller,
             )
+
+
+def is_json(content_type: bytes) -> bool:
+    """Whether a body of this `Content-Type` is JSON, which is read in this process; files are read in their own."""
+    return content_type.partition(b";")[0].strip().lower() == b"application/json"
 
 
 def _name_of(origin: str) -> str | None:

@@ -68,11 +68,12 @@ async def register_graph(
     graph = await service.batcher.bulk.run(ComputationGraph.from_dict, body)
     if not graph.operators:
         raise InputError("the graph has no operators", expected="at least one")
-    if len(graph.operators) > service.config.graph_operators:
-        raise LimitError(
-            "the graph is too large", expected=f"at most {service.config.graph_operators} operators",
-            got=len(graph.operators),
-        )  # fmt: skip
+    for what, items in (("operators", graph.operators), ("layers", graph.layers)):
+        if len(items) > service.config.graph_operators:
+            raise LimitError(
+                "the graph is too large", expected=f"at most {service.config.graph_operators} {what}",
+                got=len(items),
+            )  # fmt: skip
     return await service.stored(keep, service, graph, name or graph.name, "graph")
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import threading
 import time
 from collections.abc import Sequence
@@ -17,6 +18,7 @@ from profiling.errors import InputError, LimitError
 from profiling.workload import ColocationSet, Workload
 from serving import capturing
 from serving.capturing import Captures
+from serving.http import decode
 from serving.job_ranges import RANGES
 from serving.lanes import Lane
 from serving.metrics import Metrics
@@ -88,6 +90,29 @@ def test_tenants_of_a_gpu_are_as_many_as_a_set_may_have(client: TestClient) -> N
         assert (body["expected"], body["got"]) == ("at most 16 (set_jobs)", "17")
     assert client.put("/v1/cluster", json=cluster(16)).status_code == 200
     assert client.post("/v1/place", json={"job": "resnet18-cifar"}).json()["decision"] == "wait"
+
+
+def test_long_bodies_are_read_once_and_without_collecting_garbage(client: TestClient) -> None:
+    """Either would hold up all requests for seconds."""
+    rounds: list[str] = []
+
+    def count(phase: str, _: Any) -> None:
+        rounds.append(phase)
+
+    lists = b"[" + b"[]," * 200_000 + b"[]]"
+    gc.callbacks.append(count)
+    try:
+        assert len(decode(lists, list)) == 200_001
+    finally:
+        gc.callbacks.remove(count)
+    assert len(rounds) < 20
+    assert gc.isenabled()
+    wrong = b'{"device":"v100","jobs":[{"workload":"resnet18-cifar","batch_size":0}],"more":' + lists + b"}"
+    body = problem(
+        client.post("/v1/predict", content=wrong, headers={"content-type": "application/json"}), 422
+    )
+    assert body["expected"] == "int >= 1"
+    assert "got" not in body
 
 
 class Heavy(TablePredictor):

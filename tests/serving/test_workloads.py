@@ -105,7 +105,16 @@ def test_a_file_that_is_not_onnx(client: TestClient, data: bytes) -> None:
 
 
 def test_limits(start: Start, graph: dict[str, Any]) -> None:
-    client = start(graph_operators=3, upload_bytes=10_000)
+    client = start(graph_operators=3, upload_bytes=10_000, body_bytes=8_000)
+    crowded = graph | {
+        "layers": ["x"] * 4,
+        "operators": {k: v[:1] for k, v in graph["operators"].items() if k != "sizes"},
+    }
+    crowded |= {"operators": crowded["operators"] | {"sizes": {}}, "edges": []}
+    assert "3 layers" in problem(client.post("/v1/workloads", json=crowded), 413)["detail"]
+    json = {"content-type": "application/json"}
+    long = problem(client.post("/v1/workloads", content=b" " * 9_000, headers=json), 413)
+    assert "8000 bytes" in long["detail"], "JSON is read in this process"
     problem(client.post("/v1/workloads", json={"graph": {k: graph[k] for k in list(graph)[:3]}}), 422)
     problem(
         client.post(
