@@ -206,16 +206,19 @@ class Batcher:
     async def plain(self, serving: Serving, asked: list[ColocationSet]) -> list[Prediction]:
         """Predictions of the model itself, without feedback."""
         await self.encode(serving, _members(asked))
-        answers: list[Prediction] = []
-        for first in range(0, len(asked), _INLINE_SETS):
-            answers += await self.bulk.run(
-                serving.predictor.predict_many, asked[first : first + _INLINE_SETS]
-            )
-        return answers
+        return await self._in_parts(serving.predictor.predict_many, asked)
 
     async def corrected(self, belief: Belief, asked: list[ColocationSet]) -> list[Prediction]:
         """The predictions of a model that has seen these jobs, corrected by the observations so far."""
-        return await self.bulk.run(belief.posterior.predict_many, asked)
+        return await self._in_parts(belief.posterior.predict_many, asked)
+
+    async def _in_parts(
+        self, predict: Callable[[list[ColocationSet]], list[Prediction]], asked: list[ColocationSet]
+    ) -> list[Prediction]:
+        answers: list[Prediction] = []
+        for first in range(0, len(asked), _INLINE_SETS):
+            answers += await self.bulk.run(predict, asked[first : first + _INLINE_SETS])
+        return answers
 
     async def meet(
         self,

@@ -328,3 +328,23 @@ def test_captures_are_killed(monkeypatch: pytest.MonkeyPatch) -> None:
         asyncio.run(run())
     finally:
         captures.close()
+
+
+class Longest(TablePredictor):
+    """Notes the most sets predicted in one call."""
+
+    longest = 0
+
+    def predict_many(self, sets: Sequence[ColocationSet]) -> list[Prediction]:
+        self.longest = max(self.longest, len(sets))
+        return super().predict_many(sets)
+
+
+def test_observations_are_predicted_in_parts(start: Start, source: TableSource) -> None:
+    """Model and corrections alike: thousands of large sets in one call would make the lane stuck."""
+    source.predictor = longest = Longest()
+    client = start()
+    seen = {"of": {"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}, "step_time_s": 0.1}
+    answer = client.post("/v1/observations", json={"observations": [seen] * 300})
+    assert (answer.status_code, len(answer.json()["observations"])) == (201, 300)
+    assert longest.longest == 64
