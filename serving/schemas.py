@@ -18,6 +18,10 @@ def _range(name: str) -> Meta:
 
 
 Name = Annotated[str, Meta(min_length=1, max_length=200)]
+# PostgreSQL stores no NUL; one among placements that are written together would fail them all.
+_STORABLE = r"^[^\x00]*$"
+GpuId = Annotated[str, Meta(min_length=1, max_length=200, pattern=_STORABLE)]
+JobId = Annotated[str, Meta(max_length=200, pattern=_STORABLE)]
 NodeName = Annotated[
     str,
     Meta(min_length=1, max_length=200, description="Part of the node's URL: no '/', no control characters", examples=["node-a"]),
@@ -84,7 +88,7 @@ class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
     job: JobLike
     iterations_left: IterationsLeft | None = None
-    job_id: Annotated[str, Meta(max_length=200)] = ""
+    job_id: JobId = ""
     max_slowdown: MaxSlowdown | None = None
     placement_id: Annotated[str, Meta(max_length=32)] | UnsetType = UNSET
 
@@ -93,7 +97,7 @@ class GpuBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """One GPU (`count` repeats it)."""
 
     device: Name
-    id: Name | int | UnsetType = UNSET
+    id: GpuId | int | UnsetType = UNSET
     sharing: Sharing = "time-slice"
     tenants: Annotated[list[TenantBody], Meta(max_length=1024)] = []
     count: Annotated[int, Meta(ge=1, le=1024)] | UnsetType = UNSET
@@ -249,7 +253,7 @@ class PlacementBody(Struct, forbid_unknown_fields=True):
     """A job to be placed on the stored cluster."""
 
     job: JobLike
-    job_id: Annotated[str, Meta(max_length=200)] = ""
+    job_id: JobId = ""
     iterations: Iterations | None = None
     objective: Objective = "jct"
     max_slowdown: MaxSlowdown = 2.0

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Path, Query, Request, Response
 
 from profiling.devices import get_device
 from profiling.errors import InputError
@@ -26,6 +26,7 @@ _MATCH = [header("If-Match", 'Version that the change is based on, such as "7"',
 _Replace = Annotated[
     bool, Query(description="Replace the tenants too; placements of tenants not in the body are ended")
 ]
+_NewName = Annotated[str, Path(max_length=200)]
 _EXAMPLE = {
     "nodes": [{"name": "node-a", "gpus": [{"id": "0", "device": "v100"}, {"id": "1", "device": "v100"}]}]
 }
@@ -88,7 +89,7 @@ def routes(service: Service) -> APIRouter:
             parameters=_MATCH,
         ),
     )
-    async def put(request: Request, name: str, replace_tenants: _Replace = False) -> Response:
+    async def put(request: Request, name: _NewName, replace_tenants: _Replace = False) -> Response:
         body = await read_body(request, NodeBody)
         if (body.name or name) != name or (body.count or 1) != 1:
             raise InputError(

@@ -221,3 +221,9 @@ def test_a_gpu_type_is_the_same_however_it_is_spelt(client: TestClient) -> None:
     assert (again.status_code, again.json()) == (200, {"version": 1})
     (node,) = client.get("/v1/cluster").json()["cluster"]["nodes"]
     assert node["gpus"][0]["device"] == "a100"
+
+
+def test_the_name_in_the_url_may_be_as_long_as_the_one_in_a_body(client: TestClient) -> None:
+    body = problem(client.put(f"/v1/cluster/nodes/{'x' * 201}", json={"gpus": []}), 422)
+    assert "200 characters" in body["expected"]
+    assert client.put(f"/v1/cluster/nodes/{'x' * 200}", json={"gpus": []}).status_code == 201

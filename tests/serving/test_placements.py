@@ -128,3 +128,14 @@ def test_unknown(client: TestClient, key: str) -> None:
 
 def test_no_cluster(client: TestClient) -> None:
     problem(client.post("/v1/placements", json=JOB), 422)
+
+
+def test_a_nul_is_refused_before_anything_is_decided(client: TestClient) -> None:
+    """PostgreSQL does not store it, and placements of several callers are written together."""
+    gpus(client, 1)
+    refused = client.post("/v1/placements", json=JOB | {"job_id": "a\x00b"})
+    assert "job_id" in problem(refused, 422)["detail"]
+    for gpu in ({"id": "a\x00"}, {"tenants": [{"job": "resnet18-cifar", "job_id": "\x00"}]}):
+        node = {"gpus": [{"device": "v100"} | gpu]}
+        assert "gpus[0]" in problem(client.put("/v1/cluster/nodes/b", json=node), 422)["detail"]
+    assert client.get("/v1/placements").json()["items"] == []
