@@ -11,7 +11,6 @@ import asyncio
 import re
 import time
 from collections import Counter, deque
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
@@ -19,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.delay import ARRIVED, DelayLimit
+from serving.refusals import BUSY_ANSWERS, FULL, MALFORMED, SLOW, TOO_LARGE, Refusal
 
 if TYPE_CHECKING:
     from serving.config import ServiceConfig
@@ -154,42 +154,6 @@ class Listener:
             connection.end(connection.phase.value)
 
 
-@dataclass(frozen=True, slots=True)
-class _Refusal:
-    status: bytes
-    slug: bytes
-    detail: bytes
-
-    def render(self, close: bool) -> bytes:
-        body = b'{"type":"urn:cotenant:problem:%s","title":"Request refused","status":%s,"detail":"%s"}' % (
-            self.slug,
-            self.status[:3],
-            self.detail,
-        )
-        return b"".join(
-            (
-                b"HTTP/1.1 ",
-                self.status,
-                b"\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n",
-                b"connection: close\r\n" if close else b"",
-                b"content-length: %d\r\n\r\n" % len(body),
-                body,
-            )
-        )
-
-
-_TOO_LARGE = _Refusal(
-    b"431 Request Header Fields Too Large", b"over-limit", b"the request's header section is too large."
-)
-_MALFORMED = _Refusal(b"400 Bad Request", b"malformed", b"the request is not HTTP/1.1.")
-_SLOW = _Refusal(b"408 Request Timeout", b"over-limit", b"the request did not arrive in time.")
-_BUSY = _Refusal(
-    b"503 Service Unavailable", b"unavailable", b"the service is overloaded. try again in a second."
-)
-_FULL = _Refusal(b"503 Service Unavailable", b"unavailable", b"too many connections. try again in a second.")
-_BUSY_ANSWERS = {keep_alive: _BUSY.render(close=not keep_alive) for keep_alive in (False, True)}
-
-
 # Requests that may be shed unread: a body of known length, and no header that affects the connection.
 _SHEDDABLE = (b"POST /v", b"PUT /v")
 _UNREAD_BYTES = 4096  # longer heads are parsed
@@ -221,7 +185,8 @@ class BoundedProtocol(HttpToolsProtocol):
             app = app.app
         self.listener: Listener = app.state.service.listener
         self.phase, self.since = Phase.HEAD, time.monotonic()
-        self._head_bytes = 0
+        # Received of the head, and of the body's framing (chunk extensions, trailers) since its last byte.
+        self._head_bytes = self._framing_bytes = 0
         self._discard = False  # incoming data belongs to a request already answered without being handled
         self._shed: bool | None = None  # whether the connection stays open after the pending refusal
         self._later = b""  # data received meanwhile
@@ -247,7 +212,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self.listener.metrics.connections_ended.labels(reason).inc()
         unanswered = self.cycle is None or self.cycle.response_complete or not self.cycle.response_started
         if self.phase in (Phase.HEAD, Phase.BODY) and unanswered and not self._discard:
-            self.transport.write(_SLOW.render(close=True))
+            self.transport.write(SLOW.render(close=True))
             self.transport.close()
             if self._task is not None:
                 self._task.cancel()
@@ -259,7 +224,7 @@ class BoundedProtocol(HttpToolsProtocol):
         refused = self.listener.connected(self)
         if refused is not None:
             self.listener.metrics.connections_ended.labels(refused).inc()
-            transport.write(_FULL.render(close=True))
+            transport.write(FULL.render(close=True))
             transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -284,13 +249,21 @@ class BoundedProtocol(HttpToolsProtocol):
             self._enter(Phase.HEAD)
         if self.phase is Phase.HEAD:
             self._head_bytes += len(data)
+        elif self.phase is Phase.BODY:
+            self._framing_bytes += len(data)
         super().data_received(data)
-        if self.phase is Phase.HEAD and self._head_bytes > self.listener.config.header_bytes:
-            self._refuse(_TOO_LARGE)
+        most = self.listener.config.header_bytes
+        if (self.phase is Phase.HEAD and self._head_bytes > most) or (
+            self.phase is Phase.BODY and self._framing_bytes > most
+        ):
+            self._refuse(TOO_LARGE)
 
-    def _refuse(self, refusal: _Refusal) -> None:
-        self._discard = True
+    def _refuse(self, refusal: Refusal) -> None:
         self.listener.metrics.connections_ended.labels("head").inc()
+        if self.phase is Phase.BODY and self.cycle is not None and self.cycle.response_started:
+            self.transport.abort()
+            return
+        self._discard = True
         self.transport.write(refusal.render(close=True))
         self.transport.close()
 
@@ -298,7 +271,7 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer data that is not HTTP with problem details, instead of uvicorn's plain text."""
         self._discard = True
         self.listener.metrics.connections_ended.labels("malformed").inc()
-        self.transport.write(_MALFORMED.render(close=True))
+        self.transport.write(MALFORMED.render(close=True))
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:
@@ -310,11 +283,15 @@ class BoundedProtocol(HttpToolsProtocol):
         self._discard = False
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self.phase is not Phase.BODY:  # trailers are dropped: a proxy may not have looked at them
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
-        self._head_bytes = 0
+        self._head_bytes = self._framing_bytes = 0
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.listener.config.header_bytes:
-            self._refuse(_TOO_LARGE)
+            self._refuse(TOO_LARGE)
             return
         self._enter(Phase.BODY)
         watched = self.url.startswith(_WATCHED)
@@ -328,6 +305,7 @@ class BoundedProtocol(HttpToolsProtocol):
         super().on_headers_complete()
 
     def on_body(self, body: bytes) -> None:
+        self._framing_bytes = 0
         if not self._discard:
             super().on_body(body)
 
@@ -369,7 +347,7 @@ class BoundedProtocol(HttpToolsProtocol):
         if keep_alive is None or self.transport.is_closing():
             return
         self._discard = False
-        self.transport.write(_BUSY_ANSWERS[keep_alive])
+        self.transport.write(BUSY_ANSWERS[keep_alive])
         if not keep_alive:
             self.transport.close()
             return

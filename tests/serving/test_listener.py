@@ -110,6 +110,42 @@ def test_a_long_head_is_refused_early(tmp_path: Path) -> None:
         assert answer(connection).startswith(b"HTTP/1.1 431")
 
 
+CHUNKED = (
+    b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\n"
+    b"Transfer-Encoding: chunked\r\nConnection: close\r\n\r\n"
+)
+
+
+@pytest.mark.parametrize(
+    ("begin", "piece"),
+    [(b"0\r\nx: ", b"y" * 2**16), (b"0\r\n", b"x: y\r\n" * 2**13), (b"5;x=", b"y" * 2**16)],
+)
+def test_long_trailers_and_chunk_extensions_are_refused_early(
+    tmp_path: Path, begin: bytes, piece: bytes
+) -> None:
+    """They hold up all requests in parsing, and fill the memory."""
+    with (
+        service(tmp_path, body_bytes=10_000) as port,
+        connected(port, CHUNKED + b"1\r\n{\r\n" + begin) as connection,
+    ):
+        sent = 0
+        try:
+            while sent < 2**26:
+                sent += connection.send(piece)
+        except OSError:
+            pass
+        assert sent < 2**24, "the service stopped reading"
+        assert live(port) == 200
+
+
+def test_trailers_are_no_headers(tmp_path: Path) -> None:
+    body = b'{"device":"v100","jobs":["resnet18-cifar"]}'
+    chunks = b"%x\r\n%s\r\n0\r\n" % (len(body), body)
+    for trailer in (b"", b"Content-Encoding: gzip\r\nX-Timeout-S: never\r\n"):
+        with service(tmp_path) as port, connected(port, CHUNKED + chunks + trailer + b"\r\n") as connection:
+            assert answer(connection).startswith(b"HTTP/1.1 200 OK")
+
+
 def test_slow_heads_bodies_and_idle_connections_end(tmp_path: Path) -> None:
     post = b"POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: 50\r\n\r\n{"
     get = b"GET /v1/health/live HTTP/1.1\r\nHost: 127.0.0.1\r\n\r\n"
