@@ -10,9 +10,12 @@ from models.cost import JobCost, default_cost_model
 from models.cost.job import pass_mask
 from predictor.types import Floats
 from profiling.devices import DeviceSpec
-from profiling.errors import InputError
+from profiling.errors import InputError, LimitError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
+
+# Every layer looks at every operator: two seconds for this many, tens of times what large networks have.
+_MOST_LOOKS = 10**8
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,11 +105,18 @@ def layer_times(
 
     Raises:
         InputError: the graph names no layers, or the device lacks the precision.
+        LimitError: it has too many layers for its operators.
     """
     costs = costs or FrameworkCosts()
     if not graph.layers:
         raise InputError(
             f"graph {graph.name!r} names no atomic layers", expected="a graph captured from a torch.nn model"
+        )
+    if len(graph.layers) * len(graph.operators) > _MOST_LOOKS:
+        raise LimitError(
+            f"graph {graph.name!r} has too many layers to freeze",
+            expected=f"at most {_MOST_LOOKS // len(graph.operators)} for {len(graph.operators)} operators",
+            got=len(graph.layers),
         )
     job = replace((workload or Workload(graph.name)).without_solo(), frozen_prefix=0)
     cost = cost or default_cost_model().cost(graph, device, job)

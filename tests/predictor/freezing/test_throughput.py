@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import replace
+from importlib import import_module
 
 import pytest
 from hypothesis import given, settings
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from predictor.examples.featurizer import Featurizer
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.freezing import layer_throughput
-from profiling.errors import InputError
+from profiling.errors import InputError, LimitError
 from profiling.workload import SoloProfile, Workload
 from tests.predictor.freezing.graphs import graph
 
@@ -140,3 +141,10 @@ def test_memory_equals_the_predictors_and_measurements_are_adjusted() -> None:
     )
     assert at_measured == 5e9
     assert moved - at_measured == pytest.approx(predicted[1] - predicted[0])
+
+
+def test_work_grows_with_layers_times_operators_and_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(import_module("predictor.freezing.layer_times"), "_MOST_LOOKS", 6 * 12)
+    assert layer_throughput(JOB, "v100", 1, featurizer=source(6)).total_layers == 6
+    with pytest.raises(LimitError, match=r"too many layers.*at most 5 for 14 operators, got 7"):
+        layer_throughput(JOB, "v100", 1, featurizer=source(7))
