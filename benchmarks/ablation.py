@@ -40,7 +40,7 @@ VARIANTS: dict[str, dict[str, Any]] = {
     "without pre-training": {"training_encoder_steps": 0},
     "the paper's form of layer": {"form": "paper", "encoder_form": "paper"},
     "without the forest's batches": {"training_mixed_sets": 0},
-    "without processor sharing's batches": {"training_shared_sets": 0},
+    "without processor sharing's batches": {"training_shared_sets": 0, "training_inferred_sets": 0},
     "without the process": {"training_process": False},
 }
 

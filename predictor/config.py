@@ -37,6 +37,7 @@ class TrainingConfig:
         teaching: weight of the forest's labels relative to measured ones.
         shared_sets: synthetic sets without a campaign whose jobs' utilisation is known, labelled by processor
             sharing; 0 for none.
+        inferred_sets: the same on GPU types without measured sets, utilisation unknown; 0 for none.
         process: whether to average with a Gaussian process over the training sets.
     """
 
@@ -58,6 +59,7 @@ class TrainingConfig:
     teacher_trees: int = 120
     teaching: float = 4.0
     shared_sets: int = 400
+    inferred_sets: int = 1200
     process: bool = True
 
     def __post_init__(self) -> None:

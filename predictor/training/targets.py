@@ -1,8 +1,8 @@
 """Training data of the co-location network in an epoch.
 
 Every measured set is seen with and without its members' solo measurements. Synthetic pairs from
-`predictor.training.teachers.mixtures`, labelled by a forest, come in batches, one per epoch. Jobs with known
-utilisation on a GPU of no campaign, which no shippable measurement covers, are labelled by processor sharing
+`predictor.training.teachers.mixtures`, labelled by a forest, come in batches, one per epoch. What no shippable
+measurement covers, jobs with known utilisation and GPUs of no campaign, is labelled by processor sharing
 (`predictor.training.teachers.processor_sharing`).
 """
 
@@ -23,7 +23,12 @@ from predictor.examples.examples import Examples, Integers, padded_rows, places_
 from predictor.fitted.model import CotenantModel, Scaler
 from predictor.fitted.utilization import measured_difference
 from predictor.training.accelerator import moved
-from predictor.training.teachers.processor_sharing import SharedSets, invent_shared_sets, sharing_log_ratio
+from predictor.training.teachers.processor_sharing import (
+    SharedSets,
+    inferred_sets,
+    sharing_log_ratio,
+    stated_sets,
+)
 from profiling.devices import list_devices
 
 if TYPE_CHECKING:
@@ -59,7 +64,14 @@ class TrainingBatches:
 
     def __init__(self, model: CotenantModel, examples: Examples, config: TrainingConfig) -> None:
         ways = (examples, examples.without_solo())
-        shared = invent_shared_sets(model, examples, config.shared_sets, config.seed)
+        shared = [
+            sets
+            for sets in (
+                stated_sets(model, examples, config.shared_sets, config.seed),
+                inferred_sets(model, examples, config.inferred_sets, config.seed),
+            )
+            if sets is not None
+        ]
         model.scaler = scaler_of(model, ways, shared)
         log_ratio = np.log(examples.ratio)
         usable = ~np.isnan(log_ratio) & examples.resident[examples.set_index]
@@ -70,8 +82,7 @@ class TrainingBatches:
             TargetBatch(model.inputs(e), target, known, censored, utilization_residual=difference)
             for e, difference in zip(ways, utilization_residual, strict=True)
         ]
-        if shared:
-            self.always.append(_shared_batch(model, shared))
+        self.always += [_shared_batch(model, sets) for sets in shared]
         self.synthetic_batches = _taught(
             model, ways, utilization_residual, np.where(usable, log_ratio, np.nan), config
         )
@@ -93,13 +104,15 @@ class TrainingBatches:
         )
 
 
-def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: SharedSets | None = None) -> Scaler:
+def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: Sequence[SharedSets] = ()) -> Scaler:
     """Fit a scaler to the members of measured sets, in every view, and of synthetic ones."""
     members = [model.variants(examples.workloads, examples.devices)[0] for examples in ways]
     return Scaler.fit(
         np.concatenate([m.features for m in members]),
         np.concatenate([m.demand for m in members]),
-        (shared.features, shared.demand) if shared else None,
+        (np.concatenate([s.features for s in shared]), np.concatenate([s.demand for s in shared]))
+        if shared
+        else None,
         model.config.encoder.embedding,
     )
 

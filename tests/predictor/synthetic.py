@@ -32,6 +32,7 @@ TRAINING = TrainingConfig(
     synthetic_batches=2,
     teacher_trees=8,
     shared_sets=0,
+    inferred_sets=0,
 )
 
 

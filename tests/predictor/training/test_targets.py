@@ -9,13 +9,15 @@ import pytest
 import torch
 
 from models.colocation_network import NetworkConfig
+from models.features import DEVICE_FEATURES, SOLO_FEATURES, WORKLOAD_FEATURES, device_features
 from predictor.examples.examples import examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.training.fit import solo_examples
 from predictor.training.networks import fit
 from predictor.training.targets import TrainingBatches
-from predictor.training.teachers.processor_sharing import invent_shared_sets, sharing_log_ratio
+from predictor.training.teachers.processor_sharing import inferred_sets, sharing_log_ratio, stated_sets
 from profiling.devices import get_device
+from profiling.workload import SoloProfile
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 
@@ -40,10 +42,11 @@ def test_sets_with_a_member_not_resident_are_not_trained_on(examples):
     assert not with_memory(examples, 1e9).resident.any()
 
 
-def test_synthetic_sets_cover_other_gpus_and_use_processor_sharing(examples, measured):
+@pytest.mark.parametrize("invent", [stated_sets, inferred_sets])
+def test_synthetic_sets_cover_other_gpus_and_use_processor_sharing(examples, measured, invent):
     config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=0)
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
-    shared = invent_shared_sets(model, examples, 50, seed=3)
+    shared = invent(model, examples, 50, seed=3)
     sizes = np.bincount(shared.set_index)
     assert len(sizes) == 50
     assert set(sizes) <= {2, 3, 4}
@@ -55,6 +58,21 @@ def test_synthetic_sets_cover_other_gpus_and_use_processor_sharing(examples, mea
         members = shared.set_index == number
         asked = shared.busy_ratio[members].sum()
         assert np.allclose(ratio[members], 1 / max(asked, 1.0))
+
+
+def test_without_a_measured_utilisation_only_unmeasured_gpus_are_invented(examples, measured):
+    config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=0)
+    model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
+    shared = inferred_sets(model, examples, 200, seed=3)
+    flags = [
+        shared.features[:, model.config.encoder.embedding :][:, len(WORKLOAD_FEATURES) + SOLO_FEATURES.index(n)]
+        for n in ("has_step_time", "has_utilization")
+    ]
+    assert 0.2 < flags[0].mean() < 0.6
+    assert not flags[1].any()
+    measured_on = [device_features(get_device(d)) for d in set(examples.devices)]
+    for row in shared.features[:, -len(DEVICE_FEATURES) :]:
+        assert not any(np.allclose(row, device) for device in measured_on)
 
 
 def test_one_batch_of_synthetic_pairs_per_epoch(examples, measured):
@@ -88,5 +106,30 @@ def test_a_known_utilisation_on_an_unknown_gpu_follows_processor_sharing(example
         for u in (0.2, 0.95)
     )
     light, heavy = (np.exp(-model.predict_log_ratio(e)[1]).mean() for e in (idle, busy))
+    assert light > 0.85
+    assert heavy < 0.7
+
+
+def test_a_long_step_time_on_an_unknown_gpu_leaves_time_to_others(examples, measured):
+    config = replace(TRAINING, encoder_steps=1, epochs=150, mixed_sets=0, inferred_sets=600)
+    model = fit(
+        examples, solo_examples(measured[1]), Featurizer(graph_source), NetworkConfig(width=16), config
+    )
+
+    def timed(busy: float):
+        devices = ("rtx-3090",) * len(examples.devices)
+        return replace(
+            examples,
+            devices=devices,
+            campaign=("elsewhere",) * len(devices),
+            workloads=tuple(
+                replace(
+                    w, solo=SoloProfile(step_time_s=model.featurizer.job(w, "rtx-3090").demand.busy_s / busy)
+                )
+                for w in examples.workloads
+            ),
+        )
+
+    light, heavy = (np.exp(-model.predict_log_ratio(timed(busy))[1]).mean() for busy in (0.2, 0.95))
     assert light > 0.85
     assert heavy < 0.7

@@ -14,7 +14,7 @@ __all__ = ["folder"]
 CONFIG = """
 network: {width: 4, heads: 2, encoder: {width: 8, heads: 2, layers: 1, embedding: 4}}
 training: {ensemble: 1, epochs: 2, encoder_steps: 2, encoder_batch: 4, mixed_sets: 20, synthetic_batches: 2, teacher_trees: 8,
-  shared_sets: 0}
+  shared_sets: 0, inferred_sets: 0}
 """
 
 

@@ -31,7 +31,9 @@ def test_the_network_never_saw_the_left_out_model(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(networks, "fit", noted)
     colocation, solo = tables()
     featurizer = Featurizer(graph_source)
-    quick = TrainingConfig(encoder_steps=2, epochs=2, mixed_sets=0, shared_sets=0, teacher_trees=2)
+    quick = TrainingConfig(
+        encoder_steps=2, epochs=2, mixed_sets=0, shared_sets=0, inferred_sets=0, teacher_trees=2
+    )
     made = learners_of({"solo": solo}, featurizer, quick)
     examples = resident_sets(colocation, solo, tuple(set(colocation.campaign)))
     (group, *_) = architecture_groups(examples)
