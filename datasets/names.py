@@ -11,6 +11,7 @@ from profiling.capture import local_workload
 from profiling.capture.naming import check_model
 from profiling.devices import get_device
 from profiling.errors import CotenantError, InputError
+from profiling.spelling import in_short
 from profiling.workload import REGISTERED, Workload
 from profiling.zoo import get_model
 
@@ -19,11 +20,14 @@ if TYPE_CHECKING:
 
 _ANY_MODEL = "a model of `cotenant zoo list`, or your own: module:factory, FILE.onnx, a captured graph.json"
 
+_NO_MEASUREMENTS = "a SPEC without measurements (columns hold them: solo_step_time_s here, or table solo)"
+
 
 def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     """Look up the devices and models of a typed table.
 
-    Devices and zoo models get the catalogue's spelling. A custom model (code, a file, or the hash of a
+    Devices and zoo models get the catalogue's spelling, and a job's defaults are left out, so that all rows of a job
+    say so. A custom model (code, a file, or the hash of a
     captured graph) is captured now. Its SPEC becomes that of the graph, which can be read without the code;
     `architecture` keeps the given name. This runs the code named in `workload`.
 
@@ -53,8 +57,7 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
                 got = f"{spec!r}: {getattr(error, 'detail', None) or error}"
                 faults += _of_rows(frame, "workload", spec, expected, got)
                 continue
-            if str(known) != spec:
-                _rename(frame, spec, known)
+            _rename(frame, spec, known)
     return frame, faults
 
 
@@ -66,8 +69,10 @@ def _known(workload: Workload, spec: str) -> Workload:
     """The job under its catalogue name, or the hash of its captured graph.
 
     Raises:
-        InputError: unknown model, or it cannot be captured here.
+        InputError: unknown model, it cannot be captured here, or the SPEC states measurements.
     """
+    if workload != workload.without_solo():
+        raise InputError("a SPEC in a table has options only", expected=_NO_MEASUREMENTS)
     job = local_workload(spec)
     if not job.model.startswith(REGISTERED):
         check_model(job)
@@ -77,9 +82,12 @@ def _known(workload: Workload, spec: str) -> Workload:
 
 
 def _rename(frame: pd.DataFrame, spec: str, job: Workload) -> None:
-    """Replace `spec` by `job`, and update the columns derived from it."""
+    """Replace `spec` by the one spelling of `job`, and update the columns derived from it."""
+    short = str(in_short(job))
+    if spec == short:
+        return
     rows = frame["workload"] == spec
-    frame.loc[rows, "workload"] = str(job)
+    frame.loc[rows, "workload"] = short
     follows = dict(columns_of(str(job)))
     # A custom model at several batch sizes has several graphs, but is one architecture.
     if job.model.startswith(REGISTERED):

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets.schema import TABLES, table_fields
 from datasets.tables import Fault, find_faults
+from profiling.devices.mig import check_slices
 from profiling.errors import InputError
 from profiling.workload import LEAST_MEMORY_BYTES, STEP_TIMES_S
 
@@ -159,6 +160,7 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
         typed, faults = with_known_names(typed)
         # Two spellings of one job may have become the same row.
         faults = faults or find_faults(name, typed)[1]
+        faults = faults or (_more_than_slices(typed) if name == "colocation" else [])
     return name, typed, sorted(faults, key=lambda fault: (fault.row, fault.column))
 
 
@@ -192,6 +194,17 @@ def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
         _fault(frame, row, ratio.name, f"about {by_steps[row]:.3g}, which is solo_step_time_s / step_time_s")
         for row in frame.index[apart]
     ] + [_fault(frame, row, ratio.name, possible) for row in frame.index[large]]
+
+
+def _more_than_slices(frame: pd.DataFrame) -> list[Fault]:
+    """Sets under MIG that their device cannot hold, one job in each slice."""
+    faults = []
+    for _, rows in frame[frame["sharing"] == "mig"].groupby("set_id", sort=False):
+        try:
+            check_slices(rows["device"].iloc[0], len(rows))
+        except InputError as error:
+            faults.append(Fault(int(rows.index[0]) + 1, "sharing", str(error.expected), str(error.got)))
+    return faults
 
 
 def _fault(frame: pd.DataFrame, row: Any, column: Any, expected: str) -> Fault:

@@ -63,6 +63,41 @@ def test_names_are_stored_as_in_the_catalogue(tmp_path: Path) -> None:
     assert (faults, rows["architecture"].tolist()) == ([], ["resnet18-cifar", "lstm-wikitext2"])
 
 
+def test_spellings_of_one_job_become_one(tmp_path: Path) -> None:
+    spellings = (
+        "lstm-wikitext2",
+        "lstm-wikitext2:batch_size=20",
+        "lstm-wikitext2:optimizer=sgd,precision=fp32",
+    )
+    for spec in spellings:
+        text = template("solo").replace("resnet18-cifar:batch_size=64", f'"{spec}"')
+        rows, faults = checked(text, tmp_path, "solo")
+        assert (faults, rows["workload"].tolist()) == ([], ["lstm-wikitext2"])
+    line = text.splitlines()[1]
+    (fault,) = checked(text + line.replace(spellings[2], spellings[1]) + "\n", tmp_path, "solo")[1]
+    assert (fault.row, fault.expected) == (2, "each key once")
+
+
+def test_a_spec_with_measurements_is_a_fault(tmp_path: Path) -> None:
+    spec = '"resnet18-cifar:batch_size=64,step_time_s=0.5"'
+    (fault,) = checked(template().replace("resnet18-cifar:batch_size=64", spec), tmp_path)[1]
+    assert (fault.row, fault.column) == (1, "workload")
+    assert "solo_step_time_s" in fault.expected
+    assert "step_time_s=0.5" in fault.got
+
+
+@pytest.mark.parametrize(
+    ("device", "sharing", "row"), [("v100", "mig", 1), ("a100:mig=3g", "mig", 1), ("a100", "mig", None)]
+)
+def test_sets_that_mig_cannot_hold_are_faults(
+    tmp_path: Path, device: str, sharing: str, row: int | None
+) -> None:
+    text = template().replace(",v100,time-slice,", f",{device},{sharing},")
+    faults = checked(text, tmp_path)[1]
+    assert [(fault.row, fault.column) for fault in faults] == ([(row, "sharing")] if row else [])
+    assert all("a whole card with MIG" in fault.expected and fault.got == device for fault in faults)
+
+
 @pytest.mark.usefixtures("here")
 def test_a_user_model_is_captured_and_usable_for_training(tmp_path: Path) -> None:
     text = template().replace("resnet18-cifar:batch_size=64", "own_factory_of_test:factory:batch_size=16")
