@@ -6,11 +6,12 @@ They are `weights.safetensors`, `config.json`, `manifest.json` and the folder `c
 from __future__ import annotations
 
 import hashlib
-from dataclasses import asdict, fields
+from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from models.colocation_network import ColocationNetwork, NetworkConfig
 from models.cost import CostModel
@@ -18,17 +19,19 @@ from models.features import DEVICE_FEATURES, EDGE_FEATURES, SOLO_FEATURES, WORKL
 from models.workload_encoder import EncoderConfig, WorkloadEncoder
 from predictor.config import TrainingConfig
 from predictor.examples.featurizer import Featurizer, GraphSource
-from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration
 from predictor.fitted.domain import Domain
 from predictor.fitted.fitted import Fitted, Manifest
 from predictor.fitted.intervals import Intervals
 from predictor.fitted.model import CotenantModel, Scaler
 from predictor.learning import stored_process
+from predictor.learning.kernel import KernelParameters
 from predictor.predictor import Predictor
 from predictor.training.replay import from_tensors, to_tensors
 from profiling.errors import InputError, UnavailableError
 from profiling.files import read_json, write_json, write_whole
+
+T = TypeVar("T")
 
 FORMAT = "cotenant-predictor"
 # Folder of the cost model that the networks were trained with.
@@ -109,6 +112,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
     source = Path(folder)
     config = _read_config(source)
     try:
+        campaigns = _typed(tuple[str, ...], config["campaigns"], "campaigns")
         body = (source / "weights.safetensors").read_bytes()
         if not config["model_version"].endswith(_digest(body)):
             raise ValueError("weights and configuration have different versions")
@@ -119,33 +123,30 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
         encoder.load_state_dict(_under("encoder.", tensors))
         networks = []
         for number in range(config["networks"]):
-            loaded = ColocationNetwork(network, tuple(config["campaigns"]))
+            loaded = ColocationNetwork(network, campaigns)
             loaded.load_state_dict(_under(f"networks.{number}.", tensors))
             networks.append(loaded.eval())
         featurizer = Featurizer(graph_source, CostModel.load(source / COST))
         process = None
         if config["process"] is not None:
+            _typed(KernelParameters, config["process"]["parameters"], "process.parameters")
             arrays = {name: values.numpy() for name, values in _under("process.", tensors).items()}
             process = stored_process.from_arrays(arrays, config["process"], featurizer)
         model = CotenantModel(
             network,
-            tuple(config["campaigns"]),
+            campaigns,
             encoder.eval(),
             networks,
             Scaler(**{f.name: tensors[f"scaler.{f.name}"].numpy() for f in fields(Scaler)}),
             featurizer,
             process,
         )
-        heads = dict(config["heads"])
-        heads["memory_log_error"] = tuple(heads["memory_log_error"])
-        manifest = _tuples(read_json(source / "manifest.json"))
-        manifest["coverage"] = Coverage(**_tuples(manifest["coverage"]))
         fitted = Fitted(
             model,
-            HeadCalibration(**heads),
-            Intervals(**config["intervals"]),
-            Domain(tensors["domain.points"].numpy(), config["domain_radius"]),
-            Manifest(**manifest),
+            _typed(HeadCalibration, config["heads"], "heads"),
+            _typed(Intervals, config["intervals"], "intervals"),
+            Domain(tensors["domain.points"].numpy(), _typed(float, config["domain_radius"], "domain_radius")),
+            _typed(Manifest, read_json(source / "manifest.json"), "manifest"),
             from_tensors(tensors),
         )
     except (
@@ -228,9 +229,21 @@ def _network_config(values: dict[str, Any]) -> NetworkConfig:
     return NetworkConfig(**{**values, "encoder": EncoderConfig(**values["encoder"])})
 
 
-def _tuples(body: dict[str, Any]) -> dict[str, Any]:
-    """A JSON object with tuples for its arrays."""
-    return {k: tuple(v) if isinstance(v, list) else v for k, v in body.items()}
+def _typed(kind: type[T], value: Any, name: str) -> T:
+    """A value from JSON as a `kind`; nested dataclasses may lack fields.
+
+    Raises:
+        ValueError: it, or something in it, has another type, or it lacks a field.
+    """
+    lacking = [f.name for f in fields(kind) if f.name not in value] if is_dataclass(kind) else []
+    if lacking:
+        raise ValueError(f"{name} lacks {', '.join(lacking)}")
+    try:
+        return TypeAdapter(kind).validate_python(value)
+    except ValidationError as error:
+        first = error.errors()[0]
+        place = ".".join(map(str, (name, *first["loc"])))
+        raise ValueError(f"{place}: {first['msg']}") from None
 
 
 def _under(prefix: str, tensors: dict[str, Any]) -> dict[str, Any]:

@@ -45,6 +45,12 @@ class Intervals:
     utilization_error: float = UTILIZATION_ERROR
     device_factor: dict[str, float] = field(default_factory=lambda: dict.fromkeys(GROUPS, 1.0))
 
+    def __post_init__(self) -> None:
+        for name, values in (("quantile", self.quantile), ("device_factor", self.device_factor)):
+            missing = set(GROUPS) - set(values)
+            if missing:
+                raise ValueError(f"intervals.{name} lacks {', '.join(sorted(missing))}")
+
     def half_width(self, log_slowdown: Floats, group: str, members: Integers | int = 2) -> Floats:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`.
 

@@ -121,6 +121,45 @@ def test_a_changed_configuration_is_refused(saved: Path, key: str, value: Any, w
         load(saved)
 
 
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        ("config.json", "domain_radius"),
+        ("config.json", "heads.context_bytes"),
+        ("config.json", "heads.memory_log_error.0"),
+        ("config.json", "intervals.floor"),
+        ("config.json", "intervals.quantile.graph"),
+        ("config.json", "process.parameters.both"),
+        ("config.json", "process.parameters.knee"),
+        ("config.json", "campaigns.0"),
+        ("manifest.json", "coverage.devices.0"),
+        ("manifest.json", "largest_set"),
+    ],
+)
+@pytest.mark.parametrize("value", [None, "x", [], {}])
+def test_a_value_of_another_type_is_damage(saved: Path, file: str, path: str, value: Any) -> None:
+    body = json.loads((saved / file).read_text())
+    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    inner = body
+    for key in parents:
+        inner = inner[key]
+    if isinstance(inner[last], str) and isinstance(value, str):
+        value = 1.5
+    inner[last] = value
+    (saved / file).write_text(json.dumps(body))
+    with pytest.raises(InputError, match=rf"is damaged: .*{last!s}"):
+        load(saved)
+
+
+@pytest.mark.parametrize("name", ["quantile", "device_factor"])
+def test_intervals_without_a_group_are_damage(saved: Path, name: str) -> None:
+    config = json.loads((saved / "config.json").read_text())
+    del config["intervals"][name]["graph"]
+    (saved / "config.json").write_text(json.dumps(config))
+    with pytest.raises(InputError, match=r"is damaged: .*graph"):
+        load(saved)
+
+
 @pytest.mark.parametrize("body", ["[]", "null", "{}"])
 def test_json_of_the_wrong_shape(saved: Path, body: str) -> None:
     for name in ("config.json", "manifest.json"):
