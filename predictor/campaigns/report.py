@@ -5,16 +5,18 @@ It shows what was measured, how reliably, and how the predictor compares.
 
 from __future__ import annotations
 
+from collections.abc import Hashable, Mapping
+from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from datasets.tables import read_parquet
 from predictor.campaigns import figures
 from profiling.campaign.slices import read_results, slice_files
 from profiling.errors import CotenantError, InputError
 from profiling.files import write_whole
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import REGISTERED, ColocationSet, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -115,13 +117,19 @@ def _number(value: object, scale: float = 1.0, digits: int = 2) -> str:
     return "" if number != number else f"{number * scale:,.{digits}f}"
 
 
+def shown(row: Mapping[Hashable, Any]) -> str:
+    """The job of a row, with the name that its owner gave to a captured graph."""
+    job = Workload.parse(row["workload"])
+    return str(replace(job, model=row["architecture"]) if job.model.startswith(REGISTERED) else job)
+
+
 def _solo(frames: Frames) -> str:
     if "solo" not in frames or not len(frames["solo"]):
         return ""
     rows = [
         [
             str(r["device"]),
-            str(r["workload"]),
+            shown(r),
             _number(r["step_time_s"], 1e3, 3),
             _number(r["samples_per_s"], 1, 1),
             _number(r["memory_bytes"], 1e-6, 0),
@@ -146,8 +154,8 @@ def pair_slowdowns(colocation: pd.DataFrame) -> pd.DataFrame:
                 {
                     "device": x["device"],
                     "sharing": x["sharing"],
-                    "job": x["workload"],
-                    "neighbour": y["workload"],
+                    "job": shown(x),
+                    "neighbour": shown(y),
                     "slowdown": 1.0 / x["throughput_ratio"],
                 }
                 for x, y in ((a, b), (b, a))
@@ -205,21 +213,23 @@ def compare(colocation: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
     """
     import pandas as pd
 
-    sets, measured = [], []
+    sets, measured, names = [], [], []
     for _, members in colocation.groupby("set_id", sort=False):
         ordered = members.sort_values("member")
-        jobs = tuple(Workload.parse(spec) for spec in ordered["workload"])
-        sets.append(ColocationSet(str(ordered["device"].iloc[0]), jobs, str(ordered["sharing"].iloc[0])))
+        workloads = tuple(Workload.parse(spec) for spec in ordered["workload"])
+        sets.append(ColocationSet(str(ordered["device"].iloc[0]), workloads, str(ordered["sharing"].iloc[0])))
         measured.append([float(v) for v in ordered["throughput_ratio"]])
+        names.append([shown(row) for row in ordered.to_dict("records")])
     rows = []
-    for asked, ratios, prediction in zip(sets, measured, predictor.predict_many(sets), strict=True):
-        for job, ratio, member in zip(asked.workloads, ratios, prediction.members, strict=True):
+    predictions = predictor.predict_many(sets)
+    for asked, jobs, ratios, prediction in zip(sets, names, measured, predictions, strict=True):
+        for job, ratio, member in zip(jobs, ratios, prediction.members, strict=True):
             q = member.throughput_ratio
             rows.append(
                 {
                     "device": asked.device,
-                    "job": str(job),
-                    "set": " + ".join(map(str, asked.workloads)),
+                    "job": job,
+                    "set": " + ".join(jobs),
                     "measured": ratio,
                     "predicted": q.value,
                     "lower": q.lower,

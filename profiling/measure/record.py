@@ -6,10 +6,13 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
+from profiling.errors import CotenantError
 from profiling.measure.request import RunRequest
 from profiling.measure.session import MemberProcess
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.statistics import summarize
+from profiling.spelling import in_short
+from profiling.workload import Workload
 
 
 def new_record(request: RunRequest, settings: MeasureSettings, device_name: str) -> dict[str, Any]:
@@ -38,6 +41,25 @@ def member_entry(member: MemberProcess) -> dict[str, Any]:
         "message": member.message,
         **member.facts,
     }
+
+
+def name_graphs(record: dict[str, Any]) -> None:
+    """Capture the members that are the user's code, and name their graphs as `captured`, by which the tables' readers
+    know them: code that a record or table names is never imported."""
+    from profiling.capture import local_workload
+
+    for member in record["members"]:
+        spec = member["workload"]
+        if ":" not in Workload.parse(spec).model or member["outcome"] != "ok":
+            continue
+        try:
+            job = local_workload(spec)
+        except CotenantError as error:
+            record["notes"].append(
+                f"{member['architecture']} has no graph, so its rows cannot be learned from: {error}"
+            )
+        else:
+            member |= {"captured": str(in_short(job)), "precision": job.precision}
 
 
 def solo_figures(step_times_s: Sequence[float], stable_ratio: float) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from profiling.errors import InputError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
 from profiling.measure.operators import own_graph
-from profiling.measure.record import member_entry, new_record, solo_figures
+from profiling.measure.record import member_entry, name_graphs, new_record, solo_figures
 from profiling.measure.request import RunRequest
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
@@ -52,7 +52,17 @@ def measure(
     if request.kind == "ddp":
         from profiling.measure.ddp import measure_ddp
 
-        return measure_ddp(request, settings, catalogue_name)
+        record = measure_ddp(request, settings, catalogue_name)
+    else:
+        record = _measure(request, settings, catalogue_name, progress)
+    name_graphs(record)
+    return record
+
+
+def _measure(
+    request: RunRequest, settings: MeasureSettings, catalogue_name: str, progress: Progress
+) -> dict[str, Any]:
+    """The record of a run in one process per member."""
     began = time.monotonic()
     record = new_record(request, settings, catalogue_name)
     core = pinned_core(settings) if request.device == "cpu" else None

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from predictor.campaigns.report import load_frames, pair_slowdowns, write_report
+from predictor.campaigns.report import load_frames, pair_slowdowns, shown, write_report
 from profiling.campaign.slices import SliceWriter
 from profiling.errors import InputError, UnknownNameError
 
@@ -91,6 +91,12 @@ def test_slowdown_matrix_has_both_directions(slices: Path) -> None:
         ("neumf-ml1m:batch_size=64", "vgg11-cifar:batch_size=2"),
     }
     assert pairs["slowdown"].eq(2.0).all()
+
+
+def test_captured_models_have_the_name_that_their_owner_gave() -> None:
+    row = {"workload": "graph:0123abcd:frozen_prefix=2", "architecture": "mine:model"}
+    assert shown(row) == "mine:model:frozen_prefix=2"
+    assert shown({"workload": "vgg11-cifar:batch_size=2", "architecture": "x"}) == "vgg11-cifar:batch_size=2"
 
 
 def test_missing_predictor_is_refused(slices: Path, tmp_path: Path) -> None:

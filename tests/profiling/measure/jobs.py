@@ -31,6 +31,11 @@ def plain(workload: Workload, device: str) -> TrainingJob:
     return mlp(workload, device, "none")
 
 
+def captured(batch_size: int = 16) -> tuple[nn.Module, torch.Tensor]:
+    """One linear layer, as a factory for `cotenant capture`."""
+    return nn.Linear(8, 4), torch.randn(batch_size, 8)
+
+
 class _Failing(TrainingJob):
     def __init__(self, after: int, error: BaseException) -> None:
         phases = [Phase(_square)]

@@ -12,6 +12,7 @@ import pytest
 from profiling.campaign.plan import CampaignPlan, PlannedRun
 from profiling.campaign.runner import run_campaign
 from profiling.campaign.slices import read_results
+from profiling.capture import graph_for
 from profiling.errors import InputError, UnavailableError
 from profiling.measure.request import RunRequest
 from profiling.measure.run import measure
@@ -63,6 +64,28 @@ def test_only_the_member_that_hangs_counts_as_dead() -> None:
         answers = session.phase((0, 1), 1.5)
         assert list(answers) == [0]
         assert [m.outcome for m in session.members] == ["ok", "killed"]
+
+
+def test_rows_of_a_factory_name_its_graph() -> None:
+    """Code named in a table is not run, so training could not read its rows."""
+    from datasets.tables import validate_table
+
+    record = measure(RunRequest("colocation", (job("captured", batch_size=32), job("plain"))), QUICK)
+    name = "tests.profiling.measure.jobs:captured"
+    assert record["members"][0]["workload"] == f"{name}:batch_size=32"
+    frames = tables([record], "test")
+    for table in ("workloads", "solo", "colocation"):
+        row = validate_table(table, frames[table]).iloc[0]
+        graph = graph_for(Workload.parse(row["workload"]))
+        assert (row["architecture"], row["batch_size"], graph.batch_size) == (name, 32, 32)
+    assert frames["measurements"]["workload"][0] == f"{name}:batch_size=32"
+    # Two spellings, or two factories, of one graph are one job.
+    again = {**record["members"][0], "workload": "other:make"}
+    both = tables([record, {**record, "id": "again", "members": [again, record["members"][1]]}], "test")
+    assert all(len(validate_table(table, both[table])) == 2 for table in ("workloads", "solo"))
+    # A factory of a workload and a device cannot be captured; its rows keep its name.
+    assert frames["solo"]["workload"][1] == "tests.profiling.measure.jobs:plain"
+    assert any("jobs:plain has no graph" in note for note in record["notes"])
 
 
 def test_member_that_runs_out_of_memory_is_a_labelled_row() -> None:
