@@ -54,6 +54,12 @@ def named_workload(spec: str) -> Workload:
     return workload
 
 
+def is_graph_only(name: str) -> bool:
+    """Whether a model's name is that of a file, a captured graph or a stored network: a graph without code to run."""
+    stored = name.startswith(REGISTERED) or _HASH.fullmatch(name) or collection_of(name)
+    return bool(stored) or name.endswith(tuple(_FILES))
+
+
 def registered_name(name: str) -> str | None:
     """`graph:<hash>` in full if `name` is the hash of a captured graph (eight digits or more); else None.
 

@@ -7,6 +7,7 @@ import json
 from dataclasses import dataclass
 from typing import Any
 
+from profiling.capture.naming import is_graph_only
 from profiling.errors import InputError
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import SHARING_MODES, Workload
@@ -18,7 +19,7 @@ DEVICES = ("cpu", "cuda")
 
 
 class NotMeasurableError(InputError):
-    """A job has an option that its measured step would not follow."""
+    """A job has no code to run, or an option that its measured step would not follow."""
 
 
 @dataclass(frozen=True)
@@ -62,6 +63,12 @@ class RunRequest:
             expected = "2 or more jobs" if self.kind == "colocation" else "one job"
             raise InputError(f"a {self.kind} run has {count} jobs", expected=expected, got=str(count))
         for workload in self.workloads:
+            if is_graph_only(workload.model):
+                raise NotMeasurableError(
+                    f"{workload.model} cannot be measured, because a graph has no code to run",
+                    expected="a model of `cotenant zoo list`, or module:factory",
+                    got=workload.model,
+                )
             if ":" not in workload.model:  # a factory may write its own step
                 check_measurable(workload)
         if self.cached_activations and not (self.kind == "freezing" and self.workloads[0].frozen_prefix):

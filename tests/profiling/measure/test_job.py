@@ -71,3 +71,19 @@ def test_an_option_that_the_step_would_ignore_is_refused(module: str, option: st
         build_job(Workload(f"{module}:make", **options), "cpu")
     # A factory that takes the workload writes its own step.
     build_job(Workload("tests.profiling.measure.jobs:mlp", **options), "cpu")
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "model.onnx",
+        "my-model.json",
+        "resnet.graph.txt",
+        "0123456789abcdef",
+        "graph:0123abcd",
+        "timm/resnet50",
+    ],
+)
+def test_a_graph_without_code_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=r"no code to run: expected a model of .*, or module:factory"):
+        RunRequest("solo", (Workload(name),))
