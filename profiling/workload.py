@@ -166,7 +166,7 @@ class Workload:
             if key in options:
                 raise InputError(f"job SPEC {spec!r} gives {key} twice", expected="each key once")
             options[key] = option_value(key, text, f"job SPEC {spec!r}")
-        return cls.from_mapping({"model": head, **options})
+        return cls.from_mapping({"model": head.strip(), **options})
 
     @classmethod
     def from_mapping(cls, values: dict[str, Any]) -> Workload:

@@ -29,6 +29,11 @@ def test_in_short(spelled: str, short: str | None) -> None:
     assert str(in_short(workload)) == (spelled if short is None else short)
 
 
+def test_spaces_around_a_name_do_not_count() -> None:
+    spaced = Workload.parse(" resnet18-cifar : batch_size = 64 , precision = amp")
+    assert spaced == Workload.parse("resnet18-cifar:batch_size=64,precision=amp")
+
+
 def test_a_network_under_another_name_has_the_same_graph() -> None:
     alias = Workload("timm/convnext_base_in22ft1k", precision="amp")
     graphs = [graph_for(workload) for workload in (alias, in_short(alias))]
