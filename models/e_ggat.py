@@ -17,12 +17,20 @@ from profiling.errors import InputError
 FORMS = ("gatv2", "paper")
 
 
+#: Weights grow with the square of the width; wider networks would not fit in memory.
+MOST_CHANNELS = 4096
+
+
 def check_layer(section: str, width: int, heads: int, form: str) -> None:
     """Check that layers can have this width, heads and form.
 
     Raises:
         InputError: they cannot; the message names `section`.
     """
+    if width > MOST_CHANNELS:
+        raise InputError(
+            f"{section}.width is out of range", expected=f"an integer from 1 to {MOST_CHANNELS}", got=width
+        )
     if width % heads:
         raise InputError(
             f"{section}.width is not divisible by heads", expected=f"a multiple of {heads}", got=width

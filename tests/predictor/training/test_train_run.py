@@ -304,6 +304,7 @@ def test_configuration(tmp_path: Path) -> None:
         ("training: {process: 1}", "training.process"),
         ("network: {width: 10, heads: 4}", "network.width is not divisible"),
         ("network: {encoder: {width: 6}}", "encoder.width is not divisible"),
+        ("network: {width: 10000000}", "network.width is out of range: expected an integer from 1 to 4096"),
         ("network: {form: round}", "network.form"),
         ("network: {dropout: no}", "network.dropout"),
     ):
