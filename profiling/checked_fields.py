@@ -34,4 +34,11 @@ def check_fields(section: str, config: Any, positive: Sequence[str] = ()) -> Non
         else:
             continue
         if not holds:
-            raise InputError(f"{section}.{field.name} is out of range", expected=expected, got=value)
+            # To YAML, `"4"` and `1e-3` are texts.
+            text = isinstance(value, str)
+            raise InputError(
+                f"{section}.{field.name} is out of range",
+                expected=expected,
+                got=f"the text {value!r}" if text else value,
+                hint="write numbers without quotation marks, exponents like 1.0e-3" if text else None,
+            )

@@ -298,7 +298,8 @@ def test_configuration(tmp_path: Path) -> None:
         ("training: {epochs: many}", "training.epochs"),
         ("training: {epochs: true}", "training.epochs"),
         ("training: {learning_rate: -1}", "training.learning_rate"),
-        ("training: {learning_rate: 1e-3}", "training.learning_rate"),  # text in YAML 1.1
+        # Text in YAML 1.1.
+        ("training: {learning_rate: 1e-3}", r"training.learning_rate .*got the text '1e-3'; .* like 1.0e-3"),
         ("training: {weight_decay: .nan}", "training.weight_decay"),
         ("training: {campaign_dropout: 7}", "training.campaign_dropout"),
         ("training: {process: 1}", "training.process"),
