@@ -119,7 +119,15 @@ def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: Sequence[S
 
 def _shared_batch(model: CotenantModel, shared: SharedSets) -> TargetBatch:
     setting = settings_of(shared.mode, [""] * len(shared.mode), model.campaigns)
-    return _batch(model, shared.features, shared.demand, setting, shared.set_index, sharing_log_ratio(shared))
+    return _batch(
+        model,
+        shared.features,
+        shared.demand,
+        setting,
+        shared.set_index,
+        sharing_log_ratio(shared),
+        shared.weight,
+    )
 
 
 def _batch(

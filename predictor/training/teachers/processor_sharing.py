@@ -27,6 +27,8 @@ MODES = ("time-slice", "mps")
 # GPUs without measured sets, and jobs on each GPU: of the sets with stated utilisation, and of the others.
 STATED_GPUS, STATED_JOBS = 6, 8
 INFERRED_GPUS, INFERRED_JOBS = 16, 16
+# Weight of the sets with stated utilisation, whose labels are certain, relative to the others.
+STATED_WEIGHT = 3.0
 # Share of the inferred sets' jobs whose solo step time is known, and of those whose data are on the device.
 TIMED, ON_DEVICE = 0.4, 0.4
 # Log standard deviations: of the cost model's busy time; of its step time without waiting for data.
@@ -45,6 +47,7 @@ class SharedSets:
         busy_ratio: [T] share of its step for which a member alone keeps the device busy.
         mode: S sharing modes.
         set_index: [T].
+        weight: of their loss.
     """
 
     features: Floats
@@ -52,6 +55,7 @@ class SharedSets:
     busy_ratio: Floats
     mode: tuple[str, ...]
     set_index: Integers
+    weight: float = 1.0
 
 
 def stated_sets(model: CotenantModel, examples: Examples, count: int, seed: int = 0) -> SharedSets | None:
@@ -74,7 +78,8 @@ def stated_sets(model: CotenantModel, examples: Examples, count: int, seed: int 
         return replace(job, solo=measured), busy
 
     gpus = [*measured_on, *rng.choice(others, STATED_GPUS, replace=False)]
-    return _sets(model, examples, gpus, STATED_JOBS, drawn, count, rng)
+    sets = _sets(model, examples, gpus, STATED_JOBS, drawn, count, rng)
+    return sets and replace(sets, weight=STATED_WEIGHT)
 
 
 def inferred_sets(model: CotenantModel, examples: Examples, count: int, seed: int = 0) -> SharedSets | None:
