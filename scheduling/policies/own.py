@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -32,16 +33,31 @@ def own_policy(name: str) -> Policy:
     """The policy at `module:attribute`; a function becomes a policy that is called when jobs arrive or leave.
 
     Raises:
-        InputError: it cannot be imported, or is neither a `Policy` nor a function.
+        InputError: it cannot be imported, or is neither a `Policy` nor a function of two arguments.
     """
     value = import_attribute(name, _EXPECTED)
     if isinstance(value, Policy):
         policy = value
     elif callable(value) and not isinstance(value, type):
+        _check_signature(name, value)
         policy = Policy(name.partition(":")[2], cast(Decide, value))
     else:
         raise InputError(f"{name!r} is not a policy", expected=_EXPECTED, got=type(value).__name__)
     return replace(policy, decide=partial(_checked, decide=policy.decide, name=name))
+
+
+def _check_signature(name: str, function: Callable[..., Any]) -> None:
+    """Raise `InputError` unless the function can be called with a snapshot and a belief."""
+    try:
+        signature = inspect.signature(function)
+    except ValueError:
+        raise InputError(f"{name!r} is not a policy", expected=_EXPECTED, got="a built-in function") from None
+    try:
+        signature.bind(None, None)
+    except TypeError:
+        raise InputError(
+            f"{name!r} is not a policy", expected=_EXPECTED, got=f"a function {signature}"
+        ) from None
 
 
 def _checked(

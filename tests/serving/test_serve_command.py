@@ -54,6 +54,7 @@ def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--database", "nonsense"], "sqlite:///FILE"),
         (["--model", "nosuch"], "no such model"),
         (["--policy", "nosuch"], "unknown policy"),
+        (["--policy", "os:system"], "is not a policy"),
     ],
 )
 def test_bad_settings_are_one_line(

@@ -58,6 +58,8 @@ def test_policy_and_function(module: Any) -> None:
         ("own_policies_of_test:NOTHING", "cannot be imported"),
         ("own_policies_of_test:NUMBER", "is not a policy"),
         ("own_policies_of_test:Class", "is not a policy"),
+        ("os:system", "a function .command"),
+        ("builtins:max", "a built-in function"),
     ],
 )
 def test_invalid_policies(module: Any, name: str, message: str) -> None:
