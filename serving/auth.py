@@ -76,13 +76,13 @@ def create_token(store: Store, name: str, scopes: list[str], days: float | None 
     Raises:
         InputError: unknown scope, no name, or `days` not above 0. ConflictError: the name is in use.
     """
+    if not name.strip():
+        raise InputError("a token needs a name", expected="the name of its user", got=repr(name))
+    if not scopes:
+        raise InputError("a token needs a scope", expected="one of " + ", ".join(SCOPES), got="none")
     for scope in scopes:
         if scope not in SCOPES:
             raise InputError("unknown scope", expected="one of " + ", ".join(SCOPES), got=scope)
-    if not scopes or not name:
-        raise InputError(
-            "a token needs a name and a scope", expected="one of " + ", ".join(SCOPES), got="none"
-        )
     if days is not None and not 0 < days < 36_525:
         raise InputError("days is out of range", expected="a number above 0", got=days)
     token = _PREFIX + secrets.token_urlsafe(32)

@@ -104,14 +104,17 @@ def serve(
 ) -> None:
     if context.invoked_subcommand is not None:
         return
+    from profiling.devices import list_devices
     from serving.config import ServiceConfig
     from serving.model_source import check_model
 
+    # Report what is missing here, not in every worker.
     check_model(model)
+    list_devices()
     if policy is not None:
         from scheduling.policies import get_policy
 
-        get_policy(policy)  # report a missing policy here, not in every worker
+        get_policy(policy)
     config = ServiceConfig(
         host=host, port=port, workers=workers, model=model, policy=policy, tracking_uri=tracking_uri, database_url=database, auth=auth,
         rate_per_s=rate, request_timeout_s=timeout, poll_s=poll, requests_in_flight=in_flight, drain_s=drain,

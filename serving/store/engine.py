@@ -14,11 +14,11 @@ from typing import Any
 import msgspec
 from sqlalchemy import ColumnElement, Connection, Engine, create_engine, event, literal_column, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DataError, DBAPIError, IntegrityError, NoSuchModuleError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session, sessionmaker
 
-from profiling.errors import ConflictError, InputError, UnavailableError
+from profiling.errors import InputError, UnavailableError
+from serving.store.failures import explained
 
 # Keys of our advisory locks in PostgreSQL.
 _UPGRADE, _WRITE, _TURN = 0xC07E4A, 0xC07E4B, 0xC07E4C
@@ -106,6 +106,8 @@ class Store:
             for engine, begin in ((self.engine, "BEGIN IMMEDIATE"), (self.reading, "BEGIN")):
                 event.listen(engine, "connect", _sqlite_settings)
                 event.listen(engine, "begin", partial(_begin, statement=begin))
+        # In messages; `name` looks at the file system.
+        self._label = str(self._file or self.engine.url.set(query={}).render_as_string(hide_password=True))
         self._busy_ms = round(1000 * busy_s)
         self._clock = text(_CLOCKS[self.sqlite])
         self.clock: ColumnElement[float] = literal_column(
@@ -123,7 +125,7 @@ class Store:
         config = Config()
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         # Workers start together: one upgrades, the others wait.
-        with _as_unavailable(), self._upgrading_alone(), self.engine.connect() as connection:
+        with explained(self._label), self._upgrading_alone(), self.engine.connect() as connection:
             if not self.sqlite:
                 connection.execute(text(f"SELECT pg_advisory_lock({_UPGRADE})"))
                 connection.commit()
@@ -173,7 +175,7 @@ class Store:
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session with a consistent view of the database."""
-        with _as_unavailable(), self._readers() as session:
+        with explained(self._label), self._readers() as session:
             if not self.sqlite:
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             yield session
@@ -188,7 +190,7 @@ class Store:
             InputError: the database cannot hold a value.
         """
         self._check_file()
-        with _as_unavailable(), self._sessions() as session, session.begin():
+        with explained(self._label), self._sessions() as session, session.begin():
             connection = session.connection()
             if not self.sqlite:  # one writer at a time, for the same guarantees as with SQLite
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._busy_ms}")
@@ -211,7 +213,7 @@ class Store:
         """
         if self.sqlite:
             return None if self._folder is None else self._turn_by_file(wait_s)
-        with _as_unavailable():
+        with explained(self._label):
             connection = self.engine.connect()
         try:
             connection.execute(text(f"SET LOCAL lock_timeout = {max(1, round(1000 * wait_s))}"))
@@ -263,9 +265,7 @@ class Store:
     @property
     def name(self) -> str:
         """The database without its password, as named from any folder."""
-        if self._file is not None:
-            return f"sqlite:///{self._file.resolve()}"
-        return self.engine.url.set(query={}).render_as_string(hide_password=True)
+        return self._label if self._file is None else f"sqlite:///{self._file.resolve()}"
 
     def close(self) -> None:
         self.engine.dispose()
@@ -298,21 +298,3 @@ def _sqlite_settings(connection: Any, _: Any) -> None:
     cursor.execute("PRAGMA synchronous=FULL")
     cursor.execute("PRAGMA foreign_keys=ON")
     cursor.close()
-
-
-@contextmanager
-def _as_unavailable() -> Iterator[None]:
-    try:
-        yield
-    except IntegrityError as error:
-        raise ConflictError("concurrent update", hint="read the state and try again") from error
-    except DataError as error:  # PostgreSQL rejects NUL in text, and text longer than its column
-        got = " ".join(str(error.orig).split())[:200]
-        raise InputError(
-            "a value cannot be stored", expected="text without NUL, of the documented length", got=got
-        ) from error
-    except (DBAPIError, PoolTimeoutError) as error:
-        cause = getattr(error, "orig", None) or error
-        raise UnavailableError(
-            "the store does not respond", got=" ".join(str(cause).split())[:200], hint="try again"
-        ) from error

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import sys
 import threading
 import time
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from profiling.errors import InputError, UnavailableError
+from profiling.errors import CotenantError, InputError, UnavailableError
 from serving.auth import create_token
 from serving.handlers.upkeep import upkeep
 from serving.store import Store
@@ -53,7 +55,8 @@ def test_full_disk(start: Start) -> None:
     # SQLite's own limit on synthetic_batches gives the same error as a disk without room.
     store.engine.dispose()
     limit = _limit_pages(store)
-    problem(client.put("/v1/cluster/nodes/b", json=big), 503)
+    refused = problem(client.put("/v1/cluster/nodes/b", json=big), 503)
+    assert "the disk is full" in refused["detail"]
     assert client.get("/v1/cluster").json()["version"] == 1
     assert client.get("/v1/cluster/nodes/a").status_code == 200
     limit()
@@ -112,8 +115,31 @@ def test_unusable_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     with pytest.raises(UnavailableError):
         Store(f"sqlite:///{tmp_path}/file/store.db")
     (tmp_path / "no.db").write_text("this is not a database, and long enough to be sure of it" * 20)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(UnavailableError, match=r"no\.db is not SQLite's"):
         Store(f"sqlite:///{tmp_path}/no.db")
+    (tmp_path / "folder.db").mkdir()
+    with pytest.raises(UnavailableError, match=r"folder\.db cannot be opened"):
+        Store(f"sqlite:///{tmp_path}/folder.db")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ("UPDATE alembic_version SET version_num = '9999'", "this version or an earlier one"),
+        ("DROP TABLE alembic_version", "tables that are not this service's"),
+    ],
+)
+def test_a_database_of_another_program_or_version(
+    tmp_path: Path, migrated: Path, change: str, message: str
+) -> None:
+    file = tmp_path / "other.db"
+    shutil.copy(migrated, file)
+    with closing(sqlite3.connect(file)) as connection:
+        connection.execute(change)
+        connection.commit()
+    with pytest.raises(CotenantError, match=message) as told:
+        Store(f"sqlite:///{file}")
+    assert str(file) in told.value.message
 
 
 def test_tokens_stay_valid_while_the_store_is_down(

@@ -69,6 +69,22 @@ def test_bad_settings_are_one_line(
     assert message.count("\n") == 1
 
 
+def test_a_missing_device_file_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COTENANT_DEVICES", str(tmp_path / "none.yaml"))
+    monkeypatch.setattr("serving.cli.serve.run", lambda _: pytest.fail("it starts"))
+    with pytest.raises(SystemExit):
+        main(["serve"])
+    assert "none.yaml cannot be read" in capsys.readouterr().err
+
+
+def test_a_token_needs_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["serve", "token", "add", "", "--scope", "read", "--database", f"sqlite:///{tmp_path}/s.db"])
+    assert "needs a name: expected the name of its user" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("workers", [1, 2])
 def test_starts_serves_and_drains(tmp_path: Path, workers: int) -> None:
     with socket.socket() as probe:
