@@ -9,6 +9,22 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
+# Longest part of a message; input that is repeated in it may have any length.
+_MOST = 1000
+
+
+def shortened(value: object, most: int = _MOST) -> str:
+    """`value` as text; a longer one than `most` characters lacks its middle.
+
+    >>> shortened("abcdefghijklmnopqrstuvwxyz", 16)
+    'abcdefgh ... xyz'
+    """
+    text = str(value)
+    if len(text) <= most:
+        return text
+    last = most // 4 - 1
+    return f"{text[: most - last - 5]} ... {text[-last:]}"
+
 
 class CotenantError(Exception):
     """Base of errors reported to a user in one line.
@@ -38,14 +54,14 @@ class CotenantError(Exception):
     @property
     def message(self) -> str:
         """The complete message in one line."""
-        text = self.detail.rstrip(".")
+        text = shortened(self.detail).rstrip(".")
         if self.expected is not None:
-            text += f": expected {self.expected}"
+            text += f": expected {shortened(self.expected)}"
         if self.got is not None:
-            text += f"{', ' if self.expected is not None else ': '}got {self.got}"
+            text += f"{', ' if self.expected is not None else ': '}got {shortened(self.got)}"
         if self.hint is not None:
             # A hint in lower case, often a command, continues the sentence.
-            text += f"{';' if self.hint[:1].islower() else '.'} {self.hint.rstrip('.')}"
+            text += f"{';' if self.hint[:1].islower() else '.'} {shortened(self.hint).rstrip('.')}"
         return " ".join(text.split()) + "."
 
     def at(self, where: object) -> Self:
@@ -63,7 +79,7 @@ class CotenantError(Exception):
         for key in ("expected", "got", "hint"):
             value = getattr(self, key)
             if value is not None:
-                body[key] = str(value)
+                body[key] = shortened(value)
         return body
 
 

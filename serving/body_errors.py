@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ from profiling.names import one_of
 _PATH = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 _CHOICE = re.compile(r"Invalid enum value '(.*)'", re.DOTALL)
 _FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
+_TOO_LARGE = "Number out of range"  # 1e999, which no type can hold
 _SHOWN = 80
 # Of longer bodies the received value is not shown, because the rest may cost a second to read.
 _READ_AGAIN_BYTES = 64 * 2**10
@@ -45,6 +47,8 @@ def shape_error(message: str, raw: bytes, kind: type) -> InputError:
         ]
         name = unknown[1][:_SHOWN]
         return InputError(f"{where}: unknown field", expected=one_of(name, fields), got=repr(name))
+    if text == _TOO_LARGE:
+        return InputError(f"{where}: number out of range", expected=_number(_types_at(kind, steps)))
     if not text.startswith("Expected "):
         return InputError(f"{where}: {text.replace('`', '')}", hint="see /openapi.json for the shape")
     expected = text.replace("`", "").removeprefix("Expected ")
@@ -61,6 +65,18 @@ def _came(raw: bytes, steps: list[tuple[str, str]]) -> str | None:
     except (LookupError, TypeError, ValueError, RecursionError, msgspec.DecodeError):
         return None
     return repr(got)[:_SHOWN]
+
+
+def _number(types: list[Any]) -> str:
+    """What is expected of a number of one of these types."""
+    for t in types:
+        if isinstance(t, inspect.IntType | inspect.FloatType):
+            least = f"above {t.gt:g}" if t.gt is not None else "" if t.ge is None else f"from {t.ge:g}"
+            most = f"below {t.lt:g}" if t.lt is not None else "" if t.le is None else f"to {t.le:g}"
+            name = "an integer" if isinstance(t, inspect.IntType) else "a number"
+            if least or most:
+                return " ".join(filter(None, (name, least, most)))
+    return f"a number from {-sys.float_info.max:.2g} to {sys.float_info.max:.2g}"
 
 
 def _types_at(kind: type, steps: list[tuple[str, str]]) -> list[Any]:

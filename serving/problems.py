@@ -3,19 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from http import HTTPStatus
 from typing import Any
 
 from fastapi import FastAPI, Request, Response
 from fastapi.exceptions import RequestValidationError
-from msgspec import json
 from starlette.exceptions import HTTPException
 from starlette.routing import BaseRoute, Route
 
-from profiling.errors import CotenantError, InputError
+from profiling.errors import CotenantError, InputError, UnknownNameError, shortened
 from serving.auth import authenticate
-from serving.http import problem
+from serving.http import MalformedError, problem
 from serving.middleware import headers_for
+
+_SHOWN = 80
+
+
+class MethodError(CotenantError):
+    """The URL exists, but not with this method."""
+
+    status = 405
+    slug = "method-not-allowed"
+    title = "Method is not allowed"
 
 
 def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
@@ -34,28 +42,38 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         first: dict[str, Any] = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
         return problem(
-            InputError(where, expected=first["msg"], got=repr(first.get("input"))[:80]), request.url.path
+            InputError(where, expected=first["msg"], got=shortened(repr(first.get("input")), _SHOWN)),
+            request.url.path,
         )
 
     @app.exception_handler(HTTPException)
     async def _routing(request: Request, error: HTTPException) -> Response:
-        try:  # callers without access must not learn which URLs exist
-            await authenticate(request.app.state.service, request, "read")
-        except CotenantError as refused:
-            return problem(refused, request.url.path, headers_for(refused))
-        title = HTTPStatus(error.status_code).phrase
-        detail = {
-            404: "no such URL; see /openapi.json",
-            405: f"{request.method} is not allowed here; see the Allow header",
-        }.get(error.status_code, str(error.detail))
-        headers = error.headers
-        if error.status_code == 405:  # the exception knows the methods of only one of several routes
-            headers = {"Allow": ", ".join(_methods(routes, request.url.path))}
-        body = {
-            "type": "about:blank", "title": title, "status": error.status_code, "detail": detail,
-            "instance": request.url.path,
-        }  # fmt: skip
-        return Response(json.encode(body), error.status_code, headers, media_type="application/problem+json")
+        allowed, headers = "", dict(error.headers or {})
+        if error.status_code in (404, 405):
+            try:  # callers without access must not learn which URLs exist
+                await authenticate(request.app.state.service, request, "read")
+            except CotenantError as refused:
+                return problem(refused, request.url.path, headers_for(refused))
+            # The exception knows the methods of only one of several routes.
+            allowed = ", ".join(_methods(routes, request.url.path))
+            headers |= {"Allow": allowed} if error.status_code == 405 else {}
+        told = _explained(request, error, allowed)
+        return problem(told, request.url.path, headers)
+
+
+def _explained(request: Request, error: HTTPException, allowed: str) -> CotenantError:
+    """An error of the framework as one of ours."""
+    if error.status_code == 404:
+        return UnknownNameError(
+            "no such URL", expected="one of /openapi.json", got=shortened(request.url.path, _SHOWN)
+        )
+    if error.status_code == 405:
+        return MethodError(f"{request.method} is not allowed here", expected=allowed, got=request.method)
+    return MalformedError(
+        "the request cannot be read",
+        expected="a well-formed form or body",
+        got=shortened(error.detail, _SHOWN),
+    )
 
 
 def _methods(routes: Sequence[BaseRoute], path: str) -> list[str]:

@@ -9,7 +9,9 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any
 
+from fastapi.exceptions import RequestValidationError
 from fastapi.routing import APIRoute
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -73,6 +75,12 @@ class ServiceRoute(APIRoute):
                 return response
             except CotenantError as error:
                 status = error.status
+                raise
+            except HTTPException as error:
+                status = error.status_code
+                raise
+            except RequestValidationError:
+                status = InputError.status
                 raise
             finally:
                 await audit.record(request.app.state.service, request, status)

@@ -390,8 +390,10 @@ def test_audit_log(start: Start, store: Store) -> None:
     client = start(auth="on")
     client.put("/v1/cluster", json=NODE, headers=bearer(token))
     client.put("/v1/cluster", json={"nodes": 1}, headers=bearer(token))
+    client.put("/v1/cluster?replace_tenants=perhaps", json=NODE, headers=bearer(token))
     items = client.get("/v1/audit", headers=bearer(token)).json()["items"]
     assert [(i["caller"], i["action"], i["status"]) for i in items] == [
+        ("ops", "PUT /v1/cluster", 422),
         ("ops", "PUT /v1/cluster", 422),
         ("ops", "PUT /v1/cluster", 200),
     ]

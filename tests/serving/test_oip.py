@@ -120,6 +120,13 @@ def test_bad_requests(client: TestClient, body: object) -> None:
     assert problem(client.post("/v2/models/cotenant/infer", json=body), 422)["error"]
 
 
+def test_a_long_name_is_not_repeated_whole(client: TestClient) -> None:
+    body = {"inputs": [{"name": "n" * 100_000, "datatype": "FP32", "shape": [1], "data": [1]}]}
+    answer = client.post("/v2/models/cotenant/infer", json=body)
+    assert "expected BYTES" in problem(answer, 422)["detail"]
+    assert len(answer.content) < 5000
+
+
 @pytest.mark.parametrize("length", [b"\xb2", b"-1", b"9" * 5000, b"1e1"])
 def test_a_header_length_that_is_no_number(client: TestClient, length: bytes) -> None:
     headers = {"Inference-Header-Content-Length": length}

@@ -121,6 +121,23 @@ def test_bad_input(client: TestClient, body: object, status: int, words: str) ->
     assert words in problem(client.post("/v1/predict", json=body), status)["detail"]
 
 
+@pytest.mark.parametrize(
+    ("path", "raw", "expected"),
+    [
+        (
+            "/v1/probes",
+            b'{"device": "v100", "job": "vgg11-cifar", "count": 1e400}',
+            "an integer from 1 to 64",
+        ),
+        ("/v1/place", b'{"job": "vgg11-cifar", "max_slowdown": 1e400}', "a number from 1"),
+        ("/v2/models/cotenant/infer", b'{"inputs": [1e400]}', "a number from -1.8e+308 to 1.8e+308"),
+    ],
+)
+def test_a_number_that_no_type_holds(client: TestClient, path: str, raw: bytes, expected: str) -> None:
+    answer = client.post(path, content=raw, headers={"content-type": "application/json"})
+    assert problem(answer, 422)["expected"].startswith(expected)
+
+
 @pytest.mark.parametrize("raw", [b"", b"{", b'{"device": NaN}', b"\xff\xfe"])
 def test_invalid_json(client: TestClient, raw: bytes) -> None:
     response = client.post("/v1/predict", content=raw, headers={"content-type": "application/json"})

@@ -21,9 +21,27 @@ def test_devices(client: TestClient) -> None:
 
 
 def test_routing_errors(client: TestClient) -> None:
-    problem(client.get("/v1/nowhere"), 404)
-    assert problem(client.get("/v1/predict"), 405)
+    unknown = problem(client.get("/v1/nowhere"), 404)
+    assert unknown["type"] == "urn:cotenant:problem:unknown-name"
+    assert unknown["got"] == "/v1/nowhere"
+    wrong = problem(client.get("/v1/predict"), 405)
+    assert wrong["type"] == "urn:cotenant:problem:method-not-allowed"
+    assert wrong["expected"] == "POST"
+    assert problem(client.get("/v2/nowhere"), 404)["error"]
     assert "POST" in client.get("/v1/predict").headers["allow"]
+
+
+@pytest.mark.parametrize("path", ["/login", "/v1/workloads"])
+def test_a_malformed_form(start: Start, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "of-an-administrator-who-sets-up")
+    headers = {"content-type": "multipart/form-data; boundary=x"}
+    if path != "/login":
+        headers["authorization"] = "Bearer of-an-administrator-who-sets-up"
+    client = start(auth="on")
+    told = problem(client.post(path, content=b"--y\r\n", headers=headers), 400)
+    assert told["type"] == "urn:cotenant:problem:malformed"
+    assert told["expected"]
+    problem(client.post("/v1/nowhere", headers={}), 401)
 
 
 @pytest.mark.parametrize(
