@@ -57,8 +57,8 @@ class Batcher:
     all others that arrived in the same turn, and in the next turns for as long as each brings more. The rest
     goes to lanes in small pieces, so that the work of a request stops when it is cut short by its deadline or
     its caller leaves: `encoding` captures and encodes new workloads, `bulk` reads large bodies and predicts
-    many sets, `parsing` waits for processes that read uploads, `placing` decides one job at a time, because
-    policies share one cache.
+    many sets, `parsing` waits for processes that read uploads, `placing` decides one job at a time on the stored
+    cluster, because policies share one cache, and `describing` on clusters in bodies, which may be huge.
     """
 
     def __init__(
@@ -76,6 +76,7 @@ class Batcher:
             "parsing", metrics, threads=1, stuck_s=2 * config.parse_seconds + config.stuck_s, **bounds
         )
         self.placing = Lane("placing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
+        self.describing = Lane("describing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
         self._waiting: list[_Asked] = []
         self._gathered = 0  # how many of the waiting sets were there at the last check
         self._set_s = _TURN_S / 16  # mean processor time per set in a batch
@@ -87,7 +88,7 @@ class Batcher:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        return self.encoding, self.bulk, self.parsing, self.placing
+        return self.encoding, self.bulk, self.parsing, self.placing, self.describing
 
     def belief(self) -> Belief:
         """The serving model with its corrections. Raises `UnavailableError` while there is none."""
@@ -278,8 +279,12 @@ class Batcher:
         return self._unpredictable[1]
 
     async def place(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a placement decision once all earlier ones are made."""
+        """Run a placement decision on the stored cluster once all earlier ones are made."""
         return await self.placing.run(function, *arguments)
+
+    async def place_aside(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Run a placement decision on a described cluster once all earlier ones are made."""
+        return await self.describing.run(function, *arguments)
 
     async def off_loop(self, size_bytes: int, function: Callable[..., T], *arguments: Any) -> T:
         """Run `function` here if the body that it reads is small, otherwise in a lane."""

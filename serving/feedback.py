@@ -42,16 +42,19 @@ class Belief:
     Attributes:
         serving: the model; its own answers are uncorrected.
         posterior: the model conditioned on all stored observations that it was not trained on.
-        placer: decides where jobs go with it; its caches share this object's lifetime.
+        placer: decides where jobs go with it in the stored cluster; its caches share this object's lifetime.
+        aside: the same in clusters that requests describe, which may be decided at the same time.
     """
 
     serving: Serving
     posterior: Posterior
     placer: Placer
+    aside: Placer
 
     @classmethod
     def of(cls, serving: Serving, posterior: Posterior, make_placer: MakePlacer = Placer) -> Belief:
-        return cls(serving, posterior, make_placer(_WhileAwaited(_asked(serving, posterior))))
+        asked = _WhileAwaited(_asked(serving, posterior))
+        return cls(serving, posterior, make_placer(asked), make_placer(asked))
 
     @property
     def predictor(self) -> SetPredictor:

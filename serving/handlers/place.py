@@ -33,6 +33,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         raise InputError("the body must have one of two fields", expected="either 'job' or 'jobs'", got=given)
     service.life.current()
     config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
+    described = isinstance(body.cluster, ClusterBody)
     if isinstance(body.cluster, ClusterBody):
         check_body(body.cluster, service.config)
         await fill_lengths(service, body.cluster)
@@ -40,7 +41,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     else:
         snapshot = (await service.read(stored_state, service)).snapshot
     if body.job is not UNSET:
-        decision = await choose(service, job_of(body.job), body.iterations, snapshot, config)
+        decision = await choose(service, job_of(body.job), body.iterations, snapshot, config, described)
         return decision.to_json()
     assert body.jobs is not UNSET
     if len(body.jobs) > service.config.batch_sets:
@@ -50,7 +51,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     decisions = []
     for job in map(job_of, body.jobs):
         try:
-            decision = await choose(service, job, body.iterations, snapshot, config)
+            decision = await choose(service, job, body.iterations, snapshot, config, described)
         except InfeasibleError as error:
             decisions.append({"decision": "wait", "ranked": [], "reasons": [error.message]})
             continue
@@ -96,17 +97,24 @@ async def choose(
     iterations: float | None,
     snapshot: ClusterSnapshot,
     config: PlacementConfig,
+    described: bool = False,
 ) -> PlacementDecision:
     """One decision with the serving model and its corrections.
 
     New workloads are encoded first, so that other decisions do not wait for them.
+
+    Args:
+        described: whether the cluster came with the request; decisions on the stored one do not wait for it.
     """
     belief, batcher = service.belief(), service.batcher
     snapshot = await prepare(service, job, snapshot)
     started = time.perf_counter()
     outcome: PlacementDecision | CotenantError
     try:
-        outcome = await batcher.place(belief.placer.place, job, iterations, snapshot, config)
+        if described:
+            outcome = await batcher.place_aside(belief.aside.place, job, iterations, snapshot, config)
+        else:
+            outcome = await batcher.place(belief.placer.place, job, iterations, snapshot, config)
     except InfeasibleError as error:
         outcome = error
     return counted(service, outcome, time.perf_counter() - started)

@@ -7,6 +7,7 @@ import gc
 import threading
 import time
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 from typing import Any
 
@@ -206,7 +207,7 @@ def test_a_stuck_lane_is_not_ready(
     try:
         problem(client.post("/v1/place", json=body, headers={"X-Timeout-S": "0.2"}), 504)
         until(lambda: client.get("/v1/health/ready").status_code == 503, "not ready")
-        assert "placing" in problem(client.get("/v1/health/ready"), 503)["detail"]
+        assert "describing" in problem(client.get("/v1/health/ready"), 503)["detail"]
         assert client.get("/v2/health/ready").json() == {"ready": False}
         assert client.get("/v1/health/live").status_code == 200
         assert until(lambda: ended, "the process ends where it stays so")[0] == 70
@@ -228,14 +229,37 @@ class Slow(TablePredictor):
         return super().predict_arrays(sets)
 
 
+def pairs_of_gpus(jobs: int) -> list[dict[str, Any]]:
+    """A V100 for each pair of so many different jobs."""
+    names = [f"resnet18-cifar:step_time_s={0.1 + k / 1000}" for k in range(jobs)]
+    pairs = [(a, b) for a in names for b in names if a < b]
+    return [{"device": "v100", "tenants": [{"job": j, "iterations_left": 9} for j in pair]} for pair in pairs]
+
+
+def test_a_huge_cluster_in_a_body_does_not_delay_placements(start: Start, source: TableSource) -> None:
+    slow = source.predictor = Slow()
+    client = start(queue_wait_s=0.5)
+    client.put("/v1/cluster", json=NODE)
+    body = {"job": "resnet18-cifar", "cluster": {"nodes": [{"name": "a", "gpus": pairs_of_gpus(60)}]}}
+    try:
+        with ThreadPoolExecutor() as pool:
+            huge = pool.submit(client.post, "/v1/place", json=body)
+            until(lambda: slow.asked or huge.done(), "it is being decided")
+            placed = client.post("/v1/placements", json={"job": "resnet18-cifar", "iterations": 9})
+            asked = client.post("/v1/place", json={"job": "resnet18-cifar"})
+            assert not huge.done()
+            slow.gate.set()
+            assert huge.result().status_code == 200
+    finally:
+        slow.gate.set()
+    assert (placed.status_code, asked.status_code) == (201, 200)
+
+
 def test_a_decision_stops_when_nobody_waits_for_it(start: Start, source: TableSource) -> None:
     """Else one on a large cluster blocks the lane until the process is restarted."""
     slow = source.predictor = Slow()
     client = start()
-    jobs = [f"resnet18-cifar:step_time_s={0.1 + k / 1000}" for k in range(60)]
-    pairs = [(a, b) for a in jobs for b in jobs if a < b]
-    gpus = [{"device": "v100", "tenants": [{"job": j, "iterations_left": 9} for j in pair]} for pair in pairs]
-    body = {"job": "resnet18-cifar", "cluster": {"nodes": [{"name": "a", "gpus": gpus}]}}
+    body = {"job": "resnet18-cifar", "cluster": {"nodes": [{"name": "a", "gpus": pairs_of_gpus(60)}]}}
     timeout_s = 0.5
     while not slow.asked:  # a busy machine may take longer to get there
         problem(client.post("/v1/place", json=body, headers={"X-Timeout-S": f"{timeout_s:g}"}), 504)
