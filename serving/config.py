@@ -9,12 +9,22 @@ from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
 from profiling.errors import InputError
+from profiling.names import one_of
 from scheduling.core.limits import CLUSTER_GPUS
 from serving.hosts import Proxies
 
 #: Worker processes are new interpreters; the settings reach them through this variable.
 ENVIRONMENT_VARIABLE = "COTENANT_SERVICE_CONFIG"
 AUTH_MODES = ("auto", "on", "off")
+# Numbers that are no limits, and the option of each.
+_OPTIONS = {
+    "port": "--port",
+    "workers": "--workers",
+    "poll_s": "--poll",
+    "request_timeout_s": "--timeout",
+    "rate_per_s": "--rate",
+    "drain_s": "--drain",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +172,13 @@ class ServiceConfig:
 
     def with_limits(self, pairs: list[str]) -> ServiceConfig:
         """A copy of these settings with `NAME=NUMBER` applied. Raises `InputError`."""
-        numbers = {f.name: f.type for f in fields(self) if f.type in ("int", "float")}
+        numbers = limit_types()
         values: dict[str, Any] = {}
         for pair in pairs:
             name, _, text = pair.partition("=")
             if name not in numbers:
-                raise InputError("unknown limit", expected="one of " + ", ".join(sorted(numbers)), got=name)
+                hint = f"{_OPTIONS[name]} sets it" if name in _OPTIONS else "docs/operations.md lists all"
+                raise InputError("unknown limit", expected=one_of(name, sorted(numbers)), got=name, hint=hint)
             try:
                 values[name] = int(text) if numbers[name] == "int" else float(text)
             except ValueError:
@@ -200,3 +211,12 @@ class ServiceConfig:
         for name in ("allowed_hosts", "trusted_proxies"):
             values[name] = tuple(values.get(name, ()))
         return cls(**values)
+
+
+def limit_types() -> dict[str, str]:
+    """Names of the limits (`--limit`), each with its type: `int` or `float`."""
+    return {
+        f.name: str(f.type)
+        for f in fields(ServiceConfig)
+        if f.type in ("int", "float") and f.name not in _OPTIONS
+    }
