@@ -6,6 +6,7 @@ They are `weights.safetensors`, `config.json`, `manifest.json` and the folder `c
 from __future__ import annotations
 
 import hashlib
+import math
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -112,6 +113,9 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
     source = Path(folder)
     config = _read_config(source)
     try:
+        manifest = read_json(source / "manifest.json")
+        _check_finite(config, "config")
+        _check_finite(manifest, "manifest")
         campaigns = _typed(tuple[str, ...], config["campaigns"], "campaigns")
         body = (source / "weights.safetensors").read_bytes()
         if not config["model_version"].endswith(_digest(body)):
@@ -146,7 +150,7 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             _typed(HeadCalibration, config["heads"], "heads"),
             _typed(Intervals, config["intervals"], "intervals"),
             Domain(tensors["domain.points"].numpy(), _typed(float, config["domain_radius"], "domain_radius")),
-            _typed(Manifest, read_json(source / "manifest.json"), "manifest"),
+            _typed(Manifest, manifest, "manifest"),
             from_tensors(tensors),
         )
     except (
@@ -227,6 +231,15 @@ def _digest(body: bytes) -> str:
 
 def _network_config(values: dict[str, Any]) -> NetworkConfig:
     return NetworkConfig(**{**values, "encoder": EncoderConfig(**values["encoder"])})
+
+
+def _check_finite(value: Any, name: str) -> None:
+    """Raise `ValueError` if a number in a JSON value is NaN or infinite, which `write_json` never writes."""
+    if isinstance(value, dict | list):
+        for key, inner in value.items() if isinstance(value, dict) else enumerate(value):
+            _check_finite(inner, f"{name}.{key}")
+    elif isinstance(value, float) and not math.isfinite(value):
+        raise ValueError(f"{name} is {value}")
 
 
 def _typed(kind: type[T], value: Any, name: str) -> T:

@@ -151,6 +151,27 @@ def test_a_value_of_another_type_is_damage(saved: Path, file: str, path: str, va
         load(saved)
 
 
+@pytest.mark.parametrize("text", ["NaN", "-Infinity", "1e999"])
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        ("config.json", "heads.memory_log_error.0"),
+        ("config.json", "intervals.floor"),
+        ("manifest.json", "largest_set"),
+    ],
+)
+def test_a_number_that_is_not_finite_is_damage(saved: Path, file: str, path: str, text: str) -> None:
+    body = json.loads((saved / file).read_text())
+    *parents, last = [int(key) if key.isdigit() else key for key in path.split(".")]
+    inner = body
+    for key in parents:
+        inner = inner[key]
+    inner[last] = "HERE"
+    (saved / file).write_text(json.dumps(body).replace('"HERE"', text))
+    with pytest.raises(InputError, match=rf"is damaged: .*{path} is (nan|-?inf)"):
+        load(saved)
+
+
 @pytest.mark.parametrize("name", ["quantile", "device_factor"])
 def test_intervals_without_a_group_are_damage(saved: Path, name: str) -> None:
     config = json.loads((saved / "config.json").read_text())
