@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from models.e_ggat import EGGATLayer, check_layer, start_at_zero
+from models.e_ggat import MOST_LAYERS, EGGATLayer, check_layer, start_at_zero
 from models.features import (
     DEVICE_FEATURES,
     EDGE_FEATURES,
@@ -50,7 +50,7 @@ class NetworkConfig:
     encoder: EncoderConfig = field(default_factory=EncoderConfig)
 
     def __post_init__(self) -> None:
-        check_fields("network", self, positive=("width", "heads", "layers"))
+        check_fields("network", self, positive=("width", "heads", "layers"), most={"layers": MOST_LAYERS})
         check_layer("network", self.width, self.heads, self.form)
         if self.dropout >= 1:
             raise InputError(

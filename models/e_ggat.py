@@ -19,6 +19,7 @@ FORMS = ("gatv2", "paper")
 
 #: Weights grow with the square of the width; wider networks would not fit in memory.
 MOST_CHANNELS = 4096
+MOST_LAYERS = 64
 
 
 def check_layer(section: str, width: int, heads: int, form: str) -> None:

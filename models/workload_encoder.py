@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from models.e_ggat import EGGATLayer, check_layer, start_at_zero
+from models.e_ggat import MOST_CHANNELS, MOST_LAYERS, EGGATLayer, check_layer, start_at_zero
 from models.features import DEVICE_FEATURES, WORKLOAD_FEATURES
 from models.graph_tensors import KIND_COUNT, NODE_FEATURES, TENSOR_FEATURES, GraphTensors
 from models.segments import segment_mean, segment_sum
@@ -42,7 +42,12 @@ class EncoderConfig:
     use_graph: bool = True
 
     def __post_init__(self) -> None:
-        check_fields("encoder", self, positive=("width", "heads", "layers", "embedding", "kind_width"))
+        check_fields(
+            "encoder",
+            self,
+            positive=("width", "heads", "layers", "embedding", "kind_width"),
+            most={"layers": MOST_LAYERS, "embedding": MOST_CHANNELS, "kind_width": MOST_CHANNELS},
+        )
         check_layer("encoder", self.width, self.heads, self.form)
 
 

@@ -63,7 +63,12 @@ class TrainingConfig:
     process: bool = True
 
     def __post_init__(self) -> None:
-        check_fields("training", self, positive=("ensemble", "encoder_batch", "epochs", "teacher_trees"))
+        check_fields(
+            "training",
+            self,
+            positive=("ensemble", "encoder_batch", "epochs", "teacher_trees"),
+            most={"ensemble": 100, "teacher_trees": 10_000},
+        )
         if self.campaign_dropout > 1:
             raise InputError(
                 "training.campaign_dropout is out of range",

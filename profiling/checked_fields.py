@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from profiling.errors import InputError
 
 
-def check_fields(section: str, config: Any, positive: Sequence[str] = ()) -> None:
+def check_fields(
+    section: str, config: Any, positive: Sequence[str] = (), most: Mapping[str, int] | None = None
+) -> None:
     """Check the fields of a dataclass annotated as `int`, `float` or `bool`; numbers must be at least 0.
 
     Args:
         section: prefix of the field in messages.
         positive: fields of `int` that are at least 1.
+        most: the largest value of fields of `int` that memory grows with.
 
     Raises:
         InputError: the first invalid field.
@@ -27,8 +30,9 @@ def check_fields(section: str, config: Any, positive: Sequence[str] = ()) -> Non
             expected, holds = "true or false", isinstance(value, bool)
         elif field.type == "int":
             least = int(field.name in positive)
-            expected = f"an integer from {least}"
-            holds = is_number and isinstance(value, int) and value >= least
+            limit = (most or {}).get(field.name, math.inf)
+            expected = f"an integer from {least}" + (f" to {limit}" if limit < math.inf else "")
+            holds = is_number and isinstance(value, int) and least <= value <= limit
         elif field.type == "float":
             expected, holds = "a number from 0", is_number and 0 <= value < math.inf
         else:
