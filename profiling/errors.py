@@ -7,10 +7,12 @@ command line and the service report the same failure in the same words.
 
 from __future__ import annotations
 
+import re
 from typing import Any, ClassVar, Self
 
 # Longest part of a message; input that is repeated in it may have any length.
 _MOST = 1000
+_FINAL_DOT = re.compile(r"(?<=[^\s./])\.$")  # of a sentence; not the folder `.`
 
 
 def shortened(value: object, most: int = _MOST) -> str:
@@ -54,7 +56,7 @@ class CotenantError(Exception):
     @property
     def message(self) -> str:
         """The complete message in one line."""
-        text = shortened(self.detail).rstrip(".")
+        text = _FINAL_DOT.sub("", shortened(self.detail))
         if self.expected is not None:
             text += f": expected {shortened(self.expected)}"
         if self.got is not None:

@@ -54,7 +54,9 @@ def get_model(name: str) -> ZooModel:
             raise UnknownNameError(
                 f"{name!r} is code or a file, which only a command's --job and `cotenant data validate` read",
                 expected="a model of the zoo, or `graph:HASH` of a captured one",
-                hint="capture it first: cotenant capture --help",
+                hint=f"it is captured already: write --job {name}"
+                if name.endswith(".json")
+                else "capture it first: cotenant capture --help",
             )
         near = near_models(name)
         raise UnknownNameError(
