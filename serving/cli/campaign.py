@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from profiling.campaign.console import export, run, status
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, print_json
 
 app = typer.Typer(
@@ -17,6 +18,7 @@ app = typer.Typer(
 
 @app.command("plan")
 def plan(
+    context: typer.Context,
     output: Annotated[Path, typer.Option("-o", "--out", "--output", help="plan.json to write.")] = Path(
         "plan.json"
     ),
@@ -63,6 +65,10 @@ def plan(
     """
     from profiling.capture import named_workload
 
+    if job:
+        no_effect(context, "with --job", "jobs")
+    if not sm_share:
+        no_effect(context, "without --sm-share", "share_models")
     workloads = [
         named_workload(spec) for spec in job or ()
     ]  # report a misspelt name before the imports, which take seconds

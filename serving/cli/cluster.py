@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
 
 app = typer.Typer(
@@ -116,6 +117,7 @@ def show(
 
 @app.command("import")
 def import_(
+    context: typer.Context,
     source: Annotated[str, typer.Argument(help="nvidia-smi, sinfo, scontrol or kubectl.")],
     file: Annotated[Path, typer.Argument(help="Output of that tool; `-` reads standard input.")],
     out: Annotated[
@@ -148,6 +150,8 @@ def import_(
     from scheduling.clusters.writing import to_yaml
 
     check_source(source)
+    if source != "nvidia-smi":
+        no_effect(context, f"with {source}", "node")
     pairs = [text.partition("=") for text in device or []]
     if any(not (kind and name) for kind, _, name in pairs):
         raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=device)

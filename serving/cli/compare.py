@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, print_json, progress
 from serving.cli.simulate import (
     Belief,
@@ -27,6 +28,7 @@ from serving.cli.simulate import (
     Trace,
     Tunable,
     UpstreamRounds,
+    check_scenario,
     parse_columns,
     parts_of_realism,
     show_remarks,
@@ -49,6 +51,7 @@ _WITH_ERROR = ("mean_jct_s", "p99_jct_s", "makespan_s")
 
 
 def command(
+    context: typer.Context,
     trace: Trace,
     cluster: Cluster,
     policies: Annotated[
@@ -106,6 +109,10 @@ def command(
     from scheduling.simulator.scenario import ScenarioSpec, check_policy
     from scheduling.simulator.sweep import run_all, summarize
 
+    if out is None:
+        no_effect(context, "without --out", "gantt_filter")
+    if ray:
+        no_effect(context, "with --ray", "workers")
     names = [name.strip() for name in policies.split(",") if name.strip()]
     if not names or len(set(names)) < len(names):
         raise InputError(
@@ -122,6 +129,7 @@ def command(
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
         tunable=tunable_batches, realism=parts_of_realism(realism, saved_stops),
     )  # fmt: skip
+    check_scenario(context, trace, data, belief)
     each_load = _loads(loads, load)
     with progress() as bar:
         task = bar.add_task("building the scenario", total=len(names) * seeds * max(len(each_load), 1))

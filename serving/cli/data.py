@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from datasets.schema import TABLES
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, counted, print_json, progress
 
 app = typer.Typer(
@@ -125,6 +126,7 @@ def stats(
 
 @app.command()
 def validate(
+    context: typer.Context,
     file: Annotated[Path, typer.Argument(help="CSV or Parquet file.")],
     table: Annotated[
         str | None, typer.Option(help="Table to validate against (default: guessed from the columns).")
@@ -153,6 +155,8 @@ def validate(
 
     from datasets.user_files import add_rows, check_file
 
+    if out is None:
+        no_effect(context, "without --out", "replace")
     name, rows, faults = check_file(file, table)
     if out is not None and not faults:
         add_rows(out, name, rows, replace)
@@ -226,13 +230,12 @@ def template(
     from datasets.user_files import template as make
     from profiling.files import write_whole
 
-    if describe:
-        for field in table_fields(table):
-            typer.echo(f"{field.name}: {field.meaning}; {field.expected}")
-    elif out is None:
-        typer.echo(make(table), nl=False)
+    lines = (f"{field.name}: {field.meaning}; {field.expected}\n" for field in table_fields(table))
+    text = "".join(lines) if describe else make(table)
+    if out is None:
+        typer.echo(text, nl=False)
     else:
-        write_whole(out, make(table))
+        write_whole(out, text)
         typer.echo(f"wrote {out}", err=True)
 
 

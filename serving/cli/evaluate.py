@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, progress
 from serving.cli.predict import ModelOption
 
@@ -39,6 +40,7 @@ MANY_MODELS = 30
 
 
 def command(
+    context: typer.Context,
     data: Annotated[Path, typer.Option("--data", help="Folder of tidy tables (`cotenant data import`).")],
     model: ModelOption = "default",
     target: Annotated[
@@ -74,6 +76,8 @@ def command(
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`
     """
+    if observe is None:
+        no_effect(context, "without --observe", "probes")
     _check(data, target, split, observe, graph_only)
     from predictor import load_predictor
 

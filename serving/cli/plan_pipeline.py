@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from profiling.errors import InputError
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, duration, plain_table, print_json
 
 if TYPE_CHECKING:
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
 
 
 def pipeline(
+    context: typer.Context,
     graph: Annotated[
         str,
         typer.Argument(
@@ -87,6 +89,10 @@ def pipeline(
     from scheduling.pipeline.partition import partition
     from scheduling.pipeline.plan import plan
 
+    if schedule is None and plot is None:
+        no_effect(context, "without --schedule or --plot", "microbatches")
+    if schedule != "interleaved":
+        no_effect(context, "without --schedule interleaved", "chunks")
     cluster = PipelineCluster(tuple(workers), tuple(bandwidth), memory_limit)
     options = PartitionOptions(activation_compression_ratio, straight, fewer_machines)
     if schedule is not None:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, progress
 
 if TYPE_CHECKING:
@@ -91,6 +92,7 @@ UpstreamRounds = Annotated[
 
 
 def command(
+    context: typer.Context,
     trace: Trace,
     cluster: Cluster,
     policy: Annotated[
@@ -137,6 +139,7 @@ def command(
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
         tunable=tunable_batches, realism=parts_of_realism(realism, saved_stops),
     )  # fmt: skip
+    check_scenario(context, trace, data, belief)
     if jobs is not None:
         check_format(jobs)
     scenario = build_scenario(spec)
@@ -196,6 +199,16 @@ def show_remarks(counts: Sequence[RowCount]) -> None:
             typer.echo(f"{counted(rows, 'row')} of the trace {were} {done}:", err=True)
         for count in own:
             typer.echo(f"  {count}", err=True)
+
+
+def check_scenario(context: typer.Context, trace: str, data: str | None, belief: str) -> None:
+    """Refuse options that this trace, ground truth or belief does not use."""
+    if trace.startswith("sia:"):  # it comes with its own truth
+        no_effect(context, "with --trace sia:FILE", "data", "source", "belief", "model")
+    elif data is not None and belief != "predictor":
+        no_effect(context, f"with --data and --belief {belief}", "model")
+    if not trace.startswith("sia:"):
+        no_effect(context, "without --trace sia:FILE", "kind")
 
 
 def parts_of_realism(realism: bool, saved_stops: bool) -> tuple[str, ...]:

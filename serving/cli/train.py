@@ -8,11 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from profiling.errors import InputError
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.training_progress import reporting, resumable
 
 
 def command(
+    context: typer.Context,
     data: Annotated[Path, typer.Option("--data", help="Folder of tidy tables (`cotenant data import`).")],
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the predictor.")] = Path("out/model"),
     config: Annotated[
@@ -78,6 +80,7 @@ def command(
                 got="both",
                 hint="the network is that of the checkpoint",
             )
+        no_effect(context, "with --from", "bundled", "baselines", "graphs")
         _fine_tune(base, data, out, seed or 0, own_use, tracking_uri, experiment, system_metrics, as_json)
         return
     from predictor.config import read_config

@@ -1,0 +1,25 @@
+"""Refuses options that would have no effect, because another one is missing or excludes them."""
+
+from __future__ import annotations
+
+import typer
+
+from profiling.errors import InputError
+
+
+def no_effect(context: typer.Context, where: str, *names: str) -> None:
+    """Raise `InputError` if any of a command's parameters `names` was given on the command line.
+
+    Args:
+        where: why it would have no effect: `without --observe`.
+    """
+    for parameter in context.command.params:
+        source = context.get_parameter_source(parameter.name or "")
+        if parameter.name in names and source is not None and source.name == "COMMANDLINE":
+            option = next(name for name in parameter.opts if name.startswith("--"))
+            raise InputError(f"{option} has no effect {where}", hint="leave it out" + _or_add(where))
+
+
+def _or_add(where: str) -> str:
+    needed = where.removeprefix("without ")
+    return "" if needed == where else f", or add {needed}"

@@ -1,0 +1,57 @@
+"""Options that would have no effect are refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.cli.main import main
+
+SYNTHETIC = "--trace synthetic:rate=30,jobs=3 --cluster small-mixed"
+
+
+@pytest.mark.parametrize(
+    ("command", "message"),
+    [
+        ("evaluate --data {} --probes chosen", "--probes has no effect without --observe"),
+        ("data validate {}/mine.csv --replace", "--replace has no effect without --out"),
+        (f"simulate {SYNTHETIC} --kind rigid", "--kind has no effect without --trace sia:FILE"),
+        (
+            f"simulate {SYNTHETIC} --data {{}} --belief truth --model default",
+            "--model has no effect with --data and --belief truth",
+        ),
+        (
+            "simulate --trace sia:log.csv --cluster sia-64 --belief truth",
+            "--belief has no effect with --trace sia:FILE",
+        ),
+        (f"compare {SYNTHETIC} --gantt-filter v100", "--gantt-filter has no effect without --out"),
+        (f"compare {SYNTHETIC} --ray --workers 2", "--workers has no effect with --ray"),
+        ("campaign plan --share-models 2", "--share-models has no effect without --sm-share"),
+        ("campaign plan --job resnet18-cifar --jobs 2", "--jobs has no effect with --job"),
+        (
+            "plan pipeline vgg16-imagenet --device v100 --workers 4 --bandwidth 1e9 --microbatches 4",
+            "--microbatches has no effect without --schedule or --plot",
+        ),
+        (
+            "plan pipeline vgg16-imagenet --device v100 --workers 4 --bandwidth 1e9 --chunks 4",
+            "--chunks has no effect without --schedule interleaved",
+        ),
+        ("cluster import kubectl {}/mine.csv --node a", "--node has no effect with kubectl"),
+    ],
+)
+def test_options_without_effect(
+    command: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "mine.csv").write_text("a\n1\n")
+    with pytest.raises(SystemExit) as stopped:
+        main(command.replace("{}", str(tmp_path)).split())
+    assert stopped.value.code == 2
+    assert message in capsys.readouterr().err
+
+
+def test_a_description_of_columns_is_written_too(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["data", "template", "--describe", "--out", str(tmp_path / "columns.txt")])
+    assert "throughput_ratio: " in (tmp_path / "columns.txt").read_text()
+    assert capsys.readouterr().out == ""
