@@ -20,11 +20,11 @@ _PATIENCE_S = 300.0
 
 @contextlib.contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Add the file name to an `OSError` of a write, such as a full disk, because the system omits it."""
+    """Name the file in an `OSError` of a write: the system omits it where a disk is full, or names a temporary one."""
     try:
         yield
     except OSError as error:
-        error.filename = error.filename or str(path)
+        error.filename = str(path)
         raise
 
 
@@ -38,7 +38,8 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
     """
     target = Path(path)
     target.parent.mkdir(parents=True, exist_ok=True)
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    with naming(target):
+        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with naming(target), os.fdopen(handle, "wb") as stream:
             stream.write(data.encode() if isinstance(data, str) else data)

@@ -33,6 +33,9 @@ def import_source(name: str, folder: Path | str, directory: Path | str) -> dict[
     Returns:
         counts: read, kept by table, dropped by reason.
     """
+    from profiling.files import check_folder
+
+    check_folder(directory)
     result = read_source(name, folder)
     write_source(name, result.tables(), directory)
     return result.summary()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
-from profiling.files import write_whole
+from profiling.files import check_folder, write_whole
 from scheduling.simulator.accounting import finish_time_rho
 from scheduling.simulator.result import SimulationResult
 
@@ -19,11 +19,12 @@ FORMATS = (".csv", ".parquet")
 
 
 def check_format(path: Path) -> None:
-    """Raise `InputError` unless the suffix is one of `FORMATS`."""
+    """Raise `InputError` unless the suffix is one of `FORMATS`, and the folder can be written to."""
     if path.suffix not in FORMATS:
         raise InputError(
             "unknown format of the job table", expected=" or ".join(FORMATS), got=path.suffix or str(path)
         )
+    check_folder(path.parent)
 
 
 def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataFrame:

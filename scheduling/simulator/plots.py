@@ -11,7 +11,7 @@ import numpy as np
 
 from predictor.types import Floats
 from profiling.errors import InputError
-from profiling.files import write_whole
+from profiling.files import check_folder, write_whole
 from scheduling.simulator.gantt import MOST_GPUS, draw_gantt
 from scheduling.simulator.result import SimulationResult
 
@@ -19,11 +19,12 @@ PLOT_FORMATS = (".svg", ".png", ".pdf")
 
 
 def check_plot_format(path: Path) -> None:
-    """Raise `InputError` unless the suffix is one of `PLOT_FORMATS`."""
+    """Raise `InputError` unless the suffix is one of `PLOT_FORMATS`, and the folder can be written to."""
     if path.suffix not in PLOT_FORMATS:
         raise InputError(
             "unknown plot format", expected=", ".join(PLOT_FORMATS), got=path.suffix or str(path)
         )
+    check_folder(path.parent)
 
 
 def save_figure(figure: Any, path: Path) -> Path:

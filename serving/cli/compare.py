@@ -104,6 +104,7 @@ def command(
     Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp --seeds 3 -o plots`
     """
     from profiling.errors import InputError
+    from profiling.files import check_folder
     from scheduling.policies import check_upstream_rounds
     from scheduling.simulator.jobs_table import check_format, write_jobs
     from scheduling.simulator.scenario import ScenarioSpec, check_policy
@@ -124,6 +125,8 @@ def command(
         check_upstream_rounds(names)
     if jobs is not None:
         check_format(jobs)
+    if out is not None:
+        check_folder(out)
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,

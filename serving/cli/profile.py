@@ -70,7 +70,7 @@ def command(
 
     from profiling.capture import named_workload
     from profiling.errors import InputError
-    from profiling.files import only_writer
+    from profiling.files import check_folder, only_writer
     from profiling.measure.environment import describe_environment
     from profiling.measure.operators import export_operators
     from profiling.measure.request import RunRequest
@@ -101,7 +101,9 @@ def command(
         requests += [RunRequest("operators", (w,), device) for w in whole]
     environment = describe_environment(device)
     campaign = f"profile-{environment['fingerprint'][:8]}"
-    stored_records(output, campaign)  # report a folder of another campaign before measuring
+    # Report a folder of another campaign, or one that cannot be written to, before measuring.
+    check_folder(output)
+    stored_records(output, campaign)
     records = []
     for request in requests:
         record = measure(request, settings, lambda text: print(text, file=sys.stderr))

@@ -22,6 +22,18 @@ def test_a_full_disk_is_named_and_leaves_the_old_file(
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
 
 
+def test_an_unwritable_file_is_named_not_the_temporary_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def read_only(**_: object) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(tmp_path / ".graph.json.a1b2c3"))
+
+    monkeypatch.setattr("profiling.files.tempfile.mkstemp", read_only)
+    with pytest.raises(OSError, match=r"Read-only") as raised:
+        write_whole(tmp_path / "graph.json", "new")
+    assert raised.value.filename == str(tmp_path / "graph.json")
+
+
 def test_an_unwritable_folder_is_reported_before_creation(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     check_folder(tmp_path)

@@ -1,0 +1,32 @@
+"""An output that cannot be written is refused before the work, which may take minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from serving.cli.main import main
+
+TRACE = "--trace synthetic:rate=30,jobs=3 --cluster small-mixed"
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        "profile --device cpu --job lstm-wikitext2 -o {}",
+        f"compare {TRACE} -o {{}}",
+        f"simulate {TRACE} --jobs {{}}/jobs.csv",
+        "matrix --device v100 --job lstm-wikitext2 --plot {}/pairs.svg",
+        "data import gavel nowhere -o {}",
+    ],
+)
+def test_it_is_refused_at_once(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("profiling.measure.run.measure", lambda *_: pytest.fail("it measures"))
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SystemExit) as stopped:
+        main(command.replace("{}", str(tmp_path / "file")).split())
+    assert stopped.value.code == 2
+    assert "cannot be a folder" in capsys.readouterr().err
