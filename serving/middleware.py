@@ -85,7 +85,10 @@ class _Exchange:
         self.status = 0
         self.received = 0
         config = service.config
-        uploaded = self.path == "/v1/workloads" and not is_json(self.headers.get(b"content-type", b""))
+        # Of several types the handler reads the first one, and `headers` has the last.
+        uploaded = self.path == "/v1/workloads" and not any(
+            name == b"content-type" and is_json(value) for name, value in scope["headers"]
+        )
         self.body_limit = config.upload_bytes if uploaded else config.body_bytes
         if self.path in _SMALL_BODIES:
             self.body_limit = _SMALL_BYTES

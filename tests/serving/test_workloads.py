@@ -149,3 +149,9 @@ def test_other_media_type_and_pages(client: TestClient, graph: dict[str, Any]) -
     assert [w["hash"] for w in page["items"] + rest["items"]] == sorted(hashes)
     assert rest["next"] is None
     problem(client.get("/v1/workloads", params={"limit": 0}), 422)
+
+
+def test_a_second_media_type_does_not_raise_the_limit_of_json(start: Start) -> None:
+    client = start(upload_bytes=10_000, body_bytes=8_000)
+    headers = [("content-type", "application/json"), ("content-type", "application/octet-stream")]
+    problem(client.post("/v1/workloads", content=b"[" + b" " * 9_000 + b"]", headers=headers), 413)
