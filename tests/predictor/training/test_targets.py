@@ -65,7 +65,9 @@ def test_without_a_measured_utilisation_only_unmeasured_gpus_are_invented(exampl
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     shared = inferred_sets(model, examples, 200, seed=3)
     flags = [
-        shared.features[:, model.config.encoder.embedding :][:, len(WORKLOAD_FEATURES) + SOLO_FEATURES.index(n)]
+        shared.features[:, model.config.encoder.embedding :][
+            :, len(WORKLOAD_FEATURES) + SOLO_FEATURES.index(n)
+        ]
         for n in ("has_step_time", "has_utilization")
     ]
     assert 0.2 < flags[0].mean() < 0.6
