@@ -52,12 +52,14 @@ class Expectation:
             noise: [R] variance of an observation of each row.
             asked: [R] weights of the rows to be queried later.
         """
-        weighted = (self.covariance * asked) @ self.covariance
-        best = (-1, -1.0)
-        for number, rows in enumerate(candidates):
-            block = np.ix_(rows, rows)
-            inner = self.covariance[block] + np.diag(noise[rows])
-            gained = float(np.trace(np.linalg.solve(inner, weighted[block])))
-            if gained > best[1]:
-                best = (number, gained)
-        return best
+        gained = np.full(len(candidates), -1.0)
+        sizes = np.array([len(rows) for rows in candidates])
+        for size in np.unique(sizes):  # those of one size together
+            these = np.flatnonzero(sizes == size)
+            rows = np.stack([candidates[k] for k in these.tolist()])  # [K, size]
+            block = self.covariance[rows]  # [K, size, R]
+            inner = np.take_along_axis(block, rows[:, None, :], 2) + noise[rows][:, :, None] * np.eye(size)
+            weighted = (block * asked) @ block.transpose(0, 2, 1)
+            gained[these] = np.trace(np.linalg.solve(inner, weighted), axis1=1, axis2=2)
+        number = int(np.argmax(gained)) if len(candidates) else -1
+        return number, float(gained[number]) if number >= 0 else -1.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,8 @@ def suggest_probes(
     # Weigh variances in log step time: the error on the scale divided by its slope.
     steep = slope(log_slowdown, parameters.knee)
     noise = parameters.noise * steep**2
-    weights = np.repeat([partners.count(candidate) for candidate in candidates], 2) / steep**2
+    times = Counter(partners)
+    weights = np.repeat([times[candidate] for candidate in candidates], 2) / steep**2
     weights /= 2.0 * len(partners)
     before = _error(expected, weights)
     probes: list[Probe] = []

@@ -148,6 +148,17 @@ def test_the_best_probe_removes_the_most_variance() -> None:
     assert np.trace(start.covariance) - np.trace(after.covariance) == pytest.approx(gained)
 
 
+def test_probes_of_different_sizes_are_compared() -> None:
+    start = told(rows_of(PAIRS[8:10]), np.array([0.2, -0.1]))
+    expected = Expectation(*start.joint(MEMBERS, rows_of(PAIRS[:8])))
+    noise, asked = np.linspace(0.01, 0.1, 8), np.linspace(1.0, 0.1, 8)
+    groups = [np.array(rows) for rows in ([0], [1, 4], [2, 3, 7], [5, 6], [7])]
+    number, gained = expected.best(groups, noise, asked)
+    gains = [expected.gain(rows, noise[rows], asked) for rows in groups]
+    assert number == int(np.argmax(gains))
+    assert gained == pytest.approx(max(gains))
+
+
 def test_partners_are_the_others_of_a_set() -> None:
     partners = partners_of(np.array([4, 5, 6, 7, 8]), np.array([0, 0, 1, 1, 1]))
     assert [sorted(p for p in row if p >= 0) for row in partners.tolist()] == [
