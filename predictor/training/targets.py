@@ -33,6 +33,13 @@ from profiling.devices import list_devices
 
 if TYPE_CHECKING:
     from predictor.config import TrainingConfig
+    from predictor.training.teachers.forest import ForestTeacher
+    from predictor.training.teachers.mixtures import Seen
+
+# Number of the view without solo measurements.
+WITHOUT_SOLO = 1
+# Weight of the forest's predictions for inferred sets in training campaigns.
+CAMPAIGN_WEIGHT = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,15 +70,11 @@ class TrainingBatches:
     """
 
     def __init__(self, model: CotenantModel, examples: Examples, config: TrainingConfig) -> None:
+        # The second is `WITHOUT_SOLO`.
         ways = (examples, examples.without_solo())
-        shared = [
-            sets
-            for sets in (
-                stated_sets(model, examples, config.shared_sets, config.seed),
-                inferred_sets(model, examples, config.inferred_sets, config.seed),
-            )
-            if sets is not None
-        ]
+        stated = stated_sets(model, examples, config.shared_sets, config.seed)
+        inferred = inferred_sets(model, examples, config.inferred_sets, config.seed)
+        shared = [sets for sets in (stated, inferred) if sets is not None]
         model.scaler = scaler_of(model, ways, shared)
         log_ratio = np.log(examples.ratio)
         usable = ~np.isnan(log_ratio) & examples.resident[examples.set_index]
@@ -83,9 +86,11 @@ class TrainingBatches:
             for e, difference in zip(ways, utilization_residual, strict=True)
         ]
         self.always += [_shared_batch(model, sets) for sets in shared]
-        self.synthetic_batches = _taught(
-            model, ways, utilization_residual, np.where(usable, log_ratio, np.nan), config
-        )
+        self.synthetic_batches = []
+        taught = _forest(model, ways, utilization_residual, np.where(usable, log_ratio, np.nan), config)
+        if taught is not None:
+            self.synthetic_batches = _mixed_batches(model, *taught, config)
+            self.always += _campaign_batches(model, *taught, inferred, config)
 
     def on(self, device: torch.device) -> TrainingBatches:
         """The same batches on a device."""
@@ -148,29 +153,37 @@ def _batch(
     )
 
 
-def _taught(
+def _forest(
     model: CotenantModel,
     ways: Sequence[Examples],
     utilization_residual: Sequence[Tensor],
     log_ratio: Floats,
     config: TrainingConfig,
-) -> list[TargetBatch]:
-    """Synthetic pairs with the forest's predictions, in batches; none if no pair was measured to train it on."""
+) -> tuple[ForestTeacher, list[Seen]] | None:
+    """A forest fitted to measured pairs, and what it saw; None if there are none or it is not wanted."""
     from predictor.training.teachers.forest import ForestTeacher
-    from predictor.training.teachers.mixtures import Seen, mix
+    from predictor.training.teachers.mixtures import Seen
 
     measured = ways[0]
     in_pair = np.bincount(measured.set_index)[measured.set_index] == 2
     if not config.mixed_sets or not (measured.scored & in_pair).any():
-        return []
+        return None
     seen = []
     for examples, difference in zip(ways, utilization_residual, strict=True):
         variants, where = model.variants(examples.workloads, examples.devices)
         setting = examples.settings(model.campaigns)[examples.set_index]
         seen.append(Seen(examples, variants, where, setting, difference.numpy().astype(np.float64)))
-    gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
     forest = ForestTeacher(model.config.encoder.embedding, config.teacher_trees, config.seed)
-    forest.fit(seen, log_ratio)
+    return forest.fit(seen, log_ratio), seen
+
+
+def _mixed_batches(
+    model: CotenantModel, forest: ForestTeacher, seen: list[Seen], config: TrainingConfig
+) -> list[TargetBatch]:
+    """Synthetic pairs with the forest's predictions, in batches."""
+    from predictor.training.teachers.mixtures import mix
+
+    gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
     synthetic_batches = []
     for number in range(config.synthetic_batches):
         pairs = mix(seen, gpus, config.mixed_sets, config.seed, number)
@@ -183,3 +196,34 @@ def _taught(
             )
         )
     return synthetic_batches
+
+
+def _campaign_batches(
+    model: CotenantModel,
+    forest: ForestTeacher,
+    seen: list[Seen],
+    inferred: SharedSets | None,
+    config: TrainingConfig,
+) -> list[TargetBatch]:
+    """The pairs of `inferred` in training campaigns, with the forest's predictions.
+
+    Processor sharing says nothing about a campaign that was measured, not even on GPU types that it lacks.
+    """
+    from predictor.training.teachers.mixtures import MixedPairs
+
+    if inferred is None:
+        return []
+    paired = np.flatnonzero(np.bincount(inferred.set_index)[inferred.set_index] == 2)
+    if not len(paired):
+        return []
+    settings = seen[WITHOUT_SOLO].setting
+    drawn = np.random.default_rng([config.seed, 2]).integers(len(settings), size=len(paired) // 2)
+    pairs = MixedPairs(
+        inferred.features[paired],
+        inferred.demand[paired],
+        settings[np.repeat(drawn, 2)],
+        np.full(len(paired), WITHOUT_SOLO),
+    )
+    index = np.arange(len(paired)) // 2
+    taught, _ = forest.answer(pairs)
+    return [_batch(model, pairs.features, pairs.demand, pairs.setting[::2], index, taught, CAMPAIGN_WEIGHT)]

@@ -93,8 +93,8 @@ class ForestTeacher:
             pairs.features, pairs.demand, pairs.features[other], pairs.demand[other], pairs.setting
         )
         utilization_residual = np.full(len(columns) // 2, np.nan)
-        if self.utilization_forest_ is not None:
-            measured = self.measured_[pairs.way]
+        measured = self.measured_[pairs.way]
+        if self.utilization_forest_ is not None and measured.any():
             # A pair has an answer from either member's side.
             answers = self.utilization_forest_.predict(columns[measured])
             utilization_residual[measured[::2]] = answers.reshape(-1, 2).mean(1)

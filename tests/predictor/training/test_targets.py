@@ -17,7 +17,7 @@ from predictor.training.networks import fit
 from predictor.training.targets import TrainingBatches
 from predictor.training.teachers.processor_sharing import inferred_sets, sharing_log_ratio, stated_sets
 from profiling.devices import get_device
-from profiling.workload import SoloProfile
+from profiling.workload import SHARING_MODES, SoloProfile
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
 
@@ -135,3 +135,17 @@ def test_a_long_step_time_on_an_unknown_gpu_leaves_time_to_others(examples, meas
     light, heavy = (np.exp(-model.predict_log_ratio(timed(busy))[1]).mean() for busy in (0.2, 0.95))
     assert light > 0.85
     assert heavy < 0.7
+
+
+def test_in_training_campaigns_the_forest_answers_for_unmeasured_gpus(examples, measured):
+    config = replace(
+        TRAINING, encoder_steps=1, epochs=1, mixed_sets=30, synthetic_batches=2, inferred_sets=60
+    )
+    model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
+    batches = TrainingBatches(model, examples, config)
+    nowhere, somewhere = batches.always[-2:]
+    assert nowhere.sets.setting[:, -1].all()
+    assert not somewhere.sets.setting[:, -1].any()
+    assert somewhere.sets.setting[:, len(SHARING_MODES) :].sum(1).eq(1).all()
+    assert somewhere.sets.present.sum(1).eq(2).all()
+    assert len(TrainingBatches(model, examples, replace(config, mixed_sets=0)).always) == 3
