@@ -20,7 +20,7 @@ import numpy as np
 from models.features import Demand, Floats, is_cpu
 from predictor.examples.examples import Examples, Integers
 from predictor.fitted.model import CotenantModel
-from profiling.devices import get_device, list_devices
+from profiling.devices import get_device, list_devices, split_device
 from profiling.workload import SoloProfile, Workload
 
 MODES = ("time-slice", "mps")
@@ -112,9 +112,10 @@ def inferred_sets(model: CotenantModel, examples: Examples, count: int, seed: in
 
 
 def _gpus(examples: Examples) -> tuple[list[str], list[str]]:
-    """GPU types with measured sets, and the others of the catalogue."""
+    """GPUs with measured sets, and the catalogue's types of which no GPU or slice has any."""
     measured_on = sorted(d for d in set(examples.devices) if not is_cpu(get_device(d)))
-    return measured_on, [d.name for d in list_devices() if not is_cpu(d) and d.name not in measured_on]
+    types = {split_device(d)[0] for d in measured_on}
+    return measured_on, [d.name for d in list_devices() if not is_cpu(d) and d.name not in types]
 
 
 def _demand(model: CotenantModel, job: Workload, gpu: str) -> Demand:

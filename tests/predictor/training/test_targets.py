@@ -15,6 +15,7 @@ from predictor.examples.featurizer import Featurizer
 from predictor.training.fit import solo_examples
 from predictor.training.networks import fit
 from predictor.training.targets import TrainingBatches
+from predictor.training.teachers import processor_sharing
 from predictor.training.teachers.processor_sharing import inferred_sets, sharing_log_ratio, stated_sets
 from profiling.devices import get_device
 from profiling.workload import SHARING_MODES, SoloProfile
@@ -149,3 +150,13 @@ def test_in_training_campaigns_the_forest_answers_for_unmeasured_gpus(examples, 
     assert somewhere.sets.setting[:, len(SHARING_MODES) :].sum(1).eq(1).all()
     assert somewhere.sets.present.sum(1).eq(2).all()
     assert len(TrainingBatches(model, examples, replace(config, mixed_sets=0)).always) == 3
+
+
+def test_a_gpu_type_with_a_measured_slice_is_not_unmeasured(examples, measured, monkeypatch):
+    monkeypatch.setattr(processor_sharing, "INFERRED_GPUS", 1000)
+    config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=0)
+    model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
+    on_slices = replace(examples, devices=("a100:mig=3g",) * len(examples.devices))
+    before = {d for _, d in model.encode([])}
+    inferred_sets(model, on_slices, 20, seed=1)
+    assert "a100" not in {d for _, d in model.encode([])} - before
