@@ -108,6 +108,8 @@ class Store:
                 event.listen(engine, "begin", partial(_begin, statement=begin))
         # In messages; `name` looks at the file system.
         self._label = str(self._file or self.engine.url.set(query={}).render_as_string(hide_password=True))
+        # In answers to HTTP clients, which are not told where it is.
+        self._short_label = self._file.name if self._file else str(self.engine.url.database)
         self._busy_ms = round(1000 * busy_s)
         self._clock = text(_CLOCKS[self.sqlite])
         self.clock: ColumnElement[float] = literal_column(
@@ -168,14 +170,14 @@ class Store:
         if self._inode_of_file() != self._inode:
             raise UnavailableError(
                 "the database file was deleted or replaced while in use",
-                got=str(self._file),
+                got=self._short_label,
                 hint="put it back, or restart the service",
             )
 
     @contextmanager
     def read(self) -> Iterator[Session]:
         """A session with a consistent view of the database."""
-        with explained(self._label), self._readers() as session:
+        with explained(self._short_label), self._readers() as session:
             if not self.sqlite:
                 session.connection(execution_options={"isolation_level": "REPEATABLE READ"})
             yield session
@@ -190,7 +192,7 @@ class Store:
             InputError: the database cannot hold a value.
         """
         self._check_file()
-        with explained(self._label), self._sessions() as session, session.begin():
+        with explained(self._short_label), self._sessions() as session, session.begin():
             connection = session.connection()
             if not self.sqlite:  # one writer at a time, for the same guarantees as with SQLite
                 connection.exec_driver_sql(f"SET LOCAL lock_timeout = {self._busy_ms}")
@@ -213,7 +215,7 @@ class Store:
         """
         if self.sqlite:
             return None if self._folder is None else self._turn_by_file(wait_s)
-        with explained(self._label):
+        with explained(self._short_label):
             connection = self.engine.connect()
         try:
             connection.execute(text(f"SET LOCAL lock_timeout = {max(1, round(1000 * wait_s))}"))

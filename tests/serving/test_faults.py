@@ -52,11 +52,13 @@ def test_full_disk(start: Start) -> None:
     assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
     store: Store = client.app.state.service.store  # type: ignore[attr-defined]
     big = {"gpus": [{"device": "v100", "count": 1000}]}
-    # SQLite's own limit on synthetic_batches gives the same error as a disk without room.
+    # SQLite's own limit on pages gives the same error as a disk without room.
     store.engine.dispose()
     limit = _limit_pages(store)
     refused = problem(client.put("/v1/cluster/nodes/b", json=big), 503)
     assert "the disk is full" in refused["detail"]
+    assert "store.db" in refused["detail"]
+    assert store.name.removeprefix("sqlite:///") not in str(refused)
     assert client.get("/v1/cluster").json()["version"] == 1
     assert client.get("/v1/cluster/nodes/a").status_code == 200
     limit()
@@ -68,7 +70,9 @@ def test_a_deleted_or_replaced_database_takes_no_writes(start: Start, tmp_path: 
     client, file = start(), tmp_path / "store.db"
     assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
     file.rename(tmp_path / "aside.db")
-    assert "deleted or replaced" in problem(client.put("/v1/cluster/nodes/b", json=NODE), 503)["detail"]
+    refused = problem(client.put("/v1/cluster/nodes/b", json=NODE), 503)
+    assert "deleted or replaced" in refused["detail"]
+    assert str(tmp_path) not in str(refused)
     problem(client.get("/v1/health/ready"), 503)
     assert client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]}).status_code == 200
     file.write_bytes(b"")
