@@ -27,9 +27,9 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     """Look up the devices and models of a typed table.
 
     Devices and zoo models get the catalogue's spelling, and a job's defaults are left out, so that all rows of a job
-    say so. A custom model (code, a file, or the hash of a
-    captured graph) is captured now. Its SPEC becomes that of the graph, which can be read without the code;
-    `architecture` keeps the given name. This runs the code named in `workload`.
+    have one spelling. A custom model (code, a file, or the hash of a captured graph) is captured now. Its SPEC
+    becomes that of the graph, which can be read without the code; `architecture` keeps the given name. This runs the
+    code named in `workload`.
 
     Args:
         frame: rows of any table, typed and without faults.
