@@ -137,7 +137,7 @@ class CostModel:
         shared = standard @ first[:, :-1].T + bias
         memory = memory_s(work, job.device, float(_sigmoid(w["cached_share"])))
         offsets, shift = np.array(OFFSETS), np.zeros(len(OFFSETS))
-        shift[_SHIFTED] = self._effects(w["device_effect"], job)
+        shift[_SHIFTED] = self.effects(w["device_effect"], job)
         slowed = slowed_memory(job.sm_share_ratio, 1.0 + float(np.exp(w["log_pull"])))
         clock = np.exp(float(_sigmoid(w["slowing"])) * strain_of(job.device))
         latency_s = LATENCY_S * (np.exp(w["log_compiled_launches"]) if job.is_compiled else 1.0)
@@ -167,7 +167,7 @@ class CostModel:
             times[side] = np.where(runs, joined + latency, 0.0)
         return times
 
-    def _effects(self, table: Floats, job: JobInput) -> Floats:
+    def effects(self, table: Floats, job: JobInput) -> Floats:
         """[len(EFFECTS)] sum of the effects of a job's device type and of the type with the job's
         precision."""
         total = np.zeros(table.shape[1])
@@ -181,7 +181,8 @@ class CostModel:
 
         A type not measured in that precision takes the effects of types with the same chip that were; failing
         these, it takes the effect of all types with that chip and, for the precision, of all GPUs measured in
-        it. If there is no such type either, all GPUs stand in for the type. CPUs are not averaged.
+        it. If there is no such type either, all GPUs stand in for the type. CPUs are not averaged. A type
+        known by training scripts only has one effect with its precision, and is not averaged either.
         """
         whole, in_precision = effect_names(device.name, precision)
         known = self._effect_rows_of.get((whole, in_precision))
@@ -198,7 +199,7 @@ class CostModel:
             alike = [t for t in gpus if t == whole or _have_one_chip(t, whole)]
             alike = measured(alike) or alike or gpus
         known = self._effect_rows_of[whole, in_precision] = (
-            [self.devices.index(t) for t in alike],
+            [self.devices.index(t) for t in alike if t in self.devices],
             [self.devices.index(t + suffix) for t in measured(alike) or measured(gpus)],
         )
         return known

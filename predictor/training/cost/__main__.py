@@ -6,7 +6,8 @@ Reads the table `solo` and, where they are there, `operators` and `kernels` of D
 and the steps of the bundled measurements. Rows of sources that a shipped model may not learn from are
 skipped, as are those of co-location campaigns (`HELD_OUT`): predictions of co-location are then judged on
 jobs whose solo step time the operators' part of the cost model has not seen. What a training script's host
-costs (three numbers) is taken from them too, where they may be learned from, afterwards.
+costs (three numbers), and the effect of a GPU type that nothing else measured (one), are taken from them too,
+where they may be learned from, afterwards.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ from predictor.training.cost.busy import busy_rows
 from predictor.training.cost.examples import CostExample, balanced, cost_examples
 from predictor.training.cost.fit import CostConfig, fit_cost
 from predictor.training.cost.operators import operator_examples, sample_operators
-from predictor.training.cost.scripts import with_script_hosts
+from predictor.training.cost.scripts import with_script_devices, with_script_hosts
 from profiling.capture import graph_for
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
@@ -222,7 +223,7 @@ def main(arguments: list[str] | None = None) -> int:
         card,
         lambda epoch, loss: print(f"epoch {epoch + 1}: {loss:.4f}", file=sys.stderr, flush=True),
     )
-    model = with_script_hosts(model, scripts, examples)
+    model = with_script_hosts(with_script_devices(model, scripts), scripts, examples)
     model.save(given.out)
     if given.folds:
         families = [family(str(solo.workload.iloc[e.row])) for e in examples]

@@ -1,4 +1,7 @@
-"""Host costs of a training script: three numbers, from steps whose device time the cost model predicts."""
+"""What training scripts add to the cost model: host costs, and effects of GPU types that only they measured.
+
+Both are a few numbers, fitted with the operators' part fixed.
+"""
 
 from __future__ import annotations
 
@@ -8,7 +11,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from models.cost.form import HOSTS, overlapped
+from models.cost.form import EFFECTS, HOSTS, overlapped
+from models.cost.job import effect_names
 from models.cost.model import CostModel
 from models.cost.work import Floats
 from predictor.training.cost.examples import CostExample
@@ -18,6 +22,53 @@ from predictor.training.cost.examples import CostExample
 _SCALE = 0.3
 # Weight of the values at which the fit of the operators ended.
 _PRIOR = 0.05
+
+
+# Of a device effect: weight of the mean effect of all types, and how far it may differ from it.
+_EFFECT_PRIOR, _EFFECT_RANGE = 0.05, 4.0
+
+
+def with_script_devices(model: CostModel, examples: Sequence[CostExample]) -> CostModel:
+    """The model with an effect for each GPU type and precision that only scripts measured.
+
+    It shifts the efficiencies of arithmetic and memory alike, because step times do not separate them.
+
+    Args:
+        model: the fitted cost model.
+        examples: steps of scripts.
+    """
+    groups: dict[tuple[str, str], list[CostExample]] = {}
+    for example in examples:
+        names = effect_names(example.job.device.name, example.job.precision)
+        if not set(names) & set(model.devices):
+            groups.setdefault(names, []).append(example)
+    for names, members in groups.items():
+        model = _with_device(model, names[1], members)
+    return model
+
+
+def _with_device(model: CostModel, name: str, examples: Sequence[CostExample]) -> CostModel:
+    from scipy.optimize import minimize_scalar
+
+    job = examples[0].job
+    shifted = np.isin(EFFECTS, ("compute_efficiency", "memory_efficiency")).astype(np.float64)
+    measured = np.array([e.log_s for e in examples])
+
+    def shift(difference: float) -> CostModel:
+        members = []
+        for member in model.members:
+            table = member["device_effect"]
+            row = model.effects(table, job) + difference * shifted
+            members.append({**member, "device_effect": np.insert(table, len(model.devices), row, axis=0)})
+        return replace(model, members=tuple(members), devices=(*model.devices, name))
+
+    def loss(difference: float) -> float:
+        shifted_model = shift(difference)
+        errors = np.log([shifted_model.cost_of(e.job).step_time_s for e in examples]) - measured
+        return float(np.log1p((errors / _SCALE) ** 2).sum() + _EFFECT_PRIOR * difference**2)
+
+    bounds = (-_EFFECT_RANGE, _EFFECT_RANGE)
+    return shift(float(minimize_scalar(loss, bounds=bounds, method="bounded", options={"xatol": 0.01}).x))
 
 
 def with_script_hosts(
