@@ -8,7 +8,7 @@ With 7 jobs, a slice costs 3^7 = 2,187 additions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
@@ -58,41 +58,53 @@ def _sizes(count: int) -> NDArray[np.int64]:
 
 
 def pack(
-    partitions: Sequence[Partition],
-    values: Mapping[str, Floats],
-    jobs: int,
-    largest: int,
-    least: Mapping[str, Floats] | None = None,
+    partitions: Sequence[Partition], values: Mapping[str, Floats], jobs: int, largest: int
 ) -> list[Packing]:
     """Find the best packing of each partition: as many jobs as possible, then the greatest value.
 
     Args:
-        values: for each slice (`MigProfile.name`) the [2^jobs] values of the sets on it: -inf if a set does
-            not
-            fit, 0 for the empty set.
+        values: for each slice (`MigProfile.name`) the [2^jobs] values of the sets on it: -inf if a set does not fit,
+            0 for the empty set.
         largest: maximum number of jobs on a slice.
-        least: for each slice the [2^jobs] least speeds within the sets. If given, the least speed is
-            maximised
-            before the value.
 
     Raises:
         LimitError: more than `MAX_JOBS` jobs.
     """
-    if jobs > MAX_JOBS:
-        raise LimitError("too many jobs for one card", expected=f"at most {MAX_JOBS}", got=jobs)
-    if least is None:
-        return _pack(partitions, values, jobs, largest)
+    _check(jobs)
+    return _pack(partitions, values, jobs, largest)
+
+
+def pack_fairly(
+    partitions: Sequence[Partition],
+    least: Mapping[str, Floats],
+    values_from: Callable[[float], Mapping[str, Floats]],
+    jobs: int,
+    largest: int,
+) -> list[Packing]:
+    """Like `pack`, but the greatest least speed of any job comes before the value.
+
+    Args:
+        least: for each slice the [2^jobs] least speeds within the sets, of each set's fairest option.
+        values_from: the values of the sets, as for `pack`, among their options of at least that least speed.
+
+    Raises:
+        LimitError: more than `MAX_JOBS` jobs.
+    """
+    _check(jobs)
     packings: list[Packing] = []
     for partition in partitions:
         names = [p.name for p in partition.profiles]
         bottleneck = _fold(names, least, jobs, largest, np.minimum, np.inf, {})[-1]
-        floor = bottleneck[_most(bottleneck)]
-        # Sets below the best least speed are ruled out; throughput decides among the rest. Predictions are in
-        # single
-        # precision, so smaller differences count as ties.
-        ruled = {name: np.where(least[name] >= floor * (1 - 1e-6), values[name], NONE) for name in set(names)}
-        packings.extend(replace(p, least=float(floor)) for p in _pack([partition], ruled, jobs, largest))
+        floor = float(bottleneck[_most(bottleneck)])
+        packings.extend(
+            replace(p, least=floor) for p in _pack([partition], values_from(floor), jobs, largest)
+        )
     return packings
+
+
+def _check(jobs: int) -> None:
+    if jobs > MAX_JOBS:
+        raise LimitError("too many jobs for one card", expected=f"at most {MAX_JOBS}", got=jobs)
 
 
 def _pack(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from predictor.types import Floats, SetPredictor
+from predictor.types import SetPredictor
 from profiling.devices import has_mig, mig_layout
 from profiling.devices.mig import MigLayout, Partition
 from profiling.errors import InfeasibleError, LimitError
 from scheduling.slices.card_plan import KINDS, CardPlan, PlacedSlice, SlicePlan
-from scheduling.slices.exact import MAX_JOBS, NONE, Packing, pack
-from scheduling.slices.options import Options, SetKey, SetOption, SliceConfig, SliceJob, mask_of
+from scheduling.slices.exact import MAX_JOBS, Packing, pack, pack_fairly
+from scheduling.slices.options import Options, SetKey, SetOption, SliceConfig, SliceJob
 from scheduling.slices.questions import answer, ask_unlimited
 from scheduling.slices.reasons import reasons_for
+from scheduling.slices.set_tables import SetTables
 
 
 def plan_slices(
@@ -123,52 +120,30 @@ def _partitioned(options: Options, alternatives: bool) -> list[CardPlan]:
     if not (options.config.mig and has_mig(options.card)):
         return []
     layout, jobs = mig_layout(options.card), len(options.jobs)
-    chosen, values, least = _tables(options, layout)
-    by_fairness = least if options.config.objective == "fairness" else None
+    tables = SetTables.of(options, layout)
     largest = min(options.config.max_together, jobs) if options.config.sharing else 1
-    partitions = layout.maximal if alternatives else layout.useful(jobs)
-    packings = pack(partitions, values, jobs, largest, by_fairness)
+
+    def packed(partitions: Sequence[Partition], largest: int) -> list[Packing]:
+        if options.config.objective == "fairness":
+            return pack_fairly(partitions, tables.least(), tables.values, jobs, largest)
+        return pack(partitions, tables.values(), jobs, largest)
+
+    packings = packed(layout.maximal if alternatives else layout.useful(jobs), largest)
     if not alternatives:
         packings = [max(packings, key=lambda p: (p.jobs.bit_count(), p.least, p.value))]
-    plans = [_card_plan(options, layout, packing, chosen) for packing in packings]
+    plans = [_card_plan(layout, packing, tables) for packing in packings]
     if alternatives and largest > 1:
-        unshared = pack(layout.maximal, values, jobs, 1, by_fairness)
         mixed = [plan for plan in plans if plan.kind == "mixture"]
-        plans = [*mixed, *(_card_plan(options, layout, packing, chosen) for packing in unshared)]
+        plans = [
+            *mixed,
+            *(_card_plan(layout, packing, tables) for packing in packed(layout.maximal, 1)),
+        ]
     return plans
 
 
-def _tables(
-    options: Options, layout: MigLayout
-) -> tuple[dict[str, NDArray[np.int64]], dict[str, Floats], dict[str, Floats]]:
-    """For each slice and mask: the row of the set's best option (-1 if none fits), its value and its least
-    speed."""
-    count, columns = 1 << len(options.jobs), options.columns
-    number = {layout.device(profile): k for k, profile in enumerate(layout.profiles)}
-    device = np.array([number.get(name, -1) for name in columns.device], np.int64)
-    rows = np.flatnonzero((device >= 0) & columns.fits)
-    place = device[rows] * count + np.array([mask_of(columns.members[row]) for row in rows], np.int64)
-    first = columns.least_speed[rows] if options.config.objective == "fairness" else np.zeros(len(rows))
-    order = np.lexsort((-columns.value[rows], -first, place))
-    place, rows = place[order], rows[order]
-    best = np.flatnonzero(np.r_[True, place[1:] != place[:-1]]) if len(rows) else np.zeros(0, np.int64)
-    size = len(layout.profiles) * count
-    chosen, value, least = np.full(size, -1), np.full(size, NONE), np.full(size, NONE)
-    value[::count], least[::count] = 0.0, np.inf
-    chosen[place[best]] = rows[best]
-    value[place[best]], least[place[best]] = columns.value[rows[best]], columns.least_speed[rows[best]]
-    names = [profile.name for profile in layout.profiles]
-
-    def by_name(flat: NDArray[Any]) -> dict[str, NDArray[Any]]:
-        return dict(zip(names, flat.reshape(len(names), count), strict=True))
-
-    return by_name(chosen), by_name(value), by_name(least)
-
-
-def _card_plan(
-    options: Options, layout: MigLayout, packing: Packing, chosen: dict[str, NDArray[np.int64]]
-) -> CardPlan:
+def _card_plan(layout: MigLayout, packing: Packing, tables: SetTables) -> CardPlan:
     """The slices of a packing in their slots, with its jobs on them."""
+    options, chosen = tables.options, tables.rows(packing.least)
     placed = []
     waiting_parts = list(zip(packing.partition.profiles, packing.parts, strict=True))
     for start, profile in packing.partition.placements:
