@@ -62,9 +62,20 @@ class ServiceClient:
             return None
         if answer is None:
             log.warning("the service returned %d: %s", response.status_code, response.text[:300])
-        if not isinstance(answer, dict) or answer.get("decision") not in ("place", "wait"):
-            return None
-        ranked = answer.get("ranked")
-        if not isinstance(ranked, list) or (answer["decision"] == "place" and not ranked):
-            return None
-        return answer
+        return answer if _usable(answer) else None
+
+
+def _usable(answer: Any) -> bool:
+    """Whether it is a response of `POST /v1/place` that names a GPU, or tells to wait."""
+    if not isinstance(answer, dict) or answer.get("decision") not in ("place", "wait"):
+        return False
+    ranked = answer.get("ranked")
+    if not isinstance(ranked, list) or (answer["decision"] == "place" and not ranked):
+        return False
+    return all(
+        isinstance(gpu, dict)
+        and isinstance(gpu.get("node"), str)
+        and isinstance(gpu.get("gpu"), str)
+        and isinstance(gpu.get("finish_s"), int | float)
+        for gpu in ranked[:1]
+    )

@@ -17,13 +17,23 @@ from typing import Any
 from profiling.devices import get_device, list_devices
 from profiling.errors import CotenantError, InputError
 from serving.integrations.ask import ServiceClient
-from serving.integrations.slurm_state import HELD, SlurmJob, cluster_for, read_comment, type_of
+from serving.integrations.slurm_state import (
+    CLEARED,
+    HELD,
+    SlurmJob,
+    cluster_for,
+    of_type,
+    read_comment,
+    type_of,
+)
 
 log = logging.getLogger("cotenant.slurm")
 
 TYPE = "TresPerNode"
 # Seconds between asking again about a waiting job and its hold expiring by itself.
 MARGIN_S = 10
+# Hold of a job without its request for GPUs: time to put it back if Slurm or this controller fails meanwhile.
+CLEARED_S = 300
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,23 +70,32 @@ class Slurm:
         return [SlurmJob.read(raw) for raw in _json("squeue")["jobs"]]
 
     def nodes(self) -> list[Mapping[str, Any]]:
-        return list(_json("sinfo")["nodes"])
+        # From Slurm 23.02 on, sinfo groups equal nodes, and scontrol, which cannot write JSON before, lists each.
+        body = _json("sinfo")
+        return list((body if "nodes" in body else _json("scontrol", "show", "nodes"))["nodes"])
 
-    def update(self, job: int, changes: Mapping[str, str]) -> None:
+    def update(self, job: SlurmJob, changes: Mapping[str, str]) -> None:
         """Apply all of `changes` in one `scontrol update`, or none. Raises `subprocess.SubprocessError`.
 
-        `TresPerNode`, the GPU type, is the exception: Slurm accepts it only over an empty value, which takes
-        a command of its own, and if it is refused, the rest is applied without it.
+        `TresPerNode`, the GPU type, is the exception: Slurm accepts it only over an empty value, which takes a command
+        of its own. If the type is refused, the rest is applied with the request as it was; if that is refused too,
+        the request is put back. Without it, the job would start without a GPU.
         """
-        if TYPE in changes:
+        if TYPE not in changes:
+            _update(job.id, changes)
+            return
+        cleared = {TYPE: "", "StartTime": f"now+{CLEARED_S}", "AdminComment": f"{CLEARED}{job.gres}"}
+        _update(job.id, cleared)
+        as_before = {TYPE: job.gres}
+        try:
+            _update(job.id, changes)
+        except subprocess.CalledProcessError as error:
+            log.warning("job %d: GPU type left unset: %s", job.id, _told(error))
             try:
-                _update(job, {TYPE: ""})
-                _update(job, changes)
-            except subprocess.CalledProcessError as error:
-                log.warning("job %d: GPU type left unset: %s", job, error.stderr)
-            else:
-                return
-        _update(job, {key: value for key, value in changes.items() if key != TYPE})
+                _update(job.id, {**changes, **as_before})
+            except subprocess.CalledProcessError:
+                _update(job.id, as_before | {"StartTime": f"now+{MARGIN_S}", "AdminComment": HELD})
+                raise
 
 
 def decide(
@@ -108,8 +127,10 @@ def decide(
             return _wait(min(answer.get("wait_s") or config.recheck_s, config.recheck_s), now_s)
         return free | {"AdminComment": "cotenant:left waited long enough"}
     best = answer["ranked"][0]
-    if best["node"] not in {n["name"] for n in cluster["nodes"]}:
-        return free | {"AdminComment": "cotenant:left node is not one of ours"}
+    if (best["node"], best["gpu"]) not in {
+        (n["name"], gpu["id"]) for n in cluster["nodes"] for gpu in n["gpus"]
+    }:
+        return free | {"AdminComment": "cotenant:left GPU is not one of ours"}
     told = f"cotenant:placed node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f}"
     if request.iterations is None and answer.get("iterations"):
         told += f" iterations={answer['iterations']:.0f}"  # as a tenant, it keeps the length assumed here
@@ -117,8 +138,8 @@ def decide(
     changes = free | {"ReqNodeList": str(best["node"]), "AdminComment": told}
     # Slurm chooses among the GPUs of a node; if they are of several types, tell it which.
     kind = next(type_of(node, int(best["gpu"])) for node in nodes if str(node["name"]) == best["node"])
-    if kind and job.by_node and not job.gpu_type:
-        changes[TYPE] = f"gres:gpu:{kind}:1" if job.whole else f"gres:shard:{kind}:{job.shards}"
+    if kind and job.gres and not job.gpu_type:
+        changes[TYPE] = of_type(job.gres, kind)
     return changes
 
 
@@ -161,6 +182,7 @@ class SlurmBridge:
     Attributes:
         running: jobs that ran at the last check.
         ask_all: a job has ended or was placed since the service was last asked about all held jobs.
+        refused: jobs of which Slurm refused a change, and when to try again.
     """
 
     slurm: Slurm
@@ -168,12 +190,14 @@ class SlurmBridge:
     config: SlurmConfig
     running: set[int] = field(default_factory=set)
     ask_all: bool = False
+    refused: dict[int, float] = field(default_factory=dict)
 
     def step(self) -> dict[int, dict[str, str]]:
         """Check once; returns the changes by job number.
 
         The service is asked about held jobs in order until one is placed; the next is asked about once that one runs
-        and counts as a tenant.
+        and counts as a tenant. A job of which Slurm refuses a change (it has just been cancelled, say) does not keep
+        the others waiting: its hold expires by itself.
 
         Raises:
             subprocess.SubprocessError, OSError, ValueError: Slurm does not respond.
@@ -183,15 +207,17 @@ class SlurmBridge:
         running = {job.id for job in jobs if job.state == "RUNNING"}
         self.ask_all |= bool(self.running - running)
         self.running = running
+        self.refused = {j.id: self.refused[j.id] for j in jobs if now_s < self.refused.get(j.id, 0)}
         for job in jobs:
-            if stale_pin(job, self.config, now_s):
-                done[job.id] = {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"}
-                self.slurm.update(job.id, done[job.id])
+            if job.id not in self.refused and stale_pin(job, self.config, now_s):
+                changes = {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"}
+                self._change(job, changes, done, now_s)
         held = [
             j
             for j in jobs
             if j.state == "PENDING"
             and j.admin_comment.startswith(HELD)
+            and j.id not in self.refused
             and (self.ask_all or not asked_later(j, now_s))
         ]
         # A job that was assigned but has not started holds no GPU yet, so the next one waits a little.
@@ -202,14 +228,27 @@ class SlurmBridge:
             changes = decide(job, jobs, nodes, self.service, self.config, now_s)
             if changes["AdminComment"].startswith(HELD) and asked_later(job, now_s + MARGIN_S / 2):
                 continue  # already held
-            done[job.id] = changes
-            self.slurm.update(job.id, changes)
-            log.info("job %d: %s", job.id, changes)
-            if "ReqNodeList" in changes:
+            if self._change(job, changes, done, now_s) and "ReqNodeList" in changes:
                 self.ask_all = True
                 return done
         self.ask_all = False
         return done
+
+    def _change(
+        self, job: SlurmJob, changes: dict[str, str], done: dict[int, dict[str, str]], now_s: float
+    ) -> bool:
+        """Make the changes and note them in `done`; False if Slurm refuses them."""
+        if job.cleared:
+            changes.setdefault(TYPE, job.gres)
+        try:
+            self.slurm.update(job, changes)
+        except subprocess.CalledProcessError as error:
+            log.warning("job %d: changes refused: %s", job.id, _told(error))
+            self.refused[job.id] = now_s + self.config.recheck_s
+            return False
+        log.info("job %d: %s", job.id, changes)
+        done[job.id] = changes
+        return True
 
 
 def run(service: ServiceClient, config: SlurmConfig) -> None:
@@ -249,8 +288,8 @@ def _run(*command: str) -> str:
     return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
 
 
-def _json(command: str) -> dict[str, Any]:
-    body = json.loads(_run(command, "--json"))
+def _json(*command: str) -> dict[str, Any]:
+    body = json.loads(_run(*command, "--json"))
     if not isinstance(body, dict):
-        raise ValueError(f"{command} --json is not an object")
+        raise ValueError(f"{' '.join(command)} --json is not an object")
     return body

@@ -14,11 +14,13 @@ from typing import Any
 
 from profiling.devices import get_device
 from profiling.errors import InputError, UnknownNameError
-from scheduling.clusters.importers.slurm import gpus_of, split_type
+from scheduling.clusters.importers.slurm import gpus_of, host_names, split_type
 from serving.job_ranges import SPEC_LENGTH, check_range, parse_job
 
 MARK = "cotenant:"
 HELD = "cotenant:held"
+# While a job's request is replaced in Slurm, which takes two commands: the request, so that it is never lost.
+CLEARED = f"{HELD} gres="
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "reserved", "unknown", "not_responding", "invalid")
 
 
@@ -65,7 +67,10 @@ class SlurmJob:
         shards: requested shards; 1 if it requests a whole GPU.
         whole: it requests a whole GPU instead of shards.
         gpu_type: requested type; empty for any.
-        by_node: it requests GPUs per node (`--gres`), which `scontrol update` can narrow down to a type.
+        gres: its request for GPUs per node (`--gres`), which `scontrol update` can narrow down to a type; empty if
+            it requests them otherwise.
+        cleared: that request is gone from Slurm, because it was being narrowed down when the controller or Slurm
+            stopped; it must be restored before the job starts.
     """
 
     id: int
@@ -81,7 +86,8 @@ class SlurmJob:
     pinned: bool
     whole: bool = False
     gpu_type: str = ""
-    by_node: bool = False
+    gres: str = ""
+    cleared: bool = False
     holds: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
 
     @classmethod
@@ -92,17 +98,19 @@ class SlurmJob:
         names = (
             [n.get("nodename", "") for n in nodes]
             if isinstance(nodes, list)
-            else [n for n in str(raw.get("nodes") or "").split(",") if n]
+            else host_names(str(raw.get("nodes") or ""))
         )
-        gres = str(raw.get("tres_per_node") or "")
+        admin_comment = str(raw.get("admin_comment") or "")
+        cleared = admin_comment.startswith(CLEARED) and not raw.get("tres_per_node")
+        gres = admin_comment.removeprefix(CLEARED) if cleared else str(raw.get("tres_per_node") or "")
         asked = re.search(r"\b(gpu|shard)(?::(?!\d+(?:,|$))([^:,=]+))?(?:[:=](\d+))?(?:,|$)", gres)
         name, gpu_type, count = asked.groups() if asked else ("shard", "", "1")
         amount, whole = int(count or 1), name == "gpu"
         return cls(
             id=int(raw["job_id"]),
-            state=str(states[0]) if states else "",
+            state=_state([str(word) for word in states]),
             comment=str(raw.get("comment") or ""),
-            admin_comment=str(raw.get("admin_comment") or ""),
+            admin_comment=admin_comment,
             submitted_s=number(raw.get("submit_time")),
             started_s=number(raw.get("start_time")),
             partition=str(raw.get("partition") or ""),
@@ -114,9 +122,15 @@ class SlurmJob:
             pinned=bool(raw.get("required_nodes")),
             whole=whole,
             gpu_type=gpu_type or "",
-            by_node=asked is not None,
+            gres=gres if asked else "",
+            cleared=cleared,
             holds={n: used_gpus(d) for n, d in zip(names, raw.get("gres_detail") or [], strict=False)},
         )
+
+
+def _state(words: list[str]) -> str:
+    """The state among a job's states and flags. A job whose node is still booting or runs its prolog has its GPUs."""
+    return "RUNNING" if "CONFIGURING" in words else next(iter(words), "")
 
 
 def number(value: Any) -> float:
@@ -198,6 +212,15 @@ def type_of(node: Mapping[str, Any], index: int) -> str | None:
     """Type of one GPU on a node with several types (slices of a card, say); None if all are equal."""
     types, _ = gpus_of(str(node.get("gres") or ""))
     return types[index] if len(set(types)) > 1 else None
+
+
+def of_type(gres: str, kind: str) -> str:
+    """A request for GPUs per node narrowed down to a type; other resources in it are kept.
+
+    >>> of_type("gres:nvme:1,gres:gpu:1", "a100_3g.20gb")
+    'gres:nvme:1,gres:gpu:a100_3g.20gb:1'
+    """
+    return re.sub(r"\b(gpu|shard)(?=[:=]\d+(?:,|$)|,|$)", rf"\1:{kind}", gres)
 
 
 def _device(kind: str, devices: Mapping[str, str]) -> str | None:

@@ -84,20 +84,25 @@ def host_names(text: str) -> list[str]:
 
     >>> host_names("gpu[01-03,7],login")
     ['gpu01', 'gpu02', 'gpu03', 'gpu7', 'login']
+    >>> host_names("rack[1-2]n[0-1]")
+    ['rack1n0', 'rack1n1', 'rack2n0', 'rack2n1']
     """
-    names: list[str] = []
-    for part in re.findall(r"[^,\[]+(?:\[[^\]]*\][^,\[]*)?", text):
-        bracket = re.fullmatch(r"([^\[]*)\[([^\]]*)\](.*)", part)
-        if bracket is None:
-            names.append(part)
-            continue
-        before, inside, after = bracket.groups()
-        for piece in inside.split(","):
-            low, dash, high = piece.partition("-")
-            if not low.isdigit() or (dash and not high.isdigit()):
-                raise InputError("not a host list", expected="names such as gpu[01-04]", got=text)
-            last = int(high) if dash else int(low)
-            names += [f"{before}{number:0{len(low)}d}{after}" for number in range(int(low), last + 1)]
+    return [name for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text) for name in _expanded(part, text)]
+
+
+def _expanded(part: str, text: str) -> list[str]:
+    before, bracket, rest = part.partition("[")
+    if not bracket:
+        return [part]
+    inside, _, after = rest.partition("]")
+    names = []
+    for piece in inside.split(","):
+        low, dash, high = piece.partition("-")
+        if not low.isdigit() or (dash and not high.isdigit()):
+            raise InputError("not a host list", expected="names such as gpu[01-04]", got=text)
+        last = int(high) if dash else int(low)
+        for number in range(int(low), last + 1):
+            names += [f"{before}{number:0{len(low)}d}{end}" for end in _expanded(after, text)]
     return names
 
 

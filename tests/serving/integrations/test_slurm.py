@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import json
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
+import httpx
 import pytest
 
 from profiling.errors import InputError
@@ -69,8 +71,8 @@ class Recorded:
     def nodes(self) -> list[Mapping[str, Any]]:
         return list(recorded()[1])
 
-    def update(self, job: int, changes: Mapping[str, str]) -> None:
-        self.changed.append((job, dict(changes)))
+    def update(self, job: SlurmJob, changes: Mapping[str, str]) -> None:
+        self.changed.append((job.id, dict(changes)))
 
 
 def test_a_held_job_gets_a_node_and_is_released(service: ServiceClient) -> None:
@@ -95,28 +97,110 @@ def test_on_a_node_with_several_types_the_type_is_named(service: ServiceClient) 
     _, nodes = recorded()
     mixed = [nodes[0] | {"gres": "gpu:v100:1,gpu:k80:1,shard:8"}]
     for whole, name in ((False, "shard"), (True, "gpu")):
-        job = replace(held(), whole=whole, by_node=True, gpu_type="")
+        job = replace(held(), whole=whole, gres=f"gres:nvme:2,gres:{name}:1", gpu_type="")
         changes = decide(job, [], mixed, service, CONFIG, 1001.0)
         kind = ("v100", "k80")[int(changes["AdminComment"].partition("gpu=")[2][0])]
-        assert changes["TresPerNode"] == f"gres:{name}:{kind}:1"
+        assert changes["TresPerNode"] == f"gres:nvme:2,gres:{name}:{kind}:1"
         own = decide(replace(job, gpu_type="k80"), [], mixed, service, CONFIG, 1001.0)
         assert " gpu=1 " in own["AdminComment"]
         assert "TresPerNode" not in own
-    assert "TresPerNode" not in decide(replace(held(), by_node=False), [], mixed, service, CONFIG, 1001.0)
+    assert "TresPerNode" not in decide(replace(held(), gres=""), [], mixed, service, CONFIG, 1001.0)
+
+
+REFUSED = subprocess.CalledProcessError(1, ("scontrol", "update"), stderr="Invalid GRES specification")
+
+
+class Commands:
+    """Stands for `scontrol update`; keeps the state of one job, and refuses what contains a word."""
+
+    def __init__(
+        self, monkeypatch: pytest.MonkeyPatch, refuses: str, error: subprocess.SubprocessError = REFUSED
+    ) -> None:
+        self.refuses, self.error = refuses, error
+        self.job = {"TresPerNode": "gres:gpu:1", "AdminComment": HELD}
+        monkeypatch.setattr("serving.integrations.slurm._run", self.run)
+
+    def run(self, *command: str) -> str:
+        assert command[:2] == ("scontrol", "update")
+        if any(self.refuses in part for part in command):
+            raise self.error
+        self.job |= dict(part.split("=", 1) for part in command[3:])
+        return ""
 
 
 def test_a_type_that_slurm_refuses_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
-    sent: list[tuple[str, ...]] = []
+    """The job keeps its request: without one it would start without a GPU."""
+    slurm = Commands(monkeypatch, "gpu:k80")
+    changes = {"StartTime": "now", "AdminComment": "cotenant:placed", "TresPerNode": "gres:gpu:k80:1"}
+    Slurm().update(replace(held(), gres="gres:gpu:1"), changes)
+    assert slurm.job == changes | {"TresPerNode": "gres:gpu:1"}
 
-    def run(*command: str) -> str:
-        sent.append(command[3:])
-        if any(word.startswith("TresPerNode=gres") for word in command):
-            raise subprocess.CalledProcessError(1, command, stderr="Invalid GRES specification")
-        return ""
 
-    monkeypatch.setattr("serving.integrations.slurm._run", run)
-    Slurm().update(7, {"StartTime": "now", "TresPerNode": "gres:gpu:k80:1"})
-    assert sent == [("TresPerNode=",), ("StartTime=now", "TresPerNode=gres:gpu:k80:1"), ("StartTime=now",)]
+def test_a_job_of_which_every_change_is_refused_keeps_its_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    slurm = Commands(monkeypatch, "ReqNodeList")
+    changes = {"StartTime": "now", "ReqNodeList": "gone", "TresPerNode": "gres:gpu:k80:1"}
+    with pytest.raises(subprocess.CalledProcessError):
+        Slurm().update(replace(held(), gres="gres:gpu:1"), changes)
+    assert slurm.job == {"TresPerNode": "gres:gpu:1", "AdminComment": HELD, "StartTime": "now+10"}
+
+
+def test_a_request_lost_halfway_is_restored(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The controller was killed, or Slurm stopped responding, between the two commands that set a type."""
+    slurm = Commands(monkeypatch, "gpu:k80", subprocess.TimeoutExpired("scontrol", 30))
+    with pytest.raises(subprocess.TimeoutExpired):
+        Slurm().update(replace(held(), gres="gres:gpu:1"), {"TresPerNode": "gres:gpu:k80:1"})
+    assert slurm.job["TresPerNode"] == ""
+    raw = {
+        "job_id": 7,
+        "job_state": "PENDING",
+        "tres_per_node": "",
+        "admin_comment": slurm.job["AdminComment"],
+    }
+    job = SlurmJob.read(raw | {"comment": "cotenant:resnet18-cifar"})
+    assert (job.gres, job.whole, job.cleared) == ("gres:gpu:1", True, True)
+    found = Recorded(job)
+    SlurmBridge(found, away(), CONFIG).step()  # type: ignore[arg-type]
+    assert found.changed[0][1]["TresPerNode"] == "gres:gpu:1"
+
+
+def test_a_refused_change_does_not_keep_other_jobs_waiting(service: ServiceClient) -> None:
+    """The first job was cancelled after the queue was read, or Slurm will never accept the change."""
+
+    class Refusing(Recorded):
+        def jobs(self) -> list[SlurmJob]:
+            return [replace(held(), id=20), replace(held(), id=21)]
+
+        def update(self, job: SlurmJob, changes: Mapping[str, str]) -> None:
+            if job.id == 20:
+                raise REFUSED
+            super().update(job, changes)
+
+    slurm = Refusing(held())
+    bridge = SlurmBridge(slurm, service, CONFIG)  # type: ignore[arg-type]
+    assert list(bridge.step()) == [21]
+    assert list(bridge.refused) == [20]
+
+
+@pytest.mark.parametrize(
+    "best",
+    [{"gpu": "0"}, {"node": "node-a", "gpu": "x", "finish_s": 1.0}, {"node": "node-a", "gpu": "0"}, None],
+)
+def test_malformed_answers_release_the_job_unchanged(monkeypatch: pytest.MonkeyPatch, best: Any) -> None:
+    body = {"decision": "place", "ranked": [best]}
+    monkeypatch.setattr(httpx, "post", lambda *_, **__: httpx.Response(200, json=body))
+    changes = decide(held(), [], recorded()[1], ServiceClient(), CONFIG, 1001.0)
+    assert changes["StartTime"] == "now"
+    assert "ReqNodeList" not in changes
+
+
+def test_nodes_of_newer_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    """From Slurm 23.02 on `sinfo --json` has groups of equal nodes instead of nodes."""
+    told = {
+        ("sinfo", "--json"): {"sinfo": []},
+        ("scontrol", "show", "nodes", "--json"): {"nodes": [{"name": "a"}]},
+    }
+    monkeypatch.setattr("serving.integrations.slurm._run", lambda *command: json.dumps(told[command]))
+    assert Slurm().nodes() == [{"name": "a"}]
 
 
 def test_without_the_service_the_job_is_released_unchanged() -> None:

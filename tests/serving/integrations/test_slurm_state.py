@@ -149,8 +149,8 @@ def test_mig_types(gres: str, expected: list[str]) -> None:
 def test_requests_of_a_job(asked: str, whole: bool, gpu_type: str, shards: int, constrained: bool) -> None:
     job = SlurmJob.read({"job_id": 1, "tres_per_node": asked})
     assert (job.whole, job.gpu_type, job.shards, job.constrained) == (whole, gpu_type, shards, constrained)
-    assert job.by_node
-    assert not SlurmJob.read({"job_id": 1, "tres_per_job": "gres:gpu:1"}).by_node
+    assert job.gres
+    assert not SlurmJob.read({"job_id": 1, "tres_per_job": "gres:gpu:1"}).gres
 
 
 def test_a_whole_slice_is_empty_and_of_the_requested_type() -> None:
@@ -202,3 +202,25 @@ def test_a_tenant_of_unknown_length_states_none() -> None:
     cluster = cluster_for(asked, [running], nodes, {"v100": "v100", "k80": "k80"}, 0)
     tenants = [t for n in cluster["nodes"] for g in n["gpus"] for t in g["tenants"]]
     assert tenants == [{"job": "resnet18-cifar", "job_id": str(running.id)}]
+
+
+def test_jobs_on_several_nodes_of_newer_versions() -> None:
+    """From Slurm 23.11 on, nodes are a host list."""
+    raw = {
+        "job_id": 9,
+        "job_state": ["RUNNING"],
+        "nodes": "gpu[01-02],gpu07",
+        "gres_detail": ["gpu:v100:1(IDX:0)"] * 3,
+    }
+    job = SlurmJob.read(raw)
+    assert list(job.holds) == ["gpu01", "gpu02", "gpu07"]
+    nodes = [
+        {"name": "gpu02", "state": ["MIXED"], "gres": "gpu:v100:1,shard:4", "cpus": 8, "partitions": ["gpu"]}
+    ]
+    asking = SlurmJob.read({"job_id": 10, "partition": "gpu", "tres_per_node": "gres/shard:1"})
+    assert cluster_for(asking, [job], nodes, DEVICES) == {"nodes": []}
+
+
+@pytest.mark.parametrize("state", ["CONFIGURING", ["RUNNING", "CONFIGURING"], ["CONFIGURING", "RUNNING"]])
+def test_a_job_whose_node_is_booting_has_its_gpu(state: Any) -> None:
+    assert SlurmJob.read({"job_id": 9, "job_state": state}).state == "RUNNING"
