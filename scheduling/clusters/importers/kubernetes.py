@@ -14,7 +14,9 @@ from scheduling.core.snapshot import Gpu, Node
 
 PRODUCT = "nvidia.com/gpu.product"
 GKE = "cloud.google.com/gke-accelerator"
-_SLICES = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)")
+_DOMAIN = "nvidia.com/"
+# Slices with media engines end in `.me`, and those shared by time-slicing or MPS can be renamed to `.shared`.
+_SLICES = re.compile(r"(mig-(\d+g\.\d+gb)(?:\.me)?)(?:\.shared)?")
 _SHARING = {"mps": "mps"}
 
 
@@ -38,11 +40,15 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
 def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
     labels: dict[str, str] = item["metadata"].get("labels") or {}
     capacity: dict[str, Any] = (item.get("status") or {}).get("capacity") or {}
-    slices = {m[1]: int(n) for key, n in capacity.items() if (m := _SLICES.fullmatch(key)) and int(n)}
-    replicas = int(labels.get("nvidia.com/gpu.replicas", "1") or 1)
-    count = int(labels.get("nvidia.com/gpu.count", 0)) or int(capacity.get("nvidia.com/gpu", 0)) // max(
-        replicas, 1
-    )
+    slices = [
+        (match[1], match[2], int(number))
+        for key, number in capacity.items()
+        if (match := _SLICES.fullmatch(key.removeprefix(_DOMAIN))) and int(number)
+    ]
+    # A card with slices counts in the label but not in the capacity.
+    number = int(capacity.get("nvidia.com/gpu", 0)) or int(capacity.get("nvidia.com/gpu.shared", 0))
+    advertised = _undivided(labels, "gpu", number)
+    count = advertised if slices else int(labels.get("nvidia.com/gpu.count", 0)) or advertised
     if not count and not slices:
         return []
     title = labels.get(PRODUCT) or labels.get(GKE)
@@ -54,11 +60,17 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
     memory = labels.get("nvidia.com/gpu.memory")
     # A product shared by time-slicing or MPS ends in -SHARED, one partitioned uniformly in -MIG-1g.5gb.
     whole, _, uniform = title.removesuffix("-SHARED").partition("-MIG-")
-    device = device_of(whole, devices, None if uniform or memory is None else float(memory) * 2**20)
+    card = device_of(whole, devices, None if uniform or memory is None else float(memory) * 2**20)
+    device = canonical(f"{card}:mig={uniform.removesuffix('.me')}") if uniform else card
     sharing = _SHARING.get(labels.get("nvidia.com/gpu.sharing-strategy", ""), "time-slice")
-    if uniform:
-        return [Gpu(str(k), canonical(f"{device}:mig={uniform}"), sharing) for k in range(count)]
-    gpus = [Gpu(str(k), device, sharing) for k in range(0 if slices else count)]
-    for profile, number in slices.items():
-        gpus += [Gpu(f"{profile}-{k}", canonical(f"{device}:mig={profile}"), sharing) for k in range(number)]
+    gpus = [Gpu(str(k), device, sharing) for k in range(count)]
+    for resource, profile, number in slices:
+        count = int(labels.get(f"{_DOMAIN}{resource}.count", 0)) or _undivided(labels, resource, number)
+        part = canonical(f"{card}:mig={profile}")
+        gpus += [Gpu(f"{resource.removeprefix('mig-')}-{k}", part, sharing) for k in range(count)]
     return gpus
+
+
+def _undivided(labels: Mapping[str, str], resource: str, number: int) -> int:
+    """How many GPUs or slices a node has that advertises `number` of them, each several times if it is shared."""
+    return number // max(int(labels.get(f"{_DOMAIN}{resource}.replicas") or 1), 1)

@@ -117,6 +117,44 @@ def node_json(labels: dict[str, str], capacity: dict[str, str]) -> dict[str, Any
             {"nvidia.com/gpu": "7"},
             {("a100:mig=1g", "time-slice"): 7},
         ),
+        (  # Four cards, of which two have slices; one slice with media engines.
+            {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "4"},
+            {
+                "nvidia.com/gpu": "2",
+                "nvidia.com/mig-3g.20gb": "3",
+                "nvidia.com/mig-1g.5gb": "3",
+                "nvidia.com/mig-1g.5gb.me": "1",
+            },
+            {
+                ("a100", "time-slice"): 2,
+                ("a100:mig=3g", "time-slice"): 3,
+                ("a100:mig=1g", "time-slice"): 4,
+            },
+        ),
+        *(  # Two slices shared by four pods each, under their own name or another.
+            (
+                {
+                    "nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB",
+                    "nvidia.com/gpu.count": "1",
+                    "nvidia.com/mig-3g.20gb.replicas": "4",
+                    **count,
+                },
+                {f"nvidia.com/mig-3g.20gb{renamed}": "8"},
+                {("a100:mig=3g", "time-slice"): 2},
+            )
+            for renamed in ("", ".shared")
+            for count in ({}, {"nvidia.com/mig-3g.20gb.count": "2"})
+        ),
+        (
+            {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me", "nvidia.com/gpu.count": "1"},
+            {"nvidia.com/gpu": "1"},
+            {("a100:mig=1g", "time-slice"): 1},
+        ),
+        (
+            {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.replicas": "4"},
+            {"nvidia.com/gpu.shared": "8", "nvidia.com/gpu": "0"},
+            {("t4", "time-slice"): 2},
+        ),
         (
             {"cloud.google.com/gke-accelerator": "nvidia-tesla-p4"},
             {"nvidia.com/gpu": "1"},
