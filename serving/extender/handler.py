@@ -8,7 +8,7 @@ count.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,6 +16,7 @@ import structlog
 
 from predictor.types import Prediction
 from profiling.devices import get_device, is_known, mig_layout, runs_on, split_device
+from profiling.devices.mig import MIG_OPTION
 from profiling.errors import CotenantError, InfeasibleError
 from profiling.workload import ColocationSet
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
@@ -77,13 +78,16 @@ async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
 async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[str, str]:
     """Nodes that can never run the job, with the reason."""
     stored = (await service.read(stored_state, service)).snapshot
-    snapshot = _offered(stored, job.mig_profile)
-    # Nor can we judge a node with a GPU of an unknown type.
-    asked = set(arguments.names).difference(
-        node.name for node in stored.nodes if not all(is_known(gpu.device) for gpu in node.gpus)
+    # We cannot judge a node with a GPU of an unknown type.
+    known_nodes = [
+        node for node in _asked(stored, arguments) if all(is_known(gpu.device) for gpu in node.gpus)
+    ]
+    kind, kinds = (
+        (f"MIG slice {job.mig_profile}", f"MIG slices {job.mig_profile}")
+        if job.mig_profile
+        else ("GPU", "GPUs")
     )
-    kind = f"MIG slice {job.mig_profile}" if job.mig_profile else "GPU"
-    nodes = [node for node in snapshot.nodes if node.name in asked]
+    nodes = [_offered(node, job.mig_profile) for node in known_nodes]
     alone = await _alone(service, job, nodes)
 
     def lacking(gpu: Gpu) -> str:
@@ -99,9 +103,9 @@ async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[st
         if not node.gpus:
             never[node.name] = f"the node has no {kind}"
         elif job.gpus > len(node.gpus):
-            never[node.name] = f"the pod requests {job.gpus} {kind}s and the node has {len(node.gpus)}"
+            never[node.name] = f"the pod requests {job.gpus} {kinds} and the node has {len(node.gpus)}"
         elif job.gpus > able:
-            some = f"the job fits on {able} of {job.gpus} {kind}s: " if job.gpus > 1 else ""
+            some = f"the job fits on {able} of {job.gpus} {kinds}: " if job.gpus > 1 else ""
             never[node.name] = some + "; ".join(sorted(set(small)))
     return never
 
@@ -118,42 +122,49 @@ async def _alone(service: Service, job: PodJob, nodes: Iterable[Node]) -> dict[t
     return dict(zip(types, predictions, strict=True))
 
 
-def _offered(snapshot: ClusterSnapshot, mig_profile: str | None) -> ClusterSnapshot:
-    """The cluster reduced to slices of that profile; None for the whole cluster."""
-    if mig_profile is None:
-        return snapshot
-    nodes = (
-        replace(node, gpus=tuple(gpu for gpu in node.gpus if _profile_of(gpu.device) == mig_profile))
-        for node in snapshot.nodes
-    )
-    return replace(snapshot, nodes=tuple(nodes))
+def _asked(snapshot: ClusterSnapshot, arguments: Arguments) -> list[Node]:
+    """The stored nodes among those of the request."""
+    names = set(arguments.names)
+    return [node for node in snapshot.nodes if node.name in names]
+
+
+def _offered(node: Node, mig_profile: str | None) -> Node:
+    """The node with the GPUs that such a request can get: slices of that profile or, if it is None, whole cards.
+
+    A node without whole cards is taken to have the device plugin's `single` strategy, under which its slices are
+    requested as GPUs.
+    """
+    profiles = [_profile_of(gpu.device) for gpu in node.gpus]
+    if mig_profile is None and None not in profiles:
+        return node
+    gpus = tuple(gpu for gpu, profile in zip(node.gpus, profiles, strict=True) if profile == mig_profile)
+    return node if len(gpus) == len(node.gpus) else replace(node, gpus=gpus)
 
 
 def _profile_of(device: str) -> str | None:
     """Profile of a slice: `3g.20gb` for `a100:mig=3g`; None for a whole card or an unknown type."""
-    if not is_known(device):
+    if MIG_OPTION not in device or not is_known(device):
         return None
     card, part = split_device(get_device(device).name)
     return None if part is None else mig_layout(card).profile(part).name
 
 
 async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[str, int]:
-    snapshot = _offered((await service.read(stored_state, service)).snapshot, job.mig_profile)
+    stored = (await service.read(stored_state, service)).snapshot
+    nodes = tuple(_offered(node, job.mig_profile) for node in _asked(stored, arguments))
     if job.gpus > 1:
-        return await _gang_scores(service, snapshot, arguments, job)
-    count = sum(len(node.gpus) for node in snapshot.nodes)
-    config = PlacementConfig(
-        objective=job.objective, max_slowdown=job.max_slowdown, wait=False, limit=max(1, count)
-    )
+        return await _gang_scores(service, nodes, job)
+    count = sum(len(node.gpus) for node in nodes)
+    if not count:
+        return {}
+    config = PlacementConfig(objective=job.objective, max_slowdown=job.max_slowdown, wait=False, limit=count)
     try:
-        decision = await choose(service, job.workload, job.iterations, snapshot, config)
+        decision = await choose(service, job.workload, job.iterations, replace(stored, nodes=nodes), config)
     except InfeasibleError:
         return {}
-    asked = set(arguments.names)
     costs: dict[str, float] = {}
     for ranked in decision.ranked:  # best first
-        if ranked.node in asked:
-            costs.setdefault(ranked.node, ranked.score)
+        costs.setdefault(ranked.node, ranked.score)
     if not costs:
         return {}
     best = min(costs.values())
@@ -163,16 +174,12 @@ async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[s
     }
 
 
-async def _gang_scores(
-    service: Service, snapshot: ClusterSnapshot, arguments: Arguments, job: PodJob
-) -> dict[str, int]:
+async def _gang_scores(service: Service, nodes: Sequence[Node], job: PodJob) -> dict[str, int]:
     """Scores for a gang, proportional to its predicted pace on each node.
 
     It takes a node's fastest whole, empty GPUs and runs at the pace of the slowest. Among equal nodes, those with
     the fewest spare empty GPUs come first.
     """
-    asked = set(arguments.names)
-    nodes = [node for node in snapshot.nodes if node.name in asked]
     alone = await _alone(service, job, nodes)
     costs: dict[str, tuple[float, int]] = {}
     for node in nodes:

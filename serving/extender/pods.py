@@ -136,16 +136,16 @@ def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
     Raises:
         InputError: slices of several kinds, or GPUs together with slices; containers are not a list.
     """
-    asked: Counter[str | None] = Counter()
-    containers = field(field(pod, "spec"), "containers") or []
-    if not isinstance(containers, list):
-        raise _no_pod("spec.containers", "a list", containers)
-    for container in containers:
-        limits = field(field(container, "resources"), "limits") or {}
-        for name, value in limits.items() if isinstance(limits, dict) else ():
-            of_slice = _SLICE_RESOURCE.fullmatch(name) if isinstance(name, str) else None
-            if (of_slice or name in GPU_RESOURCES) and _COUNT.fullmatch(str(value)):
-                asked[of_slice[1] if of_slice else None] += int(value)
+    spec = field(pod, "spec")
+    asked, before = Counter[str | None](), Counter[str | None]()
+    for container in _containers(spec, "containers"):
+        asked += _requested(container)
+    for container in _containers(spec, "initContainers"):
+        if field(container, "restartPolicy") == "Always":  # a sidecar, which runs beside the others
+            asked += _requested(container)
+        else:  # they run one by one before the others, on the same GPUs
+            before |= _requested(container)
+    asked |= before
     kinds = +asked
     if len(kinds) > 1:
         raise InputError(
@@ -155,6 +155,24 @@ def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
         )
     profile, count = next(iter(kinds.items()), (None, 1))
     return count, profile
+
+
+def _containers(spec: Any, name: str) -> list[Any]:
+    containers = field(spec, name) or []
+    if not isinstance(containers, list):
+        raise _no_pod(f"spec.{name}", "a list", containers)
+    return containers
+
+
+def _requested(container: Any) -> Counter[str | None]:
+    """GPUs (None) and MIG slices, by profile, that a container requests."""
+    requested: Counter[str | None] = Counter()
+    limits = field(field(container, "resources"), "limits") or {}
+    for name, value in limits.items() if isinstance(limits, dict) else ():
+        of_slice = _SLICE_RESOURCE.fullmatch(name) if isinstance(name, str) else None
+        if (of_slice or name in GPU_RESOURCES) and _COUNT.fullmatch(str(value)):
+            requested[of_slice[1] if of_slice else None] += int(value)
+    return requested
 
 
 def _no_pod(where: str, expected: str, got: Any) -> InputError:
