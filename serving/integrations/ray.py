@@ -15,7 +15,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from profiling.devices import list_devices
+from profiling.errors import UnknownNameError
+from scheduling.clusters.importers.titles import device_of
 from serving.integrations.ask import ServiceClient
 
 
@@ -43,8 +44,8 @@ class RayPlacer:
     """Asks the service, and remembers the jobs that it placed; it cannot see other users of the GPUs.
 
     Attributes:
-        devices: accelerator type of Ray (`V100`, `A100`) to catalogue name, in addition to the catalogue's
-            names.
+        devices: accelerator type of Ray (`V100`, `A100-80G`) to catalogue name, where it is not recognised, or where
+            Ray's GPUs are slices (`{"A100": "a100:mig=3g"}`).
     """
 
     service: ServiceClient = field(default_factory=ServiceClient)
@@ -54,7 +55,8 @@ class RayPlacer:
     def place(self, job_id: str, job: str, iterations: float | None = None, nodes: Iterable[Mapping[str, Any]] | None = None) -> Any:  # fmt: skip
         """A `NodeAffinitySchedulingStrategy`, or None to let Ray choose: no answer, no GPU, or no room now.
 
-        The affinity is soft, so the job survives if the node dies meanwhile.
+        The affinity is soft, so the job survives if the node dies meanwhile. A job that is placed again, because it
+        restarts, no longer counts where it was.
 
         Args:
             nodes: as returned by `ray.nodes()`; None to query them.
@@ -62,6 +64,7 @@ class RayPlacer:
         import ray
         from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+        self.ended(job_id)
         answer = self.ask(job, iterations, ray.nodes() if nodes is None else nodes)
         if answer is None or not answer["ranked"]:
             return None
@@ -79,12 +82,11 @@ class RayPlacer:
 
     def cluster(self, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
         """Live nodes with GPUs of a known type, and their jobs, as the `cluster` of `POST /v1/place`."""
-        known = {d.name: d.name for d in list_devices()}
         now_s, nodes_with_gpus = time.time(), []
         for node in nodes:
             resources = node.get("Resources") or {}
             kinds = [k.partition(":")[2] for k in resources if k.startswith("accelerator_type:")]
-            device = next((d for k in kinds if (d := self.devices.get(k) or known.get(k.lower()))), None)
+            device = next((d for k in kinds if (d := _device(k, self.devices))), None)
             if not node.get("Alive") or device is None or not resources.get("GPU"):
                 continue
             name = str(node["NodeID"])
@@ -109,3 +111,11 @@ class RayPlacer:
 
     def ended(self, job_id: str) -> None:
         self.running.pop(job_id, None)
+
+
+def _device(accelerator_type: str, devices: Mapping[str, str]) -> str | None:
+    """Catalogue name of an accelerator type; None if it is unknown or stands for several."""
+    try:
+        return device_of(accelerator_type, devices)
+    except UnknownNameError:
+        return None

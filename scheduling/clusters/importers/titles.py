@@ -27,7 +27,7 @@ def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None
         return get_device(words.replace(" ", "-")).name
     except UnknownNameError:
         pass
-    told = re.search(r"\b(\d+) ?gi?b\b", words)
+    told = re.search(r"\b(\d+) ?g(?:i?b)?\b", words)
     if memory_bytes is None and told:
         memory_bytes = float(told[1]) * 2**30
     sizes = [memory_bytes] if memory_bytes else [spec.memory_bytes for spec in list_devices()]

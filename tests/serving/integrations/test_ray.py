@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
 
 from serving.integrations.ask import ServiceClient
 from serving.integrations.ray import RayPlacer, Running
@@ -32,6 +37,27 @@ def test_cluster() -> None:
     assert not any(g["tenants"] for n in placer.cluster(NODES)["nodes"] for g in n["gpus"])
 
 
+@pytest.mark.parametrize(
+    ("accelerator_type", "devices", "expected"),
+    [
+        ("A100", {}, "a100"),
+        ("A100-40G", {}, "a100"),
+        ("A100-80G", {}, "a100-80gb"),
+        ("A100", {"A100": "a100:mig=3g.20gb"}, "a100:mig=3g"),
+        ("TPU-V4", {}, None),
+    ],
+)
+def test_accelerator_types(accelerator_type: str, devices: dict[str, str], expected: str | None) -> None:
+    """The constants of `ray.util.accelerators`; GPUs may be slices."""
+    node = {
+        "NodeID": "n",
+        "Alive": True,
+        "Resources": {"GPU": 1.0, f"accelerator_type:{accelerator_type}": 1.0},
+    }
+    nodes = RayPlacer(devices=devices).cluster([node])["nodes"]
+    assert [gpu["device"] for n in nodes for gpu in n["gpus"]] == ([expected] if expected else [])
+
+
 def test_a_job_of_unknown_length_sends_no_iterations() -> None:
     assert Running("lstm-wikitext2", None, "two", "0", 0.0, 50.0).tenant(25.0) == {"job": "lstm-wikitext2"}
     assert Running("lstm-wikitext2", 100.0, "two", "0", 0.0, 50.0).tenant(25.0)["iterations_left"] == 50
@@ -47,3 +73,18 @@ def test_responses(service: ServiceClient) -> None:
     assert RayPlacer(service).ask("no-such-model", 1000, NODES) is None
     assert RayPlacer(away()).ask("resnet18-cifar", 1000, NODES) is None
     assert RayPlacer(service).ask("resnet18-cifar", 1000, NODES[:1]) is None
+
+
+def test_a_job_that_is_placed_again_is_not_its_own_neighbour(
+    service: ServiceClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    strategies = ModuleType("ray.util.scheduling_strategies")
+    strategies.NodeAffinitySchedulingStrategy = SimpleNamespace  # type: ignore[attr-defined]
+    for name, module in (("ray", ModuleType("ray")), ("ray.util.scheduling_strategies", strategies)):
+        monkeypatch.setitem(sys.modules, name, module)
+    placer = RayPlacer(service)
+    assert placer.place("7", "resnet18-cifar", 1000, NODES).node_id == "one"
+    asked: list[dict[str, Any]] = []
+    monkeypatch.setattr(RayPlacer, "ask", lambda self, *_: asked.append(self.cluster(NODES)))
+    assert placer.place("7", "resnet18-cifar", 1000, NODES) is None
+    assert not any(gpu["tenants"] for node in asked[0]["nodes"] for gpu in node["gpus"])
