@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profiling.devices import get_device
+from profiling.devices import get_device, split_device
 from scheduling.slices.card_plan import CardPlan, SlicePlan
 
 
@@ -16,6 +16,7 @@ def reasons_for(plan: SlicePlan) -> list[str]:
             f"{len(chosen.waiting)} of {len(options.jobs)} jobs wait: no partition or sharing fits more of "
             f"them"
         )
+        reasons += [reason for number in chosen.waiting if (reason := _too_large(plan, number))]
     if not plan.alternatives:
         return reasons
     other = plan.alternatives[0]
@@ -27,13 +28,28 @@ def reasons_for(plan: SlicePlan) -> list[str]:
         loss, worst = max(losses)
         if loss > 1e-9:
             text += (
-                f"; {options.jobs[worst].workload.model} would run at {plan.speed(other, worst):.2f} of a whole card"
-                f" instead of {plan.speed(chosen, worst):.2f}"
+                f"; {options.jobs[worst].workload.model} would run at {plan.speed(other, worst):.2f} of "
+                f"{_whole(options.card)} instead of {plan.speed(chosen, worst):.2f}"
             )
     reasons.append(text)
     if objective == "jct" and any(job.iterations is None for job in options.jobs):
-        reasons.append("jobs of unknown length are assumed to take an hour alone on the whole card")
+        reasons.append(
+            f"jobs of unknown length are assumed to take an hour alone on {_whole(options.card, 'the')}"
+        )
     return reasons
+
+
+def _too_large(plan: SlicePlan, number: int) -> str:
+    """Why a job fits on no such card, not even alone; empty if it does."""
+    options = plan.options
+    alone = options.choices(options.card, (number,))[0]
+    if alone.fits:
+        return ""
+    room = get_device(options.card).memory_bytes
+    return (
+        f"{options.jobs[number].workload} never fits: it needs up to {alone.memory_bytes / 2**30:.1f} GiB and "
+        f"{options.card} has {room / 2**30:.1f}"
+    )
 
 
 def _score(plan: SlicePlan, card: CardPlan) -> str:
@@ -42,7 +58,7 @@ def _score(plan: SlicePlan, card: CardPlan) -> str:
         case "jct":
             return f"mean completion {summary['mean_completion_s']:.0f} s"
         case "fairness":
-            return f"least speed {summary['least_speed_ratio']:.2f} of a whole card"
+            return f"least speed {summary['least_speed_ratio']:.2f} of {_whole(plan.options.card)}"
         case _:
             return f"{summary['speed_sum']:.2f} times the throughput of one job alone"
 
@@ -68,16 +84,22 @@ def _why_not_fit(plan: SlicePlan, other: CardPlan) -> str:
 
 def describe(plan: CardPlan) -> str:
     """A short description of a plan."""
+    whole = _whole(plan.slices[0].device, "the")
     match plan.kind:
         case "whole":
-            return "the whole card for one job"
+            return f"{whole} for one job"
         case "time-slice":
-            return "the whole card in time slices"
+            return f"{whole} in time slices"
         case "mps":
-            return "the whole card under MPS"
+            return f"{whole} under MPS"
         case "mps-shares":
-            return "the whole card under MPS with SM shares"
+            return f"{whole} under MPS with SM shares"
         case "mig":
             return f"MIG {plan.partition}, one job per slice"
         case _:
             return f"MIG {plan.partition} with shared slices"
+
+
+def _whole(device: str, article: str = "a") -> str:
+    """What the plan is about: a card, or one slice that is shared."""
+    return f"{article} whole {'card' if split_device(device)[1] is None else 'slice'}"

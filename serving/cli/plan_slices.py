@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -15,6 +16,8 @@ if TYPE_CHECKING:
     from predictor.types import SetPredictor
     from scheduling.slices.card_plan import SlicePlan
     from scheduling.slices.options import SliceConfig, SliceJob
+
+_WAITING_LINES = 10
 
 
 def slices(
@@ -107,8 +110,18 @@ def _fleet(
             f"{answer['placed']:.0f} of {len(jobs)} jobs placed, {answer['speed_sum']:.2f} times the throughput of one "
             f"job alone, least speed {answer['least_speed_ratio']:.2f}, mean completion {answer['mean_completion_s']:.0f} s"
         )
+        _show_waiting(Counter(renamed(answer["waiting"])))
     if fleet.waiting:
         raise typer.Exit(1)
+
+
+def _show_waiting(count: Counter[str]) -> None:
+    """The jobs without room, equal ones in one line."""
+    for spec, number in count.most_common(_WAITING_LINES):
+        console().print(f"waits: {spec}" + (f" ({number} times)" if number > 1 else ""))
+    rest = count.total() - sum(number for _, number in count.most_common(_WAITING_LINES))
+    if rest:
+        console().print(f"and {rest} more, see --json")
 
 
 def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:

@@ -147,6 +147,23 @@ def test_memory_rules_slices_out_and_the_reason_says_so() -> None:
     assert any("wait" in reason for reason in without.reasons)
 
 
+def test_a_job_that_never_fits_is_told_from_one_without_room() -> None:
+    predictor = AmdahlPredictor([0.5] * 3, [100, 30, 30])
+    plan = plan_slices([SliceJob(w) for w in predictor.jobs()], "a100", predictor)
+    assert sorted(plan.chosen.waiting)[0] == 0
+    assert len(plan.chosen.waiting) == 2
+    never = [reason for reason in plan.reasons if "never fits" in reason]
+    assert never == ["m-0 never fits: it needs up to 100.0 GiB and a100 has 40.0"]
+
+
+def test_a_slice_that_is_planned_for_is_not_called_a_card() -> None:
+    predictor = AmdahlPredictor([0.9, 0.8], [4, 4])
+    config = SliceConfig(objective="jct")
+    plan = plan_slices([SliceJob(w) for w in predictor.jobs()], "a100:mig=3g", predictor, config)
+    assert "whole slice" in plan.reasons[0]
+    assert not any("card" in reason for reason in plan.reasons)
+
+
 def test_launch_bound_jobs_share_and_parallel_ones_get_slices() -> None:
     parallel = AmdahlPredictor([0.0] * 3, [4] * 3)
     plan = plan_slices(
