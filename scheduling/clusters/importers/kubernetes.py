@@ -14,6 +14,11 @@ from scheduling.core.snapshot import Gpu, Node
 
 PRODUCT = "nvidia.com/gpu.product"
 GKE = "cloud.google.com/gke-accelerator"
+_GKE_SLICES = "cloud.google.com/gke-gpu-partition-size"
+_GKE_REPLICAS = "cloud.google.com/gke-max-shared-clients-per-gpu"
+_GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
+# GKE's names that do not tell the memory; the larger cards have names that do.
+_GKE_CARDS = {"nvidia-tesla-a100": "a100", "nvidia-tesla-v100": "v100"}
 _DOMAIN = "nvidia.com/"
 # Slices with media engines end in `.me`, and those shared by time-slicing or MPS can be renamed to `.shared`.
 _SLICES = re.compile(r"(mig-(\d+g\.\d+gb)(?:\.me)?)(?:\.shared)?")
@@ -60,9 +65,12 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
     memory = labels.get("nvidia.com/gpu.memory")
     # A product shared by time-slicing or MPS ends in -SHARED, one partitioned uniformly in -MIG-1g.5gb.
     whole, _, uniform = title.removesuffix("-SHARED").partition("-MIG-")
-    card = device_of(whole, devices, None if uniform or memory is None else float(memory) * 2**20)
+    uniform = uniform or labels.get(_GKE_SLICES, "")
+    given = devices if PRODUCT in labels else _GKE_CARDS | dict(devices)
+    card = device_of(whole, given, None if uniform or memory is None else float(memory) * 2**20)
     device = canonical(f"{card}:mig={uniform.removesuffix('.me')}") if uniform else card
-    sharing = _SHARING.get(labels.get("nvidia.com/gpu.sharing-strategy", ""), "time-slice")
+    strategy = labels.get("nvidia.com/gpu.sharing-strategy") or labels.get(_GKE_SHARING, "")
+    sharing = _SHARING.get(strategy, "time-slice")
     gpus = [Gpu(str(k), device, sharing) for k in range(count)]
     for resource, profile, number in slices:
         count = int(labels.get(f"{_DOMAIN}{resource}.count", 0)) or _undivided(labels, resource, number)
@@ -73,4 +81,5 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
 
 def _undivided(labels: Mapping[str, str], resource: str, number: int) -> int:
     """How many GPUs or slices a node has that advertises `number` of them, each several times if it is shared."""
-    return number // max(int(labels.get(f"{_DOMAIN}{resource}.replicas") or 1), 1)
+    replicas = labels.get(f"{_DOMAIN}{resource}.replicas") or labels.get(_GKE_REPLICAS) or 1
+    return number // max(int(replicas), 1)

@@ -156,6 +156,23 @@ def node_json(labels: dict[str, str], capacity: dict[str, str]) -> dict[str, Any
             {("t4", "time-slice"): 2},
         ),
         (
+            {
+                "cloud.google.com/gke-accelerator": "nvidia-tesla-a100",
+                "cloud.google.com/gke-gpu-partition-size": "1g.5gb",
+            },
+            {"nvidia.com/gpu": "7"},
+            {("a100:mig=1g", "time-slice"): 7},
+        ),
+        (
+            {
+                "cloud.google.com/gke-accelerator": "nvidia-h100-80gb",
+                "cloud.google.com/gke-gpu-sharing-strategy": "mps",
+                "cloud.google.com/gke-max-shared-clients-per-gpu": "4",
+            },
+            {"nvidia.com/gpu": "32"},
+            {("h100", "mps"): 8},
+        ),
+        (
             {"cloud.google.com/gke-accelerator": "nvidia-tesla-p4"},
             {"nvidia.com/gpu": "1"},
             {("p4", "time-slice"): 1},
