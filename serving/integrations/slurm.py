@@ -19,6 +19,7 @@ from profiling.errors import CotenantError, InputError
 from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm_state import (
     CLEARED,
+    DEPENDENT,
     HELD,
     SlurmJob,
     cluster_for,
@@ -110,6 +111,8 @@ def decide(
         return free | {"AdminComment": "cotenant:left comment is not understood"}
     if request is None or job.constrained:
         return free | {"AdminComment": "cotenant:left names its own nodes"}
+    if job.dependent:  # which GPUs are free then is not known yet
+        return _wait(config.recheck_s, now_s, DEPENDENT)
     known = {d.name: d.name for d in list_devices()} | dict(config.devices)
     cluster = cluster_for(job, jobs, nodes, known, now_s)
     waited = now_s - job.submitted_s
@@ -143,11 +146,11 @@ def decide(
     return changes
 
 
-def _wait(wait_s: float, now_s: float) -> dict[str, str]:
+def _wait(wait_s: float, now_s: float, mark: str = HELD) -> dict[str, str]:
     """Hold the job and ask again after `wait_s` or when a job ends; a few seconds later the hold expires."""
     # An overdue job may end at any moment, which is noticed anyway; asking every second would load Slurm.
     seconds = max(5, round(wait_s))
-    return {"StartTime": f"now+{seconds + MARGIN_S}", "AdminComment": f"{HELD} ask_s={now_s + seconds:.0f}"}
+    return {"StartTime": f"now+{seconds + MARGIN_S}", "AdminComment": f"{mark} ask_s={now_s + seconds:.0f}"}
 
 
 def stale_pin(job: SlurmJob, config: SlurmConfig, now_s: float) -> bool:
@@ -170,7 +173,9 @@ def _sent_s(job: SlurmJob) -> float:
 
 
 def asked_later(job: SlurmJob, now_s: float) -> bool:
-    """Whether it is too early to ask about a waiting job again."""
+    """Whether it is too early to ask about a waiting job again; never once the job that it waited for has ended."""
+    if job.admin_comment.startswith(DEPENDENT) and not job.dependent:
+        return False
     _, told, at_s = job.admin_comment.partition("ask_s=")
     return bool(told) and now_s < float(at_s)
 

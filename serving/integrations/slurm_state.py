@@ -19,6 +19,8 @@ from serving.job_ranges import SPEC_LENGTH, check_range, parse_job
 
 MARK = "cotenant:"
 HELD = "cotenant:held"
+# Mark of a held job that waits for another one.
+DEPENDENT = f"{HELD} dependency"
 # While a job's request is replaced in Slurm, which takes two commands: the request, so that it is never lost.
 CLEARED = f"{HELD} gres="
 _UNAVAILABLE = ("down", "drain", "fail", "maint", "reserved", "unknown", "not_responding", "invalid")
@@ -69,6 +71,7 @@ class SlurmJob:
         gpu_type: requested type; empty for any.
         gres: its request for GPUs per node (`--gres`), which `scontrol update` can narrow down to a type; empty if
             it requests them otherwise.
+        dependent: it waits for another job.
         cleared: that request is gone from Slurm, because it was being narrowed down when the controller or Slurm
             stopped; it must be restored before the job starts.
     """
@@ -87,6 +90,7 @@ class SlurmJob:
     whole: bool = False
     gpu_type: str = ""
     gres: str = ""
+    dependent: bool = False
     cleared: bool = False
     holds: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
 
@@ -123,6 +127,8 @@ class SlurmJob:
             whole=whole,
             gpu_type=gpu_type or "",
             gres=gres if asked else "",
+            # Not its `state_reason`, which every change of the job resets.
+            dependent="(unfulfilled)" in str(raw.get("dependency") or ""),
             cleared=cleared,
             holds={n: used_gpus(d) for n, d in zip(names, raw.get("gres_detail") or [], strict=False)},
         )

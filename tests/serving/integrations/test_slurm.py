@@ -286,6 +286,18 @@ def test_full_gpus_are_waited_for(service: ServiceClient) -> None:
     assert decide(held(), full, one, service, CONFIG, 1601.0)["StartTime"] == "now"
 
 
+def test_a_job_that_depends_on_another_is_placed_when_that_has_ended(service: ServiceClient) -> None:
+    nodes = recorded()[1]
+    job = replace(held(), dependent=True)
+    changes = decide(job, [], nodes, service, CONFIG, 1001.0)
+    assert changes == {"StartTime": "now+70", "AdminComment": f"{HELD} dependency ask_s=1061"}
+    told = replace(job, admin_comment=changes["AdminComment"])
+    assert asked_later(told, 1059)
+    assert not asked_later(told, 1061)
+    assert not asked_later(replace(told, dependent=False), 1002)
+    assert "ReqNodeList" in decide(replace(told, dependent=False), [], nodes, service, CONFIG, 1002.0)
+
+
 def test_departures_and_placements_trigger_new_requests_for_waiting_jobs(service: ServiceClient) -> None:
     """Two held jobs wait beside one that ends: one is placed, and the other considered once it runs."""
     running = next(j for j in recorded()[0] if j.state == "RUNNING")

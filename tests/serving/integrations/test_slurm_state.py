@@ -224,3 +224,9 @@ def test_jobs_on_several_nodes_of_newer_versions() -> None:
 @pytest.mark.parametrize("state", ["CONFIGURING", ["RUNNING", "CONFIGURING"], ["CONFIGURING", "RUNNING"]])
 def test_a_job_whose_node_is_booting_has_its_gpu(state: Any) -> None:
     assert SlurmJob.read({"job_id": 9, "job_state": state}).state == "RUNNING"
+
+
+def test_a_dependency() -> None:
+    assert SlurmJob.read({"job_id": 9, "dependency": "afterok:3(unfulfilled)"}).dependent
+    assert not SlurmJob.read({"job_id": 9, "dependency": "afterok:3(failed)"}).dependent
+    assert not SlurmJob.read({"job_id": 9, "dependency": ""}).dependent
