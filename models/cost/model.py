@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -79,6 +79,18 @@ class CostModel:
         if job.in_fp32 is None or effect_names(job.device.name, job.precision)[1] in self.devices:
             return cost
         return min(cost, self.cost_of(job.in_fp32, campaign), key=lambda c: c.step_time_s)
+
+    def for_unmeasured(self, device: DeviceSpec) -> CostModel:
+        """The model with the device's type treated as unmeasured, if only training scripts measured it."""
+        whole = effect_names(device.name, "")[0]
+        if whole in self.devices:
+            return self
+        kept = [not name.startswith(f"{whole} ") for name in self.devices]
+        rows = [*kept, True]
+        members = tuple({**w, "device_effect": w["device_effect"][rows]} for w in self.members)
+        return replace(
+            self, members=members, devices=tuple(n for n, keep in zip(self.devices, kept, strict=True) if keep)
+        )
 
     def call_times(self, job: JobInput) -> Floats:
         """[N] seconds of each operator when called and timed by itself: device and host call overlapped."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 
@@ -123,13 +124,21 @@ def _demand(model: CotenantModel, job: Workload, gpu: str) -> Demand:
 
 
 def _step_errors(model: CotenantModel, examples: Examples) -> Floats:
-    """Measured / predicted solo step time of the examples' jobs; 1 if none was measured."""
+    """Measured / predicted solo step time of the examples' jobs; 1 if none was measured.
+
+    A type that only such jobs measured counts as unmeasured, as the GPUs of the synthetic sets are.
+    """
     measured = {
         (w.without_solo(), d): w.solo.step_time_s
         for w, d in zip(examples.workloads, examples.devices, strict=True)
         if w.solo.step_time_s is not None
     }
-    return np.array([step_s / _demand(model, *job).step_s for job, step_s in measured.items()] or [1.0])
+    unmeasured = cache(lambda name: model.featurizer.cost_model.for_unmeasured(get_device(name)))
+    errors = []
+    for (workload, name), step_s in measured.items():
+        job = model.featurizer.job(workload, name)
+        errors.append(step_s / unmeasured(name).cost(job.graph, job.device, job.workload).step_time_s)
+    return np.array(errors or [1.0])
 
 
 def _sets(

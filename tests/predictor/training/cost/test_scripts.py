@@ -129,3 +129,16 @@ def test_the_effect_of_such_a_type_changes_no_other(device: str) -> None:
 
 def test_a_type_that_operators_measured_keeps_its_effect() -> None:
     assert with_script_devices(one_network(), examples(TRUE_S)).devices == one_network().devices
+
+
+def test_for_unmeasured_forgets_what_scripts_said_of_a_type_only() -> None:
+    before = without_k80()
+    after = with_script_devices(before, slowed_by(before, -1.5))
+    workload = Workload.parse("torchvision/resnet18:batch_size=8")
+    slow, fast = (
+        m.cost(graph_for(workload), get_device("k80"), workload).step_time_s
+        for m in (after, after.for_unmeasured(get_device("k80")))
+    )
+    assert slow > 1.5 * fast
+    assert fast == before.cost(graph_for(workload), get_device("k80"), workload).step_time_s
+    assert after.for_unmeasured(get_device("v100")) is after
