@@ -136,9 +136,8 @@ def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, worklo
         device: the device.
         workload: the job.
     """
-    columns = graph.columns
     is_training = workload.mode == "training"
-    trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
+    trained = trained_ratio(graph, workload.frozen_prefix) if is_training else 0.0
     if is_training:
         activation_bytes = peak_activation_bytes(graph, workload.frozen_prefix)
     else:

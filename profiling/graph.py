@@ -94,7 +94,7 @@ class ComputationGraph:
         operators: in execution order of the forward pass.
         edges: tensors between operators.
         layers: names of the atomic layers in module order, to which `Operator.layer_index` refers.
-        batch_size: samples per step.
+        batch_size: samples per forward/backward pass.
         parameter_count: elements of all distinct parameters.
         parameter_bytes, gradient_bytes, optimizer_state_bytes: device bytes held through the whole step;
             gradients and state are those of unfrozen parameters only.
@@ -145,6 +145,16 @@ class ComputationGraph:
         from profiling.graph_columns import columns_of
 
         return columns_of(self.operators)
+
+    @property
+    def frozen_prefix(self) -> int:
+        """Number of leading atomic layers that were frozen at the capture, whose gradients it lacks."""
+        return int(self.options.get("frozen_prefix") or 0)
+
+    @property
+    def passes(self) -> int:
+        """Forward/backward passes per optimiser step."""
+        return int(self.options.get("gradient_accumulation") or 1)
 
     @cached_property
     def gradient_layers(self) -> NDArray[np.int64]:

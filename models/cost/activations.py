@@ -18,11 +18,12 @@ def peak_activation_bytes(graph: ComputationGraph, frozen_prefix: int) -> float:
 
     The peak occurs in the backward pass or in the forward pass, which also runs through the frozen layers.
     How far freezing lowers the backward peak is the difference between two walks over the operators; whatever
-    the walk does not model (workspaces, the loss) keeps its captured size.
+    the walk does not model (workspaces, the loss) keeps its captured size. Layers frozen at the capture are
+    frozen in either walk.
     """
-    if frozen_prefix <= 0:
+    if frozen_prefix <= graph.frozen_prefix:
         return graph.activation_bytes
-    lowered = _backward_peak(graph, 0) - _backward_peak(graph, frozen_prefix)
+    lowered = _backward_peak(graph, graph.frozen_prefix) - _backward_peak(graph, frozen_prefix)
     forward = graph.forward_activation_bytes or _LEAST_SHARE * graph.activation_bytes
     forward = max(forward, _training_only_bytes(graph))
     return min(max(graph.activation_bytes - lowered, forward), graph.activation_bytes)
@@ -51,7 +52,9 @@ def _backward_peak(graph: ComputationGraph, frozen_prefix: int) -> float:
     # The gradient of a weight needs the operator's input, whichever operator produced it.
     is_kept = runs.copy()
     is_kept[sources[needs_parameters[targets]]] = True
-    kept = np.cumsum(np.where(is_kept, columns["saved_activation_bytes"] * columns["repeat"], 0.0))
+    # The passes of a step with accumulated gradients follow one another, so only one pass's are kept.
+    saved = columns["saved_activation_bytes"] * columns["repeat"] / graph.passes
+    kept = np.cumsum(np.where(is_kept, saved, 0.0))
     gradients = (
         columns["bytes_written"]
         + needs_inputs * _read_bytes(graph)

@@ -29,7 +29,7 @@ class JobInput:
         kind: [N] index into `KINDS`.
         optimizer_bytes, optimizer_kernels: per step, in proportion to the unfrozen parameters.
         host_bytes: copied from the host per step.
-        batch_size: samples per step.
+        samples: samples per step, in all its passes.
         host: index into `HOSTS`.
         sm_share_ratio: share of the multiprocessors that the job may use.
         in_fp32: for a job in TF32, the same job in FP32, whose kernels a library may fall back on.
@@ -42,7 +42,7 @@ class JobInput:
     optimizer_bytes: float
     optimizer_kernels: float
     host_bytes: float
-    batch_size: int
+    samples: int
     device: DeviceSpec
     is_compiled: bool
     precision: str
@@ -52,7 +52,7 @@ class JobInput:
 
     @classmethod
     def of(cls, graph: ComputationGraph, device: DeviceSpec, workload: Workload) -> JobInput:
-        """From a graph captured in training mode with nothing frozen.
+        """From a graph captured in training mode.
 
         Raises:
             InputError: the device lacks the job's precision.
@@ -70,7 +70,7 @@ class JobInput:
             in_fp32 = cls._of(graph, scalar, device, replace(workload, precision="fp32"))
         mask = pass_mask(graph, workload)
         is_training = workload.mode == "training"
-        trained = trained_ratio(columns, workload.frozen_prefix) if is_training else 0.0
+        trained = trained_ratio(graph, workload.frozen_prefix) if is_training else 0.0
         stays = workload.data_on_device or device.is_processor
         return cls(
             operator_features(columns, context_of(workload, device.is_processor), graph.batch_size),
@@ -80,7 +80,7 @@ class JobInput:
             trained * graph.optimizer_bytes,
             trained * graph.optimizer_kernels,
             0.0 if stays else graph.host_input_bytes,
-            graph.batch_size,
+            graph.batch_size * graph.passes,
             device,
             workload.compiler == "compile",
             workload.precision,
@@ -119,26 +119,38 @@ def pass_mask(graph: ComputationGraph, workload: Workload) -> Floats:
     """[2, N] share of an operator's forward and backward pass that runs.
 
     A frozen prefix removes what autograd skips: gradients of frozen parameters, and of inputs before the
-    first trained one. Each of the two is half of a product's backward pass.
+    first trained one. Each of the two is half of a product's backward pass. What a graph that was captured
+    with a frozen prefix already lacks is not removed again.
     """
     columns = graph.columns
     mask = np.ones((2, len(columns["kind"])))
     if workload.mode == "inference":
         mask[0] = 1.0 - columns["training_only"]
         mask[1] = 0.0
-    elif workload.frozen_prefix > 0:
-        runs = graph.gradient_layers >= workload.frozen_prefix
-        mask[1] = runs.any(0)
-        halves = IS_CONTRACTION[columns["kind"].astype(int)] & (graph.gradient_layers >= 0).all(0)
-        mask[1, halves] = runs[:, halves].mean(0)
+    elif workload.frozen_prefix > graph.frozen_prefix:
+        before, after = (_backward_share(graph, k) for k in (graph.frozen_prefix, workload.frozen_prefix))
+        mask[1] = after / np.where(before > 0, before, 1.0)
     return mask
 
 
-def trained_ratio(columns: dict[str, Floats], frozen_prefix: int) -> float:
-    """Share of parameter bytes that are not frozen."""
+def _backward_share(graph: ComputationGraph, frozen_prefix: int) -> Floats:
+    """[N] share of the backward pass of the unfrozen model that runs with a frozen prefix."""
     if frozen_prefix <= 0:
+        return np.ones(len(graph.operators))
+    runs = graph.gradient_layers >= frozen_prefix
+    share: Floats = np.where(runs[0] | runs[1], 1.0, 0.0)
+    halves = IS_CONTRACTION[graph.columns["kind"].astype(int)] & (graph.gradient_layers >= 0).all(0)
+    share[halves] = runs[:, halves].mean(0)
+    return share
+
+
+def trained_ratio(graph: ComputationGraph, frozen_prefix: int) -> float:
+    """Share of the bytes of parameters trained at the capture that a frozen prefix leaves trained."""
+    if frozen_prefix <= graph.frozen_prefix:
         return 1.0
+    columns = graph.columns
     held, layer = columns["parameter_bytes"] * columns["repeat"], columns["layer_index"]
+    held = np.where((layer >= 0) & (layer < graph.frozen_prefix), 0.0, held)
     frozen = (layer >= 0) & (layer < frozen_prefix)
     return float(1.0 - held[frozen].sum() / held.sum()) if held.sum() > 0 else 1.0
 

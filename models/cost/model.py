@@ -123,7 +123,7 @@ class CostModel:
         launches = (float(kernels.sum()) + job.optimizer_kernels) * compiled_launches
         launching = float(launches * launch_s)
         host = job.host_bytes / device.pcie_bytes_per_s if job.host_bytes else 0.0
-        overhead = float(fixed_s + job.batch_size * sample_s)
+        overhead = float(fixed_s + job.samples * sample_s)
         step = overlapped(busy, launching) + overhead + host
         return JobCost(
             operators,

@@ -137,7 +137,7 @@ def operators_job(operators: pd.DataFrame, device: DeviceSpec, workload: Workloa
         optimizer_bytes=0.0,
         optimizer_kernels=0.0,
         host_bytes=0.0,
-        batch_size=1,
+        samples=1,
         device=device,
         is_compiled=False,
         precision=workload.precision,

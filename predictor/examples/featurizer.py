@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cache
 
 from models.cost import CostModel, JobCost, default_cost_model
@@ -15,6 +15,7 @@ from models.features import (
     workload_features,
 )
 from models.graph_tensors import GraphTensors, tensors_of
+from profiling.capture.options import as_captured
 from profiling.devices import DeviceSpec, get_device
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -29,7 +30,7 @@ class JobOnDevice:
     """One workload on one device, ignoring solo measurements.
 
     Attributes:
-        workload: options resolved to the graph's (batch size filled in), solo measurements dropped.
+        workload: options resolved to the graph's (`as_captured`), solo measurements dropped.
         graph: captured without freezing.
         cost: of a step, with the frozen prefix masked.
         demand: demand of the step on the device.
@@ -100,7 +101,13 @@ class Featurizer:
                     expected=f"a frozen_prefix from 0 to {len(graph.layers)}",
                     got=plain.frozen_prefix,
                 )
-            resolved = replace(plain, batch_size=plain.batch_size or graph.batch_size)
+            resolved = as_captured(plain, graph)
+            if resolved.precision != plain.precision and not device.supports(resolved.precision):
+                raise InputError(
+                    f"{plain.model[:18]} was captured in {resolved.precision.upper()}, which {device.name} lacks",
+                    expected="a GPU type that has it",
+                    hint=f"with precision={resolved.precision} in the SPEC, placement leaves out types without it",
+                )
             cost = self.cost_model.cost(graph, device, resolved)
             demand = demand_of(graph, cost, device, resolved)
             features = workload_features(graph, device, resolved, demand)

@@ -125,7 +125,9 @@ def layer_times(
     launching = cost.operators.kernels * costs.launch_s
     busy = np.maximum(cost.operators.busy_s * costs.device_factor, launching)
     forward, backward = (np.bincount(owner, side, count).astype(np.float64) for side in busy)
-    parameters = np.bincount(owner, columns["parameter_bytes"] * columns["repeat"], count).astype(np.float64)
+    # A step has as many parameters in several passes as in one, but as many outputs as passes.
+    stored = columns["parameter_bytes"] * columns["repeat"] / graph.passes
+    parameters = np.bincount(owner, stored, count).astype(np.float64)
     gradient, boundary = np.zeros(count), np.zeros(count)
     for layer in range(count):
         own = np.flatnonzero(owner == layer)
@@ -134,14 +136,15 @@ def layer_times(
         gradient[layer] = ((1.0 - share) * busy[1])[owner >= layer].sum()
         written = own[columns["bytes_written"][own] > 0]
         if len(written):
-            boundary[layer] = columns["bytes_written"][written[-1]]
-    held = parameters > 0
-    share = parameters / max(parameters.sum(), 1e-300)
+            boundary[layer] = columns["bytes_written"][written[-1]] * graph.passes
+    updated = np.where(np.arange(count) < graph.frozen_prefix, 0.0, parameters)
+    held = updated > 0
+    share = updated / max(updated.sum(), 1e-300)
     # A layer holds about two tensors: weight and bias, or scale and shift.
     each = 2.0 * costs.update_kernels or graph.optimizer_kernels / max(int(held.sum()), 1)
     optimizer = np.maximum(cost.optimizer_s * share, each * held * costs.optimizer_launch_s)
-    optimizer += parameters / costs.gradient_bytes_per_s
-    overhead = costs.step_overhead_s + costs.sample_overhead_s * graph.batch_size + cost.host_s
+    optimizer += updated / costs.gradient_bytes_per_s
+    overhead = costs.step_overhead_s + costs.sample_overhead_s * graph.batch_size * graph.passes + cost.host_s
     return LayerTimes(forward, backward, gradient, optimizer, overhead, parameters, boundary)
 
 

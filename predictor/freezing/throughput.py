@@ -25,7 +25,8 @@ class LayerThroughput:
     """One step of a job with a frozen prefix. Times are per step; `samples_per_s` is over all GPUs.
 
     Attributes:
-        speedup: throughput relative to the same job with nothing frozen, on the same GPUs.
+        speedup: throughput relative to the same job with nothing frozen (but what was frozen when its graph
+            was captured), on the same GPUs.
         memory_bytes: per GPU, context included.
         anchored: whether times were scaled to a given step time, measured or predicted.
     """
@@ -126,6 +127,9 @@ def layer_throughput(
     times = _times_of(unfrozen_job, replace(workload.without_solo(), frozen_prefix=0))
     k = _checked(frozen_prefix if frozen_prefix is not None else workload.frozen_prefix, times, workload)
     measured_at = _checked(workload.frozen_prefix, times, workload)
+    # A graph captured with frozen layers lacks their gradients, so there is no step with fewer.
+    least = graph.frozen_prefix
+    k, measured_at = max(k, least), max(measured_at, least)
     anchor = workload.solo.step_time_s or anchor_step_time_s
     stretch = anchor / job(measured_at).cost.step_time_s if anchor else 1.0
     exchange = _exchange(times, spec, nodes, network_bytes_per_s)
@@ -134,7 +138,7 @@ def layer_throughput(
     # saves beyond the optimiser is taken off the backward pass. Rescaling all parts instead would shorten the
     # backward pass by more than the step, and an overlapping exchange would then cost more than was saved.
     overhead = stretch * (unfrozen_job.cost.overhead_s + unfrozen_job.cost.host_s)
-    scale = (stretch * unfrozen_job.cost.step_time_s - overhead) / sum(times.split(0)[:3])
+    scale = (stretch * unfrozen_job.cost.step_time_s - overhead) / sum(times.split(least)[:3])
 
     def parts(prefix: int, cache_rate: float | None) -> _StepParts:
         on_device = stretch * job(prefix).cost.step_time_s - overhead
@@ -145,11 +149,12 @@ def layer_throughput(
         if cache_rate is not None:
             forward = shrunk * scale * times.split(prefix, cache_rate)[0]
         share = float(times.parameter_bytes[prefix:].sum() / max(times.parameter_bytes.sum(), 1e-300))
+        # Gradients are exchanged once per step, during the last pass.
         exposed = (
             float(
                 exchange.exposed_s(
                     np.array([share]),
-                    np.array([backward]),
+                    np.array([backward / graph.passes]),
                     np.array([float(gpus)]),
                     np.array([float(nodes)]),
                     rewrapped=rewrapped,
@@ -170,14 +175,14 @@ def layer_throughput(
         nodes=nodes,
         cached=rate is not None,
         step_time_s=frozen.step_time_s,
-        samples_per_s=gpus * graph.batch_size * workload.gradient_accumulation / frozen.step_time_s,
+        samples_per_s=gpus * graph.batch_size * graph.passes / frozen.step_time_s,
         forward_s=frozen.forward_s,
         backward_s=frozen.backward_s,
         optimizer_s=frozen.optimizer_s,
         exchange_s=frozen.exchange_s,
         overhead_s=frozen.overhead_s,
         unfrozen_parameter_ratio=frozen.unfrozen_parameter_ratio,
-        speedup=parts(0, None).step_time_s / frozen.step_time_s,
+        speedup=parts(least, None).step_time_s / frozen.step_time_s,
         memory_bytes=_memory_bytes(job(k), job(measured_at), workload, heads or HeadCalibration()),
         anchored=bool(anchor),
     )

@@ -41,7 +41,7 @@ def with_optimizer(graph: ComputationGraph, optimizer: str) -> ComputationGraph:
 
 def with_accumulation(graph: ComputationGraph, passes: int) -> ComputationGraph:
     """The same step with `passes` forward and backward passes per optimiser step."""
-    before = int(graph.options.get("gradient_accumulation") or 1)
+    before = graph.passes
     if passes == before:
         return graph
     return replace(
@@ -57,4 +57,4 @@ def with_accumulation(graph: ComputationGraph, passes: int) -> ComputationGraph:
 
 def _accumulation_bytes(graph: ComputationGraph) -> float:
     """Traffic of gradient accumulation: each further backward pass reads twice and writes once."""
-    return (int(graph.options.get("gradient_accumulation") or 1) - 1) * 3 * graph.gradient_bytes
+    return (graph.passes - 1) * 3 * graph.gradient_bytes

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from dataclasses import fields, replace
 
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import JOB_OPTIONS, Workload
 
 _UNSTATED = {f.name: f.default for f in fields(Workload)}
-# Another precision changes a graph too, but a job's default cannot be told from one that is stated.
+# Another precision changes a graph too, but a job's default cannot be told from one that is stated, see `as_captured`.
 _FIXED = (
     "batch_size",
     "sequence_length",
@@ -56,3 +56,28 @@ def check_options(workload: Workload, graph: ComputationGraph) -> None:
             hint=f"capture the model again with that {name}; jobs of its graph take "
             + ", ".join(sorted(JOB_OPTIONS - set(_FIXED))),
         )
+
+
+def as_captured(workload: Workload, graph: ComputationGraph) -> Workload:
+    """The job with what its graph was captured with, where it states nothing else.
+
+    That is batch size, precision and frozen layers.
+
+    Raises:
+        InputError: it freezes fewer layers than were frozen at the capture, whose gradients the graph lacks.
+    """
+    own = str(graph.options.get("precision") or workload.precision)
+    frozen = graph.frozen_prefix
+    if 0 < workload.frozen_prefix < frozen:
+        raise InputError(
+            f"{workload.model[:18]} was captured with more frozen layers",
+            expected=f"frozen_prefix={frozen} or more, or no frozen_prefix",
+            got=workload.frozen_prefix,
+            hint="capture the model again with nothing frozen",
+        )
+    return replace(
+        workload,
+        batch_size=workload.batch_size or graph.batch_size,
+        precision=own if workload.precision == _UNSTATED["precision"] else workload.precision,
+        frozen_prefix=max(workload.frozen_prefix, frozen),
+    )

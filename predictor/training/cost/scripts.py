@@ -92,7 +92,7 @@ def with_script_hosts(
     busy, launches, host = (
         np.array([getattr(c, n) for c in costs]) for n in ("busy_s", "launches", "host_s")
     )
-    samples = np.array([e.job.batch_size for e in examples], dtype=np.float64)
+    samples = np.array([e.job.samples for e in examples], dtype=np.float64)
     measured = np.array([e.log_s for e in examples])
     groups = [(e.campaign, e.job.device.name) for e in examples]
     sizes = Counter(groups)

@@ -73,7 +73,7 @@ class CostTensors:
                 j.optimizer_bytes / j.device.memory_bandwidth_bytes_per_s,
                 j.launches,
                 j.host_bytes / j.device.pcie_bytes_per_s if j.host_bytes else 0.0,
-                float(j.batch_size),
+                float(j.samples),
                 float(j.is_compiled),
                 float(j.host),
             )

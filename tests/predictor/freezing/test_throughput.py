@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from predictor.examples.featurizer import Featurizer
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.freezing import layer_throughput
+from profiling.capture.derive import with_accumulation
 from profiling.errors import InputError, LimitError
 from profiling.workload import SoloProfile, Workload
 from tests.predictor.freezing.graphs import graph
@@ -113,7 +114,7 @@ def test_invalid_numbers_are_named(options: dict[str, object]) -> None:
 
 
 def test_samples_of_all_passes_of_a_step_count() -> None:
-    made = source(6)
+    made = Featurizer(lambda workload: with_accumulation(graph(6), workload.gradient_accumulation))
     one = layer_throughput(JOB, "v100", 0, featurizer=made)
     four = layer_throughput(replace(JOB, gradient_accumulation=4), "v100", 0, featurizer=made)
     assert four.samples_per_s * four.step_time_s == pytest.approx(4 * one.samples_per_s * one.step_time_s)
