@@ -77,8 +77,9 @@ def blocks_of(
                 sum(t[0] for t in times[begin:end]),
                 sum(t[1] for t in times[begin:end]),
                 sum(op.saved_activation_bytes * op.repeat for op in inside),
-                sum(op.parameter_bytes * op.repeat for op in inside),
-                output,
+                # Passes of a step share the parameters, but each has outputs of its own.
+                sum(op.parameter_bytes * op.repeat for op in inside) / graph.passes,
+                output * graph.passes,
             )
         )
     return blocks

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from benchmarks.pipeline_runtime import split_model
 from profiling.capture import graph_for
+from profiling.devices import get_device
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph, Operator
 from profiling.workload import Workload
 from scheduling.pipeline.cluster import PipelineCluster
+from scheduling.pipeline.computation import graph_states
 from scheduling.pipeline.cuts import GRANULARITIES, cut_points
 from scheduling.pipeline.plan import plan
 
@@ -107,3 +111,15 @@ def test_split_spec_is_accepted_by_torch() -> None:
     )
     assert anywhere.split_spec is None
     assert anywhere.to_json()["split_spec"] is None
+
+
+def test_passes_of_a_step_share_parameters_but_not_outputs() -> None:
+    job = Workload("gpt-125m", 1, sequence_length=32)
+    device = get_device("v100")
+    one, four = (
+        graph_states(graph_for(replace(job, gradient_accumulation=passes)), device) for passes in (1, 4)
+    )
+    assert four.parameter_bytes == pytest.approx(one.parameter_bytes)
+    assert four.fixed_bytes == pytest.approx(one.fixed_bytes)
+    assert four.output_bytes == pytest.approx(4 * one.output_bytes)
+    assert four.activation_bytes == pytest.approx(4 * one.activation_bytes)
