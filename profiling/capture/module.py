@@ -31,7 +31,7 @@ def capture_module(
     """The graph of one training step of a module, which is not modified.
 
     Args:
-        model: on any device; only its shapes are used.
+        model: on any device; only its shapes are used. Of `DistributedDataParallel`, its module is captured.
         inputs: a tensor, a tuple of positional inputs, or a dictionary of keyword inputs.
         name: name of the graph; by default, that of the class.
         loss: maps the module's output to a scalar; by default, the sum of the means of all floating-point outputs.
@@ -113,7 +113,7 @@ def refuse_lazy(model: nn.Module) -> None:
 
 
 def to_meta(model: nn.Module) -> nn.Module:
-    """A copy on `meta`; weights are replaced during the copy, so they are never duplicated.
+    """A copy on `meta`, without `DistributedDataParallel`; weights are replaced during the copy, so never duplicated.
 
     Raises:
         InputError: a lazy module has no shapes yet, or a module is TorchScript.
@@ -127,6 +127,8 @@ def to_meta(model: nn.Module) -> nn.Module:
             got=type(model).__name__,
             hint="use the original module, or an ONNX file",
         )
+    if isinstance(model, nn.parallel.DistributedDataParallel):
+        model = model.module  # its hooks exchange gradients, which a step on one device does not
     for parameter in model.parameters():
         shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         memo[id(parameter)] = shadow

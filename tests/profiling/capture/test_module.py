@@ -109,3 +109,13 @@ def test_torchscript_is_refused_with_the_reason() -> None:
     traced = torch.jit.trace(nn.Linear(8, 4), torch.randn(3, 8))
     with pytest.raises(InputError, match=r"TorchScript.*use the original module"):
         capture_module(nn.Sequential(traced), torch.randn(3, 8))
+
+
+def test_a_wrapper_for_data_parallel_training_is_no_part_of_a_step() -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    torch.distributed.init_process_group("gloo", store=torch.distributed.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = capture_module(nn.parallel.DistributedDataParallel(module), torch.randn(3, 8), name="net")
+    finally:
+        torch.distributed.destroy_process_group()
+    assert wrapped.content_hash == capture_module(module, torch.randn(3, 8), name="net").content_hash
