@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from profiling.capture.options import check_options
+from profiling.capture.precision import for_job
 from profiling.errors import CotenantError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
@@ -254,8 +254,7 @@ class Service:
         graph = self.graphs.get(workload.model)
         if graph is None:
             return self.captures.graph(workload)
-        check_options(workload, graph)
-        return graph
+        return for_job(graph, workload)
 
     def load_graphs(self, models: set[str]) -> set[str]:
         """Load the stored graphs of registered workloads into this process, where they are missing.

@@ -8,10 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from profiling.capture.options import check_options
 from profiling.collections.affine import numbers_of, traits_of
 from profiling.collections.precision import tensor_cores
 from profiling.graph import ComputationGraph, Operator
 from profiling.operators import CONTRACTIONS, DTYPE_BYTES
+from profiling.workload import Workload
 
 HALVED_BY_AMP = CONTRACTIONS | {
     "elementwise",
@@ -61,6 +63,17 @@ def with_precision(graph: ComputationGraph, precision: str) -> ComputationGraph:
         activation_bytes=graph.activation_bytes * saved,
         forward_activation_bytes=graph.forward_activation_bytes * written,
     )
+
+
+def for_job(graph: ComputationGraph, workload: Workload) -> ComputationGraph:
+    """The graph for a job of it: in the job's precision, unless that is the default, which is the graph's own.
+
+    Raises:
+        InputError: the job states another option than the graph was captured with, see `check_options`.
+    """
+    check_options(workload, graph)
+    unstated = Workload(workload.model).precision
+    return graph if workload.precision == unstated else with_precision(graph, workload.precision)
 
 
 def _retyped(op: Operator, precision: str, held: float) -> Operator:

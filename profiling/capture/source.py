@@ -8,7 +8,8 @@ from pathlib import Path
 
 from profiling.capture import cache
 from profiling.capture.fold import fold_repeats
-from profiling.capture.options import check_options, options_of
+from profiling.capture.options import options_of
+from profiling.capture.precision import for_job
 from profiling.collections import collected_graph, collection_of
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
@@ -38,9 +39,7 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     """
     name = workload.model
     if name.startswith(REGISTERED):
-        graph = _registered(name)
-        check_options(workload, graph)
-        return graph
+        return for_job(_registered(name), workload)
     if collection_of(name):
         return collected_graph(workload)
     if local and name.endswith(".onnx"):

@@ -10,7 +10,7 @@ from models.cost.activations import peak_activation_bytes
 from predictor.examples.featurizer import Featurizer
 from predictor.freezing import layer_throughput
 from predictor.freezing.layer_times import layer_times
-from profiling.capture import capture_zoo
+from profiling.capture import capture_zoo, local_workload, register_graph
 from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -61,6 +61,16 @@ def test_a_captured_graph_runs_in_its_own_precision(precision: str) -> None:
     if precision != "amp":
         with pytest.raises(InputError, match="which v100 lacks"):
             made.job(REGISTERED, "v100")
+
+
+@pytest.mark.parametrize("precision", ["amp", "bf16", "tf32"])
+def test_a_stated_precision_is_derived_as_on_the_command_line(precision: str) -> None:
+    name = register_graph(capture_zoo(Workload.parse(RESNET)))
+    asked = replace(REGISTERED, model=name, precision=precision)
+    here = local_workload(f"{name}:precision={precision},data_on_device=true")
+    jobs = [Featurizer().job(job, "a100") for job in (asked, here)]
+    assert jobs[0].graph == jobs[1].graph
+    assert jobs[0].cost.step_time_s == jobs[1].cost.step_time_s
 
 
 def test_every_pass_of_a_step_has_samples_of_its_own() -> None:
