@@ -14,6 +14,7 @@ from profiling.operators import ATEN, CONTRACTIONS
 from profiling.training import tensors_of
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index", "take_along_dim"})
+_BAGS = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
 # Position of `groups` among the arguments.
 _GROUPS = {"convolution": 8, "conv1d": 6, "conv2d": 6, "conv3d": 6}
 _WRITE_ONLY = frozenset({"fill", "dropout"})
@@ -66,6 +67,11 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, 
     distinct = {(t.untyped_storage()._cdata, t.storage_offset(), t.shape): t for t in inputs}
     if name in _GATHERING:
         cost.read = cost.written + sum(tensor_bytes(t) for t in inputs if not t.is_floating_point())
+    elif name in _BAGS:
+        # One row of the table for each index, which the kernel sums.
+        table, indices = args[0], args[1]
+        rows = float(indices.numel() * table.shape[-1] * table.element_size())
+        cost.read = rows + sum(tensor_bytes(t) for t in inputs if t is not table)
     elif kind not in _WRITE_ONLY or kind == "dropout":
         cost.read = sum(map(tensor_bytes, distinct.values()))
     cost.flops = _flops(func, name, args, kwargs, out)

@@ -119,3 +119,18 @@ def test_a_wrapper_for_data_parallel_training_is_no_part_of_a_step() -> None:
     finally:
         torch.distributed.destroy_process_group()
     assert wrapped.content_hash == capture_module(module, torch.randn(3, 8), name="net").content_hash
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_a_bag_of_embeddings_reads_its_rows_and_not_the_table(mode: str) -> None:
+    bags = torch.zeros(8, 5, dtype=torch.long)
+    operator = next(
+        op
+        for op in capture_module(nn.EmbeddingBag(10**6, 64, mode=mode), bags).operators
+        if op.kind == "embedding"
+    )
+    rows_bytes = 8 * 5 * 64 * 4
+    assert rows_bytes <= operator.bytes_read <= 1.1 * rows_bytes
+    assert operator.parameter_bytes == 4 * 64 * 10**6
+    # The gradient of the table is dense.
+    assert operator.backward_bytes >= operator.parameter_bytes
