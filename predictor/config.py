@@ -57,7 +57,7 @@ class TrainingConfig:
     mixed_sets: int = 500
     synthetic_batches: int = 12
     teacher_trees: int = 120
-    teaching: float = 4.0
+    teaching: float = 1.5
     shared_sets: int = 400
     inferred_sets: int = 1200
     process: bool = True

@@ -89,7 +89,9 @@ class CostModel:
         rows = [*kept, True]
         members = tuple({**w, "device_effect": w["device_effect"][rows]} for w in self.members)
         return replace(
-            self, members=members, devices=tuple(n for n, keep in zip(self.devices, kept, strict=True) if keep)
+            self,
+            members=members,
+            devices=tuple(n for n, keep in zip(self.devices, kept, strict=True) if keep),
         )
 
     def call_times(self, job: JobInput) -> Floats:

@@ -29,7 +29,7 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 
 * {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.{_own_use(manifest)}
 * Architectures: {", ".join(manifest.architectures)}.
-* {_counted(len(fitted.model.networks), "co-location network")} of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_process(predictor)}{_ancestors(manifest)}
+* {_counted(len(fitted.model.networks), "co-location network")} of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_taught(predictor)}{_process(predictor)}{_ancestors(manifest)}
 
 ## Accuracy
 
@@ -60,6 +60,20 @@ solo step time extends by a factor of {_factor(intervals.solo_log_error)} in eac
 def _own_use(manifest: Manifest) -> str:
     names = ", ".join(source.name for source in withheld(manifest.sources))
     return f" For internal use only: the licence of {names} does not allow redistribution." if names else ""
+
+
+def _taught(predictor: Predictor) -> str:
+    config = predictor.training
+    if config is None:
+        return ""
+    teachers = []
+    if config.mixed_sets:
+        teachers.append("by a forest fitted to the measured sets")
+    if config.shared_sets:
+        teachers.append("by processor sharing where utilisation is known")
+    if config.inferred_sets:
+        teachers.append("by processor sharing on GPU types without measured sets")
+    return f"\n* It also learned from synthetic sets, labelled {'; '.join(teachers)}." if teachers else ""
 
 
 def _process(predictor: Predictor) -> str:

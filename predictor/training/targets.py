@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 # Number of the view without solo measurements.
 WITHOUT_SOLO = 1
 # Weight of the forest's predictions for inferred sets in training campaigns.
-CAMPAIGN_WEIGHT = 0.5
+CAMPAIGN_WEIGHT = 0.2
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,7 +131,6 @@ def _shared_batch(model: CotenantModel, shared: SharedSets) -> TargetBatch:
         setting,
         shared.set_index,
         sharing_log_ratio(shared),
-        shared.weight,
     )
 
 

@@ -28,8 +28,6 @@ MODES = ("time-slice", "mps")
 # GPUs without measured sets, and jobs on each GPU: of the sets with stated utilisation, and of the others.
 STATED_GPUS, STATED_JOBS = 6, 8
 INFERRED_GPUS, INFERRED_JOBS = 16, 16
-# Weight of the sets with stated utilisation, whose labels are certain, relative to the others.
-STATED_WEIGHT = 3.0
 # Share of the inferred sets' jobs whose solo step time is known, and of those whose data are on the device.
 TIMED, ON_DEVICE = 0.4, 0.4
 # Log standard deviations: of the cost model's busy time; of its step time without waiting for data.
@@ -48,7 +46,6 @@ class SharedSets:
         busy_ratio: [T] share of its step for which a member alone keeps the device busy.
         mode: S sharing modes.
         set_index: [T].
-        weight: of their loss.
     """
 
     features: Floats
@@ -56,7 +53,6 @@ class SharedSets:
     busy_ratio: Floats
     mode: tuple[str, ...]
     set_index: Integers
-    weight: float = 1.0
 
 
 def stated_sets(model: CotenantModel, examples: Examples, count: int, seed: int = 0) -> SharedSets | None:
@@ -79,8 +75,7 @@ def stated_sets(model: CotenantModel, examples: Examples, count: int, seed: int 
         return replace(job, solo=measured), busy
 
     gpus = [*measured_on, *rng.choice(others, STATED_GPUS, replace=False)]
-    sets = _sets(model, examples, gpus, STATED_JOBS, drawn, count, rng)
-    return sets and replace(sets, weight=STATED_WEIGHT)
+    return _sets(model, examples, gpus, STATED_JOBS, drawn, count, rng)
 
 
 def inferred_sets(model: CotenantModel, examples: Examples, count: int, seed: int = 0) -> SharedSets | None:
