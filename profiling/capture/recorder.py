@@ -54,15 +54,15 @@ class _Pending:
     read: float = 0.0
     written: float = 0.0
     kernels: float = 0.0
-    sequences: list[int] = field(default_factory=list)
     storages: list[int] = field(default_factory=list)
 
 
 class Recorder(TorchDispatchMode):
     """A dispatch mode that builds `Node`s while a step runs.
 
-    A backward operator belongs to the forward operator with the same autograd sequence number; one that recomputes a
-    checkpointed block belongs to the operator that it repeats.
+    A backward operator belongs to the forward operator whose autograd node runs it, and that of a view to the operator
+    that produced the tensor; one that recomputes a checkpointed block belongs to the operator that it repeats. Sums of
+    gradients that arrive from several consumers belong to the consumer whose node adds them.
 
     Args:
         model: root module on `meta`.
@@ -76,6 +76,7 @@ class Recorder(TorchDispatchMode):
         active, in_backward: set by the caller as the step proceeds.
         unknown: count of each operator without a canonical kind.
         selections: number of operators that select elements by value.
+        stray: backward operators of autograd nodes without a known operator; they belong to the one that ran before.
         live: live tensors, without parameters, buffers and gradients.
     """
 
@@ -85,6 +86,7 @@ class Recorder(TorchDispatchMode):
         self.edges: dict[tuple[int, int], float] = {}
         self.unknown: dict[str, int] = {}
         self.selections = 0
+        self.stray = 0
         self.active = True
         self.in_backward = False
         self._model = model
@@ -100,7 +102,9 @@ class Recorder(TorchDispatchMode):
         self._kept: set[int] = set()
         self._producer: dict[int, int] = {}
         self._origin: dict[int, int] = {}
-        self._by_sequence: dict[int, int] = {}
+        self._owner: dict[int, int] = {}
+        self._unclaimed: tuple[int, list[Tensor]] | None = None
+        self._latest = 0
         self._by_place: dict[tuple[str, str], list[int]] = {}
         self._repeated: dict[tuple[str, str], int] = {}
         self._pending = _Pending()
@@ -128,10 +132,12 @@ class Recorder(TorchDispatchMode):
         finally:
             for handle in handles:
                 handle.remove()
+            self._unclaimed = None
             self._free_autograd_nodes()
 
     def mark_forward_end(self) -> None:
         """Attribute all live tensors, which are saved for the backward pass, to the operators that produced them."""
+        self._claim()
         for key, size in self.live.sizes.items():
             if key in self._origin and key not in self._kept:
                 self._kept.add(key)
@@ -142,6 +148,7 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         # Function modes have already handled the call; querying shapes below through them would take half the time.
         with torch._C.DisableTorchFunction():
+            self._claim()
             out = meta_cache.run(func, args, kwargs)
             if self.active:
                 self._record(func, args, kwargs, out)
@@ -154,6 +161,9 @@ class Recorder(TorchDispatchMode):
             return
         mutates = func._schema.is_mutable
         if not mutates and all(_key(t) in inputs for t in outputs):
+            producer = self._producer.get(_key(outputs[0]))
+            if producer is not None:
+                self._unclaimed = producer, outputs
             return  # a view
         for tensor in outputs:
             self._allocate(tensor)
@@ -164,17 +174,18 @@ class Recorder(TorchDispatchMode):
         cost = cost_of(func, args, kwargs, out, self._tf32)
         if autograd_node is not None:
             self._autograd_nodes[id(autograd_node)] = autograd_node
-            self._backward(cost, autograd_node)
+            index = self._backward(cost, autograd_node)
+            if torch.is_grad_enabled():
+                self._unclaimed = index, outputs
         elif not self.in_backward:  # otherwise it is the gradient of the loss, a constant 1
             self._forward(cost, inputs, lambda: sizes_of(func, cost.kind, args, kwargs, out))
 
     def _forward(self, cost: Cost, inputs: dict[int, Tensor], sizes: Callable[[], OperatorSizes]) -> None:
-        sequence = torch.autograd._get_sequence_nr() - 1  # type: ignore[attr-defined]
         outputs = [_key(t) for t in cost.outputs]
         producers = {self._producer[key] for key in inputs if key in self._producer}
         parameters = [p for key in inputs for p in self._parameters.get(key, ())]
         if cost.kind == "fill" or (not producers and self._prepares(cost, inputs, outputs, parameters)):
-            self._hold(cost, sequence, outputs, parameters)
+            self._hold(cost, outputs, parameters)
             return
         if producers and (cost.kind == "cast" or cost.name == "clone"):
             # A change of type or layout counts for the operator that produced the tensor.
@@ -193,7 +204,7 @@ class Recorder(TorchDispatchMode):
         node.written += cost.written
         node.forward_kernels += cost.kernels
         node.forward_flops += cost.flops
-        self._by_sequence.setdefault(sequence, index)
+        self._unclaimed = index, cost.outputs
         for key in outputs:
             self._producer[key] = self._origin[key] = index
 
@@ -206,12 +217,11 @@ class Recorder(TorchDispatchMode):
             return True
         return not parameters and not self._inputs & set(inputs) and cost.flops == 0
 
-    def _hold(self, cost: Cost, sequence: int, outputs: list[int], parameters: list[nn.Parameter]) -> None:
+    def _hold(self, cost: Cost, outputs: list[int], parameters: list[nn.Parameter]) -> None:
         pending = self._pending
         pending.read += cost.read
         pending.written += cost.written
         pending.kernels += cost.kernels
-        pending.sequences.append(sequence)
         pending.storages += outputs
         for key in outputs:
             if parameters:
@@ -256,34 +266,53 @@ class Recorder(TorchDispatchMode):
         pending, self._pending = self._pending, _Pending()
         node.read, node.written = pending.read, pending.written
         node.forward_kernels = pending.kernels
-        for sequence in pending.sequences:
-            self._by_sequence.setdefault(sequence, index)
         for key in pending.storages:
             self._origin[key] = index
         self._by_place.setdefault((path, cost.name), []).append(index)
         self.nodes.append(node)
         return index
 
-    def _backward(self, cost: Cost, autograd_node: Any) -> None:
-        if torch.is_grad_enabled():
-            index = self._repeats(cost)
-        else:
-            index = self._by_sequence.get(autograd_node._sequence_nr(), -1)
-        if not self.nodes:
+    def _claim(self) -> None:
+        """Attribute autograd nodes to the latest operator: those of its results, and those behind them without an owner.
+
+        A node is only known once the operator has returned. Behind it may be nodes of views and casts of parameters,
+        and, for an operator in place on a view, the node that writes into the viewed tensor (`CopySlices`).
+        """
+        if self._unclaimed is None:
             return
+        (index, outputs), self._unclaimed = self._unclaimed, None
+        nodes = [tensor.grad_fn for tensor in outputs]
+        while nodes:
+            node = nodes.pop()
+            if node is not None and (key := _node_key(node)) not in self._owner:
+                self._owner[key] = index
+                nodes += [following for following, _ in node.next_functions]
+
+    def _backward(self, cost: Cost, autograd_node: Any) -> int:
+        """Add the cost to the operator that it belongs to, and return the index of that."""
+        if not self.nodes:
+            return 0
+        index = self._repeats(cost) if torch.is_grad_enabled() else None
+        if index is None:
+            index = self._owner.get(_node_key(autograd_node))
+        if index is None:
+            self.stray += 1
+            index = self._latest
+        self._latest = index
         node = self.nodes[index]
         if not cost.known and not cost.name.endswith("backward_data"):
             self.unknown[cost.name] = self.unknown.get(cost.name, 0) + 1
         node.backward_flops += cost.flops
         node.backward_bytes += cost.read + cost.written
         node.backward_kernels += cost.kernels
+        return index
 
-    def _repeats(self, cost: Cost) -> int:
-        """Index of the operator that a recomputation repeats: the next with that name in that module; -1 if unknown."""
+    def _repeats(self, cost: Cost) -> int | None:
+        """Index of the operator that a recomputation repeats: the next with that name in that module; None if unknown."""
         place = (self._paths[-1] if self._paths else "", cost.name)
         known = self._by_place.get(place)
         if not known:
-            return -1
+            return None
         count = self._repeated.get(place, 0)
         self._repeated[place] = count + 1
         return known[count % len(known)]
@@ -334,6 +363,12 @@ def _selects(name: str, args: tuple[Any, ...]) -> bool:
 
 def _key(tensor: Tensor) -> int:
     return int(tensor.untyped_storage()._cdata)
+
+
+def _node_key(autograd_node: Any) -> int:
+    """Identifies an autograd node: by its number, or by the parameter whose gradient it accumulates."""
+    variable = getattr(autograd_node, "variable", None)
+    return int(autograd_node._sequence_nr()) if variable is None else -id(variable)
 
 
 def _type(tensor: Tensor | None) -> str:
