@@ -22,8 +22,6 @@ from predictor.training.cost.examples import CostExample
 _SCALE = 0.3
 # Weight of the values at which the fit of the operators ended.
 _PRIOR = 0.05
-
-
 # Of a device effect: weight of the mean effect of all types, and how far it may differ from it.
 _EFFECT_PRIOR, _EFFECT_RANGE = 0.05, 4.0
 
