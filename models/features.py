@@ -128,7 +128,7 @@ def is_cpu(device: DeviceSpec) -> bool:
 
 
 def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, workload: Workload) -> Demand:
-    """Demand of one step of a graph captured without freezing; `workload` gives mode and frozen prefix.
+    """Demand of one step of a graph; `workload` states mode and frozen prefix.
 
     Args:
         graph: the job's graph.

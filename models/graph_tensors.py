@@ -58,7 +58,7 @@ class GraphTensors:
 
 
 def tensors_of(graph: ComputationGraph, cost: OperatorCost, bandwidth_bytes_per_s: float) -> GraphTensors:
-    """Tensors of one graph, captured without freezing.
+    """Tensors of one graph.
 
     Args:
         graph: the graph.

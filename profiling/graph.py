@@ -156,6 +156,11 @@ class ComputationGraph:
         """Forward/backward passes per optimiser step."""
         return int(self.options.get("gradient_accumulation") or 1)
 
+    @property
+    def step_samples(self) -> int:
+        """Samples per optimiser step."""
+        return self.batch_size * self.passes
+
     @cached_property
     def gradient_layers(self) -> NDArray[np.int64]:
         """Operators that a frozen prefix leaves without gradients; see `graph_columns.gradient_layers`."""

@@ -1,4 +1,4 @@
-"""Peak of live activations with a frozen prefix, from a graph captured without freezing."""
+"""Peak of live activations with a frozen prefix."""
 
 from __future__ import annotations
 

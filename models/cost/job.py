@@ -80,7 +80,7 @@ class JobInput:
             trained * graph.optimizer_bytes,
             trained * graph.optimizer_kernels,
             0.0 if stays else graph.host_input_bytes,
-            graph.batch_size * graph.passes,
+            graph.step_samples,
             device,
             workload.compiler == "compile",
             workload.precision,

@@ -83,9 +83,9 @@ class CostModel:
     def for_unmeasured(self, device: DeviceSpec) -> CostModel:
         """The model with the device's type treated as unmeasured, if only training scripts measured it."""
         whole = effect_names(device.name, "")[0]
-        if whole in self.devices:
-            return self
         kept = [not name.startswith(f"{whole} ") for name in self.devices]
+        if whole in self.devices or all(kept):
+            return self
         rows = [*kept, True]
         members = tuple({**w, "device_effect": w["device_effect"][rows]} for w in self.members)
         return replace(

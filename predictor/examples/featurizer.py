@@ -31,7 +31,7 @@ class JobOnDevice:
 
     Attributes:
         workload: options resolved to the graph's (`as_captured`), solo measurements dropped.
-        graph: captured without freezing.
+        graph: as captured; the workload states the frozen prefix.
         cost: of a step, with the frozen prefix masked.
         demand: demand of the step on the device.
         features: [len(WORKLOAD_FEATURES)].

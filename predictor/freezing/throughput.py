@@ -175,7 +175,7 @@ def layer_throughput(
         nodes=nodes,
         cached=rate is not None,
         step_time_s=frozen.step_time_s,
-        samples_per_s=gpus * graph.batch_size * graph.passes / frozen.step_time_s,
+        samples_per_s=gpus * graph.step_samples / frozen.step_time_s,
         forward_s=frozen.forward_s,
         backward_s=frozen.backward_s,
         optimizer_s=frozen.optimizer_s,

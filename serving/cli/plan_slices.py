@@ -117,9 +117,10 @@ def _fleet(
 
 def _show_waiting(count: Counter[str]) -> None:
     """The jobs without room, equal ones in one line."""
+    rest = count.total()
     for spec, number in count.most_common(_WAITING_LINES):
         console().print(f"waits: {spec}" + (f" ({number} times)" if number > 1 else ""))
-    rest = count.total() - sum(number for _, number in count.most_common(_WAITING_LINES))
+        rest -= number
     if rest:
         console().print(f"and {rest} more, see --json")
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 
 import numpy as np
 
@@ -128,11 +127,12 @@ def _step_errors(model: CotenantModel, examples: Examples) -> Floats:
         for w, d in zip(examples.workloads, examples.devices, strict=True)
         if w.solo.step_time_s is not None
     }
-    unmeasured = cache(lambda name: model.featurizer.cost_model.for_unmeasured(get_device(name)))
+    fitted = model.featurizer.cost_model
+    unmeasured = {name: fitted.for_unmeasured(get_device(name)) for name in set(examples.devices)}
     errors = []
     for (workload, name), step_s in measured.items():
         job = model.featurizer.job(workload, name)
-        errors.append(step_s / unmeasured(name).cost(job.graph, job.device, job.workload).step_time_s)
+        errors.append(step_s / unmeasured[name].cost(job.graph, job.device, job.workload).step_time_s)
     return np.array(errors or [1.0])
 
 
