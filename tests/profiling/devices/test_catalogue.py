@@ -24,6 +24,7 @@ NAMES = [
     "a100-80gb",
     "a100-pcie",
     "a100-pcie-80gb",
+    "a10g",
     "a30",
     "a40",
     "b200",
@@ -118,8 +119,8 @@ def test_cuda_core_rates_follow_from_the_compute_capability(spec: DeviceSpec) ->
 @by_name(GPUS)
 def test_tensor_core_rates_follow_from_the_compute_capability(spec: DeviceSpec) -> None:
     known = compute_capabilities()[spec.compute_capability]
-    geforce = spec.name.startswith(("rtx-2", "rtx-3", "rtx-4", "rtx-5"))
-    fp16 = 2 * known.fp16_tensor_per_clock * spec.sm_count * spec.clock_hz * (0.5 if geforce else 1)
+    halved = spec.name.startswith(("rtx-2", "rtx-3", "rtx-4", "rtx-5")) or spec.name == "a10g"
+    fp16 = 2 * known.fp16_tensor_per_clock * spec.sm_count * spec.clock_hz * (0.5 if halved else 1)
     if fp16:
         # Data sheets of Hopper and Blackwell count tensor cores at a lower clock than CUDA cores.
         assert 0.92 < spec.fp16_flops / fp16 < 1.01

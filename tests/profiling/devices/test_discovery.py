@@ -49,7 +49,7 @@ def test_gpus_are_found_or_a_message_explains_why_not() -> None:
         ("NVIDIA H200 NVL", 140.4, None),
         ("NVIDIA B200", 178.4, "b200"),
         ("NVIDIA A10", 22.5, "a10"),
-        ("NVIDIA A10G", 22.5, None),
+        ("NVIDIA A10G", 22.1, "a10g"),
         ("NVIDIA L40S", 44.4, "l40s"),
         ("Tesla P4", 7.4, "p4"),
         ("NVIDIA TITAN V", 11.8, "titan-v"),
