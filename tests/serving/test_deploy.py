@@ -126,8 +126,8 @@ MONITORED = [
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
 @pytest.mark.parametrize("values", [[], SHARED, MONITORED, ["networkPolicy.enabled=false"]], ids=" ".join)
 def test_rendered_chart(values: list[str]) -> None:
-    """Helm's output is valid against Kubernetes' schemas."""
-    rendered = helm("template", "one", DEPLOY / "helm" / "cotenant", *(f"--set={value}" for value in values))
+    """Helm's output is valid against Kubernetes' schemas, also if the release's name is a boolean in YAML."""
+    rendered = helm("template", "on", DEPLOY / "helm" / "cotenant", *(f"--set={value}" for value in values))
     assert rendered.returncode == 0, rendered.stderr
     documents = [document for document in yaml.safe_load_all(rendered.stdout) if document]
     kinds = [document["kind"] for document in documents]
