@@ -51,7 +51,20 @@ def capture_module(
         from profiling.capture.export import capture_export
 
         return capture_export(shadow, batch, name=title, batch_size=size, workload=options)
-    return capture_job(job_of(shadow, batch, size, options, loss), title, _options(options))
+    job = job_of(shadow, batch, size, options, loss)
+    accept_one_sample(job, options.mode)
+    return capture_job(job, title, _options(options))
+
+
+def accept_one_sample(job: TrainingJob, mode: str) -> None:
+    """Let the batch norms of an inference job of one sample normalise with running statistics.
+
+    Elsewhere they stay as in training, whose graph serves both modes; it has the same traffic.
+    """
+    if mode == "inference" and job.batch_size == 1:
+        for module in job.model.modules():
+            if isinstance(module, nn.modules.batchnorm._BatchNorm):
+                module.eval()
 
 
 def first_dimension(inputs: Any) -> int:

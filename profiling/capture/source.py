@@ -84,6 +84,7 @@ def _zoo_graph(workload: Workload) -> ComputationGraph:
 
 def capture_zoo(workload: Workload) -> ComputationGraph:
     """Capture a zoo workload, without using the cache."""
+    from profiling.capture.module import accept_one_sample
     from profiling.capture.step import capture_job
     from profiling.zoo import build, get_model
 
@@ -92,4 +93,6 @@ def capture_zoo(workload: Workload) -> ComputationGraph:
     processes = get_model(full.model).processes
     if processes != 1:
         options["processes"] = processes
-    return capture_job(build(full, "meta"), full.model, options)
+    job = build(full, "meta")
+    accept_one_sample(job, full.mode)
+    return capture_job(job, full.model, options)

@@ -22,6 +22,14 @@ from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
 # Recording patches torch functions, so only one thread may record at a time.
 _LOCK = threading.Lock()
 
+_HINTS = {
+    "more than 1 value per channel": "batch norms need two samples to train: take a larger batch, or mode=inference",
+    "SparseTensorImpl": "gradients must be dense: build embeddings with sparse=False",
+}
+_HINT = (
+    "its inputs do not match, its control flow depends on values, or an operator has no shape rule; try ONNX"
+)
+
 
 def capture_job(
     job: TrainingJob,
@@ -110,8 +118,7 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
             raise InputError(
                 "the training step cannot be traced without data",
                 got=what.splitlines()[0],
-                hint="its inputs do not match, its control flow depends on values, or an operator has no "
-                "shape rule; try ONNX",
+                hint=next((hint for part, hint in _HINTS.items() if part in what), _HINT),
             ) from error
 
 

@@ -7,8 +7,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from profiling.capture import capture_module
+from profiling.capture import capture_module, graph_for
 from profiling.errors import InputError
+from profiling.workload import Workload
 
 
 class BiasedAttention(nn.Module):
@@ -134,3 +135,24 @@ def test_a_bag_of_embeddings_reads_its_rows_and_not_the_table(mode: str) -> None
     assert operator.parameter_bytes == 4 * 64 * 10**6
     # The gradient of the table is dense.
     assert operator.backward_bytes >= operator.parameter_bytes
+
+
+def test_one_sample_suffices_for_the_batch_norms_of_an_inference_job_only() -> None:
+    inference = Workload(model="net", mode="inference")
+
+    def net() -> nn.Module:
+        return nn.Sequential(nn.Linear(8, 4), nn.BatchNorm1d(4))
+
+    graph = capture_module(net(), torch.randn(1, 8), workload=inference)
+    assert [op.kind for op in graph.operators if op.module_path] == ["linear", "batch_norm"]
+    with pytest.raises(InputError, match="two samples to train"):
+        capture_module(net(), torch.randn(1, 8))
+    one, two = (
+        graph_for(Workload.parse(f"inceptionv3-imagenet:batch_size={n},mode=inference")) for n in (1, 2)
+    )
+    assert two.forward_flops == 2 * one.forward_flops
+
+
+def test_sparse_gradients_are_refused_with_the_option_to_change() -> None:
+    with pytest.raises(InputError, match="sparse=False"):
+        capture_module(nn.Embedding(10, 4, sparse=True), torch.zeros(2, 3, dtype=torch.long))
