@@ -201,8 +201,12 @@ class Workload:
         return self if self.solo == _UNMEASURED else replace(self, solo=_UNMEASURED)
 
     def captured(self) -> Workload:
-        """The job whose graph this job uses: options that only mask, scale or time a graph are dropped."""
-        return Workload(**{name: getattr(self, name) for name in _CAPTURED})
+        """The job whose graph this job uses: options that only mask, scale or time a graph are dropped.
+
+        Inference on one sample has a graph of its own, because batch norms may not be able to train on one.
+        """
+        mode = self.mode if self.batch_size == 1 else "training"
+        return Workload(mode=mode, **{name: getattr(self, name) for name in _CAPTURED})
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object for `from_mapping`; defaults are omitted."""

@@ -57,14 +57,19 @@ def capture_module(
 
 
 def accept_one_sample(job: TrainingJob, mode: str) -> None:
-    """Let the batch norms of an inference job of one sample normalise with running statistics.
+    """Let batch norms that see one value per channel normalise with running statistics, as inference does.
 
-    Elsewhere they stay as in training, whose graph serves both modes; it has the same traffic.
+    All others stay as in training, whose graph serves both modes.
     """
     if mode == "inference" and job.batch_size == 1:
         for module in job.model.modules():
             if isinstance(module, nn.modules.batchnorm._BatchNorm):
-                module.eval()
+                module.register_forward_pre_hook(_normalize_one_value)
+
+
+def _normalize_one_value(norm: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    if inputs[0].numel() == inputs[0].shape[1]:
+        norm.eval()
 
 
 def first_dimension(inputs: Any) -> int:
