@@ -148,7 +148,8 @@ def test_one_sample_suffices_for_the_batch_norms_of_an_inference_job_only() -> N
     with pytest.raises(InputError, match="two samples to train"):
         capture_module(net(), torch.randn(1, 8))
     one, two = (
-        graph_for(Workload.parse(f"inceptionv3-imagenet:batch_size={n},mode=inference")) for n in (1, 2)
+        graph_for(Workload.parse(f"inceptionv3-imagenet:batch_size={n},mode=inference").captured())
+        for n in (1, 2)
     )
     assert two.forward_flops == 2 * one.forward_flops
 
