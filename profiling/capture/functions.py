@@ -56,9 +56,10 @@ class DeviceFunctions(TorchFunctionMode):
         if isinstance(value, Tensor):
             if not value.is_floating_point() or value.dtype in (dtype, torch.float64):
                 return value
-            if not value.is_leaf or not value.requires_grad:
+            # Autocast caches a cast weight for the whole forward pass; a view under `no_grad`, which is temporary,
+            # is a leaf that requires a gradient, too.
+            if not value.is_leaf or not value.requires_grad or value._is_view():
                 return value.to(dtype)
-            # Autocast caches a cast weight for the whole forward pass.
             if (id(value), dtype) not in self._weights:
                 self._weights[id(value), dtype] = value.to(dtype)
             return self._weights[id(value), dtype]

@@ -3,10 +3,12 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
+from profiling.capture import capture_module
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST
 from profiling.capture.functions import fused_functions
+from profiling.workload import Workload
 
 CALLS: dict[str, Callable[[Tensor], Tensor]] = {
     "x ** 2": lambda x: x**2,
@@ -121,3 +123,21 @@ def test_the_lists_have_every_operator_that_torch_casts_on_a_gpu() -> None:
     public = {name for name in names if not name.startswith("_") or name.startswith("_upsample")}
     assert public - TO_HALF - TO_FLOAT - TO_WIDEST <= widest | inner | refused
     assert len(public) > 80
+
+
+class Transposed(nn.Module):
+    """Products with temporary views of weights, all of different shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weights = nn.ParameterList(nn.Parameter(torch.zeros(3, 4 + n)) for n in range(100))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.stack([(x[:, : w.shape[1]] @ w.transpose(0, 1)).sum() for w in self.weights])
+
+
+def test_casts_of_temporary_views_are_not_reused() -> None:
+    graph = capture_module(
+        Transposed(), torch.zeros(2, 104), workload=Workload("transposed", precision="amp")
+    )
+    assert graph.forward_activation_bytes > 0  # 0 if a forward pass in evaluation mode fails
