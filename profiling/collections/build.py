@@ -97,6 +97,7 @@ def _lines(
 
 
 def _line(make: Maker, name: str, precision: str, is_checked: bool) -> AffineGraph:
+    _capture(make, name, precision, FIRST_BATCH)  # some modules keep tensors of their first pass
     first, second = (
         _capture(make, name, precision, FIRST_BATCH),
         _capture(make, name, precision, SECOND_BATCH),
