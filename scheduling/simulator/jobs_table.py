@@ -27,19 +27,20 @@ def check_format(path: Path) -> None:
     check_folder(path.parent)
 
 
-def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataFrame:
-    """Rows by policy, seed and submission; times in seconds from the start of the trace.
+Labelled = tuple[str, int, float | None, SimulationResult]
+"""Policy, seed, offered load (None: as in the trace) and result of a run."""
+
+
+def jobs_table(results: Iterable[Labelled]) -> pd.DataFrame:
+    """Rows by load, policy, seed and submission; times in seconds from the start of the trace.
 
     `iterations` is a job's submitted length, `iterations_done` what it completed: fewer if it was killed or
     failed (`ended_early`).
-
-    Args:
-        results: policy, seed and result of each run.
     """
     import pandas as pd
 
     rows: list[dict[str, Any]] = []
-    for policy, seed, result in results:
+    for policy, seed, load, result in results:
         rho = (
             [None] * len(result.jobs)
             if result.alone_s is None
@@ -51,6 +52,7 @@ def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataF
                 {
                     "policy": policy,
                     "seed": seed,
+                    "load": load,
                     "job_id": job.id,
                     "workload": str(job.job.workload),
                     "gpus": job.job.gpus,
@@ -75,7 +77,7 @@ def jobs_table(results: Iterable[tuple[str, int, SimulationResult]]) -> pd.DataF
     return pd.DataFrame(rows)
 
 
-def write_jobs(path: Path, results: Iterable[tuple[str, int, SimulationResult]]) -> Path:
+def write_jobs(path: Path, results: Iterable[Labelled]) -> Path:
     """Write the table of `jobs_table` atomically. Raises `InputError` for an unknown suffix."""
     check_format(path)
     frame, content = jobs_table(results), BytesIO()

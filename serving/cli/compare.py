@@ -145,7 +145,8 @@ def command(
         runs = run_all(spec, names, workers, ray, out, seeds, report, gantt_filter, each_load)
     results = summarize(runs)
     if jobs is not None:
-        write_jobs(jobs, [(run.policy, run.seed, run.result) for run in runs if run.result is not None])
+        done = ((r, load if r.load is None else r.load) for r in runs)
+        write_jobs(jobs, [(r.policy, r.seed, at, r.result) for r, at in done if r.result is not None])
     if as_json:
         print_json({"policies": results})
     else:

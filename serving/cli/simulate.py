@@ -148,7 +148,7 @@ def command(
         result = scenario.run(policy, lambda done, _: bar.update(task, completed=done))
     body = result.to_json()
     if jobs is not None:
-        write_jobs(jobs, [(policy, seed, result)])
+        write_jobs(jobs, [(policy, seed, load, result)])
     show_remarks(scenario.remarks)
     show_skipped(scenario.skipped)
     show_tenants(cluster)

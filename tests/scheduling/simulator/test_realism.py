@@ -150,14 +150,14 @@ def test_a_saved_stop_loses_nothing() -> None:
 
 
 def test_the_table_of_jobs_marks_early_ends() -> None:
-    frame = jobs_table([("srtf", 1, run(Realism(early_ratio=0.5)))])
+    frame = jobs_table([("srtf", 1, None, run(Realism(early_ratio=0.5)))])
     early = frame[frame.ended_early]
     assert 0 < len(early) < len(frame)
     assert (early.iterations_done < early.iterations).all()
     assert (early.iterations_done > 0).all()
     rest = frame[~frame.ended_early]
     np.testing.assert_array_equal(rest.iterations_done, rest.iterations)
-    plain = jobs_table([("srtf", 1, run(None))])
+    plain = jobs_table([("srtf", 1, None, run(None))])
     assert not plain.ended_early.any()
     np.testing.assert_array_equal(plain.iterations_done, plain.iterations)
 

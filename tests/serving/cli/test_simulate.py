@@ -131,7 +131,7 @@ def test_compare_writes_jobs_and_skips_infeasible_ones(
     assert "--skip-infeasible" in err
     path = tmp_path / "jobs.parquet"
     code, out, err = run(
-        capsys, "compare", *options, "--policies", "fifo,exclusive", "--skip-infeasible", "--load", "0.9",
+        capsys, "compare", *options, "--policies", "fifo,exclusive", "--skip-infeasible", "--loads", ".5,.9",
         "--seeds", "2", "--jobs", str(path), "--json",
     )  # fmt: skip
     assert code == 0
@@ -141,7 +141,8 @@ def test_compare_writes_jobs_and_skips_infeasible_ones(
     assert bodies[0]["seeds"] == [2, 3]
     frame = pd.read_parquet(path)
     assert set(frame.policy) == {"fifo", "exclusive"}
-    assert len(frame) + 2 * len(bodies[0]["skipped"]) == 2 * 2 * 12
+    assert set(frame.load) == {0.5, 0.9}
+    assert len(frame) + 4 * len(bodies[0]["skipped"]) == 2 * 2 * 2 * 12
     assert (frame.jct_s >= frame.queue_s - 1e-9).all()
     code, _, err = run(capsys, "compare", *options, "--jobs", "jobs.xlsx")
     assert code == 2
