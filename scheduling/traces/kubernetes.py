@@ -6,6 +6,8 @@ That of `kubectl get pods,events -A -o json` is read, too.
 from __future__ import annotations
 
 from collections import defaultdict
+from collections.abc import Sequence
+from math import isfinite
 from typing import Any
 
 from profiling.errors import InputError
@@ -25,9 +27,11 @@ def is_pod_list(body: Any) -> bool:
 def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
     """One row per job: pods with the same job label in a namespace are a gang; other pods are separate jobs.
 
-    In a gang with GPUs, pods without GPUs (a launcher) do not count. Times are those of the first and last
-    container, or of the pod's events if its status has none; pods that did not end have no duration. The user
-    is the namespace, the deadline `activeDeadlineSeconds`, the weight by `priority`.
+    In a gang with GPUs, pods without GPUs (a launcher) do not count. A job has the most GPUs that its pods had
+    at one time, because a pod that is tried again takes the place of the one that failed. It lasts as long as
+    any of them ran; waiting between attempts does not count. Times are those of the containers, or of the pod's events if its status has none; pods that did
+    not end have no duration. The user is the namespace, the deadline `activeDeadlineSeconds`, the weight by
+    `priority`.
 
     Raises:
         InputError: only events, which do not state how many GPUs a pod requests.
@@ -65,18 +69,35 @@ def _job(name: str, space: str, pods: list[dict[str, Any]], events: _Events) -> 
     spans = [_span_s(pod, events.get((space, pod["metadata"]["name"]), [])) for pod in pods]
     deadlines = [d for pod in pods if (d := (pod.get("spec") or {}).get("activeDeadlineSeconds"))]
     running = (pod for pod, (_, stop) in zip(pods, spans, strict=True) if stop != stop)
+    duration_s, gpus = _together(spans, [_gpus(pod) for pod in pods])
     return LoggedJob(
         name,
         min(stamp_s(pod["metadata"].get("creationTimestamp")) for pod in pods),
-        max(stop for _, stop in spans) - min(start for start, _ in spans)
-        if all(stop == stop for _, stop in spans)
-        else float("nan"),
-        sum(_gpus(pod) for pod in pods),
+        duration_s,
+        gpus,
         space,
         deadline_s=float(min(deadlines)) if deadlines else None,
         state=next(((pod.get("status") or {}).get("phase", "") for pod in running), ""),
         level=max(_priority(pod) for pod in pods),
     )
+
+
+def _together(spans: Sequence[tuple[float, float]], gpus: Sequence[float]) -> tuple[float, float]:
+    """Seconds in which any pod ran, and the most GPUs at one time.
+
+    If a time is unknown, NaN seconds and the GPUs of all pods.
+    """
+    if not isfinite(sum(start + stop for start, stop in spans)) or not isfinite(sum(gpus)):
+        return sum(stop - start for start, stop in spans), sum(gpus)
+    changes = [(start, 1, own) for (start, _), own in zip(spans, gpus, strict=True)]
+    changes += [(stop, -1, -own) for (_, stop), own in zip(spans, gpus, strict=True)]
+    duration_s = most = now = 0.0
+    running, since_s = 0, 0.0
+    for at_s, pods, own in sorted(changes):  # at one time, ends before starts
+        duration_s += at_s - since_s if running > 0 else 0.0
+        running, now, since_s = running + pods, now + own, at_s
+        most = max(most, now)
+    return duration_s, most
 
 
 def _gpus(pod: dict[str, Any]) -> float:

@@ -114,6 +114,31 @@ def test_kubernetes(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize(
+    ("spans", "gpus", "duration_s"),
+    [
+        ([("10:00:00", "10:01:00"), ("10:06:00", "10:08:00")], 2, 180.0),  # tried again after five minutes
+        ([("10:00:00", "10:01:00"), ("10:01:00", "10:03:00")], 2, 180.0),  # within the same second
+        ([("10:00:00", "10:01:00"), ("10:00:30", "10:03:00")], 4, 180.0),
+        ([("10:00:00", "10:03:00"), ("10:00:00", "10:00:00"), ("10:01:00", "10:03:00")], 4, 180.0),
+        ([("10:00:00", "10:04:00"), ("10:01:00", "10:02:00"), ("10:02:00", "10:03:00")], 4, 240.0),
+    ],
+)
+def test_kubernetes_pods_tried_again_are_not_side_by_side(
+    tmp_path: Path, spans: list[tuple[str, str]], gpus: int, duration_s: float
+) -> None:
+    label = {"batch.kubernetes.io/job-name": "train"}
+    pods = [
+        pod(f"train-{k}", f"2024-05-01T{start}Z", f"2024-05-01T{end}Z", 2, label)
+        for k, (start, end) in enumerate(spans)
+    ]
+    (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
+    assert (job.gpus, seconds(job)) == (gpus, duration_s)
+    pods.append(pod("train-again", "2024-05-01T11:00:00Z", None, 2, label))
+    with pytest.raises(InputError, match="has not ended"):
+        read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
+
+
 @pytest.mark.parametrize("quantity", ["500m", "1.5", "many"])
 def test_kubernetes_pods_with_a_fraction_of_a_gpu(tmp_path: Path, quantity: str) -> None:
     pods = [pod(name, "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 1, {}) for name in ("whole", "part")]
@@ -200,11 +225,32 @@ def test_philly_json(tmp_path: Path) -> None:
             "submitted_time": "None",
             "attempts": [],
         },
+        {
+            "status": "Killed",
+            "vc": "6214e9",
+            "jobid": "application_3",
+            "submitted_time": "2017-10-09 07:00:00",
+            "attempts": [
+                attempt("2017-10-09 07:01:00", "2017-10-09 07:02:00", 8),
+                attempt("2017-10-09 07:03:00", None, 8),
+            ],
+        },
+        {
+            "status": "Pass",
+            "vc": "6214e9",
+            "jobid": "application_4",
+            "submitted_time": "2017-10-09 07:10:00",
+            "attempts": [
+                attempt("2017-10-09 07:11:00", None, 1),
+                attempt("2017-10-09 07:12:00", "2017-10-09 07:13:00", 1),
+            ],
+        },
     ]
-    (job,) = read(tmp_path / "cluster_job_log.json", json.dumps(body))
+    job, retried = read(tmp_path / "cluster_job_log.json", json.dumps(body))
     assert (job.id, job.user, job.gpus, seconds(job)) == ("application_1", "6214e9", 16, 180.0)
+    assert (retried.id, retried.gpus, seconds(retried)) == ("application_4", 1, 60.0)
     path = tmp_path / "cluster_job_log.json"
-    assert ignored(path) == {"no submission time": (1, ())}
+    assert ignored(path) == {"no submission time": (1, ()), "has not ended": (1, ("Killed",))}
     with pytest.raises(InputError, match="unrecognised JSON"):
         read(tmp_path / "other.json", "{}")
 
