@@ -259,7 +259,8 @@ def _whole_jobs(tasks: Any) -> Any:
     tasks["plan_gpu"] = tasks.plan_gpu.fillna(0.0) * tasks.inst_num.fillna(1.0)
     grouped = tasks.groupby("job_name", sort=False)
     jobs = grouped.agg({"start_time": "min", "plan_gpu": "sum"})
-    jobs["end_time"] = grouped.end_time.apply(lambda ends: ends.max(skipna=False))
+    ended = grouped.end_time.count() == grouped.size()  # every task of the job
+    jobs["end_time"] = grouped.end_time.max().where(ended)
     return jobs.assign(inst_num=1).reset_index()
 
 

@@ -177,6 +177,8 @@ def test_alibaba_without_a_header(tmp_path: Path) -> None:
         "j1,ps,1,Terminated,90.0,390.0,600.0,29.3,,\n"
         "j2,tensorflow,4,Terminated,200.0,260.0,600.0,29.3,200.0,V100\n"
         "j3,tensorflow,4,Running,200.0,,600.0,29.3,200.0,V100\n"
+        "j4,worker,1,Terminated,200.0,260.0,600.0,29.3,200.0,V100\n"
+        "j4,ps,1,Running,200.0,,600.0,29.3,,V100\n"
     )
     first, second = read(tmp_path / "pai_task_table.csv", text)
     assert (first.id, first.gpus, first.submit_s, seconds(first)) == ("j1", 1, 0.0, 310.0)
