@@ -120,9 +120,14 @@ def _quantity(text: object) -> float:
 
 
 def _span_s(pod: dict[str, Any], events: list[dict[str, Any]]) -> tuple[float, float]:
-    """First start and last end of the pod's containers, or by its events; the end is NaN while one runs."""
+    """First start and last end of the pod's containers, or by its events; the end is NaN while one runs.
+
+    A pod whose containers were restarted begins when its node took it, because it has held its GPUs since and the
+    status has the last run only. One whose containers could not start has no length.
+    """
     status = pod.get("status") or {}
-    ended = [(s.get("state") or {}).get("terminated") for s in status.get("containerStatuses") or []]
+    containers = status.get("containerStatuses") or []
+    ended = [(s.get("state") or {}).get("terminated") for s in containers]
     nan = float("nan")
     if not ended or not all(ended):
         starts = [_event_s(e, "firstTimestamp") for e in events if e.get("reason") == "Started"]
@@ -130,7 +135,11 @@ def _span_s(pod: dict[str, Any], events: list[dict[str, Any]]) -> tuple[float, f
         start = min(starts) if starts else stamp_s(status.get("startTime"))
         return start, max(stops) if stops else nan
     starts = [stamp_s(e.get("startedAt")) for e in ended if e]
-    return min(starts), max(stamp_s(e.get("finishedAt")) for e in ended if e)
+    if any(s.get("restartCount") for s in containers):
+        starts.append(stamp_s(status.get("startTime")))
+    stops = [stamp_s(e.get("finishedAt")) for e in ended if e]
+    stop = max(stops) if isfinite(sum(stops)) else nan
+    return min((at for at in starts if at > 0), default=stop), stop  # containerd writes 1970 for no start
 
 
 def _event_s(event: dict[str, Any], stamp: str) -> float:

@@ -139,6 +139,23 @@ def test_kubernetes_pods_tried_again_are_not_side_by_side(
         read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
 
 
+def test_kubernetes_containers_that_restarted_or_could_not_start(tmp_path: Path) -> None:
+    pods = [
+        pod(name, "2024-05-01T10:01:00Z", "2024-05-01T11:00:00Z", 1, {})
+        for name in ("restarted", "unable", "sidecar")
+    ]
+    last = "2024-05-01T10:59:00Z"
+    for one, started in zip(pods, (last, "1970-01-01T00:00:00Z", last), strict=True):
+        one["status"]["containerStatuses"][0]["state"]["terminated"]["startedAt"] = started  # type: ignore[index]
+    pods[0]["status"]["containerStatuses"][0]["restartCount"] = 3  # type: ignore[index]
+    unable = {"state": {"terminated": {"startedAt": None, "finishedAt": "2024-05-01T10:59:00Z"}}}
+    pods[2]["status"]["containerStatuses"].insert(0, unable)  # type: ignore[index]
+    restarted, sidecar = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
+    assert (restarted.id, seconds(restarted)) == ("vision/restarted", 59 * 60.0)
+    assert (sidecar.id, seconds(sidecar)) == ("vision/sidecar", 60.0)
+    assert ignored(tmp_path / "pods.json") == {"ran for less than 1 s, or never": (1, ())}
+
+
 @pytest.mark.parametrize("quantity", ["500m", "1.5", "many"])
 def test_kubernetes_pods_with_a_fraction_of_a_gpu(tmp_path: Path, quantity: str) -> None:
     pods = [pod(name, "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 1, {}) for name in ("whole", "part")]
