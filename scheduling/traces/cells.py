@@ -62,7 +62,8 @@ class Cells:
         by_stamp = found > int(np.isfinite(values).sum())
         if by_stamp:
             values = np.full(len(raw), np.nan)
-            since = (stamps - pd.Timestamp(0, tz="UTC")) / pd.Timedelta(seconds=1)
+            # In seconds: in nanoseconds, years such as 1 and 9999 would overflow.
+            since = (stamps - pd.Timestamp(0, tz="UTC").as_unit("s")) / pd.Timedelta(seconds=1)
             values[self.frame.index.get_indexer(since.index)] = since.to_numpy(float)
         elif np.isfinite(values).any():
             fault = "is not a number of seconds"

@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from profiling.errors import InputError
 from scheduling.traces.cells import Cells, Floats
 from scheduling.traces.logged import LoggedJob
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,11 +104,16 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     import pandas as pd
 
     try:
-        # Read in one piece, because chunks could give a column several types, and a warning.
-        frame = pd.read_csv(path, low_memory=False)
+        frame = _read(path)
         if columns is None and _is_pai_row(list(frame.columns)):
-            frame = _whole_jobs(pd.read_csv(path, header=None, names=list(PAI_TASKS), low_memory=False))
-    except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+            frame = _whole_jobs(_read(path, header=None, names=list(PAI_TASKS)))
+    except (
+        OSError,
+        UnicodeDecodeError,
+        pd.errors.ParserError,
+        pd.errors.ParserWarning,
+        pd.errors.EmptyDataError,
+    ) as error:
         raise InputError(f"{path} is not a trace", expected="a CSV of jobs", got=str(error)) from None
     names = columns or _recognise(list(frame.columns), path)
     if columns is not None:
@@ -173,6 +182,17 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
         )
         for row in range(len(frame))
     ]
+
+
+def _read(path: Path, **options: Any) -> pd.DataFrame:
+    """The CSV at `path`; a `ParserWarning` is raised if rows have more fields than there are columns."""
+    import pandas as pd
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", pd.errors.ParserWarning)
+        # In one piece, because chunks could give a column several types. Without `index_col`, the first column
+        # of rows that end with a comma would be an index, and all names would move by one.
+        return pd.read_csv(path, low_memory=False, index_col=False, **options)
 
 
 def _durations(cells: Cells, names: Columns, submit: Floats, by_stamp: bool) -> Floats:
@@ -251,11 +271,15 @@ def _is_pai_row(first: list[str]) -> bool:
     return all(text.replace(".", "", 1).isdigit() for text in numbers)
 
 
-def _whole_jobs(tasks: Any) -> Any:
+def _whole_jobs(tasks: pd.DataFrame) -> pd.DataFrame:
     """Merge the tasks of a job (workers, parameter servers) into one row.
 
-    It has all their GPUs, from the first start to the last end.
+    It has all their GPUs, from the first start to the last end. Cells that are no numbers count as empty.
     """
+    import pandas as pd
+
+    numbers = ["inst_num", "start_time", "end_time", "plan_gpu"]
+    tasks[numbers] = tasks[numbers].apply(pd.to_numeric, errors="coerce")
     tasks["plan_gpu"] = tasks.plan_gpu.fillna(0.0) * tasks.inst_num.fillna(1.0)
     grouped = tasks.groupby("job_name", sort=False)
     jobs = grouped.agg({"start_time": "min", "plan_gpu": "sum"})

@@ -121,4 +121,4 @@ def _duration_s(row: dict[str, str]) -> float:
 
 
 def _is_number(text: str) -> bool:
-    return text.strip().isdigit()
+    return text.strip().isdecimal()

@@ -141,3 +141,31 @@ def test_invalid_batch_sizes(tmp_path: Path) -> None:
     }
     with pytest.raises(InputError, match="max_batch_size is given without a batch size"):
         read(tmp_path / "t.csv", "0,60,2,400", "submit_time,duration,gpu_num,max_batch_size")
+
+
+def test_rows_that_end_with_a_comma_do_not_move_the_columns(tmp_path: Path) -> None:
+    log = read(tmp_path / "t.csv", "0,60,1,\n30,90,2,")
+    assert [(job.submit_s, job.duration_s, job.gpus) for job in log.jobs] == [
+        (0.0, 60.0, 1.0),
+        (30.0, 90.0, 2.0),
+    ]
+    with pytest.raises(InputError, match="not a trace"):
+        read(tmp_path / "t.csv", "0,60,1,7\n30,90,2,7")
+
+
+def test_time_stamps_that_nanoseconds_cannot_hold(tmp_path: Path) -> None:
+    log = read(tmp_path / "t.csv", "2024-05-01 10:00,60,1\n9999-12-31T23:59:59-14:00,60,1")
+    assert log.jobs[1].submit_s - log.jobs[0].submit_s == 251_687_793_599.0
+
+
+def test_a_task_of_alibaba_with_a_field_missing_costs_its_job_only(tmp_path: Path) -> None:
+    path = tmp_path / "pai_task_table.csv"
+    path.write_text(
+        "j1,worker,2,Terminated,100.0,400.0,600.0,29.3,50.0,MISC\n"
+        "j2,worker,Terminated,90.0,390.0,600.0,29.3,50.0,MISC\n"
+    )
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        log = usable(path, read_columns(path))
+    assert [(job.id, job.gpus, job.duration_s) for job in log.jobs] == [("j1", 1.0, 300.0)]
+    assert sum(count.rows for count in log.remarks) == 1
