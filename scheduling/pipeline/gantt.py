@@ -12,6 +12,14 @@ COLOURS = {"F": "#4c78a8", "B": "#f2a154", "W": "#72b26b"}
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
 
 
+def picture_type(path: Path) -> str:
+    """`svg`, `png` or `pdf`, by the file's name. Raises `InputError` for any other."""
+    kind = path.suffix.lstrip(".").lower()
+    if kind not in ("svg", "png", "pdf"):
+        raise InputError("unknown picture type", expected="a name in .svg, .png or .pdf", got=path.name)
+    return kind
+
+
 def draw(
     timeline: Timeline, path: Path | str, *, title: str = "", workers: Sequence[str] | None = None
 ) -> Path:
@@ -29,9 +37,7 @@ def draw(
     from profiling.files import write_whole
 
     target = Path(path)
-    kind = target.suffix.lstrip(".").lower()
-    if kind not in ("svg", "png", "pdf"):
-        raise InputError("unknown picture type", expected="a name in .svg, .png or .pdf", got=target.name)
+    kind = picture_type(target)
     rows = len(timeline.bubble_s)
     parts = 1 + max((slot.action.stage for slot in timeline.slots), default=0)
     figure = Figure(figsize=(11, 1.2 + 0.38 * min(rows, 40)), layout="constrained")

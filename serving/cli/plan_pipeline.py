@@ -84,11 +84,16 @@ def pipeline(
     With a flush: `cotenant plan pipeline bert-base-squad --device v100 --workers 4 --bandwidth 10e9 --schedule zb-h1
     --plot plan.svg`
     """
+    from profiling.files import check_folder
     from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
+    from scheduling.pipeline.gantt import picture_type
     from scheduling.pipeline.inputs import read_graph, read_states
     from scheduling.pipeline.partition import partition
     from scheduling.pipeline.plan import plan
 
+    if plot is not None:  # before a plan that may take minutes
+        picture_type(plot)
+        check_folder(plot.parent)
     if schedule is None and plot is None:
         no_effect(context, "without --schedule or --plot", "microbatches")
     if schedule != "interleaved":

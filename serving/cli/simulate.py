@@ -221,7 +221,7 @@ def parts_of_realism(realism: bool, saved_stops: bool) -> tuple[str, ...]:
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:
-    """Parse `key=value,...` into a mapping. Raises `InputError` if a key stands twice."""
+    """Parse `key=value,...` into a mapping. Raises `InputError` if a part has no value or a key stands twice."""
     from profiling.errors import InputError
 
     if text is None:
@@ -229,6 +229,10 @@ def parse_columns(text: str | None) -> dict[str, str] | None:
     columns: dict[str, str] = {}
     for part in text.split(","):
         key, _, column = (word.strip() for word in part.partition("="))
+        if not column:
+            raise InputError(
+                "--columns is not a mapping", expected="FIELD=COLUMN, separated by commas", got=repr(part)
+            )
         if key in columns:
             raise InputError("--columns names a field twice", expected="each once", got=key)
         columns[key] = column

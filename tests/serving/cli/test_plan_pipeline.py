@@ -59,6 +59,11 @@ def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.Capture
     assert "Bottleneck" in shown.out
     assert "wrote" in shown.err
     assert picture.read_text().startswith("<?xml")
+    for wrong in (tmp_path / "plan.gif", picture / "plan.svg"):
+        with pytest.raises(SystemExit) as done:
+            main(["plan", "pipeline", profile, "--workers", "4", "--bandwidth", "1e8", "--plot", str(wrong)])
+        assert done.value.code == 2
+        assert not capsys.readouterr().out  # refused before the plan is made
     with pytest.raises(SystemExit) as done:
         main(
             [

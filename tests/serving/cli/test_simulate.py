@@ -219,6 +219,9 @@ def test_columns_may_have_spaces_and_each_field_once() -> None:
     assert parse_columns("submit=when, gpus = n") == {"submit": "when", "gpus": "n"}
     with pytest.raises(InputError, match="twice"):
         parse_columns("submit=when,submit=then")
+    for text in ("submit=when,duration", "submit=when,"):
+        with pytest.raises(InputError, match="FIELD=COLUMN"):
+            parse_columns(text)
 
 
 @pytest.mark.parametrize("option", ["--seed=-1", "--limit=0", "--limit=-1"])
