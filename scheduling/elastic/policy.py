@@ -77,9 +77,13 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
     freezes = config.guards.max_norm_share > 0
 
     def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-        states = sorted(snapshot.active(), key=lambda s: s.number)
+        # A job that may not be stopped keeps its GPUs and layers.
+        bound = [s for s in snapshot.running.values() if not s.job.preemptible]
+        states = sorted(
+            (s for s in snapshot.active() if s.job.preemptible or not s.gpus), key=lambda s: s.number
+        )
         jobs = [elastic_job(state, snapshot, belief) for state in states]
-        grants = allocator(jobs, len(snapshot), config)
+        grants = allocator(jobs, len(snapshot) - len({gpu for s in bound for gpu in s.gpus}), config)
         pairs = share_gpus(snapshot, states, grants, belief, config) if config.share_gpus else []
         prefix = {state.number: grant.prefix for state, grant in zip(states, grants, strict=True)}
         for pair in pairs:

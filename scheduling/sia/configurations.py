@@ -57,7 +57,7 @@ def place_configurations(
         placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
         placed = _make_room(snapshot, kind, chosen, stay, rest, placed)
         if len(placed) < len(rest):
-            fixed = {j.number: j.gpus for j, _ in jobs if j.number in stay and j.resume_s > snapshot.now_s}
+            fixed = {j.number: j.gpus for j, _ in jobs if j.number in stay and not _movable(snapshot, j)}
             again = [(j, c) for j, c in jobs if j.number not in fixed]
             anew = _pack(snapshot, kind, again, {g for gpus in fixed.values() for g in gpus})
             if len(anew) + len(fixed) > len(placed) + len(stay):
@@ -88,7 +88,7 @@ def _make_room(
         movable: dict[int, list[int]] = {}
         for number, gpus in stay.items():
             job = chosen[number][0]
-            if len(gpus) < need.gpus and job.resume_s <= snapshot.now_s and job.job.preemptible:
+            if len(gpus) < need.gpus and _movable(snapshot, job):
                 movable.setdefault(int(snapshot.node_of[gpus[0]]), []).append(number)
         if not movable:
             break
@@ -99,6 +99,11 @@ def _make_room(
         del stay[evicted]
         placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
     return placed
+
+
+def _movable(snapshot: SchedulingSnapshot, job: JobState) -> bool:
+    """Whether `job` may be stopped: not in the middle of a restart."""
+    return job.job.preemptible and job.resume_s <= snapshot.now_s
 
 
 def _has(snapshot: SchedulingSnapshot, job: JobState, config: Configuration) -> bool:

@@ -79,6 +79,24 @@ def test_a_job_that_is_larger_than_believed_runs_where_it_fits(make: type) -> No
     assert result.out_of_memory > 0
 
 
+@pytest.mark.parametrize(
+    "make", [icefrog, icefrog_unfrozen, optimus, optimus_shortest, pollux, pollux_freezing]
+)
+@pytest.mark.parametrize("share_gpus", [False, True])
+def test_a_job_that_may_not_be_stopped_keeps_its_gpus(make: type, share_gpus: bool) -> None:
+    kept = {"first", "later"}
+    jobs = [
+        TraceJob(name, Workload("x"), 3000.0, 100.0 * k, 1, 1, 8, preemptible=name not in kept)
+        for k, name in enumerate(["first", "a", "b", "later", "c", "d"])
+    ]
+    config = SimulationConfig(reevaluate_each_round=True)
+    belief = SetCache(Additive(100.0))
+    policy = make(IceFrogConfig(share_gpus=share_gpus))
+    result = simulate(jobs, CLUSTER, policy, ElasticTruth(), belief, config, agent=agent)
+    assert all(job.finished_s is not None for job in result.jobs)
+    assert all(job.restarts == 0 for job in result.jobs if job.id in kept)
+
+
 def test_freezing_pays_and_its_debt_is_capped() -> None:
     frozen, plain = run(icefrog()), run(icefrog_unfrozen())
     assert frozen.completion_s.mean() < plain.completion_s.mean()

@@ -8,10 +8,12 @@ import pytest
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.batches import BatchRange
-from scheduling.core.job import TraceJob
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
+from scheduling.sia.configurations import Configuration, place_configurations
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS, table
 
@@ -56,3 +58,20 @@ def test_a_range_of_which_only_the_request_is_possible(policy: str) -> None:
         {(d, JOBS[0]): Solo(1.0, 10e9) for d in ("v100", "k80")}, {}, {"v100": 16e9, "k80": 8e9}
     )
     run(TraceJob("large", JOBS[0], 100.0, gpus=4, max_gpus=5), large, {"v100": 3, "k80": 4})
+
+
+def test_packing_anew_moves_no_job_that_may_not_be_stopped() -> None:
+    node = {"name": "n", "count": 2, "gpus": [{"device": "v100", "count": 2}]}
+    snapshot = SchedulingSnapshot(ClusterSnapshot.from_mapping({"nodes": [node]}))
+
+    def place(preemptible: bool) -> dict[int, tuple[int, ...]]:
+        held = [
+            JobState(TraceJob(f"j{k}", JOBS[0], 1.0, preemptible=preemptible), k, 1.0, gpus=(2 * k,))
+            for k in range(2)
+        ]
+        wide = JobState(TraceJob("wide", JOBS[0], 1.0, gpus=2), 2, 1.0)
+        one, two = Configuration(1, 1, 0), Configuration(1, 2, 0)
+        return place_configurations(snapshot, {0: (held[0], one), 1: (held[1], one), 2: (wide, two)})
+
+    assert place(preemptible=False) == {0: (0,), 1: (2,)}
+    assert len(place(preemptible=True)) == 3
