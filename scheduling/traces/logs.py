@@ -24,7 +24,12 @@ def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     """
     if columns is not None:
         return read_columns(path, columns)
-    if path.suffix == ".json":
+    try:
+        with path.open(encoding="utf-8-sig") as file:
+            header = file.readline()
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{path} is not a trace", expected="a text file", got=str(error)) from None
+    if path.suffix == ".json" or header.lstrip().startswith(("[", "{")):  # Philly's has no suffix
         try:
             body = json.loads(read_text(path))
         except json.JSONDecodeError as error:
@@ -44,9 +49,4 @@ def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
             f"unrecognised JSON in {path}",
             expected="`kubectl get pods -o json` (with or without events), or Philly's cluster_job_log",
         )
-    try:
-        with path.open(encoding="utf-8-sig") as file:
-            header = file.readline()
-    except (OSError, UnicodeDecodeError) as error:
-        raise InputError(f"{path} is not a trace", expected="a text file", got=str(error)) from None
     return read_sacct(path) if is_sacct(header) else read_columns(path)

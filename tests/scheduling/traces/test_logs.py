@@ -265,10 +265,10 @@ def test_philly_json(tmp_path: Path) -> None:
             ],
         },
     ]
-    job, retried = read(tmp_path / "cluster_job_log.json", json.dumps(body))
+    job, retried = read(tmp_path / "cluster_job_log", json.dumps(body))
     assert (job.id, job.user, job.gpus, seconds(job)) == ("application_1", "6214e9", 16, 180.0)
     assert (retried.id, retried.gpus, seconds(retried)) == ("application_4", 1, 60.0)
-    path = tmp_path / "cluster_job_log.json"
+    path = tmp_path / "cluster_job_log"
     assert ignored(path) == {"no submission time": (1, ()), "has not ended": (1, ("Killed",))}
     with pytest.raises(InputError, match="unrecognised JSON"):
         read(tmp_path / "other.json", "{}")
