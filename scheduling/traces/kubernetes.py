@@ -27,11 +27,11 @@ def is_pod_list(body: Any) -> bool:
 def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
     """One row per job: pods with the same job label in a namespace are a gang; other pods are separate jobs.
 
-    In a gang with GPUs, pods without GPUs (a launcher) do not count. A job has the most GPUs that its pods had
-    at one time, because a pod that is tried again takes the place of the one that failed. It lasts as long as
-    any of them ran; waiting between attempts does not count. Times are those of the containers, or of the pod's events if its status has none; pods that did
-    not end have no duration. The user is the namespace, the deadline `activeDeadlineSeconds`, the weight by
-    `priority`.
+    In a gang with GPUs, pods without GPUs (a launcher) do not count. A job has the most GPUs that its pods had at
+    one time, because a pod that is tried again takes the place of the one that failed. It lasts as long as any of
+    them ran; waiting between attempts does not count. Times are those of the containers, or of the pod's events if
+    its status has none; pods that did not end have no duration. The user is the namespace, the deadline
+    `activeDeadlineSeconds`, the weight by `priority`.
 
     Raises:
         InputError: only events, which do not state how many GPUs a pod requests.
