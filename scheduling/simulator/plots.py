@@ -75,6 +75,8 @@ def plot_all(
         axis.legend(loc="upper left", bbox_to_anchor=(1.01, 1.0), frameon=False, fontsize="small")
         if name == "jct_cdf.png":
             axis.set(xscale="log", ylim=(0, 1))
+        else:
+            axis.yaxis.get_major_locator().set_params(integer=True)  # counts
         figure.tight_layout()
         paths.append(save_figure(figure, out / name))
 
