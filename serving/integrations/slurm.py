@@ -111,6 +111,8 @@ def decide(
         return free | {"AdminComment": "cotenant:left comment is not understood"}
     if request is None or job.constrained:
         return free | {"AdminComment": "cotenant:left names its own nodes"}
+    if job.never_starts:
+        return free | {"AdminComment": "cotenant:left its dependency failed"}
     if job.dependent:  # which GPUs are free then is not known yet
         return _wait(config.recheck_s, now_s, DEPENDENT)
     known = {d.name: d.name for d in list_devices()} | dict(config.devices)

@@ -72,6 +72,7 @@ class SlurmJob:
         gres: its request for GPUs per node (`--gres`), which `scontrol update` can narrow down to a type; empty if
             it requests them otherwise.
         dependent: it waits for another job.
+        never_starts: the job that it waits for failed.
         cleared: that request is gone from Slurm, because it was being narrowed down when the controller or Slurm
             stopped; it must be restored before the job starts.
     """
@@ -91,6 +92,7 @@ class SlurmJob:
     gpu_type: str = ""
     gres: str = ""
     dependent: bool = False
+    never_starts: bool = False
     cleared: bool = False
     holds: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
 
@@ -110,6 +112,7 @@ class SlurmJob:
         asked = re.search(r"\b(gpu|shard)(?::(?!\d+(?:,|$))([^:,=]+))?(?:[:=](\d+))?(?:,|$)", gres)
         name, gpu_type, count = asked.groups() if asked else ("shard", "", "1")
         amount, whole = int(count or 1), name == "gpu"
+        dependency = str(raw.get("dependency") or "")
         return cls(
             id=int(raw["job_id"]),
             state=_state([str(word) for word in states]),
@@ -128,7 +131,8 @@ class SlurmJob:
             gpu_type=gpu_type or "",
             gres=gres if asked else "",
             # Not its `state_reason`, which every change of the job resets.
-            dependent="(unfulfilled)" in str(raw.get("dependency") or ""),
+            dependent="(unfulfilled)" in dependency,
+            never_starts="(failed)" in dependency and "(unfulfilled)" not in dependency,
             cleared=cleared,
             holds={n: used_gpus(d) for n, d in zip(names, raw.get("gres_detail") or [], strict=False)},
         )

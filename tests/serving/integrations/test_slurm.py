@@ -296,6 +296,8 @@ def test_a_job_that_depends_on_another_is_placed_when_that_has_ended(service: Se
     assert not asked_later(told, 1061)
     assert not asked_later(replace(told, dependent=False), 1002)
     assert "ReqNodeList" in decide(replace(told, dependent=False), [], nodes, service, CONFIG, 1002.0)
+    stuck = decide(replace(job, dependent=False, never_starts=True), [], nodes, service, CONFIG, 1002.0)
+    assert stuck == {"StartTime": "now", "AdminComment": "cotenant:left its dependency failed"}
 
 
 def test_departures_and_placements_trigger_new_requests_for_waiting_jobs(service: ServiceClient) -> None:

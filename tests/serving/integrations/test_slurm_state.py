@@ -228,5 +228,10 @@ def test_a_job_whose_node_is_booting_has_its_gpu(state: Any) -> None:
 
 def test_a_dependency() -> None:
     assert SlurmJob.read({"job_id": 9, "dependency": "afterok:3(unfulfilled)"}).dependent
-    assert not SlurmJob.read({"job_id": 9, "dependency": "afterok:3(failed)"}).dependent
+    failed = SlurmJob.read({"job_id": 9, "dependency": "afterok:3(failed)"})
+    assert failed.never_starts
+    assert not failed.dependent
+    assert not SlurmJob.read(
+        {"job_id": 9, "dependency": "afterok:3(failed)?afterok:4(unfulfilled)"}
+    ).never_starts
     assert not SlurmJob.read({"job_id": 9, "dependency": ""}).dependent
