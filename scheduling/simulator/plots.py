@@ -54,6 +54,7 @@ def plot_all(
         The paths.
     """
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     paths: list[Path] = []
     styles = _styles(list(results))
@@ -76,7 +77,7 @@ def plot_all(
         if name == "jct_cdf.png":
             axis.set(xscale="log", ylim=(0, 1))
         else:
-            axis.yaxis.get_major_locator().set_params(integer=True)  # counts
+            axis.yaxis.set_major_locator(MaxNLocator("auto", integer=True))  # counts
         figure.tight_layout()
         paths.append(save_figure(figure, out / name))
 
