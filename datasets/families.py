@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import re
 
-# Prefixes of timm's names for the origin of weights or padding; the network is the name without them.
+# Prefixes of timm's names for the origin of weights or padding, and of the zoo's for the framework; the network
+# is the name without them.
 _PREFIXES = ("tf", "tv", "ssl", "swsl", "gluon", "legacy", "ig", "ese", "adv", "ens", "jx", "wide")
-_PREFIX = re.compile("^(?:" + "|".join(_PREFIXES) + ")_")
+_PREFIX = re.compile("^(?:keras-|(?:" + "|".join(_PREFIXES) + ")_)")
 # Family by letters -> family that has the same networks under its own name.
 _SAME = {"deit": "vit"}
 # Every cell is a family of its own.
@@ -30,8 +31,8 @@ def architecture_of(name: str) -> str:
 def family_of(name: str) -> str:
     """The family of an architecture.
 
-    >>> family_of("timm-0.6/tf_efficientnet_b0"), family_of("torchvision/resnet50"), family_of("resnet18-cifar")
-    ('efficientnet', 'resnet', 'resnet')
+    >>> [family_of(n) for n in ("timm-0.6/tf_efficientnet_b0", "torchvision/resnet50", "keras-resnet50-cifar")]
+    ['efficientnet', 'resnet', 'resnet']
     """
     collection, _, bare = architecture_of(name).rpartition("/")
     if collection in _SINGLE:

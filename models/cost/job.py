@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from models.cost.form import HOSTS
-from models.cost.operator_features import context_of, operator_features
+from models.cost.operator_features import context_of, fitted_kind, operator_features
 from models.cost.work import IS_CONTRACTION, Floats, OperatorWork, floor_s, work_of
 from profiling.devices import DeviceSpec, split_device
 from profiling.graph import ComputationGraph
@@ -26,7 +26,7 @@ class JobInput:
         features: [N, F] see `operator_features`.
         work: work per execution.
         mask: [2, N] share of an operator's pass that runs, see `pass_mask`.
-        kind: [N] index into `KINDS`.
+        kind: [N] see `fitted_kind`.
         optimizer_bytes, optimizer_kernels: per step, in proportion to the unfrozen parameters.
         host_bytes: copied from the host per step.
         samples: samples per step, in all its passes.
@@ -76,7 +76,7 @@ class JobInput:
             operator_features(columns, context_of(workload, device.is_processor), graph.batch_size),
             work_of(columns, device, workload.precision, workload.sm_share_ratio),
             mask,
-            columns["kind"].astype(np.int64),
+            fitted_kind(columns),
             trained * graph.optimizer_bytes,
             trained * graph.optimizer_kernels,
             0.0 if stays else graph.host_input_bytes,

@@ -193,8 +193,8 @@ class CostModel:
     def _effect_rows(self, device: DeviceSpec, precision: str) -> tuple[list[int], list[int]]:
         """Rows of the effects of a device type, and of the type with a precision; each list is averaged.
 
-        A type not measured in that precision takes the effects of types with the same chip that were; failing
-        these, it takes the effect of all types with that chip and, for the precision, of all GPUs measured in
+        A type not measured in that precision takes the effects of types with the same chip that were, those with
+        the memory most like its own; failing these, it takes the effect of all types with that chip and, for the precision, of all GPUs measured in
         it. If there is no such type either, all GPUs stand in for the type. CPUs are not averaged. A type
         known by training scripts only has one effect with its precision, and is not averaged either.
         """
@@ -211,7 +211,7 @@ class CostModel:
         alike = [whole]
         if not measured(alike):
             alike = [t for t in gpus if t == whole or _have_one_chip(t, whole)]
-            alike = measured(alike) or alike or gpus
+            alike = _with_nearest_memory(measured(alike) or alike, device) or gpus
         known = self._effect_rows_of[whole, in_precision] = (
             [self.devices.index(t) for t in alike if t in self.devices],
             [self.devices.index(t + suffix) for t in measured(alike) or measured(gpus)],
@@ -283,6 +283,15 @@ def _have_one_chip(one: str, other: str) -> bool:
     except UnknownNameError:
         return False
     return chips[0] == chips[1] and bool(chips[0][0])
+
+
+def _with_nearest_memory(types: list[str], device: DeviceSpec) -> list[str]:
+    """Those of some catalogue types whose memory bandwidth is nearest to the device's."""
+    ratio = {
+        t: get_device(t).memory_bandwidth_bytes_per_s / device.memory_bandwidth_bytes_per_s for t in types
+    }
+    apart = {t: abs(np.log(r)) for t, r in ratio.items()}
+    return [t for t in types if apart[t] <= min(apart.values())]
 
 
 def _sigmoid(x: Floats) -> Floats:

@@ -161,7 +161,7 @@ def test_an_unmeasured_board_uses_the_shift_of_the_same_chip() -> None:
     smaller, larger = step_s(amp, "a100"), step_s(amp, "a100-80gb")
     bandwidth = [get_device(name).memory_bandwidth_bytes_per_s for name in ("a100", "a100-80gb")]
     assert 1.0 < smaller / larger < bandwidth[1] / bandwidth[0]
-    # The board of 250 W is no faster than the one of 400 W.
+    # Of two A100s the one with the same memory counts: its board of 250 W is no faster than that of 400 W.
     tf32 = Workload("torchvision/resnet50", 64, precision="tf32", data_on_device=True)
     assert step_s(tf32, "a100-pcie") > step_s(tf32, "a100")
     # Each keeps to its own where it was measured.
@@ -218,3 +218,14 @@ def test_a_device_file_with_only_the_required_fields(tmp_path: Path, monkeypatch
     )
     monkeypatch.setenv("COTENANT_DEVICES", str(path))
     assert 0 < step_s(Workload(NAMES[0], 16), "my-gpu") < 10
+
+
+@pytest.mark.parametrize("device", ["k80", "p100", "v100", "a100", "h100"])
+def test_the_loss_of_a_large_vocabulary_takes_a_few_passes_over_memory(device: str) -> None:
+    """The losses in the training data are too small to have an efficiency of their own."""
+    workload, spec = Workload("lstm-wikitext2", 80), get_device(device)
+    graph = graph_for(workload.captured())
+    cost = MODEL.cost(graph, spec, workload)
+    is_loss = np.array([op.kind == "loss" for op in graph.operators])
+    least_s = cost.operators.traffic_bytes[:, is_loss].sum() / spec.memory_bandwidth_bytes_per_s
+    assert least_s < cost.operators.busy_s[:, is_loss].sum() < 5 * least_s
