@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdRef
 
 from profiling.capture import fused
 from profiling.capture.answers import note, truth_of
@@ -23,7 +24,7 @@ class DeviceFunctions(TorchFunctionMode):
 
     def __init__(self) -> None:
         super().__init__()
-        self._weights: dict[tuple[int, torch.dtype], Tensor] = {}
+        self._weights: dict[tuple[WeakIdRef, torch.dtype], Tensor] = {}
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -60,9 +61,11 @@ class DeviceFunctions(TorchFunctionMode):
             # is a leaf that requires a gradient, too.
             if not value.is_leaf or not value.requires_grad or value._is_view():
                 return value.to(dtype)
-            if (id(value), dtype) not in self._weights:
-                self._weights[id(value), dtype] = value.to(dtype)
-            return self._weights[id(value), dtype]
+            # The key is no number, as a weight made in the forward pass may get that of one that is gone.
+            key = WeakIdRef(value), dtype
+            if key not in self._weights:
+                self._weights[key] = value.to(dtype)
+            return self._weights[key]
         if isinstance(value, dict):
             return {key: self._cast(item, dtype) for key, item in value.items()}
         if isinstance(value, list | tuple):

@@ -141,3 +141,23 @@ def test_casts_of_temporary_views_are_not_reused() -> None:
         Transposed(), torch.zeros(2, 104), workload=Workload("transposed", precision="amp")
     )
     assert graph.forward_activation_bytes > 0  # 0 if a forward pass in evaluation mode fails
+
+
+class Generated(nn.Module):
+    """Products with weights made in the forward pass, all of different shapes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(104, 104)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.linear(x)
+        widths = range(4, 104)
+        return sum(F.linear(x[:, :n], torch.zeros(3, n, device=x.device, requires_grad=True)) for n in widths)
+
+
+def test_casts_of_weights_that_are_gone_are_not_reused() -> None:
+    workload = Workload("generated", precision="amp")
+    first, again = (capture_module(Generated(), torch.zeros(2, 104), workload=workload) for _ in range(2))
+    assert first == again
+    assert first.forward_activation_bytes > 0
