@@ -24,19 +24,22 @@ class _UnknownArgumentError(Exception):
 def run(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """Return `func(*args, **kwargs)`, from the cache if it was called with the same tensor metadata before.
 
-    Never cached: views, tensors that are not dense or not on `meta`, and results that are not tensors.
+    Never cached: views, operators that change the shape or storage of an argument (`squeeze_`, `out=`), tensors that
+    are not dense or not on `meta`, and results that are not tensors.
     """
     tensors: list[Tensor] = []
     try:
-        key = (func, _key(args, tensors), _key(kwargs, tensors))
+        key = (func, _key(args, tensors), _key(kwargs, tensors), torch.get_default_dtype())
         known = _entries[key]
     except _UnknownArgumentError:
         return func(*args, **kwargs)
     except KeyError:
+        before = [_layout(t) for t in tensors]
         out = func(*args, **kwargs)
         if len(_entries) >= MAX_ENTRIES:
             _entries.clear()
-        _entries[key] = _describe(out, tensors)
+        is_kept = before == [_layout(t) for t in tensors]
+        _entries[key] = _describe(out, tensors) if is_kept else None
         return out
     if known is None:
         return func(*args, **kwargs)
@@ -64,6 +67,10 @@ def _key(value: Any, tensors: list[Tensor]) -> Any:
     if isinstance(value, bool | int | float):
         return type(value), value
     raise _UnknownArgumentError
+
+
+def _layout(tensor: Tensor) -> tuple[torch.Size, tuple[int, ...], int]:
+    return tensor.shape, tensor.stride(), tensor.untyped_storage()._cdata
 
 
 def _describe(out: Any, tensors: list[Tensor]) -> tuple[tuple[_Result, ...], type] | None:

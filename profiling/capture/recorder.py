@@ -159,7 +159,8 @@ class Recorder(TorchDispatchMode):
         outputs = list(tensors_of(out))
         if not outputs:
             return
-        mutates = func._schema.is_mutable
+        # `squeeze_` and the like change a tensor's shape only.
+        mutates = func._schema.is_mutable and torch.Tag.inplace_view not in func.tags
         if not mutates and all(_key(t) in inputs for t in outputs):
             producer = self._producer.get(_key(outputs[0]))
             if producer is not None:
