@@ -148,6 +148,12 @@ class Recorder(TorchDispatchMode):
         kwargs = kwargs or {}
         # Function modes have already handled the call; querying shapes below through them would take half the time.
         with torch._C.DisableTorchFunction():
+            if torch.is_inference_mode_enabled():
+                # Composite operators such as `linear`, which have no FLOPs of their own, then arrive whole.
+                with self:
+                    out = func.decompose(*args, **kwargs)
+                if out is not NotImplemented:
+                    return out
             self._claim()
             out = meta_cache.run(func, args, kwargs)
             if self.active:

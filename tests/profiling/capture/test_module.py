@@ -157,3 +157,26 @@ def test_one_sample_suffices_for_the_batch_norms_of_an_inference_job_only() -> N
 def test_sparse_gradients_are_refused_with_the_option_to_change() -> None:
     with pytest.raises(InputError, match="sparse=False"):
         capture_module(nn.Embedding(10, 4, sparse=True), torch.zeros(2, 3, dtype=torch.long))
+
+
+class Features(nn.Module):
+    """A classifier on features of a network that is not trained."""
+
+    def __init__(self, mode: type) -> None:
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(4 * 36, 8))
+        self.classifier = nn.Linear(8, 4)
+        self.mode = mode
+
+    def forward(self, x: Tensor) -> Tensor:
+        with self.mode():
+            features = self.features(x)
+        return self.classifier(features.clone())
+
+
+def test_inference_mode_costs_the_same_as_no_grad() -> None:
+    graphs = [
+        capture_module(Features(mode), torch.randn(2, 3, 8, 8)) for mode in (torch.inference_mode, torch.no_grad)
+    ]
+    assert graphs[0] == graphs[1]
+    assert graphs[0].forward_flops == 2 * 2 * (27 * 4 * 36 + 4 * 36 * 8 + 8 * 4)
