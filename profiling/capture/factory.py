@@ -21,6 +21,8 @@ from profiling.workload import Workload
 PASSED = ("batch_size", "sequence_length")
 """Options passed to a factory, if it has parameters with these names."""
 
+_NO_VALUES = "tensors on meta have no values: compute numbers in Python, or from tensors with device='cpu'"
+
 
 def capture_factory(workload: Workload) -> ComputationGraph:
     """The graph of the result of `module:factory`. Runs the user's code, so for local commands only.
@@ -43,6 +45,7 @@ def capture_factory(workload: Workload) -> ComputationGraph:
         loss=made[2] if len(made) == 3 else None,
         workload=workload,
         batch_size=batch_size,
+        in_place=True,
     )
 
 
@@ -99,6 +102,7 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
                 f"{workload.model!r} fails",
                 expected="a factory that needs no more than batch_size and sequence_length, and runs on the meta device",
                 got=f"{type(error).__name__}: {error}",
+                hint=_NO_VALUES if "meta tensor" in str(error) else None,
             ) from error
     is_pair = isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)
     if not is_pair and not isinstance(made, TrainingJob):

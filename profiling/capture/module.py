@@ -27,24 +27,27 @@ def capture_module(
     workload: Workload | None = None,
     static: bool = False,
     batch_size: int | None = None,
+    in_place: bool = False,
 ) -> ComputationGraph:
     """The graph of one training step of a module, which is not modified.
 
     Args:
-        model: on any device; only its shapes are used. Of `DistributedDataParallel`, its module is captured.
+        model: on any device; only its shapes are used. Of `DataParallel` and `DistributedDataParallel`, the module
+            inside is captured.
         inputs: a tensor, a tuple of positional inputs, or a dictionary of keyword inputs.
         name: name of the graph; by default, that of the class.
         loss: maps the module's output to a scalar; by default, the sum of the means of all floating-point outputs.
         workload: training options; its model and batch size are not used.
         static: trace with `torch.export` instead of recording a step; the backward pass then follows from rules.
         batch_size: samples in the inputs; by default, the first dimension of the first input.
+        in_place: record the module itself if it is on `meta`, which spoils it, instead of a copy.
 
     Raises:
         InputError: no tensor among the inputs, or the step cannot be traced without data.
     """
     options = workload or Workload(model=name or type(model).__name__)
-    shadow = to_meta(model)
-    batch = map_tensors(inputs, lambda t: torch.empty_like(t, device="meta").requires_grad_(False))
+    shadow = to_meta(model, in_place)
+    batch = map_tensors(inputs, _shape_of)
     title = name or type(model).__name__
     size = batch_size or first_dimension(batch)
     if static:
@@ -54,6 +57,26 @@ def capture_module(
     job = job_of(shadow, batch, size, options, loss)
     accept_one_sample(job, options.mode)
     return capture_job(job, title, _options(options))
+
+
+def _shape_of(tensor: Tensor) -> Tensor:
+    """An input without data.
+
+    Raises:
+        InputError: its sizes depend on its data.
+    """
+    _check_dense(tensor, "an input")
+    return torch.empty_like(tensor, device="meta").requires_grad_(False)
+
+
+def _check_dense(tensor: Tensor, what: str) -> None:
+    if tensor.layout != torch.strided or tensor.is_nested:
+        raise InputError(
+            f"{what} is sparse or nested",
+            expected="dense tensors",
+            got="a nested tensor" if tensor.is_nested else str(tensor.layout),
+            hint="pad sequences; multiply by a dense matrix, or sum rows with index_add",
+        )
 
 
 def accept_one_sample(job: TrainingJob, mode: str) -> None:
@@ -130,11 +153,14 @@ def refuse_lazy(model: nn.Module) -> None:
             )
 
 
-def to_meta(model: nn.Module) -> nn.Module:
-    """A copy on `meta`, without `DistributedDataParallel`; weights are replaced during the copy, so never duplicated.
+def to_meta(model: nn.Module, in_place: bool = False) -> nn.Module:
+    """A copy on `meta`, without a wrapper for parallel training; weights are replaced during the copy, not duplicated.
+
+    With `in_place`, a module on `meta` is returned itself. In a copy, a function that the module keeps (a hook, a
+    replaced `forward`) still refers to the original.
 
     Raises:
-        InputError: a lazy module has no shapes yet, or a module is TorchScript.
+        InputError: a lazy module has no shapes yet, a module is TorchScript or has sparse tensors, or it cannot be copied.
     """
     memo: dict[int, Any] = {}
     refuse_lazy(model)
@@ -145,14 +171,25 @@ def to_meta(model: nn.Module) -> nn.Module:
             got=type(model).__name__,
             hint="use the original module, or an ONNX file",
         )
-    if isinstance(model, nn.parallel.DistributedDataParallel):
-        model = model.module  # its hooks exchange gradients, which a step on one device does not
+    if isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
+        model = model.module  # they split batches and exchange gradients, which a step on one device does not
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        _check_dense(tensor, f"the tensor {name!r}")
+    if in_place and all(t.is_meta for t in (*model.parameters(), *model.buffers())):
+        return model
     for parameter in model.parameters():
         shadow = nn.Parameter(torch.empty_like(parameter, device="meta"), parameter.requires_grad)
         memo[id(parameter)] = shadow
     for buffer in model.buffers():
         memo[id(buffer)] = torch.empty_like(buffer, device="meta")
-    return copy.deepcopy(model, memo)
+    try:
+        return copy.deepcopy(model, memo)
+    except Exception as error:  # what a module keeps may raise anything
+        raise InputError(
+            "the module cannot be copied",
+            got=str(error).partition(". ")[0],
+            hint="give a module:factory, which is captured without a copy",
+        ) from error
 
 
 def _options(workload: Workload) -> dict[str, object]:

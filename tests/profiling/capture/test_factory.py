@@ -27,6 +27,34 @@ def fixed():
 def time_first(batch_size=8):
     return nn.Linear(8, 2), torch.randn(50, batch_size, 8)
 
+class Hooked(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 2)
+        self.seen = {}
+        self.first.register_forward_hook(lambda module, inputs, out: self.seen.update(first=out))
+
+    def forward(self, x):
+        self.first(x)
+        return self.last(self.seen.pop("first"))
+
+def hooked(batch_size=8):
+    return Hooked(), torch.randn(batch_size, 8)
+
+def adapted(batch_size=8):
+    model = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+    model.adapter = nn.Linear(8, 8)
+    first = model[0].forward
+    model[0].forward = lambda x: first(x) + model.adapter(x)
+    model.forward = lambda x: model[1](model[0](x))
+    return model, torch.randn(batch_size, 8)
+
+def normed(batch_size=8):
+    return nn.utils.weight_norm(nn.Linear(8, 2)), torch.randn(batch_size, 8)
+
+def rates():
+    return nn.Dropout([rate.item() for rate in torch.linspace(0, 0.1, 3)][-1]), torch.randn(8, 8)
+
 constant = 3
 """
 
@@ -82,3 +110,22 @@ def test_the_batch_size_is_the_factorys_argument_and_not_the_first_dimension(bat
 def test_invalid_factories(name: str) -> None:
     with pytest.raises(InputError, match="is not a factory"):
         capture_factory(Workload(name))
+
+
+def test_functions_that_a_module_keeps_refer_to_the_module_that_is_captured() -> None:
+    hooked, adapted = (capture_factory(Workload(f"some_factories:{name}")) for name in ("hooked", "adapted"))
+    assert hooked.forward_flops == 2 * 8 * (8 * 8 + 8 * 2)
+    assert hooked.gradient_bytes == hooked.parameter_bytes
+    assert [op.kind for op in adapted.operators if op.layer_index >= 0][:2] == ["linear", "linear"]
+    assert adapted.gradient_bytes == adapted.parameter_bytes
+    assert sum(op.parameter_bytes for op in adapted.operators) == adapted.parameter_bytes
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_a_module_that_cannot_be_copied_is_captured_from_a_factory() -> None:
+    assert capture_factory(Workload("some_factories:normed")).parameter_count == 8 * 2 + 2 + 2
+
+
+def test_numbers_computed_on_meta_are_refused_with_the_reason() -> None:
+    with pytest.raises(InputError, match="compute numbers in Python"):
+        capture_factory(Workload("some_factories:rates"))
