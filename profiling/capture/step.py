@@ -24,7 +24,23 @@ _LOCK = threading.Lock()
 
 _HINTS = {
     "more than 1 value per channel": "batch norms need two samples to train: take a larger batch, or mode=inference",
-    "SparseTensorImpl": "gradients must be dense: build embeddings with sparse=False",
+    "SparseTensorImpl": "tensors must be dense: build embeddings with sparse=False, and replace sparse matrices by "
+    "dense ones or index_add",
+    # Answers to a tensor's values: of `item`, `cpu`, `pack_padded_sequence`, `repeat_interleave`.
+    **dict.fromkeys(
+        (
+            "cannot be called on meta tensors",
+            "Cannot copy out of meta",
+            "1D CPU int64",
+            "without output_size",
+        ),
+        "the model reads values of tensors, such as lengths: pass them as numbers or a list, or try ONNX",
+    ),
+    "on the expected device": "tensors are on another device than the input: register a module's own as buffers, and "
+    "make others with torch, not NumPy",
+    "Torch not compiled with CUDA": "use the device of the input, as in `.to(x.device)`",
+    "no fake impl or Meta kernel": "torch has no shape rule for this operator: use others instead, or try ONNX",
+    "only for scalar outputs": "the loss must be one number: take its mean",
 }
 _HINT = (
     "its inputs do not match, its control flow depends on values, or an operator has no shape rule; try ONNX"
@@ -114,7 +130,8 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
         except CotenantError:
             raise
         except Exception as error:  # the model's own code may raise anything
-            what = str(error).strip() or type(error).__name__
+            # torch's advice on custom operators does not help here.
+            what = str(error).partition(" You may have run into")[0].strip() or type(error).__name__
             raise InputError(
                 "the training step cannot be traced without data",
                 got=what.splitlines()[0],

@@ -1,11 +1,13 @@
 """Modules as users write them, and invalid factories."""
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence
 
 from profiling.capture import capture_module, graph_for
 from profiling.errors import InputError
@@ -176,7 +178,63 @@ class Features(nn.Module):
 
 def test_inference_mode_costs_the_same_as_no_grad() -> None:
     graphs = [
-        capture_module(Features(mode), torch.randn(2, 3, 8, 8)) for mode in (torch.inference_mode, torch.no_grad)
+        capture_module(Features(mode), torch.randn(2, 3, 8, 8))
+        for mode in (torch.inference_mode, torch.no_grad)
     ]
     assert graphs[0] == graphs[1]
     assert graphs[0].forward_flops == 2 * 2 * (27 * 4 * 36 + 4 * 36 * 8 + 8 * 4)
+
+
+def test_a_module_in_data_parallel_is_captured_as_its_module() -> None:
+    module = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 4))
+    wrapped = capture_module(nn.DataParallel(module), torch.randn(3, 8), name="net")
+    assert wrapped == capture_module(module, torch.randn(3, 8), name="net")
+
+
+@pytest.mark.filterwarnings("ignore::FutureWarning")
+def test_a_module_that_cannot_be_copied_is_refused_with_the_reason() -> None:
+    model = nn.Sequential(nn.utils.weight_norm(nn.Linear(8, 4)))
+    with pytest.raises(InputError, match=r"cannot be copied.*module:factory"):
+        capture_module(model, torch.randn(3, 8))
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_inputs_and_buffers_that_are_not_dense_are_refused() -> None:
+    model = nn.Linear(8, 4)
+    ragged = torch.nested.nested_tensor([torch.randn(n, 8) for n in (2, 3)])
+    for tensor, said in ((torch.eye(8).to_sparse(), "sparse_coo"), (ragged, "a nested tensor")):
+        with pytest.raises(InputError, match=f"an input is sparse or nested.*{said}"):
+            capture_module(model, tensor)
+    model.register_buffer("adjacency", torch.eye(8).to_sparse())
+    with pytest.raises(InputError, match="'adjacency' is sparse"):
+        capture_module(model, torch.randn(3, 8))
+
+
+FRAME = torch.ones(8)
+
+
+@pytest.mark.parametrize(
+    ("body", "said"),
+    [
+        (lambda y: y * y.max().item(), "pass them as numbers"),
+        (lambda y: y * y.detach().cpu().max(), "pass them as numbers"),
+        (lambda y: y.repeat_interleave(torch.full((3,), 2, device=y.device), 0), "pass them as numbers"),
+        (lambda y: pack_padded_sequence(y[None], y[0, :1].long()).data, "pass them as numbers"),
+        (lambda y: y * FRAME, "register a module's own as buffers"),
+        (
+            lambda y: y * torch.bincount(y.argmax(1), minlength=8),
+            "Meta kernel registered[.]; torch has no shape rule",
+        ),
+        (lambda y: torch.sparse_coo_tensor(y[:2].long(), y[0], (9, 9)).values(), "index_add"),
+    ],
+    ids=["item", "numpy", "repeat_interleave", "pack", "device", "operator", "sparse"],
+)
+@pytest.mark.filterwarnings("ignore:Sparse invariant checks")
+def test_what_cannot_be_captured_says_what_to_change(body: Callable[[Tensor], Tensor], said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        capture_module(nn.Linear(8, 8), torch.randn(3, 8), loss=lambda output: body(output).sum())
+
+
+def test_a_loss_that_is_not_one_number_is_refused() -> None:
+    with pytest.raises(InputError, match="take its mean"):
+        capture_module(nn.Linear(8, 4), torch.randn(3, 8), loss=lambda output: output)
