@@ -83,7 +83,8 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
 
     A function mode is disabled while it handles a Python function such as `multi_head_attention_forward` or `backward`
     (which recomputes checkpointed blocks), so it would miss the calls inside. These functions are therefore patched
-    to believe that no mode is active; they run undisturbed, and the mode sees the calls they make.
+    to believe that no mode is active; they run undisturbed, and the mode sees the calls they make. Encoders in
+    evaluation mode must not pack padded batches, whose size depends on the mask.
     """
     functional, autograd = torch.nn.functional, torch.autograd
     places = [
@@ -92,6 +93,7 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
         (functional, "has_torch_function_variadic"),
         (autograd, "has_torch_function"),
         (torch._tensor, "has_torch_function_unary"),
+        (torch.backends.mha, "get_fastpath_enabled"),
     ]
     saved = [(module, name, getattr(module, name)) for module, name in places]
     try:

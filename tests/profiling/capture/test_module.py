@@ -238,3 +238,26 @@ def test_what_cannot_be_captured_says_what_to_change(body: Callable[[Tensor], Te
 def test_a_loss_that_is_not_one_number_is_refused() -> None:
     with pytest.raises(InputError, match="take its mean"):
         capture_module(nn.Linear(8, 4), torch.randn(3, 8), loss=lambda output: output)
+
+
+class Padded(nn.Module):
+    """A classifier on an encoder of padded sequences; a frozen one stays in evaluation mode."""
+
+    def __init__(self, is_frozen: bool) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(16, 4, 32, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2).requires_grad_(not is_frozen)
+        self.classifier = nn.Linear(16, 4)
+        self.is_frozen = is_frozen
+
+    def forward(self, x: Tensor, padding: Tensor) -> Tensor:
+        if self.is_frozen:
+            self.encoder.eval()
+        return self.classifier(self.encoder(x, src_key_padding_mask=padding))
+
+
+@pytest.mark.parametrize("is_frozen", [False, True])
+def test_an_encoder_of_padded_sequences_keeps_them_padded_in_evaluation_mode(is_frozen: bool) -> None:
+    graph = capture_module(Padded(is_frozen), (torch.randn(2, 5, 16), torch.zeros(2, 5, dtype=torch.bool)))
+    assert graph.forward_activation_bytes > 2 * 5 * 32 * 4
+    assert sum(op.kind == "attention" for op in graph.operators) == 2
