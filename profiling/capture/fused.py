@@ -159,7 +159,7 @@ def recurrent_flops(rows: int, weights: list[torch.Size]) -> int:
 
 @torch.library.custom_op("cotenant::ctc_loss", mutates_args=())
 def ctc_loss(log_probability: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
-    """Connectionist temporal classification: (time, batch, characters) against (batch, letters).
+    """Connectionist temporal classification: (time, batch, characters) against (batch, letters) or (all letters).
 
     Returns:
         Mean loss, and forward variables (batch, time, 2 * letters + 1).
@@ -170,7 +170,8 @@ def ctc_loss(log_probability: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
 @ctc_loss.register_fake
 def _(log_probability: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
     time, batch, _ = log_probability.shape
-    return log_probability.new_empty(()), log_probability.new_empty((batch, time, 2 * targets.shape[-1] + 1))
+    letters = targets.shape[1] if targets.dim() > 1 else -(-targets.shape[0] // max(1, batch))
+    return log_probability.new_empty(()), log_probability.new_empty((batch, time, 2 * letters + 1))
 
 
 @torch.library.custom_op("cotenant::ctc_loss_backward", mutates_args=())

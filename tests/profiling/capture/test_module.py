@@ -1,5 +1,6 @@
 """Modules as users write them, and invalid factories."""
 
+import math
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -261,3 +262,15 @@ def test_an_encoder_of_padded_sequences_keeps_them_padded_in_evaluation_mode(is_
     graph = capture_module(Padded(is_frozen), (torch.randn(2, 5, 16), torch.zeros(2, 5, dtype=torch.bool)))
     assert graph.forward_activation_bytes > 2 * 5 * 32 * 4
     assert sum(op.kind == "attention" for op in graph.operators) == 2
+
+
+def test_targets_of_the_ctc_loss_may_be_concatenated() -> None:
+    def saved_bytes(*shape: int) -> float:
+        def loss(output: Tensor) -> Tensor:
+            targets = torch.ones(shape, dtype=torch.long, device=output.device)
+            return F.ctc_loss(output.log_softmax(-1), targets, torch.full((3,), 12), torch.full((3,), 4))
+
+        graph = capture_module(nn.Linear(16, 5), torch.randn(12, 3, 16), loss=loss)
+        return graph.total("saved_activation_bytes") - 8 * math.prod(shape)
+
+    assert saved_bytes(12) == saved_bytes(3, 4)
