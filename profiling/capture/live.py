@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import weakref
 from collections.abc import Callable, Container
 from contextlib import contextmanager
@@ -109,7 +110,8 @@ def forward_totals(job: TrainingJob) -> list[float]:
     tracker = _ForwardPass(job)
     try:
         job.model.eval()
-        with torch.no_grad(), tracker.inside(job.model), tracker:
+        with warnings.catch_warnings(), torch.no_grad(), tracker.inside(job.model), tracker:
+            warnings.simplefilter("ignore")  # about missing gradients, as of checkpointing
             memo: dict[str, Any] = {}
             for phase in job.phases:
                 phase.loss(job.model, job.batch, memo)

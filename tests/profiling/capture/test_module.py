@@ -9,6 +9,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils.rnn import pack_padded_sequence
+from torch.utils.checkpoint import checkpoint
 
 from profiling.capture import capture_module, graph_for
 from profiling.errors import InputError
@@ -274,3 +275,11 @@ def test_targets_of_the_ctc_loss_may_be_concatenated() -> None:
         return graph.total("saved_activation_bytes") - 8 * math.prod(shape)
 
     assert saved_bytes(12) == saved_bytes(3, 4)
+
+
+def test_reentrant_checkpointing_is_no_reason_for_a_warning(recwarn: pytest.WarningsRecorder) -> None:
+    def loss(output: Tensor) -> Tensor:
+        return checkpoint(torch.relu, output, use_reentrant=True).mean()
+
+    capture_module(nn.Linear(8, 4), torch.randn(3, 8), loss=loss)
+    assert not recwarn.list
