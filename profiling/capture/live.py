@@ -66,9 +66,10 @@ class _ForwardPass(TorchDispatchMode):
     def __init__(self, job: TrainingJob) -> None:
         super().__init__()
         self.depth = 0
-        self._resident = [*job.model.parameters(), *job.model.buffers()]
-        held = {t.untyped_storage()._cdata for t in self._resident}
-        self.live = LiveBytes((held,), lambda _: None)
+        # Kept alive, as in `Recorder`.
+        held = [*job.model.parameters(), *job.model.buffers()]
+        self._resident = {t.untyped_storage()._cdata: t.untyped_storage() for t in held}
+        self.live = LiveBytes((self._resident,), lambda _: None)
         for tensor in tensors_of(job.batch):
             self.live.add(tensor)
 

@@ -54,7 +54,7 @@ class _Pending:
     read: float = 0.0
     written: float = 0.0
     kernels: float = 0.0
-    storages: list[int] = field(default_factory=list)
+    storages: set[int] = field(default_factory=set)
 
 
 class Recorder(TorchDispatchMode):
@@ -95,9 +95,9 @@ class Recorder(TorchDispatchMode):
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             self._parameters.setdefault(_key(parameter), []).append(parameter)
-        # Keeps buffers alive: a forward pass may replace one, and its address must not be reused.
-        self._resident = list(model.buffers())
-        self._buffers = {_key(buffer) for buffer in self._resident}
+        # Kept alive: a forward pass may replace a buffer or a parameter's data, and no address may be reused.
+        self._resident = [t.untyped_storage() for t in (*model.parameters(), *model.buffers())]
+        self._buffers = {_key(buffer) for buffer in model.buffers()}
         self._counted: set[int] = set()
         self._kept: set[int] = set()
         self._producer: dict[int, int] = {}
@@ -229,7 +229,7 @@ class Recorder(TorchDispatchMode):
         pending.read += cost.read
         pending.written += cost.written
         pending.kernels += cost.kernels
-        pending.storages += outputs
+        pending.storages.update(outputs)
         for key in outputs:
             if parameters:
                 self._parameters[key] = parameters
@@ -336,6 +336,7 @@ class Recorder(TorchDispatchMode):
         self._inputs.discard(key)
         self._kept.discard(key)
         self._parameters.pop(key, None)
+        self._pending.storages.discard(key)
 
     def _gradient(self, parameter: Tensor) -> None:
         if parameter.grad is not None:
