@@ -92,6 +92,7 @@ class Recorder(TorchDispatchMode):
         self._model = model
         self._tf32 = tf32
         self._layer_of = layer_of
+        self._weights = {id(parameter): parameter for parameter in model.parameters()}
         self._parameters: dict[int, list[nn.Parameter]] = {}
         for parameter in model.parameters():
             self._parameters.setdefault(_key(parameter), []).append(parameter)
@@ -162,6 +163,9 @@ class Recorder(TorchDispatchMode):
 
     def _record(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
         inputs = {_key(t): t for t in tensors_of((args, kwargs))}
+        for key, tensor in inputs.items():
+            if id(tensor) in self._weights and key not in self._parameters:
+                self._replace(key, self._weights[id(tensor)])
         outputs = list(tensors_of(out))
         if not outputs:
             return
@@ -186,6 +190,12 @@ class Recorder(TorchDispatchMode):
                 self._unclaimed = index, outputs
         elif not self.in_backward:  # otherwise it is the gradient of the loss, a constant 1
             self._forward(cost, inputs, lambda: sizes_of(func, cost.kind, args, kwargs, out))
+
+    def _replace(self, key: int, parameter: nn.Parameter) -> None:
+        """A forward pass has replaced a parameter's data by a tensor with that key, which is no activation then."""
+        self._parameters[key] = [parameter]
+        self._origin.pop(key, None)
+        self.live.drop(key)
 
     def _forward(self, cost: Cost, inputs: dict[int, Tensor], sizes: Callable[[], OperatorSizes]) -> None:
         outputs = [_key(t) for t in cost.outputs]

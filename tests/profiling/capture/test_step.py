@@ -351,67 +351,6 @@ def test_the_stack_does_not_grow_with_the_depth_of_a_model(
     assert other_process.stdout.splitlines()[1:] == ["3003 1500 1500"]
 
 
-class Counting(nn.Module):
-    """Replaces a buffer in every forward pass, as batch norms of some libraries do to count batches."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-        self.register_buffer("batches", torch.tensor(0))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.batches = self.batches + 1
-        return self.linear(x).relu_()
-
-
-def test_a_replaced_buffer_hides_no_activation() -> None:
-    with torch.device("meta"):
-        model = nn.Sequential(*(Counting() for _ in range(200)))
-    graph = capture_module(model, torch.empty(8, 16))
-    kept = [op.saved_activation_bytes for op in graph.operators if op.kind == "activation"]
-    assert kept == [8 * 16 * 4] * 200
-
-
-class Binary(nn.Linear):
-    """Replaces the data of its weight in every forward pass, as binarised networks do."""
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        self.weight.data = self.weight.data.sign()
-        return super().forward(x).relu_()
-
-
-def test_replaced_weights_hide_no_activation() -> None:
-    with torch.device("meta"):
-        model = nn.Sequential(*(Binary(16, 16) for _ in range(50)))
-    graph = capture_module(model, torch.empty(8, 16))
-    kept = [op.saved_activation_bytes for op in graph.operators if op.kind == "activation"]
-    assert kept == [8 * 16 * 4] * 50
-
-
-class Copied(nn.Module):
-    def __init__(self, has_constants: bool) -> None:
-        super().__init__()
-        self.linear = nn.Linear(16, 16)
-        self.has_constants = has_constants
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        x = self.linear(x)
-        for _ in range(20):
-            if self.has_constants:
-                torch.zeros(8, 16, device=x.device)
-            x = (x.t().contiguous().t() * x).tanh()
-        return x
-
-
-def test_constants_that_are_gone_take_no_saved_activation() -> None:
-    """The copy may get the address of the constant, which counts for the operator that follows."""
-    saved = [
-        [op.saved_activation_bytes for op in capture_module(Copied(c), torch.randn(8, 16)).operators]
-        for c in (False, True)
-    ]
-    assert saved[0] == saved[1]
-
-
 def test_cached_shapes_equal_computed_ones() -> None:
     """The same step without and with all shapes cached."""
     from profiling.capture import meta_cache
