@@ -5,9 +5,10 @@ The same code serves capture on `meta` and measuring on a device.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
 
 import torch
@@ -165,7 +166,7 @@ class TrainingJob:
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists and dictionaries."""
+    """All tensors in nested tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, Tensor):
         yield value
     elif isinstance(value, dict):
@@ -174,10 +175,13 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
     elif isinstance(value, list | tuple):
         for item in value:
             yield from tensors_of(item)
+    elif is_dataclass(value) and not isinstance(value, type):
+        for own in fields(value):
+            yield from tensors_of(getattr(value, own.name))
 
 
 def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """`function` of every tensor in nested tuples, lists and dictionaries."""
+    """`function` of every tensor in nested tuples, lists, dictionaries and dataclasses."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
@@ -185,6 +189,12 @@ def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, list | tuple):
         items = [map_tensors(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)
+    if is_dataclass(value) and not isinstance(value, type):
+        record = copy.copy(value)
+        for own in fields(value):
+            # Also of a frozen one.
+            object.__setattr__(record, own.name, map_tensors(getattr(value, own.name), function))
+        return record
     return value
 
 

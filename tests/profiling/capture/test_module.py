@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import pytest
@@ -44,19 +45,30 @@ class Pair(NamedTuple):
     right: Tensor
 
 
+@dataclass(frozen=True)
+class Record:
+    left: Tensor
+    right: Tensor
+
+
 class Sum(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.linear = nn.Linear(8, 4)
 
-    def forward(self, pair: Pair) -> Tensor:
+    def forward(self, pair: Pair | Record) -> Tensor:
         return self.linear(pair.left + pair.right)
 
 
-def test_named_tuples_are_preserved() -> None:
-    graph = capture_module(Sum(), {"pair": Pair(torch.randn(3, 8), torch.randn(3, 8))})
+@pytest.mark.parametrize("kind", [Pair, Record])
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+def test_named_tuples_and_dataclasses_are_preserved(kind: type, precision: str) -> None:
+    pair = kind(torch.randn(3, 8), torch.randn(3, 8))
+    graph = capture_module(Sum(), {"pair": pair}, workload=Workload("net", precision=precision))
+    assert graph.batch_size == 3
     assert graph.forward_flops == 2 * 3 * 8 * 4
-    assert graph.host_input_bytes == 2 * 3 * 8 * 4
+    assert graph.host_input_bytes == 2 * 3 * 8 * (4 if precision == "fp32" else 2)
+    assert pair.left.device.type == "cpu"
 
 
 def test_a_module_without_parameters_has_no_backward_pass() -> None:
