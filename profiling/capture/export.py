@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.fx.node import map_arg
+from torch.utils.flop_counter import FlopCounterMode
 
 from profiling.capture.cost import cost_of, tensor_bytes
 from profiling.capture.functions import fused_functions
@@ -52,6 +53,7 @@ def capture_export(
         workload=workload,
         source="export",
         layers=[layer for layer, _ in atomic_layers(model)],
+        frozen={n for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad},
     )
 
 
@@ -93,13 +95,16 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
         stack = node.meta.get("nn_module_stack") or {}
         parameter_types = [_type(n) for n in node.all_input_nodes if owners.get(n.name)]
         input_types = [_type(n) for n in node.all_input_nodes if not owners.get(n.name)]
+        flops = cost.flops
+        if not flops and kind in CONTRACTIONS:
+            flops = _composite_flops(node.target, cost.name, args, kwargs)
         path = str(list(stack.values())[-1][0]) if stack else ""
         producer[node.name] = len(operators)
         operators.append(
             StaticOperator(
                 name=node.name,
                 kind=kind,
-                flops=cost.flops or _composite_flops(cost.name, args, outputs[0]),
+                flops=flops,
                 read=cost.read,
                 written=cost.written,
                 inputs=[(producer[n.name], _bytes(n)) for n in node.all_input_nodes if n.name in producer],
@@ -116,18 +121,14 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
     return operators, unknown
 
 
-def _composite_flops(name: str, args: Any, out: Tensor) -> float:
-    """FLOPs of composite operators, which a recording sees decomposed: 2 per output and contracted element."""
-    if name in ("conv1d", "conv2d", "conv3d"):
-        return 2.0 * out.numel() * args[1].shape[1:].numel()
-    if name.startswith("conv_transpose"):
-        return 2.0 * args[0].numel() * args[1].shape[1:].numel()
-    if name in ("linear", "matmul"):
-        return 2.0 * out.numel() * args[0].shape[-1]
+def _composite_flops(func: Any, name: str, args: Any, kwargs: Any) -> float:
+    """FLOPs of a composite contraction, which a recording sees decomposed."""
     if name in ("lstm", "gru", "rnn_tanh", "rnn_relu"):
         weights = args[3] if isinstance(args[3], list | tuple) else args[2]
         return float(recurrent_flops(args[0].shape[:-1].numel(), [w.shape for w in weights]))
-    return 0.0
+    with FlopCounterMode(display=False) as counter:
+        func(*args, **kwargs)
+    return float(counter.get_total_flops())
 
 
 def _is_contraction(node: Any) -> bool:
@@ -139,6 +140,8 @@ def _is_contraction(node: Any) -> bool:
 
 
 def _is_view(node: Any) -> bool:
+    if torch.Tag.inplace_view in node.target.tags:  # `squeeze_` and the like
+        return True
     returns = node.target._schema.returns
     return bool(returns) and all(r.alias_info is not None and not r.alias_info.is_write for r in returns)
 

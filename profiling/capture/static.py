@@ -7,7 +7,7 @@ it is trained; an output is saved if the operator or one that reads it needs it 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
@@ -60,6 +60,7 @@ def assemble(
     workload: Workload,
     source: str,
     layers: Sequence[str] | None = None,
+    frozen: Container[str] = (),
 ) -> ComputationGraph:
     """The graph of a training step, from its forward operators in execution order.
 
@@ -68,6 +69,7 @@ def assemble(
         workload: training options; activation checkpointing requires the module itself.
         source: `source` of the graph.
         layers: names of the atomic layers; by default, modules with parameters, in order of first use.
+        frozen: names of parameters that the module itself does not train.
 
     Raises:
         InputError: `frozen_prefix` is out of range, or activation checkpointing is requested.
@@ -88,7 +90,7 @@ def assemble(
     for op in operators:
         for parameter, elements, size in op.parameters:
             sizes.setdefault(parameter, (elements, size))
-    trained = {p for p in sizes if layer_of[p] >= workload.frozen_prefix}
+    trained = {p for p in sizes if layer_of[p] >= workload.frozen_prefix and p not in frozen}
     built, edges, saved_bytes = _operators(operators, layer_of, trained, workload)
     half = workload.precision in ("fp16", "bf16")
     scale = 0.5 if half else 1.0

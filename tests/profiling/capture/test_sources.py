@@ -63,6 +63,28 @@ def test_export_agrees_with_the_recording(name: str, inputs: torch.Tensor) -> No
     assert static.layers == recorded.layers
 
 
+class Adapted(torch.nn.Module):
+    """A frozen layer with an adapter, a product by `einsum`, and changes of shape in place."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.base = torch.nn.Linear(16, 16).requires_grad_(False)
+        self.adapter = torch.nn.Sequential(torch.nn.Linear(16, 2), torch.nn.Linear(2, 16))
+        self.last = torch.nn.Linear(16, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = (self.base(x) + self.adapter(x)).unsqueeze_(0).squeeze_(0)
+        scores = torch.einsum("btc,bsc->bts", x, x.tanh())
+        return self.last(torch.einsum("bts,bsc->btc", scores, x))
+
+
+@pytest.mark.filterwarnings("error::UserWarning")
+def test_export_agrees_with_the_recording_of_a_partly_frozen_module() -> None:
+    static, recorded = (capture_module(Adapted(), torch.randn(2, 6, 16), static=s) for s in (True, False))
+    for figure in ("parameter_count", "gradient_bytes", "optimizer_flops", "forward_flops", "backward_flops"):
+        assert getattr(static, figure) == getattr(recorded, figure) > 0, figure
+
+
 def test_graphs_are_cached_on_disk(tmp_path: Path) -> None:
     from profiling.capture import source
 
