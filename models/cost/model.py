@@ -194,9 +194,10 @@ class CostModel:
         """Rows of the effects of a device type, and of the type with a precision; each list is averaged.
 
         A type not measured in that precision takes the effects of types with the same chip that were, those with
-        the memory most like its own; failing these, it takes the effect of all types with that chip and, for the precision, of all GPUs measured in
-        it. If there is no such type either, all GPUs stand in for the type. CPUs are not averaged. A type
-        known by training scripts only has one effect with its precision, and is not averaged either.
+        the memory most like its own; failing these, it takes the effect of the types with that chip and, for the
+        precision, of all GPUs measured in it. If there is no such type either, all GPUs stand in for the type.
+        CPUs are not averaged. A type known by training scripts only has one effect with its precision, and is not
+        averaged either.
         """
         whole, in_precision = effect_names(device.name, precision)
         known = self._effect_rows_of.get((whole, in_precision))
