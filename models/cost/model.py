@@ -212,7 +212,7 @@ class CostModel:
         alike = [whole]
         if not measured(alike):
             alike = [t for t in gpus if t == whole or _have_one_chip(t, whole)]
-            alike = _with_nearest_memory(measured(alike) or alike, device) or gpus
+            alike = _with_nearest_memory(measured(alike) or alike, whole) or gpus
         known = self._effect_rows_of[whole, in_precision] = (
             [self.devices.index(t) for t in alike if t in self.devices],
             [self.devices.index(t + suffix) for t in measured(alike) or measured(gpus)],
@@ -286,13 +286,13 @@ def _have_one_chip(one: str, other: str) -> bool:
     return chips[0] == chips[1] and bool(chips[0][0])
 
 
-def _with_nearest_memory(types: list[str], device: DeviceSpec) -> list[str]:
-    """Those of some catalogue types whose memory bandwidth is nearest to the device's."""
-    ratio = {
-        t: get_device(t).memory_bandwidth_bytes_per_s / device.memory_bandwidth_bytes_per_s for t in types
-    }
-    apart = {t: abs(np.log(r)) for t, r in ratio.items()}
-    return [t for t in types if apart[t] <= min(apart.values())]
+def _with_nearest_memory(types: list[str], card: str) -> list[str]:
+    """Those of some catalogue types whose memory bandwidth is nearest to the card's."""
+    if len(types) < 2:
+        return types
+    own, *others = (np.log(get_device(name).memory_bandwidth_bytes_per_s) for name in (card, *types))
+    apart = np.abs(np.array(others) - own)
+    return [name for name, far in zip(types, apart, strict=True) if far <= apart.min()]
 
 
 def _sigmoid(x: Floats) -> Floats:

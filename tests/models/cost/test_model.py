@@ -164,6 +164,11 @@ def test_an_unmeasured_board_uses_the_shift_of_the_same_chip() -> None:
     # Of two A100s the one with the same memory counts: its board of 250 W is no faster than that of 400 W.
     tf32 = Workload("torchvision/resnet50", 64, precision="tf32", data_on_device=True)
     assert step_s(tf32, "a100-pcie") > step_s(tf32, "a100")
+    # A slice counts as its card, whichever is asked about first.
+    for names in (("a100-pcie-80gb", "a100-pcie-80gb:mig=1g"), ("a100-pcie-80gb:mig=1g", "a100-pcie-80gb")):
+        model = CostModel(MODEL.members, MODEL.devices, MODEL.campaigns)
+        rows = [model._effect_rows(get_device(name), "tf32") for name in names]
+        assert rows == [model._effect_rows(get_device("a100-80gb"), "tf32")] * 2
     # Each keeps to its own where it was measured.
     assert step_s(replace(amp, precision="fp32"), "v100") != step_s(
         replace(amp, precision="fp32"), "v100-32gb"
