@@ -73,6 +73,20 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         yield url
 
 
+class Browser(webdriver.Chrome):  # type: ignore[misc, name-defined]
+    def get(self, url: str) -> None:
+        super().get(url)
+        self.wait_for(url)
+
+    def wait_for(self, part: str) -> None:
+        """Wait until a page with `part` in its URL is loaded.
+
+        On a busy machine the driver returns from a navigation before the page's body or style sheet is there.
+        """
+        state = "return document.readyState === 'complete' && location.href"
+        WebDriverWait(self, 60).until(lambda b: part in (b.execute_script(state) or ""), f"{part} not loaded")
+
+
 @pytest.fixture
 def browser(base: str, tmp_path: Path) -> Iterator[Any]:
     """Chromium without access to other hosts; at the end it must have requested none and reported nothing."""
@@ -85,7 +99,7 @@ def browser(base: str, tmp_path: Path) -> Iterator[Any]:
     ):  # fmt: skip
         options.add_argument(f"--{flag}")
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.ChromeService(DRIVER))
+    driver = Browser(options=options, service=webdriver.ChromeService(DRIVER))
     driver.set_page_load_timeout(60)
     try:
         yield driver
@@ -147,7 +161,7 @@ def test_what_if_by_keyboard(browser: Any, base: str) -> None:
     outline = browser.execute_script("return getComputedStyle(arguments[0]).outlineWidth", link)
     assert float(outline.removesuffix("px")) >= 2, "the focus is seen"
     press(browser, Keys.ENTER)
-    WebDriverWait(browser, 10).until(lambda b: "/what-if" in b.current_url)
+    browser.wait_for("/what-if")
     for _ in range(9):
         if press(browser, Keys.TAB).get_attribute("name") == "device":
             break
@@ -157,7 +171,8 @@ def test_what_if_by_keyboard(browser: Any, base: str) -> None:
     assert press(browser, Keys.TAB).tag_name == "summary"
     assert press(browser, Keys.TAB).text == "Predict"
     press(browser, Keys.ENTER)
-    WebDriverWait(browser, 10).until(lambda b: b.find_elements(By.ID, "answer-1"))
+    WebDriverWait(browser, 60).until(lambda b: b.find_elements(By.ID, "answer-1"))
+    browser.wait_for("/what-if")
     assert browser.find_element(By.ID, "answer-1").text == "On p100, time-slice: they fit"
     assert "1.40x" in browser.find_element(By.TAG_NAME, "table").text
     assert "1.27x to 1.54x" in browser.find_element(By.TAG_NAME, "table").text
@@ -220,14 +235,14 @@ def test_filter_and_job_by_keyboard(browser: Any, base: str) -> None:
             break
     press(browser, "shared", Keys.TAB)
     press(browser, Keys.ENTER)
-    WebDriverWait(browser, 30).until(lambda b: "state=shared" in b.current_url)
+    browser.wait_for("state=shared")
     tiles = browser.find_elements(By.CSS_SELECTOR, ".tile")
     assert [len(tile.find_elements(By.TAG_NAME, "li")) for tile in tiles] == [2]
     for _ in range(20):
         if press(browser, Keys.TAB).text == "t-2":
             break
     press(browser, Keys.ENTER)
-    WebDriverWait(browser, 30).until(lambda b: "/jobs/" in b.current_url)
+    browser.wait_for("/jobs/")
     assert "t-2" in browser.find_element(By.TAG_NAME, "h1").text
 
 
