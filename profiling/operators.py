@@ -130,7 +130,8 @@ ATEN: dict[str, str] = _table(
     "upsample_bicubic2d grid_sampler_2d upsample_linear1d affine_grid_generator",
     sort="sort topk argsort unique kthvalue",
     loss="nll_loss_forward nll_loss2d_forward binary_cross_entropy binary_cross_entropy_with_logits mse_loss "
-    "smooth_l1_loss l1_loss huber_loss _ctc_loss ctc_loss kl_div cross_entropy_loss",
+    "smooth_l1_loss l1_loss huber_loss _ctc_loss ctc_loss kl_div cross_entropy_loss "
+    "multi_margin_loss multilabel_margin_loss_forward",
     fill="zeros zeros_like ones ones_like full full_like empty empty_like empty_strided arange fill fill_ zero_ "
     "new_zeros new_ones new_full new_empty new_empty_strided rand randn rand_like randn_like randint randint_like "
     "normal normal_ uniform uniform_ eye linspace scalar_tensor lift_fresh tril_indices triu_indices randperm exponential_ _local_scalar_dense",

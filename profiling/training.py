@@ -6,7 +6,7 @@ The same code serves capture on `meta` and measuring on a device.
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, fields, is_dataclass
 from typing import Any
@@ -166,10 +166,10 @@ class TrainingJob:
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:
-    """All tensors in nested tuples, lists, dictionaries and dataclasses."""
+    """All tensors in nested tuples, lists, mappings and dataclasses."""
     if isinstance(value, Tensor):
         yield value
-    elif isinstance(value, dict):
+    elif isinstance(value, Mapping):
         for item in value.values():
             yield from tensors_of(item)
     elif isinstance(value, list | tuple):
@@ -181,10 +181,10 @@ def tensors_of(value: Any) -> Iterator[Tensor]:
 
 
 def map_tensors(value: Any, function: Callable[[Tensor], Tensor]) -> Any:
-    """`function` of every tensor in nested tuples, lists, dictionaries and dataclasses."""
+    """`function` of every tensor in nested tuples, lists, mappings (which become dictionaries) and dataclasses."""
     if isinstance(value, Tensor):
         return function(value)
-    if isinstance(value, dict):
+    if isinstance(value, Mapping):
         return {key: map_tensors(item, function) for key, item in value.items()}
     if isinstance(value, list | tuple):
         items = [map_tensors(item, function) for item in value]

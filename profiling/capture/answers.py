@@ -1,7 +1,8 @@
-"""Values for control flow that depends on data, which `meta` tensors lack: masks are full, and numbers finite.
+"""Values for control flow that depends on data, which `meta` tensors lack: masks are full, numbers finite and in range.
 
 Language models check whether any token is padded, and use a cheaper kernel if not. The recorded step has a batch
-without padding, as in measurements. Any other dependence on values is an error.
+without padding, as in measurements; a loss checks whether a variance is negative. Any other dependence on values is
+an error.
 """
 
 from __future__ import annotations
@@ -13,8 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-# Attributes set on tensors: the value of `bool(tensor)`, and the sum of a mask.
-_TRUTH, _COUNT = "_truth_on_meta", "_count_on_meta"
+# Attributes set on tensors: the value of `bool(tensor)`, that of `bool(tensor.any())`, and the sum of a mask.
+_TRUTH, _ANY, _COUNT = "_truth_on_meta", "_any_on_meta", "_count_on_meta"
+_BELOW = ("lt", "__lt__")
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
     "__eq__": operator.eq,
@@ -39,6 +41,8 @@ def note(name: str, args: tuple[Any, ...], out: Any) -> None:
     source = args[0]
     if name in ("isinf", "isnan"):
         setattr(out, _TRUTH, False)
+    elif name in _BELOW and len(args) > 1 and args[1] == 0 and getattr(source, "is_floating_point", bool)():
+        setattr(out, _ANY, False)
     elif name in _COMPARISONS:
         count = getattr(source, _COUNT, None)
         if count is not None and len(args) > 1 and isinstance(args[1], int):
@@ -47,7 +51,7 @@ def note(name: str, args: tuple[Any, ...], out: Any) -> None:
         return
     elif name == "all":
         setattr(out, _TRUTH, True)
-    elif name == "any" and truth_of(source) is False:
+    elif name == "any" and (truth_of(source) is False or getattr(source, _ANY, None) is False):
         setattr(out, _TRUTH, False)
     elif name == "sum" and source.dtype == torch.bool:
         setattr(out, _COUNT, source.numel())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -30,8 +31,8 @@ def capture_export(
     Raises:
         InputError: the module cannot be exported.
     """
-    args = inputs if isinstance(inputs, tuple | list) else () if isinstance(inputs, dict) else (inputs,)
-    kwargs = inputs if isinstance(inputs, dict) else None
+    args = inputs if isinstance(inputs, tuple | list) else () if isinstance(inputs, Mapping) else (inputs,)
+    kwargs = dict(inputs) if isinstance(inputs, Mapping) else None
     try:
         with fused_functions():
             program = torch.export.export(model, tuple(args), kwargs, strict=False)

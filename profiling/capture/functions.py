@@ -16,6 +16,7 @@ from profiling.capture.answers import note, truth_of
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
 from profiling.training import tensors_of
 
+_CELLS = {"lstm_cell": 4, "gru_cell": 3}
 _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
@@ -42,8 +43,8 @@ class DeviceFunctions(TorchFunctionMode):
             return _attention(*args, **kwargs)
         if name in _RECURRENT and isinstance(args[0], Tensor) and args[0].is_meta:
             return _recurrent(name, args)
-        if name == "lstm_cell" and isinstance(args[0], Tensor) and args[0].is_meta:
-            return _lstm_cell(*args)
+        if name in _CELLS and isinstance(args[0], Tensor) and args[0].is_meta:
+            return _cell(_CELLS[name], *args)
         if name == "ctc_loss" and isinstance(args[0], Tensor) and args[0].is_meta:
             return fused.ctc_loss(args[0], args[1])[0]
         if name == "dropout" and len(args) >= 2 and isinstance(args[0], Tensor):
@@ -145,8 +146,10 @@ def _recurrent(name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
     return (out, hidden, cell) if gates == 4 else (out, hidden)
 
 
-def _lstm_cell(x: Tensor, state: tuple[Tensor, Tensor], *weights: Tensor) -> tuple[Tensor, Tensor]:
-    hidden, cell = state
+def _cell(
+    gates: int, x: Tensor, state: Tensor | tuple[Tensor, Tensor], *weights: Tensor
+) -> Tensor | tuple[Tensor, Tensor]:
+    states = list(state) if isinstance(state, list | tuple) else [state]
     present = [w for w in weights if w is not None]
-    out, _, after, _ = fused.recurrent(x[None], [hidden, cell], present, 4, 1, False, True)
-    return out[0], after
+    out, _, cell, _ = fused.recurrent(x[None], states, present, gates, 1, False, True)
+    return (out[0], cell) if gates == 4 else out[0]

@@ -194,3 +194,14 @@ def _ctc_backward(ctx, grad, _alpha_grad):  # type: ignore[no-untyped-def]
 
 
 ctc_loss.register_autograd(_ctc_backward, setup_context=_ctc_setup)
+
+
+# torch has no shape rules for the gradients of these losses.
+@torch.library.register_fake("aten::multi_margin_loss_backward")
+def _(grad, log, target, p, margin, weight=None, reduction=1):  # type: ignore[no-untyped-def]
+    return log.new_empty(log.shape)
+
+
+@torch.library.register_fake("aten::multilabel_margin_loss_backward")
+def _(grad, log, target, reduction, is_target):  # type: ignore[no-untyped-def]
+    return log.new_empty(log.shape)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -126,15 +126,15 @@ def job_of(
 
 
 def call(module: nn.Module, inputs: Any) -> Any:
-    """Apply a module to a tensor, a tuple or a dictionary of inputs."""
-    if isinstance(inputs, dict):
+    """Apply a module to a tensor, a tuple or a mapping of inputs."""
+    if isinstance(inputs, Mapping):
         return module(**inputs)
     return module(*inputs) if isinstance(inputs, tuple | list) else module(inputs)
 
 
 def mean_loss(output: Any) -> Tensor:
     """Sum of the means of all floating-point outputs, used if the loss is unknown."""
-    if not isinstance(output, dict | list | tuple | Tensor) and hasattr(output, "__dict__"):
+    if not isinstance(output, Mapping | list | tuple | Tensor) and hasattr(output, "__dict__"):
         output = vars(output)
     means = [t.mean() for t in tensors_of(output) if t.is_floating_point()]
     if not means:

@@ -22,6 +22,8 @@ from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
 # Recording patches torch functions, so only one thread may record at a time.
 _LOCK = threading.Lock()
 
+# What torch says of tensors on other devices than the input.
+_OTHER_DEVICE = ("expected device", "same device type", "Cannot copy out of meta")
 _HINTS = {
     "more than 1 value per channel": "batch norms need two samples to train: take a larger batch, or mode=inference",
     "SparseTensorImpl": "tensors must be dense: build embeddings with sparse=False, and replace sparse matrices by "
@@ -36,8 +38,11 @@ _HINTS = {
         ),
         "the model reads values of tensors, such as lengths: pass them as numbers or a list, or try ONNX",
     ),
-    "on the expected device": "tensors are on another device than the input: register a module's own as buffers, and "
-    "make others with torch, not NumPy",
+    **dict.fromkeys(
+        _OTHER_DEVICE[:2],
+        "tensors are on another device than the input: register a module's own as buffers, and make others with torch, "
+        "not NumPy",
+    ),
     "Torch not compiled with CUDA": "use the device of the input, as in `.to(x.device)`",
     "no fake impl or Meta kernel": "torch has no shape rule for this operator: use others instead, or try ONNX",
     "only for scalar outputs": "the loss must be one number: take its mean",
@@ -82,10 +87,12 @@ def capture_job(
             setattr(optimizer, "step", _no_step)  # noqa: B010
     accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
     with _LOCK:
-        with _on_meta(job):
-            forward = forward_totals(job)
-        recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
-        _record(job, recorder)
+        try:
+            recorder, forward = _recorded(job, layer_of)
+        except _OtherDeviceError:
+            # A model may make tensors on torch's default device, which training on a GPU would set.
+            with torch.device("meta"):
+                recorder, forward = _recorded(job, layer_of)
     job.gradient_accumulation = accumulation
     if recorder.unknown:
         counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(recorder.unknown.items()))
@@ -115,6 +122,19 @@ def _on_meta(job: TrainingJob) -> Iterator[DeviceFunctions]:
         yield functions
 
 
+class _OtherDeviceError(InputError):
+    """A step used tensors on another device than the input."""
+
+
+def _recorded(job: TrainingJob, layer_of: dict[int, int]) -> tuple[Recorder, list[float]]:
+    """The recording of a step, and the live bytes of `forward_totals`."""
+    with _on_meta(job):
+        forward = forward_totals(job)
+    recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
+    _record(job, recorder)
+    return recorder, forward
+
+
 def _record(job: TrainingJob, recorder: Recorder) -> None:
     with _on_meta(job) as functions, recorder.watching():
 
@@ -132,7 +152,7 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
         except Exception as error:  # the model's own code may raise anything
             # torch's advice on custom operators does not help here.
             what = str(error).partition(" You may have run into")[0].strip() or type(error).__name__
-            raise InputError(
+            raise (_OtherDeviceError if any(part in what for part in _OTHER_DEVICE) else InputError)(
                 "the training step cannot be traced without data",
                 got=what.splitlines()[0],
                 hint=next((hint for part, hint in _HINTS.items() if part in what), _HINT),

@@ -1,6 +1,7 @@
 """Modules as users write them, and invalid factories."""
 
 import math
+from collections import UserDict
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -295,3 +296,52 @@ def test_reentrant_checkpointing_is_no_reason_for_a_warning(recwarn: pytest.Warn
 
     capture_module(nn.Linear(8, 4), torch.randn(3, 8), loss=loss)
     assert not recwarn.list
+
+
+class Decoder(nn.Module):
+    """Makes its state and outputs in the forward pass, on the default device or on that of the input."""
+
+    def __init__(self, on_default: bool) -> None:
+        super().__init__()
+        self.cell, self.head = nn.GRUCell(8, 8), nn.Linear(8, 5)
+        self.on_default = on_default
+
+    def forward(self, x: Tensor) -> Tensor:
+        device = None if self.on_default else x.device
+        state, out = torch.zeros(len(x), 8, device=device), torch.zeros(len(x), x.shape[1], 5, device=device)
+        for step in range(x.shape[1]):
+            state = self.cell(x[:, step], state)
+            out[:, step] = self.head(state)
+        return out
+
+
+def test_tensors_made_on_the_default_device() -> None:
+    x = torch.randn(4, 3, 8)
+    graph = capture_module(Decoder(True), x)
+    assert graph.content_hash == capture_module(Decoder(False), x).content_hash
+    cells = [op for op in graph.operators if op.kind == "recurrent"]
+    assert len(cells) == 3
+    assert cells[0].forward_flops == 2 * 4 * 2 * 3 * 8 * 8
+    assert cells[1].backward_flops == 2 * cells[1].forward_flops
+
+
+def test_inputs_may_be_any_mapping() -> None:
+    inputs = {"pair": Pair(torch.randn(3, 8), torch.randn(3, 8))}
+    assert capture_module(Sum(), UserDict(inputs)).content_hash == capture_module(Sum(), inputs).content_hash
+
+
+LABELS = torch.zeros(3, dtype=torch.long)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        lambda out: F.gaussian_nll_loss(out, torch.zeros_like(out), out.exp()),
+        lambda out: F.multi_margin_loss(out, LABELS.to(out.device)),
+        lambda out: F.multilabel_margin_loss(out, LABELS.to(out.device)[:, None].expand(3, 5)),
+        lambda out: F.cosine_embedding_loss(out, out.flip(0), torch.ones(3)),
+    ],
+    ids=["gaussian", "margin", "multilabel-margin", "cosine"],
+)
+def test_losses_that_check_or_make_values(loss: Callable[[Tensor], Tensor]) -> None:
+    assert capture_module(nn.Linear(8, 5), torch.randn(3, 8), loss=loss).gradient_bytes == 4 * (8 * 5 + 5)
