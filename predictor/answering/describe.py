@@ -151,7 +151,9 @@ class Describer:
                 reasons.append(
                     f"{fact.model} is unlike the models that the predictor learned from; its interval may be too narrow"
                 )
-        never = self.fitted.manifest.coverage.never_measured(colocation_set)
+        never = self.fitted.manifest.coverage.never_measured(
+            colocation_set.device, colocation_set.sharing, [fact.job.workload for fact in facts]
+        )
         reasons.extend(never)
         if count > 1 and self.table.is_processor_shared(rows[:count]):
             reasons.append(

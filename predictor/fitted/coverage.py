@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 
 from profiling.devices import split_device
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import Workload
 
 _WORDS = {
     "time-slice": "time slicing",
@@ -62,28 +62,32 @@ class Coverage:
         """Whether jobs in that mode were measured under co-location, or nothing was recorded."""
         return not self.modes or mode in self.modes
 
-    def never_measured(self, asked: ColocationSet) -> list[str]:
-        """Aspects of a set never measured under co-location, in words; none for a single job."""
-        if len(asked.workloads) < 2 or not self.devices:
+    def never_measured(self, device: str, sharing: str, workloads: Sequence[Workload]) -> list[str]:
+        """Aspects of a set never measured under co-location, in words; none for a single job.
+
+        Args:
+            workloads: with the options that their graphs were captured with.
+        """
+        if len(workloads) < 2 or not self.devices:
             return []
         reasons = []
-        if not self.has_device(asked.device):
-            reasons.append(f"co-location was never measured on this GPU type ({asked.device})")
-        if not self.has_sharing(asked.sharing, asked.device):
+        if not self.has_device(device):
+            reasons.append(f"co-location was never measured on this GPU type ({device})")
+        if not self.has_sharing(sharing, device):
             measured_on = sorted(
-                s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{asked.sharing} on ")
+                s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{sharing} on ")
             )
-            word = _WORDS[asked.sharing]
+            word = _WORDS[sharing]
             if not measured_on:
                 reasons.append(f"{word} was never measured")
-            elif self.has_device(asked.device):
+            elif self.has_device(device):
                 reasons.append(f"{word} was measured on {', '.join(measured_on)} only")
         for name, known in (
             ("precision", self.precisions),
             ("mode", self.modes),
             ("framework", self.frameworks),
         ):
-            new = sorted({getattr(w, name) for w in asked.workloads} - set(known))
+            new = sorted({getattr(w, name) for w in workloads} - set(known))
             if new:
                 reasons.append(f"{name} {', '.join(new)} was never measured under co-location")
         return reasons

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from models.cost.activations import peak_activation_bytes
+from predictor import load_predictor
 from predictor.examples.featurizer import Featurizer
 from predictor.freezing import layer_throughput
 from predictor.freezing.layer_times import layer_times
@@ -14,7 +15,7 @@ from profiling.capture import capture_zoo, local_workload, register_graph
 from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
-from profiling.workload import Workload
+from profiling.workload import ColocationSet, Workload
 
 RESNET = "resnet18-cifar:batch_size=32,optimizer=adam,data_on_device=true"
 GPT = "gpt-125m:batch_size=2,sequence_length=64,optimizer=adam"
@@ -71,6 +72,12 @@ def test_a_stated_precision_is_derived_as_on_the_command_line(precision: str) ->
     jobs = [Featurizer().job(job, "a100") for job in (asked, here)]
     assert jobs[0].graph == jobs[1].graph
     assert jobs[0].cost.step_time_s == jobs[1].cost.step_time_s
+
+
+def test_what_was_never_measured_is_told_of_the_captured_precision() -> None:
+    name = register_graph(capture_zoo(Workload.parse(f"{RESNET},precision=bf16")))
+    asked = ColocationSet("a100", (replace(REGISTERED, model=name),) * 2)
+    assert "precision bf16 was never measured under co-location" in load_predictor().predict(asked).never_measured
 
 
 def test_every_pass_of_a_step_has_samples_of_its_own() -> None:

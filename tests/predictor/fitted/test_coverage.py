@@ -27,11 +27,11 @@ COVERAGE = Coverage.of(JOBS, ("v100", "k80"), ("mps", "time-slice"))
     ],
 )
 def test_reports_what_was_never_measured(asked: ColocationSet, expected: list[str]) -> None:
-    assert COVERAGE.never_measured(asked) == expected
+    assert COVERAGE.never_measured(asked.device, asked.sharing, asked.workloads) == expected
 
 
 def test_old_predictors_report_nothing_and_coverages_merge() -> None:
-    assert Coverage().never_measured(ColocationSet("a100", JOBS, "mig")) == []
+    assert Coverage().never_measured("a100", "mig", JOBS) == []
     both = COVERAGE.joined(Coverage.of(JOBS, ("a100", "a100"), ("mig", "mig")))
     assert both.devices == ("a100", "k80", "v100")
     assert "mig on a100" in both.sharing
