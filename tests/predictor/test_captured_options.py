@@ -77,7 +77,10 @@ def test_a_stated_precision_is_derived_as_on_the_command_line(precision: str) ->
 def test_what_was_never_measured_is_told_of_the_captured_precision() -> None:
     name = register_graph(capture_zoo(Workload.parse(f"{RESNET},precision=bf16")))
     asked = ColocationSet("a100", (replace(REGISTERED, model=name),) * 2)
-    assert "precision bf16 was never measured under co-location" in load_predictor().predict(asked).never_measured
+    assert (
+        "precision bf16 was never measured under co-location"
+        in load_predictor().predict(asked).never_measured
+    )
 
 
 def test_every_pass_of_a_step_has_samples_of_its_own() -> None:
