@@ -80,6 +80,13 @@ class CostModel:
             return cost
         return min(cost, self.cost_of(job.in_fp32, campaign), key=lambda c: c.step_time_s)
 
+    def has_measured(self, device: str, precision: str = "") -> bool:
+        """Whether steps on that GPU type (in that precision, if one is given) were in the fit."""
+        whole, in_precision = effect_names(device, precision)
+        if precision:
+            return in_precision in self.devices
+        return any(name.split(" ", 1)[0] == whole for name in self.devices)
+
     def for_unmeasured(self, device: DeviceSpec) -> CostModel:
         """The model with the device's type treated as unmeasured, if only training scripts measured it."""
         whole = effect_names(device.name, "")[0]

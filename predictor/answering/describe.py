@@ -15,6 +15,7 @@ from predictor.answering.job_table import JobTable, setting_rows
 from predictor.answering.set_network import prior_parts
 from predictor.examples.examples import Integers
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
+from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
 from profiling.devices import DeviceSpec, get_device
 from profiling.workload import ColocationSet, Workload
@@ -26,13 +27,17 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class _Facts:
-    """Facts repeated in every answer about a row of the job table. Errors are 90 % bounds of a log."""
+    """Facts repeated in every answer about a row of the job table. Errors are 90 % bounds of a log.
+
+    `unmeasured` says that no step time was measured on the device or in the precision, if one is predicted.
+    """
 
     spec: str
     model: str
     job: JobOnDevice
     measured: bool
     in_domain: bool
+    unmeasured: str
     solo_error: float
     memory_error: float
     memory_most_bytes: float
@@ -154,6 +159,7 @@ class Describer:
         never = self.fitted.manifest.coverage.never_measured(
             colocation_set.device, colocation_set.sharing, [fact.job.workload for fact in facts]
         )
+        never.extend(dict.fromkeys(f.unmeasured for f in facts if f.unmeasured))
         reasons.extend(never)
         if count > 1 and self.table.is_processor_shared(rows[:count]):
             reasons.append(
@@ -186,7 +192,8 @@ class Describer:
             job=job,
             measured=workload.solo.step_time_s is not None,
             in_domain=fitted.domain.contains(embedding),
-            solo_error=self._solo_error(workload),
+            unmeasured=self._unmeasured(workload, device),
+            solo_error=self._solo_error(workload, device),
             memory_error=graph_error if measured_bytes is None else solo_memory_error,
             # A job that was measured alone had enough with what there is.
             memory_most_bytes=room_bytes if (measured_bytes or math.inf) <= room_bytes else math.inf,
@@ -194,17 +201,31 @@ class Describer:
         )
         return facts
 
-    def _solo_error(self, workload: Workload) -> float:
+    def _unmeasured(self, workload: Workload, device: str) -> str:
+        cost_model = self.fitted.model.featurizer.cost_model
+        if workload.solo.step_time_s is not None or cost_model.has_measured(device, workload.precision):
+            return ""
+        if cost_model.has_measured(device):
+            return f"step times in {workload.precision} were never measured on {device}"
+        return f"step times were never measured on this GPU type ({device})"
+
+    def _solo_error(self, workload: Workload, device: str) -> float:
         """Error of a solo step time, measured or predicted.
 
         If the host feeds a job, its loader may take any time, as in the measured co-location campaigns. If
         data are resident on the device, the error is that of the cost model on networks it was not fitted to.
+        That of a GPU type that it was not fitted to comes on top, and for resident data that of a precision.
         """
         if workload.solo.step_time_s is not None:
             return 0.03
-        known: dict[str, float] = self.fitted.model.featurizer.cost_model.card.get("log_error_90", {})
+        cost_model = self.fitted.model.featurizer.cost_model
+        known: dict[str, float] = cost_model.card.get("log_error_90", {})
         off = self.fitted.intervals.solo_log_error
-        return min(off, known.get("on_device", off)) if workload.data_on_device else off
+        resident = workload.data_on_device
+        if resident:
+            off = min(off, known.get("on_device", off))
+        is_known = cost_model.has_measured(device, workload.precision if resident else "")
+        return off if is_known else math.hypot(off, NEW_DEVICE_LOG_ERROR)
 
 
 def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:

@@ -80,7 +80,7 @@ class Coverage:
             word = _WORDS[sharing]
             if not measured_on:
                 reasons.append(f"{word} was never measured")
-            elif self.has_device(device):
+            elif self.has_device(device) or len(measured_on) < len(self.devices):
                 reasons.append(f"{word} was measured on {', '.join(measured_on)} only")
         for name, known in (
             ("precision", self.precisions),

@@ -14,7 +14,10 @@ COVERAGE = Coverage.of(JOBS, ("v100", "k80"), ("mps", "time-slice"))
     [
         (ColocationSet("v100", JOBS, "mps"), []),
         (ColocationSet("v100", JOBS, "time-slice"), ["time slicing was measured on k80 only"]),
-        (ColocationSet("a100", JOBS, "mps"), ["co-location was never measured on this GPU type (a100)"]),
+        (
+            ColocationSet("a100", JOBS, "mps"),
+            ["co-location was never measured on this GPU type (a100)", "MPS was measured on v100 only"],
+        ),
         (ColocationSet("k80", JOBS, "mig"), ["MIG was never measured"]),
         (ColocationSet("a100", JOBS[:1], "mps"), []),
         (

@@ -1,0 +1,57 @@
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from predictor.predictor import Predictor
+from predictor.types import Prediction
+from profiling.workload import ColocationSet, Workload
+
+
+def predicted(predictor: Predictor, device: str, *specs: str) -> Prediction:
+    return predictor.predict(ColocationSet(device, tuple(map(Workload.parse, specs))))
+
+
+@pytest.mark.parametrize(
+    ("device", "spec", "expected"),
+    [
+        ("v100", "alpha", []),
+        ("a100:mig=3g", "alpha", []),
+        ("v100", "alpha:precision=amp", ["step times in amp were never measured on v100"]),
+        ("h100", "alpha", ["step times were never measured on this GPU type (h100)"]),
+        ("h100", "alpha:step_time_s=0.02", []),
+    ],
+)
+def test_unmeasured_step_times_are_stated(
+    predictor: Predictor, device: str, spec: str, expected: list[str]
+) -> None:
+    answer = predicted(predictor, device, spec)
+    assert list(answer.never_measured) == expected
+    assert set(expected) <= set(answer.reasons)
+
+
+def test_they_are_stated_once_for_a_set(predictor: Predictor) -> None:
+    never = predicted(predictor, "h100", "alpha", "beta").never_measured
+    assert len([text for text in never if text.startswith("step times")]) == 1
+
+
+@pytest.mark.parametrize("options", ["batch_size=8", "batch_size=8,data_on_device=true"])
+def test_step_times_on_an_unmeasured_type_are_less_certain(predictor: Predictor, options: str) -> None:
+    known, new = (
+        predicted(predictor, device, f"alpha:{options}").members[0].solo_step_time_s
+        for device in ("v100", "h100")
+    )
+    assert math.log(new.upper / new.value) > math.log(known.upper / known.value)
+
+
+def test_precision_of_resident_data_matters(predictor: Predictor) -> None:
+    """The host's part, which dominates otherwise, does not depend on the precision."""
+    widths = [
+        (q := predicted(predictor, "v100", f"alpha:precision={p},{o}").members[0].solo_step_time_s).upper
+        / q.value
+        for o in ("data_on_device=true", "data_on_device=false")
+        for p in ("fp32", "amp")
+    ]
+    assert widths[1] > 1.2 * widths[0]
+    assert widths[3] == pytest.approx(widths[2])
