@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -97,7 +98,9 @@ class Corrector:
             slow,
             Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
             member.memory_bytes,
-            at_step_time(member.utilization_ratio, member.slowdown.value / slow.value),
+            at_step_time(
+                member.utilization_ratio, member.solo_step_time_s.value * member.slowdown.value / step
+            ),
             member.in_domain,
         )
 
@@ -167,3 +170,12 @@ def at_step_time(busy: Quantity, factor: float) -> Quantity:
     return Quantity(
         min(busy.value * factor, 1.0), min(busy.lower * factor, 1.0), min(busy.upper * factor, 1.0)
     )
+
+
+def within_shares(together: Quantity, members: Sequence[MemberPrediction]) -> Quantity:
+    """A set's utilisation, at most the sum of its members' shares of the device's time."""
+    apart = sum(m.utilization_ratio.value for m in members) - together.value
+    if apart >= 0.0:
+        return together
+    lower, upper = (max(end + apart, 0.0) for end in (together.lower, together.upper))
+    return Quantity(together.value + apart, lower, upper)

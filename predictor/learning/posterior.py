@@ -22,7 +22,7 @@ from predictor.examples.observations import Observation
 from predictor.learning.alone import Notes
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import PosteriorConfig
-from predictor.learning.corrected import Basis, Corrector
+from predictor.learning.corrected import Basis, Corrector, within_shares
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured import partners_of
@@ -319,7 +319,8 @@ class Posterior:
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
             solo = solo * np.where(numbers >= 0, np.exp(apart)[numbers], 1.0)
         # A slower step spreads the same device work over more time.
-        busy = np.minimum(arrays.utilization_ratio * (arrays.slowdown / slowdown), 1.0)
+        faster = arrays.solo_step_time_s * arrays.slowdown / (solo * slowdown)
+        busy = np.minimum(arrays.utilization_ratio * faster, 1.0)
         return replace(
             arrays,
             slowdown=slowdown,
@@ -379,9 +380,9 @@ class Posterior:
             moved = zip(colocation_set.workloads, prediction.members, now, shift, strict=False)
             reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
             now, told = notes[k].as_asked(now), notes[k].reasons
-            result.append(
-                replace(prediction, members=now, reasons=(*prediction.reasons, *told, *filter(None, reasons)))
-            )
+            busy = within_shares(prediction.total_utilization_ratio, now)
+            words = (*prediction.reasons, *told, *filter(None, reasons))
+            result.append(replace(prediction, members=now, total_utilization_ratio=busy, reasons=words))
         return result
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:

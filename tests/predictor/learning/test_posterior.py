@@ -157,6 +157,27 @@ def test_absurd_observations_of_one_job_affect_only_that_job(predictor: Predicto
     np.testing.assert_allclose(b, a, rtol=0.02)
 
 
+def test_a_step_that_waits_longer_keeps_the_device_busy_for_as_long(predictor: Predictor) -> None:
+    """Sets show that a job's step takes longer than its graph says; its work on the device stays the same."""
+    jobs = [job.without_solo() for job in JOBS]
+    posterior = Posterior(predictor)
+    for pair in pairs_of(jobs)[:4]:
+        step_s = 2.5 * float(predictor.predict_arrays([pair]).step_time_s[0, 0])
+        posterior.observe([Observation(pair, 0, step_s)] * 3)
+    asked = pairs_of(jobs)[0]
+    before, after = (p.predict(asked) for p in (predictor, posterior))
+    was, now = before.members[0], after.members[0]
+    assert now.step_time_s.value > 2.0 * was.step_time_s.value
+    busy_s = [m.utilization_ratio.value * m.step_time_s.value for m in (was, now)]
+    assert busy_s[1] == pytest.approx(busy_s[0], rel=1e-6)
+    together = sum(m.utilization_ratio.value for m in after.members)
+    assert after.total_utilization_ratio.value <= together + 1e-9 < before.total_utilization_ratio.value
+    arrays = posterior.predict_arrays([asked])
+    np.testing.assert_allclose(
+        arrays.utilization_ratio[0], [m.utilization_ratio.value for m in after.members], rtol=1e-5
+    )
+
+
 @pytest.mark.parametrize("factor", [0.001, 30.0])
 def test_an_absurd_observation_does_not_change_the_solo_step_time(
     predictor: Predictor, factor: float
