@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
+from itertools import compress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -78,12 +79,12 @@ def suggest_probes(
         posterior: what is known so far; it needs no observations.
         device, sharing: where the job is to run.
         job: the job.
-        partners: candidates. One that is listed twice is expected to be queried twice as often, so it counts
-            twice.
+        partners: candidates; those that do not fit beside the job are left out. One that is listed twice is
+            expected to be queried twice as often, so it counts twice.
         count: number of probes.
 
     Raises:
-        InputError: no candidates, `count` below 1, or the device has no MIG slices for two jobs.
+        InputError: no candidates, none that fits, `count` below 1, or the device has no MIG slices for two jobs.
         UnknownNameError: unknown model or device.
     """
     candidates = list(dict.fromkeys(partners))
@@ -96,6 +97,15 @@ def suggest_probes(
     if sharing == "mig":
         check_slices(device, 2)
     sets = [ColocationSet(device, (job, partner), sharing) for partner in candidates]
+    fits = posterior.predict_arrays(sets).fits.tolist()
+    if not any(fits):
+        raise InputError(
+            f"{job.model} fits beside none of the candidates",
+            expected=f"a job or partners that need less of the memory of {device}",
+            got=", ".join(map(str, candidates)),
+        )
+    sets = list(compress(sets, fits))
+    candidates = list(compress(candidates, fits))
     rows, log_slowdown = posterior.rows_of(sets)
     parameters = posterior.config.parameters
     process = posterior.process
@@ -103,9 +113,9 @@ def suggest_probes(
     # Weigh variances in log step time: the error on the scale divided by its slope.
     steep = slope(log_slowdown, parameters.knee)
     noise = parameters.noise * steep**2
-    times = Counter(partners)
-    weights = np.repeat([times[candidate] for candidate in candidates], 2) / steep**2
-    weights /= 2.0 * len(partners)
+    named = Counter(partners)
+    times = np.array([named[candidate] for candidate in candidates])
+    weights = np.repeat(times, 2) / steep**2 / (2.0 * times.sum())
     before = _error(expected, weights)
     probes: list[Probe] = []
     left = list(range(len(candidates)))

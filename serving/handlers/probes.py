@@ -15,8 +15,8 @@ from serving.service import Service
 
 
 class ProbesBody(Struct, forbid_unknown_fields=True):
-    """A job on a device, and its candidate partners (default: four zoo models). One named twice counts
-    double."""
+    """A job on a device, and its candidate partners (default: four zoo models). One named twice counts double,
+    and one that does not fit beside the job is left out."""
 
     device: Name
     job: JobLike
@@ -45,6 +45,7 @@ async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:
 
     Raises:
         UnknownNameError: unknown device or model.
+        InputError: the job fits beside none of them.
     """
     belief, device = service.belief(), canonical(body.device)
     job = job_of(body.job)

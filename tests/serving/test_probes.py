@@ -45,6 +45,14 @@ def test_standard_partners(client: TestClient) -> None:
     assert probe["jobs"][0] == "vgg11-cifar"
 
 
+def test_partners_that_do_not_fit_are_left_out(client: TestClient) -> None:
+    large = "vgg11-cifar:batch_size=100000"
+    (probe,) = client.post("/v1/probes", json=BODY | {"running": [large, large, VGG]}).json()["probes"]
+    assert probe["jobs"][1] == VGG
+    answer = problem(client.post("/v1/probes", json=BODY | {"running": [large]}), 422)
+    assert "resnet18-cifar fits beside none of the candidates" in answer["detail"]
+
+
 def test_a_device_is_the_same_however_it_is_spelt(client: TestClient) -> None:
     body = BODY | {"device": "a100", "sharing": "mig"}
     plan = client.post("/v1/probes", json=body).json()
