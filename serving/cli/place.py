@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json
+from serving.cli.predict import FeedbackOption, corrected
 
 
 def command(
@@ -33,6 +34,7 @@ def command(
             help="Predictor: `default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`."
         ),
     ] = "default",
+    feedback: FeedbackOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Choose a GPU for a job: on every GPU, the tenants and the job are simulated until they finish.
@@ -49,7 +51,8 @@ def command(
         objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit, gpus=gpus
     )
     snapshot, workload = load_cluster(cluster), local_workload(job)
-    decision = place(workload, iterations, snapshot, load_belief(model), config)
+    belief = corrected(load_belief(model), feedback)
+    decision = place(workload, iterations, snapshot, belief, config)
     if as_json:
         print_json(decision.to_json())
         return

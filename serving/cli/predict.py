@@ -19,6 +19,14 @@ JobOption = Annotated[
     ),
 ]
 ModelOption = Annotated[str, typer.Option("--model", help="`default`, a folder, or `models:/NAME@ALIAS`.")]
+FeedbackOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--feedback",
+        exists=True,
+        help="Correct predictions with the observations that `cotenant feedback` stored in this file.",
+    ),
+]
 
 
 def command(
@@ -30,13 +38,7 @@ def command(
         typer.Option(help="Freeze this many leading layers of every job whose SPEC has no `frozen_prefix`."),
     ] = None,
     model: ModelOption = "default",
-    feedback: Annotated[
-        Path | None,
-        typer.Option(
-            exists=True,
-            help="Correct predictions with the observations that `cotenant feedback` stored in this file.",
-        ),
-    ] = None,
+    feedback: FeedbackOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Predict how a set of jobs shares a device: step time, slowdown, memory and utilisation, with 90 % intervals.
@@ -63,15 +65,7 @@ def command(
         members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)
     predictor = load_predictor(model)
     asked = ColocationSet(device, members, sharing)
-    if feedback is None:
-        prediction = predictor.predict(asked)
-    else:
-        from predictor.examples.observations import stored
-        from predictor.learning.posterior import Posterior
-
-        posterior = Posterior(predictor)
-        posterior.observe(stored(feedback))
-        prediction = posterior.predict(asked)
+    prediction = corrected(predictor, feedback).predict(asked)
     renamed = as_given(job, members)
     prediction = replace(
         prediction,
@@ -84,6 +78,18 @@ def command(
         show(prediction)
     if not prediction.fits:
         raise typer.Exit(1)
+
+
+def corrected(predictor: Any, feedback: Path | None) -> Any:
+    """The predictor, corrected by the observations stored in a file if one is given."""
+    if feedback is None:
+        return predictor
+    from predictor.examples.observations import stored
+    from predictor.learning.posterior import Posterior
+
+    posterior = Posterior(predictor)
+    posterior.observe(stored(feedback))
+    return posterior
 
 
 def show(prediction: object) -> None:

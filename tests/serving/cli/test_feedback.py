@@ -41,6 +41,27 @@ def test_observations_correct_later_predictions(
     assert read_table(tmp_path / "rows", "colocation").is_target.tolist() == [True, False]
     after = json.loads(run(capsys, *ask, "--feedback", store)[1])["members"]
     assert after[1]["step_time_s"]["value"] == pytest.approx(seen, rel=0.1)
+    # So is a placement: the tenant is delayed for longer.
+    (tmp_path / "cluster.yaml").write_text(
+        f'nodes: [{{name: a, gpus: [{{id: "0", device: v100, tenants: [{{job: "{JOBS[1]}", iterations_left: 9000}}]}}]}}]'
+    )
+    place = (
+        "place",
+        *model,
+        "--cluster",
+        tmp_path / "cluster.yaml",
+        "--job",
+        JOBS[0],
+        "--iterations",
+        "9000",
+    )
+    delays = []
+    for options in ((), ("--feedback", store)):
+        code, out, _ = run(capsys, *place, "--max-slowdown", "9", "--no-wait", *options, "--json")
+        assert code == 0
+        (delay_s,) = json.loads(out)["ranked"][0]["delays_s"].values()
+        delays.append(delay_s)
+    assert delays[1] > 1.2 * delays[0]
     # The same file again changes nothing.
     code, _, err = run(capsys, *give)
     assert code == 2
