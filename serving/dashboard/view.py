@@ -212,6 +212,7 @@ async def job(service: Service, key: str) -> dict[str, Any]:
     entry = await service.read(get_placement, service, key)
     ranked = entry["decision"].get("ranked", [])
     tenant, prediction, gpu = None, None, None
+    never: tuple[str, ...] = ()
     cluster = await service.read(stored_state, service)
     for position, seat in enumerate(cluster.seats_on(entry["node"] or "", entry["gpu"] or "")):
         if seat.placement_id == key:
@@ -220,7 +221,8 @@ async def job(service: Service, key: str) -> dict[str, Any]:
             tenant = (position, gpu.tenants[position])
     if gpu is not None and tenant is not None:
         tile = (await _tiles(service, [gpu]))[0]
-        prediction = tile.prediction.members[tenant[0]] if tile.prediction else None
+        if tile.prediction:
+            prediction, never = tile.prediction.members[tenant[0]], tile.prediction.never_measured
     left_s = tenant[1].iterations_left * prediction.step_time_s.value if tenant and prediction else None
     return {
         "entry": entry,
@@ -231,6 +233,7 @@ async def job(service: Service, key: str) -> dict[str, Any]:
         else [],
         "iterations_left": tenant[1].iterations_left if tenant else None,
         "prediction": prediction,
+        "never_measured": never,
         "left_s": left_s,
         "observations": await service.read(observations_of, service, key),
     }

@@ -171,6 +171,15 @@ def test_page_of_a_job(client: TestClient) -> None:
     assert client.get("/jobs/" + "0" * 32).status_code == 404
 
 
+def test_page_of_a_job_says_what_was_never_measured(client: TestClient) -> None:
+    for device, count in (("v100", 0), ("h100", 1)):
+        client.put("/v1/cluster", json={"nodes": [{"name": device, "gpus": [{"device": device}]}]})
+        placed = client.post("/v1/placements", json={"job": "lstm-wikitext2", "iterations": 50}).json()
+        page = client.get(f"/jobs/{placed['id']}").text
+        assert page.count("never measured on this GPU type") == count
+        client.post(f"/v1/placements/{placed['id']}/end")
+
+
 def test_a_waiting_job_shows_the_reason(client: TestClient) -> None:
     gpu = {"device": "v100", "tenants": [{"job": "resnet18-cifar:batch_size=100000", "iterations_left": 1}]}
     client.put("/v1/cluster", json={"nodes": [{"name": "a", "gpus": [gpu]}]})
