@@ -55,3 +55,13 @@ def test_precision_of_resident_data_matters(predictor: Predictor) -> None:
     ]
     assert widths[1] > 1.2 * widths[0]
     assert widths[3] == pytest.approx(widths[2])
+
+
+@pytest.mark.parametrize("share", [0.5, 0.8, 3.0])
+def test_a_measured_step_that_contradicts_the_data_sheet_is_reported(
+    predictor: Predictor, share: float
+) -> None:
+    job = Workload.parse("alpha:batch_size=64")
+    step_s = share * predictor.fitted_.model.featurizer.job(job, "v100").cost.floor_s
+    answer = predicted(predictor, "v100", f"alpha:batch_size=64,step_time_s={step_s}")
+    assert any("check its unit" in reason for reason in answer.reasons) == (share < 0.6)
