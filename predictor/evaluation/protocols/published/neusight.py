@@ -15,7 +15,14 @@ from predictor.evaluation.protocols.registry import Contender, register
 if TYPE_CHECKING:
     import pandas as pd
 
-OF_OPERATORS = ("constant", "operator-roofline", "operator-efficiency", "operator-cost-model")
+OF_OPERATORS = (
+    "constant",
+    "operator-roofline",
+    "operator-efficiency",
+    "operator-trees",
+    "operator-network",
+    "operator-cost-model",
+)
 _OPERATORS = ("latency_s",)
 
 
@@ -35,6 +42,18 @@ def _efficiency() -> FoldPredictor:
     from models.baselines.operator_efficiency import OperatorEfficiency
 
     return OperatorEfficiency()
+
+
+def _trees() -> FoldPredictor:
+    from models.baselines.operator_regression import OperatorRegression, boosted_trees
+
+    return OperatorRegression(boosted_trees)
+
+
+def _network() -> FoldPredictor:
+    from models.baselines.operator_regression import OperatorRegression, plain_network
+
+    return OperatorRegression(plain_network)
 
 
 def _sum_of_nodes(bundle: Bundle) -> Floats:
@@ -73,6 +92,8 @@ def _nodes_and_cost() -> FoldPredictor:
 
 register(Contender("operator-roofline", _roofline, targets=_OPERATORS, partial=True, seconds_per_fold=0.5))
 register(Contender("operator-efficiency", _efficiency, targets=_OPERATORS, partial=True, seconds_per_fold=3))
+register(Contender("operator-trees", _trees, targets=_OPERATORS, partial=True, seconds_per_fold=5))
+register(Contender("operator-network", _network, targets=_OPERATORS, partial=True, seconds_per_fold=25))
 for _name, _make, _seconds in (
     ("sum-of-nodes", _nodes, 0.05),
     ("nodes-by-device", _nodes_by_device, 0.05),

@@ -250,9 +250,13 @@ def test_operators_on_a_left_out_device(tmp_path: Path) -> None:
         "constant",
         "operator-roofline",
         "operator-efficiency",
+        "operator-trees",
+        "operator-network",
         "operator-cost-model",
     )
     assert result["operator-cost-model"] < result["operator-roofline"]
+    assert result["operator-trees"] < 10
+    assert result["operator-network"] < result["constant"]
     assert result["operator-efficiency"] < 10 < result["operator-roofline"] < 50 < result["constant"]
 
 
