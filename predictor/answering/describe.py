@@ -199,9 +199,9 @@ class Describer:
             job=job,
             measured=workload.solo.step_time_s is not None,
             in_domain=fitted.domain.contains(embedding),
-            unmeasured=self._unmeasured(workload, device),
+            unmeasured=self._unmeasured(workload, job),
             too_fast=_too_fast(workload, job),
-            solo_error=self._solo_error(workload, device),
+            solo_error=self._solo_error(workload, job),
             memory_error=graph_error if measured_bytes is None else solo_memory_error,
             # A job that was measured alone had enough with what there is.
             memory_most_bytes=room_bytes if (measured_bytes or math.inf) <= room_bytes else math.inf,
@@ -209,15 +209,16 @@ class Describer:
         )
         return facts
 
-    def _unmeasured(self, workload: Workload, device: str) -> str:
-        cost_model = self.fitted.model.featurizer.cost_model
-        if workload.solo.step_time_s is not None or cost_model.has_measured(device, workload.precision):
+    def _unmeasured(self, workload: Workload, job: JobOnDevice) -> str:
+        cost_model, device = self.fitted.model.featurizer.cost_model, job.device.name
+        precision = job.workload.precision
+        if workload.solo.step_time_s is not None or cost_model.has_measured(device, precision):
             return ""
         if cost_model.has_measured(device):
-            return f"step times in {workload.precision} were never measured on {device}"
+            return f"step times in {precision} were never measured on {device}"
         return f"step times were never measured on this GPU type ({device})"
 
-    def _solo_error(self, workload: Workload, device: str) -> float:
+    def _solo_error(self, workload: Workload, job: JobOnDevice) -> float:
         """Error of a solo step time, measured or predicted.
 
         If the host feeds a job, its loader may take any time, as in the measured co-location campaigns. If
@@ -232,7 +233,7 @@ class Describer:
         resident = workload.data_on_device
         if resident:
             off = min(off, known.get("on_device", off))
-        is_known = cost_model.has_measured(device, workload.precision if resident else "")
+        is_known = cost_model.has_measured(job.device.name, job.workload.precision if resident else "")
         return off if is_known else math.hypot(off, NEW_DEVICE_LOG_ERROR)
 
 
