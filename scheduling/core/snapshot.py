@@ -12,6 +12,7 @@ from typing import Any
 from profiling.devices import canonical, has_mig, split_device
 from profiling.errors import InputError, LimitError
 from profiling.workload import SHARING_MODES, Workload
+from scheduling.core.cards import check_cards
 from scheduling.core.limits import CLUSTER_GPUS, ITERATIONS
 
 _COMPARED = 128  # nodes at one time
@@ -330,6 +331,7 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
             gpus.append(Gpu(identifier, device, gpu.get("sharing", "time-slice"), tuple(tenants)))
     if len({g.id for g in gpus}) != len(gpus):
         raise InputError(f"{where}.gpus: ids are not unique", expected="each GPU id once per node")
+    check_cards(gpus, f"{where}.gpus")
     return tuple(gpus)
 
 

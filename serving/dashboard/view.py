@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 from urllib.parse import urlencode
@@ -11,6 +10,7 @@ from predictor.types import Prediction
 from profiling.devices import device_names, get_device, split_device
 from profiling.errors import CotenantError, InputError, UnknownNameError
 from profiling.workload import SHARING_MODES, ColocationSet
+from scheduling.core.cards import card_of_slice
 from scheduling.core.snapshot import Gpu, Node
 from serving.dashboard.error_plot import error_plot
 from serving.dashboard.health import LEVELS, Health, level_of
@@ -28,7 +28,6 @@ PAGE_GPUS = 96
 MOST_ANSWERS = 12  # most answers side by side in a what-if
 MOST_ALTERNATIVES = 5  # most distinct alternatives on a job's page
 MOST_CALIBRATED = 20  # most rows in the table of errors
-_CARD_OF_SLICE = re.compile(r"(?P<slash>.+)/[^/]+|(?P<point>\d+)\.\d+")
 IN_USE, SHARED, ALL = "in use", "shared", "all"
 
 
@@ -68,8 +67,8 @@ def by_card(tiles: list[Tile]) -> list[CardTiles]:
     cards: dict[tuple[str, str, int], list[Tile]] = {}
     for number, tile in enumerate(tiles):
         card, part = split_device(tile.device)
-        of = _CARD_OF_SLICE.fullmatch(tile.id) if part is not None else None
-        key = (of["slash"] or of["point"], card, -1) if of else ("", card, number)
+        of = card_of_slice(tile.id) if part is not None else None
+        key = (of, card, -1) if of is not None else ("", card, number)
         cards.setdefault(key, []).append(tile)
     return [CardTiles(name, card, tuple(on_card)) for (name, card, _), on_card in cards.items()]
 
