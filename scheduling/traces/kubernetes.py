@@ -16,6 +16,8 @@ from scheduling.traces.logged import LoggedJob, stamp_s
 _GANG_LABELS = ("batch.kubernetes.io/job-name", "training.kubeflow.org/job-name", "job-name")
 # Events that end a pod; `Started` begins it.
 _ENDS = ("Killing", "Completed", "Evicted", "Preempted", "Failed")
+# Phases of pods that have not ended.
+_ACTIVE = ("Pending", "Running")
 _Events = dict[tuple[str, str], list[dict[str, Any]]]
 
 
@@ -30,7 +32,7 @@ def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
     In a gang with GPUs, pods without GPUs (a launcher) do not count. A job has the most GPUs that its pods had at
     one time, because a pod that is tried again takes the place of the one that failed. It lasts as long as any of
     them ran; waiting between attempts does not count. Times are those of the containers, or of the pod's events if
-    its status has none; pods that did not end have no duration. The user is the namespace, the deadline
+    its status has none; pods that did not end, by their phase if they have one, have no duration. The user is the namespace, the deadline
     `activeDeadlineSeconds`, the weight by `priority`.
 
     Raises:
@@ -132,6 +134,8 @@ def _span_s(pod: dict[str, Any], events: list[dict[str, Any]]) -> tuple[float, f
     if not ended or not all(ended):
         starts = [_event_s(e, "firstTimestamp") for e in events if e.get("reason") == "Started"]
         stops = [_event_s(e, "lastTimestamp") for e in events if e.get("reason") in _ENDS]
+        if status.get("phase") in _ACTIVE:
+            stops = []  # a container that failed its probe was killed and started again
         start = min(starts) if starts else stamp_s(status.get("startTime"))
         return start, max(stops) if stops else nan
     starts = [stamp_s(e.get("startedAt")) for e in ended if e]

@@ -186,6 +186,9 @@ def test_kubernetes_events_supply_times_missing_in_the_status(tmp_path: Path) ->
     assert (job.id, job.gpus, seconds(job)) == ("vision/runs", 2, 120.0)
     with pytest.raises(InputError, match="events without pods"):
         read(tmp_path / "events.json", json.dumps({"kind": "EventList", "items": events}))
+    pods[0]["status"]["phase"] = "Running"  # type: ignore[index]  # its liveness probe failed: it was started again
+    with pytest.raises(InputError, match=r"has not ended.*Running"):
+        read(tmp_path / "both.json", json.dumps({"kind": "List", "items": [*pods, *events]}))
 
 
 def test_alibaba_without_a_header(tmp_path: Path) -> None:
