@@ -106,7 +106,16 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     try:
         frame = _read(path)
         if columns is None and _is_pai_row(list(frame.columns)):
-            frame = _whole_jobs(_read(path, header=None, names=list(PAI_TASKS)))
+            frame = _read(path, header=None, names=list(PAI_TASKS))
+        if columns is None and {
+            "job_name",
+            "task_name",
+            "inst_num",
+            "start_time",
+            "end_time",
+            "plan_gpu",
+        } <= set(frame):
+            frame = _whole_jobs(frame)
     except (
         OSError,
         UnicodeDecodeError,
@@ -274,15 +283,20 @@ def _is_pai_row(first: list[str]) -> bool:
 def _whole_jobs(tasks: pd.DataFrame) -> pd.DataFrame:
     """Merge the tasks of a job (workers, parameter servers) into one row.
 
-    It has all their GPUs, from the first start to the last end. Cells that are no numbers count as empty.
+    It has all their GPUs, from the first start to the last end, and the first value of every other column. Cells that
+    are no numbers count as empty; a column of times without any number is left as it is (timestamps).
     """
     import pandas as pd
 
-    numbers = ["inst_num", "start_time", "end_time", "plan_gpu"]
-    tasks[numbers] = tasks[numbers].apply(pd.to_numeric, errors="coerce")
+    tasks = tasks.copy()
+    for column in ("inst_num", "plan_gpu", "start_time", "end_time"):
+        numbers = pd.to_numeric(tasks[column], errors="coerce")
+        if column not in ("start_time", "end_time") or numbers.notna().any():
+            tasks[column] = numbers
     tasks["plan_gpu"] = tasks.plan_gpu.fillna(0.0) * tasks.inst_num.fillna(1.0)
     grouped = tasks.groupby("job_name", sort=False)
-    jobs = grouped.agg({"start_time": "min", "plan_gpu": "sum"})
+    others = {name: "first" for name in tasks if name not in ("job_name", "end_time")}
+    jobs = grouped.agg({**others, "start_time": "min", "plan_gpu": "sum"})
     ended = grouped.end_time.count() == grouped.size()  # every task of the job
     jobs["end_time"] = grouped.end_time.max().where(ended)
     return jobs.assign(inst_num=1).reset_index()

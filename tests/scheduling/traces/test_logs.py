@@ -205,6 +205,28 @@ def test_alibaba_without_a_header(tmp_path: Path) -> None:
     assert (second.id, second.gpus, second.submit_s, seconds(second)) == ("j2", 8, 110.0, 60.0)
 
 
+@pytest.mark.parametrize("stamps", [False, True])
+def test_alibaba_tasks_with_a_header(tmp_path: Path, stamps: bool) -> None:
+    header = (
+        "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type,user\n"
+    )
+    times = (
+        ("2024-05-01 10:00:00", "2024-05-01 10:05:00", "2024-05-01 10:06:00")
+        if stamps
+        else (100.0, 400.0, 460.0)
+    )
+    rows = (
+        f"j1,worker,2,Terminated,{times[0]},{times[1]},600.0,29.3,100.0,MISC,u1\n"
+        f"j2,worker,1,Terminated,{times[0]},{times[1]},600.0,29.3,100.0,V100,u2\n"
+        f"j1,evaluator,1,Terminated,{times[0]},{times[2]},600.0,29.3,100.0,MISC,u1\n"
+        f"j3,worker,1,Terminated,{times[0]},{times[2]},600.0,29.3,100.0,MISC,u1\n"
+        f"j3,ps,1,Running,{times[0]},,600.0,29.3,,MISC,u1\n"
+    )
+    first, second = read(tmp_path / "tasks.csv", header + rows)
+    assert (first.id, first.gpus, seconds(first), first.user) == ("j1", 3, 360.0, "u1")
+    assert (second.id, second.gpus, seconds(second), second.user) == ("j2", 1, 300.0, "u2")
+
+
 def test_helios_and_acme(tmp_path: Path) -> None:
     helios = (
         "job_id,user,vc,gpu_num,cpu_num,node_num,state,submit_time,start_time,end_time,duration,queue\n"
