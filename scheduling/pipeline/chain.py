@@ -129,45 +129,101 @@ class ChainSearch:
 
         It is within the bound, and has the fewest members.
         """
-        return self._search(level, end, bound_s, after, start)[1]
+        reached, ends = self._search(level, end, bound_s, after, start)
+        return self._chain(level, end, bound_s, after, start, ends) if reached == start else None
 
     def _search(
         self, level: int, end: int, bound_s: float, after: int, floor: int
-    ) -> tuple[int, _Stage | None]:
+    ) -> tuple[int, list[list[int]]]:
         """First boundary from `floor` on at which a group of `level` can begin to compute the rest up to
         `end`.
 
-        It is `end` if there is none, and comes with the stages if it is `floor`. `after` is the number of
-        later workers outside the group, for each group.
+        It is `end` if there is none. Second: where a preceding stage may end, by [members behind it][its members];
+        `end + 1` if nowhere. `after` is the number of later workers outside the group, for each group.
         """
-        count = self.cluster.workers[level - 1]
-        # [members behind][members of the preceding stage]: where the latter may end, and the stage that
-        # begins there.
-        ends: list[list[tuple[int, _Stage | None] | None]] = [[(end, None)] * (count + 1)]
+        count, nowhere = self.cluster.workers[level - 1], end + 1
+        ends = [[end] * (count + 1)]
         earliest = end
         for used in range(1, count + 1):
-            row: list[tuple[int, _Stage | None] | None] = [None] * (count + 1)
-            for own in range(1, 2 if self.options.straight else used + 1):
-                reached = ends[used - own][own]
-                if reached is None:
+            row = [nowhere] * (count + 1)
+            least_stop = nowhere
+            for own in (1,) if self.options.straight else range(used, 0, -1):
+                stop = ends[used - own][own]
+                # A stage of more members that ends no later begins no later. One that is not replicated has no
+                # all-reduce, and is always tried.
+                if stop == nowhere or (own > 1 and stop >= least_stop):
                     continue
-                stop, following = reached
+                if own > 1:
+                    least_stop = stop
                 behind = self.cluster.behind(level, after, used, own)
                 start = self._stage_begins(level, stop, bound_s, behind, own, floor)
                 if start == stop:
                     continue
                 if start == floor:
-                    return floor, _Stage(start, stop, own, behind, following)
+                    return floor, ends
                 earliest = min(earliest, start)
-                begins = None
-                for before in range(1, 2 if self.options.straight else count - used + 1):
-                    if before <= own:
-                        begins = self._admissible(level, start, stop, bound_s, behind, own, before)
-                    known = row[before]
-                    if begins is not None and (known is None or begins < known[0]):
-                        row[before] = begins, _Stage(begins, stop, own, behind, following)
+                most = 1 if self.options.straight else count - used
+                self._lower(row, most, level, start, stop, bound_s, behind, own)
             ends.append(row)
-        return earliest, None
+        return earliest, ends
+
+    def _lower(
+        self,
+        row: list[int],
+        before: int,
+        level: int,
+        start: int,
+        stop: int,
+        bound_s: float,
+        behind: int,
+        own: int,
+    ) -> None:
+        """Lower the ends in `row` of preceding stages of up to `before` members to those that this stage allows.
+
+        The ends are never later for more members, because their transfer is faster.
+        """
+        moving_s, begins = self._moving_s[level - 1], start
+        while before:
+            widest = min(before, own)
+            found = self._admissible(level, begins, stop, bound_s, behind, own, widest)
+            if found is None:
+                return
+            begins, least = found, 1
+            if moving_s is not None:
+                slow = range(1, widest)
+                least = slow.start + bisect_left(slow, True, key=lambda b: moving_s[b][found] <= bound_s)
+            changed = range(least, before + 1)
+            last = least + bisect_left(changed, True, key=lambda b: row[b] <= found)
+            row[least:last] = [begins] * (last - least)
+            before = least - 1
+
+    def _chain(
+        self, level: int, end: int, bound_s: float, after: int, floor: int, ends: list[list[int]]
+    ) -> _Stage:
+        """The stages of a search that reached `floor`, each with the fewest members possible."""
+        found: list[tuple[int, int, int, int]] = []
+        target, used, before = floor, len(ends), None
+        while target < end:
+            for own in range(1, used + 1):
+                stop = ends[used - own][own]
+                if stop > end:
+                    continue
+                behind = self.cluster.behind(level, after, used, own)
+                start = self._stage_begins(level, stop, bound_s, behind, own, floor)
+                if before is not None and start < stop:
+                    begins = self._admissible(level, start, stop, bound_s, behind, own, min(before, own))
+                    start = stop if begins is None else begins
+                if start == target < stop:
+                    break
+            else:
+                raise AssertionError("no stage reaches what the search reached")
+            found.append((target, stop, own, behind))
+            target, used, before = stop, used - own, own
+        stage: _Stage | None = None
+        for first, stop, own, behind in reversed(found):
+            stage = _Stage(first, stop, own, behind, stage)
+        assert stage is not None
+        return stage
 
     def _stage_begins(self, level: int, stop: int, bound_s: float, behind: int, own: int, floor: int) -> int:
         """First boundary from `floor` on at which a stage can begin, ignoring transfers.

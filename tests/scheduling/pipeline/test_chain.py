@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import time
 from dataclasses import replace
 
 import numpy as np
@@ -100,6 +101,19 @@ def test_partial_chains_equal_the_matrix_search(
                 max(cost(p)[bounds[p], bounds[p + 1]] for p in range(parts)) for bounds in (found, expected)
             ]
             assert worst[0] == pytest.approx(worst[1], rel=1e-11)
+
+
+@pytest.mark.parametrize("ratio", [None, 1.0])
+def test_a_thousand_workers(ratio: float | None) -> None:
+    """Without trying every number of members of a stage with every number behind it (minutes)."""
+    space = antichain_states(chain_profile(2, 14))
+    began_s = time.process_time()
+    bottleneck_s, spans = ChainSearch(
+        space, PipelineCluster((1000,), (1e12,)), PartitionOptions(ratio)
+    ).solve()
+    assert time.process_time() - began_s < 15.0
+    assert sum(math.prod(span.replicas) for span in spans) <= 1000
+    assert bottleneck_s == pytest.approx(float(space.compute_s[-1]) / 1000, rel=0.02)
 
 
 @pytest.fixture(scope="module", params=[0, 4], ids=["chain", "residual"])
