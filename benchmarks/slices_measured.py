@@ -18,13 +18,14 @@ import pandas as pd
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
-from benchmarks.slice_table import SliceSolo, SliceTable
 from datasets.sets import rows_of
 from datasets.tables import read_parquet
 from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.devices import mig_layout
 from profiling.workload import Workload
+from scheduling.beliefs.slice_table import SliceTable
+from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.slices.card_plan import SlicePlan
 from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import plan_slices
@@ -39,22 +40,17 @@ def measured_table(solo: pd.DataFrame) -> SliceTable:
     rows = rows_of(solo, ["miso"], "source").dropna(subset=["step_time_s"])
     rows = rows[rows["device"].str.startswith(f"{CARD}:mig=")]
     table = {
-        (device, Workload.parse(workload)): SliceSolo(float(step))
+        (device, Workload.parse(workload)): Solo(float(step))
         for device, workload, step in zip(rows["device"], rows["workload"], rows["step_time_s"], strict=True)
     }
     # 1g with twice the memory did not exist then: it is at least as fast as 1g.
-    double = {
-        (f"{CARD}:mig=1g.10gb", workload): solo
-        for (device, workload), solo in table.items()
-        if device == f"{CARD}:mig=1g"
-    }
-    return SliceTable(table | double)
+    return SliceTable.of(TablePredictor(table, {}))
 
 
 def everywhere(table: SliceTable) -> set[str]:
     """Jobs that were measured on every slice."""
     devices = {device for device, _ in table.solo}
-    return {str(w) for w in table.workloads if all((device, w) in table.solo for device in devices)}
+    return {str(w) for w in table.workloads(CARD) if all((device, w) in table.solo for device in devices)}
 
 
 def drawn_mixes(mixes: pd.DataFrame, seed: int, allowed: set[str] | None = None) -> list[tuple[str, ...]]:

@@ -20,10 +20,11 @@ import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
-from benchmarks.slice_table import SliceSolo, SliceTable
 from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.workload import ColocationSet, Workload
+from scheduling.beliefs.slice_table import SliceTable
+from scheduling.beliefs.table import Solo
 from scheduling.core.job import TraceJob
 from scheduling.slices.costs import SliceCosts
 from scheduling.slices.policies import get_slice_policy
@@ -90,9 +91,9 @@ class Reference:
             workload = Workload(job["model"], batch_size=job["id"] + 1)
             jobs.append(TraceJob(str(job["id"]), workload, float(job["iterations"]), float(job["arrival_s"])))
             for name, step in self.step_s[job["model"]].items():
-                real[_device(name), workload] = SliceSolo(step)
+                real[_device(name), workload] = Solo(step)
             for name, relative in job["predicted"].items():
-                predicted[_device(name), workload] = SliceSolo(relative)
+                predicted[_device(name), workload] = Solo(relative)
         return jobs, SliceTable(real, self.mps_penalty), SliceTable(predicted, self.mps_penalty)
 
     def answered(self, predictor: SetPredictor) -> dict[str, dict[str, float]]:
@@ -116,7 +117,7 @@ class Reference:
             models = {job.workload: job.workload.model for job in jobs}
             belief = SliceTable(
                 {
-                    (_device(name), workload): SliceSolo(step)
+                    (_device(name), workload): Solo(step)
                     for workload, model in models.items()
                     for name, step in answers[model].items()
                 },

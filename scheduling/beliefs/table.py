@@ -97,6 +97,15 @@ class TablePredictor:
         }
         return cls(alone, ratios, memory_bytes, memory)
 
+    def measured(self, device: str, members: Sequence[Workload]) -> list[float] | None:
+        """Co-located / solo throughput of each member of a measured set, in the order given."""
+        order = _order(members)
+        ratios = self._ratios(device, tuple(members[i] for i in order))
+        if ratios is None:
+            return None
+        values = dict(zip(order, ratios, strict=True))
+        return [values[k] for k in range(len(members))]
+
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`. Ratios above 1 (noise of the measured baseline) count as 1.
 

@@ -16,6 +16,7 @@ from profiling.names import one_of
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.constant import ConstantPredictor
 from scheduling.beliefs.own import load_belief
+from scheduling.beliefs.slice_table import KnownFits
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
 from scheduling.core.job import TraceJob
@@ -29,9 +30,11 @@ from scheduling.simulator.feasibility import infeasible_jobs, without_infeasible
 from scheduling.simulator.measured import measured_truth
 from scheduling.simulator.realism import Realism
 from scheduling.simulator.result import SimulationResult
+from scheduling.slices.best_static import BEST, best_static
+from scheduling.slices.cluster import SlicePolicy
 from scheduling.slices.costs import SliceCosts
-from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
-from scheduling.slices.simulate import simulate_slices
+from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy, is_slice_policy
+from scheduling.slices.simulate import SliceResult, simulate_slices
 from scheduling.traces.columns import parse_mapping
 from scheduling.traces.elastic import with_batches, with_ranges
 from scheduling.traces.load import at_load
@@ -172,7 +175,7 @@ class Scenario:
         record: bool = False,
     ) -> SimulationResult:
         """Run one policy by name; slice policies partition the cluster's cards."""
-        if policy in SLICE_POLICIES:
+        if is_slice_policy(policy):
             result = self._run_slices(policy, on_progress)
         else:
             result = self._run_gpus(policy, on_progress, record)
@@ -228,13 +231,19 @@ class Scenario:
             raise InputError(f"policy {policy} has no realism", expected="a policy of whole GPUs")
         self._check_batches(policy)
         cards = [gpu.device for _, gpu in self.cluster.gpus()]
-        truth, belief = self.truth.cache.predictor, SetCache.of(self.belief).predictor
+        truth = self.truth.cache.predictor
+        belief = truth if policy == "oracle" else KnownFits(SetCache.of(self.belief).predictor, truth)
         # As everywhere in the simulator, a first start is free, and a restart costs what the scenario states.
         costs = SliceCosts(first_start_s=0.0, resume_s=self.truth.resume_s, checkpoint_s=0.0, report_s=0.0)
         options = {"move_s": costs.move_s} if policy == "isacpp-slices" else {}
-        run = simulate_slices(
-            self.jobs, cards, get_slice_policy(policy, **options), truth, belief, costs, on_progress
-        )
+
+        def simulated(chosen: SlicePolicy) -> SliceResult:
+            return simulate_slices(self.jobs, cards, chosen, truth, belief, costs, on_progress)
+
+        if policy == BEST:
+            run = best_static(cards, simulated)
+        else:
+            run = simulated(get_slice_policy(policy, **options))
         result = run.summary()
         result.gpu_names = [f"{gpu.device} {node.name}/{gpu.id}" for node, gpu in self.cluster.gpus()]
         return result
@@ -243,9 +252,11 @@ class Scenario:
 def check_policy(name: str) -> None:
     """Raise `UnknownNameError` if no policy has that name, `InputError` if a user's policy cannot be
     imported."""
+    if is_slice_policy(name):
+        return
     if ":" in name:
         get_policy(name)
-    elif name not in POLICIES and name not in SLICE_POLICIES:
+    elif name not in POLICIES:
         raise UnknownNameError(
             "unknown policy",
             expected="module:POLICY, or " + one_of(name, [*POLICIES, *SLICE_POLICIES]),

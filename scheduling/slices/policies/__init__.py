@@ -21,14 +21,20 @@ SLICE_POLICIES = {
 }
 
 
+def is_slice_policy(name: str) -> bool:
+    """Whether a slice policy has that name: one of `SLICE_POLICIES`, or `static-mig:PARTITION`."""
+    return name in SLICE_POLICIES or name.startswith("static-mig:")
+
+
 def get_slice_policy(name: str, **options: Any) -> SlicePolicy:
     """Return the policy of that name.
 
     Raises:
         UnknownNameError: no such policy.
     """
-    if name not in SLICE_POLICIES:
+    base, colon, partition = name.partition(":")
+    if base not in SLICE_POLICIES or not is_slice_policy(name):
         raise UnknownNameError("unknown policy", expected=one_of(name, SLICE_POLICIES), got=name)
-    module, _, attribute = SLICE_POLICIES[name].partition(":")
+    module, _, attribute = SLICE_POLICIES[base].partition(":")
     make: Callable[..., SlicePolicy] = getattr(import_module(module), attribute)
-    return make(**options)
+    return make(**(options | {"partition": partition, "name": name} if colon else options))

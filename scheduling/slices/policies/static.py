@@ -33,8 +33,9 @@ class StaticMig:
         if partition is None:
             raise InputError(
                 f"{device} does not support this partition",
-                expected="slices such as 3g+2g+2g",
+                expected="slices of one of " + ", ".join(map(str, layout.maximal)),
                 got=self.partition,
+                hint=f"--policy static-mig:{layout.maximal[-1]}, or static-mig:best to try all",
             )
         return tuple(Slot(layout.device(profile), start) for start, profile in partition.placements)
 

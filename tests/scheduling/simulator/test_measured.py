@@ -9,6 +9,7 @@ import pytest
 
 from datasets import tables
 from profiling.errors import InputError, UnknownNameError
+from profiling.workload import ColocationSet
 from scheduling.simulator.measured import measured_truth
 
 SOLO = [
@@ -63,3 +64,43 @@ def test_unknown_sources_and_those_without_the_types(data: Path) -> None:
         measured_truth(data, ["v100", "k80"], "three")
     with pytest.raises(InputError, match=r"got one \(k80, v100\); three \(a100\); two \(v100\)"):
         measured_truth(data, ["v100", "a100"])
+
+
+def test_slices_of_a_card(tmp_path: Path) -> None:
+    """A source of slices alone, as MISO's and ParvaGPU's; the largest stands for the card."""
+    name = MEMBERS[0]
+    times = {"7g": 0.1, "3g": 0.2, "1g": 0.6}
+    rows = {
+        "workload": name,
+        "source": "slices",
+        "campaign": "slices",
+        "licence": "MIT",
+        "origin": "measured",
+    }
+    solo = [
+        {"device": f"a100:mig={part}", "step_time_s": step, "gpus": 1, **rows} for part, step in times.items()
+    ]
+    tables.write_table(tmp_path, "solo", tables.make_table("solo", solo))
+    truth = measured_truth(tmp_path, ["a100"])
+    (job,) = truth.workloads("a100")
+    alone = [ColocationSet(device, (job,)) for device in ("a100", "a100:mig=3g", "a100:mig=1g.10gb")]
+    assert truth.predict_arrays(alone).step_time_s[:, 0].tolist() == [0.1, 0.2, 0.6]
+    assert not truth.predict_arrays([ColocationSet("a100:mig=4g", (job,))]).fits[0]  # not measured there
+    pair = ColocationSet("a100:mig=3g", (job, job), "mps")
+    assert truth.predict_arrays([pair]).step_time_s[0].tolist() == pytest.approx([0.23, 0.23])  # assumed
+
+    together = [
+        {
+            "set_id": "2x",
+            "member": k,
+            "device": "a100:mig=3g",
+            "sharing": "mps",
+            "throughput_ratio": 0.5,
+            **rows,
+        }
+        for k in range(2)
+    ]
+    tables.write_table(tmp_path, "colocation", tables.make_table("colocation", together))
+    assert measured_truth(tmp_path, ["a100"]).predict_arrays([pair]).step_time_s[0].tolist() == [0.4, 0.4]
+    with pytest.raises(InputError, match="expected h100"):
+        measured_truth(tmp_path, ["h100"])

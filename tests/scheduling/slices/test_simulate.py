@@ -5,17 +5,19 @@ from functools import cache
 
 import pytest
 
-from benchmarks.slice_table import SliceSolo, SliceTable
 from benchmarks.slices_simulation import REFERENCED, Reference, compare, mean_jct_s
 from predictor.types import SetPredictor
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
+from scheduling.beliefs.slice_table import SliceTable
+from scheduling.beliefs.table import Solo
 from scheduling.core.job import TraceJob
-from scheduling.slices.cluster import Reshape, SliceSnapshot, Slot
+from scheduling.slices.best_static import best_static
+from scheduling.slices.cluster import Reshape, SlicePolicy, SliceSnapshot, Slot
 from scheduling.slices.costs import SliceCosts
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.policies.full import Full
-from scheduling.slices.simulate import simulate_slices
+from scheduling.slices.simulate import SliceResult, simulate_slices
 from tests.shared import shared_data
 
 PARALLEL, BOUND, HUNGRY = Workload("parallel"), Workload("bound"), Workload("hungry")
@@ -27,10 +29,10 @@ def table() -> SliceTable:
     solo = {}
     for size in (1, 2, 3, 4, 7):
         device = f"a100:mig={size}g"
-        solo[device, PARALLEL] = SliceSolo(0.7 / size)
-        solo[device, BOUND] = SliceSolo(0.1)
+        solo[device, PARALLEL] = Solo(0.7 / size)
+        solo[device, BOUND] = Solo(0.1)
         if size >= 3:
-            solo[device, HUNGRY] = SliceSolo(0.7 / size)
+            solo[device, HUNGRY] = Solo(0.7 / size)
     return SliceTable(solo)
 
 
@@ -110,6 +112,27 @@ def test_two_jobs_get_four_and_three_sevenths() -> None:
     assert sorted(float(j.finished_s or 0) for j in result.jobs) == pytest.approx([175.0, 200.0])
     oracle = simulate_slices(jobs, ["a100"], get_slice_policy("oracle"), table(), table(), FREE)
     assert min(float(j.finished_s or 0) for j in oracle.jobs) == pytest.approx(700 / 3, abs=10.1)  # 3g + 3g
+
+
+def test_the_best_static_partition_is_the_shortest_in_the_mean() -> None:
+    jobs = [job(k, (PARALLEL, HUNGRY)[k % 2], 60.0 + 10 * k, 5.0 * k) for k in range(8)]
+
+    def run(policy: SlicePolicy) -> SliceResult:
+        return simulate_slices(jobs, ["a100", "a100"], policy, table(), table())
+
+    best = best_static(["a100", "a100"], run)
+    assert best.policy.startswith("static-mig:")
+    for partition in ("7g", "4g+3g", "3g+2g+2g"):
+        other = run(get_slice_policy(f"static-mig:{partition}"))
+        assert best.completion_s(True).mean() <= other.completion_s(True).mean()
+    with pytest.raises(
+        InfeasibleError
+    ):  # `hungry` fits on none of these slices; others are passed over above
+        run(get_slice_policy("static-mig:2g+2g+2g+1g"))
+    with pytest.raises(InputError, match=r"4g\+3g.*got 4g\+4g"):
+        run(get_slice_policy("static-mig:4g+4g"))
+    with pytest.raises(InputError, match="one type"):
+        best_static(["a100", "h100"], run)
 
 
 def test_a_job_whose_slice_stays_is_not_disturbed() -> None:

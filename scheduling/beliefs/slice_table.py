@@ -4,45 +4,60 @@ comparisons."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
-from predictor.types import PredictionArrays
+from predictor.types import PredictionArrays, SetPredictor
 from profiling.devices import get_device, mig_layout, split_device
 from profiling.errors import UnknownNameError
 from profiling.workload import ColocationSet, Workload
-
-
-@dataclass(frozen=True, slots=True)
-class SliceSolo:
-    """One job on one slice: seconds per step, and bytes if measured."""
-
-    step_time_s: float
-    memory_bytes: float = 0.0
+from scheduling.beliefs.table import Solo, TablePredictor
 
 
 class SliceTable:
     """Predict from the measured step times of each job alone on the slices of a card.
 
-    A job that was not measured on a slice does not fit there. What was not measured follows two assumptions
-    of MISO (Li et al., SoCC 2022) and its emulation: an SM share is worth as much as slices of that share
-    (interpolated over 1/7, 2/7, 3/7, 4/7 and 1 of the card), and each neighbour under MPS costs a fixed
-    slowdown.
+    A job that was not measured on a slice does not fit there. Sets under MPS that were measured run as measured.
+    Everything else follows two assumptions of MISO (Li et al., SoCC 2022) and its emulation: an SM share is worth as
+    much as slices of that share (interpolated over 1/7, 2/7, 3/7, 4/7 and 1 of the card), and each neighbour under
+    MPS costs a fixed slowdown.
 
     Args:
         solo: (device, workload) to what was measured. Devices are slices (`a100:mig=3g`), or the card itself
             if measured (otherwise 7g stands in for it). Workloads carry neither share nor solo measurements.
         mps_penalty_per_neighbour: slowdown of each process by each other one in the same place under MPS.
+        together: the sets measured under MPS without shares, by `TablePredictor`.
     """
 
     def __init__(
-        self, solo: Mapping[tuple[str, Workload], SliceSolo], mps_penalty_per_neighbour: float = 0.15
+        self,
+        solo: Mapping[tuple[str, Workload], Solo],
+        mps_penalty_per_neighbour: float = 0.15,
+        together: TablePredictor | None = None,
     ) -> None:
         self.solo = dict(solo)
         self.penalty = mps_penalty_per_neighbour
+        self.together = together
         self._curves: dict[tuple[str, Workload], tuple[list[float], list[float]]] = {}
-        self.workloads = tuple(dict.fromkeys(w for _, w in self.solo))
+        self._known = {w for _, w in self.solo}
+
+    @classmethod
+    def of(cls, table: TablePredictor) -> SliceTable:
+        """From measurements on slices. A 1g with twice the memory is as fast as 1g unless measured."""
+        solo = dict(table.solo)
+        for (device, workload), run in table.solo.items():
+            card, part = split_device(device)
+            if part == "1g":
+                for profile in mig_layout(card).profiles:
+                    if profile.compute_slices == 1:
+                        solo.setdefault((mig_layout(card).device(profile), workload), run)
+        return cls(solo, together=table)
+
+    def workloads(self, device: str) -> tuple[Workload, ...]:
+        """Workloads with a step time on `device`, by name."""
+        return tuple(sorted((w for w in self._known if self._alone_s(device, w) is not None), key=str))
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`. Time slicing divides the time evenly.
@@ -70,10 +85,24 @@ class SliceTable:
                 others = size - 1
                 factor = 1 + others * (self.penalty if colocation_set.sharing == "mps" else 1.0)
                 step[row, column] = alone * factor
+            measured = self._measured(colocation_set)
+            if measured is not None and fits[row]:
+                step[row, :size] = solo[row, :size] * measured
             fits[row] &= memory[row].sum() <= get_device(colocation_set.device).memory_bytes
         return PredictionArrays(
             mask, solo, step, step / solo, memory, np.where(mask, 1.0, 0.0), memory.sum(1), fits
         )
+
+    def _measured(self, colocation_set: ColocationSet) -> NDArray[np.float64] | None:
+        """Slowdown of each member of a set under MPS without shares, if it was measured."""
+        members = colocation_set.workloads
+        if self.together is None or len(members) < 2 or colocation_set.sharing != "mps":
+            return None
+        if any(w.sm_share_ratio < 1 for w in members):
+            return None
+        plain = tuple(_plain(w) for w in members)
+        answer = self.together.measured(colocation_set.device, plain)
+        return None if answer is None else 1.0 / np.minimum(answer, 1.0)
 
     def _alone_s(self, device: str, workload: Workload) -> float | None:
         held = self.solo.get((device, workload))
@@ -83,7 +112,7 @@ class SliceTable:
                 layout = mig_layout(card)
                 of_size = (self.solo.get((layout.device(p), workload)) for p in reversed(layout.profiles))
                 held = next((profile for profile in of_size if profile is not None), None)
-        if held is None and workload not in self.workloads:
+        if held is None and workload not in self._known:
             raise UnknownNameError(f"{workload} was measured on no slice", got=device)
         return held.step_time_s if held is not None else None
 
@@ -121,3 +150,14 @@ def _plain(workload: Workload) -> Workload:
         if workload.sm_share_ratio < 1
         else workload.without_solo()
     )
+
+
+class KnownFits:
+    """A predictor that knows from the truth what fits: a start that fails for memory is not simulated on slices."""
+
+    def __init__(self, predictor: SetPredictor, truth: SetPredictor) -> None:
+        self.predictor, self.truth = predictor, truth
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+        """See `SetPredictor`."""
+        return replace(self.predictor.predict_arrays(sets), fits=self.truth.predict_arrays(sets).fits)
