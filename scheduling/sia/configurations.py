@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 from scheduling.core.job import JobState
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import by_switch
 
 
 class Configuration(NamedTuple):
@@ -123,9 +124,9 @@ def _pack(
     placed: dict[int, tuple[int, ...]] = {}
     for job, config in sorted(jobs, key=lambda p: (-p[1].gpus, p[0].number)):
         free = {n: len(gpus) for n, gpus in room.items()}
-        plan = _whole_nodes(config.gpus, free, sizes)
-        if plan is None and _whole_nodes(config.gpus, sizes, sizes) is None:
-            plan = _emptiest(config, free)
+        plan = _whole_nodes(snapshot, config.gpus, free, sizes)
+        if plan is None and _whole_nodes(snapshot, config.gpus, sizes, sizes) is None:
+            plan = _emptiest(snapshot, config, free)
         if plan is None:
             continue
         placed[job.number] = tuple(g for node, count in plan for g in room[node][:count])
@@ -135,27 +136,44 @@ def _pack(
 
 
 def _whole_nodes(
-    gpus: int, free: Mapping[int, int], sizes: Mapping[int, int]
+    snapshot: SchedulingSnapshot, gpus: int, free: Mapping[int, int], sizes: Mapping[int, int]
 ) -> list[tuple[int, int]] | None:
-    """(node, GPUs): whole nodes of the largest size, and the rest on the one node that it fills best."""
+    """(node, GPUs): whole nodes of the largest size, and the rest on the one node that it fills best.
+
+    Under one switch if possible.
+    """
     size = max(sizes.values())
-    whole = [n for n, room in free.items() if room == sizes[n] == size][: gpus // size]
-    plan, rest = [(n, size) for n in whole], gpus % size
-    if len(whole) < gpus // size:
+    empty = [n for n, room in free.items() if room == sizes[n] == size]
+    if len(empty) < gpus // size:
         return None
+    whole = by_switch(snapshot, empty, [size] * len(empty), gpus - gpus % size)[: gpus // size]
+    plan, rest = [(n, size) for n in whole], gpus % size
     if rest:
         nodes = [n for n, room in free.items() if room >= rest and n not in whole]
         if not nodes:
             return None
-        plan.append((min(nodes, key=lambda n: (free[n], n)), rest))
+        under = {int(snapshot.switch_of[n]) for n in whole}
+
+        def key(node: int) -> tuple[bool, int, int]:
+            return bool(under) and int(snapshot.switch_of[node]) not in under, free[node], node
+
+        plan.append((min(nodes, key=key), rest))
     return plan
 
 
-def _emptiest(config: Configuration, free: Mapping[int, int]) -> list[tuple[int, int]] | None:
+def _emptiest(
+    snapshot: SchedulingSnapshot, config: Configuration, free: Mapping[int, int]
+) -> list[tuple[int, int]] | None:
     """(node, GPUs) if nodes are too small or too few for `_whole_nodes`: as many nodes as the configuration
-    has."""
+    has, under one switch if possible."""
+    together = by_switch(snapshot, list(free), list(free.values()), config.gpus)
+    return _on(config, free, together) or _on(config, free, sorted(free, key=lambda n: (-free[n], n)))
+
+
+def _on(config: Configuration, free: Mapping[int, int], nodes: Sequence[int]) -> list[tuple[int, int]] | None:
+    """(node, GPUs) of the configuration on the first of `nodes`; None if they have too little room."""
     need, plan = config.gpus, []
-    for node in sorted(free, key=lambda n: (-free[n], n))[: config.nodes]:
+    for node in nodes[: config.nodes]:
         plan.append((node, min(need, free[node])))
         need -= plan[-1][1]
     return None if need else plan

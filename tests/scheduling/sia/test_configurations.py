@@ -14,7 +14,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
 from scheduling.sia.configurations import Configuration, place_configurations
-from scheduling.simulator.engine import simulate
+from scheduling.simulator.engine import SimulationConfig, simulate
 from tests.scheduling.tables import JOBS, table
 
 TABLE = table()
@@ -36,6 +36,29 @@ def test_a_gang_runs_on_nodes_of_any_sizes(policy: str, nodes: tuple[int, ...], 
     assert all(job.finished_s is not None for job in result.jobs)
     # Each keeps its GPUs from one round to the next.
     assert np.sum([job.restarts for job in result.jobs]) <= 3
+
+
+@pytest.mark.parametrize("policy", ["sia", "sia-packed"])
+@pytest.mark.parametrize(
+    ("nodes", "size"), [((4, 4, 4, 4), 8), ((4, 4, 4, 4), 6), ((3, 3, 3, 3), 6), ((2, 3, 3, 2), 5)]
+)
+def test_a_gang_stays_under_one_switch(policy: str, nodes: tuple[int, ...], size: int) -> None:
+    """The first and last node are under one switch, the two between them under the other."""
+    body = {
+        "nodes": [{"name": f"n{k}", "gpus": [{"device": "v100", "count": n}]} for k, n in enumerate(nodes)],
+        "links": [
+            {"source": f"n{k}", "target": "outer" if k in (0, 3) else "inner", "bandwidth_bytes_per_s": 1e9}
+            for k in range(4)
+        ],
+    }
+    cluster = ClusterSnapshot.from_mapping(body)
+    jobs = [TraceJob(f"j{k}", JOBS[k], 1000.0, gpus=size) for k in range(2)]
+    config = SimulationConfig(record=True)
+    result = simulate(jobs, cluster, get_policy(policy), SetTruth(TABLE), TABLE, config)
+    names = [node.name for node, _ in cluster.gpus()]
+    for number in range(2):
+        where = {names[i.gpu] for i in result.intervals if i.job == number}
+        assert where <= {"n0", "n3"} or where <= {"n1", "n2"}
 
 
 @pytest.mark.parametrize("policy", ["sia", "sia-packed"])
