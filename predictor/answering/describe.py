@@ -168,6 +168,8 @@ class Describer:
         )
         never.extend(dict.fromkeys(f.unmeasured for f in facts if f.unmeasured))
         reasons.extend(never)
+        if colocation_set.sharing != "mps" and any(w.sm_share_ratio < 1 for w in colocation_set.workloads):
+            reasons.append("sm_share_ratio is taken as enforced, which only MPS does (sharing: mps)")
         if count > 1 and self.table.is_processor_shared(rows[:count]):
             reasons.append(
                 "slowdowns follow from processor sharing, i.e. how long each job keeps the device busy alone"

@@ -63,3 +63,13 @@ def test_a_measured_step_is_that_under_the_share(predictor: Predictor) -> None:
     assert whole.sm_share_ratio == 1.0
     assert whole.solo.step_time_s == pytest.approx(0.05 * ratio)
     assert unlimited(JOB, "v100", featurizer) == (JOB, 1.0)
+
+
+def test_a_share_that_nothing_enforces_is_pointed_out(predictor: Predictor) -> None:
+    def told(job: Workload, sharing: str) -> bool:
+        answer = predictor.predict(ColocationSet("v100", (job,), sharing))
+        return any("only MPS" in reason for reason in answer.reasons)
+
+    assert told(limited(JOB, 0.3), "time-slice")
+    assert not told(limited(JOB, 0.3), "mps")
+    assert not told(JOB, "time-slice")
