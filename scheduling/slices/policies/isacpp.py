@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 
 from predictor.types import SetPredictor
-from profiling.devices import mig_layout, split_device
+from profiling.devices import mig_layout
 from profiling.devices.mig import Partition
 from profiling.workload import Workload
 from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot, largest_slice
@@ -39,12 +39,11 @@ class IsacppSlices:
 
     Attributes:
         move_s: assumed cost of moving a job: saving, repartitioning, restarting.
-        horizon_s: how long a partition is assumed to last, in seconds of a job alone on the whole card; the
-            cost
-            of moves is weighed against the gain over that time.
+        horizon_s: how long a partition is assumed to last, in seconds of a job alone on the fastest whole card;
+            the cost of moves is weighed against the gain over that time.
         knows_length: whether the jobs' iterations may be read, so that a job that ends sooner counts only for
-            its
-            remaining time.
+            its remaining time.
+        fastest: seconds per step of each workload alone on the fastest whole card.
     """
 
     move_s: float = 12.0
@@ -55,6 +54,7 @@ class IsacppSlices:
     blocking: bool = False
     times: SliceTimes = field(default_factory=SliceTimes, compare=False, repr=False)
     cuts: dict[_Key, _Cut | None] = field(default_factory=dict, compare=False, repr=False)
+    fastest: dict[Workload, float | None] = field(default_factory=dict, compare=False, repr=False)
 
     def initial(self, device: str) -> tuple[Slot, ...]:
         return (Slot(largest_slice(device), 0),)
@@ -81,26 +81,33 @@ class IsacppSlices:
                     return Reshape(card.number, cut[1], drain=False)
         return None
 
-    def _left_s(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> float:
-        """Seconds alone on the whole card to consider: the horizon, or less if the job is known to end
+    def _left_s(self, snapshot: SliceSnapshot, belief: SetPredictor, job: int) -> float:
+        """Seconds alone on the fastest whole card to consider: the horizon, or less if the job is known to end
         sooner."""
         if not self.knows_length:
             return self.horizon_s
-        workload = snapshot.jobs[job].job.workload
-        step = self.times.step_s(belief, largest_slice(card.device), workload)
+        step = self._fastest_s(snapshot, belief, snapshot.jobs[job].job.workload)
         return self.horizon_s if step is None else min(snapshot.left(job) * step, self.horizon_s)
 
     def _ratio(self, snapshot: SliceSnapshot, belief: SetPredictor, device: str, job: int) -> float:
-        """Time on a slice over that on the whole card; very large if the job does not fit."""
+        """Time on a slice over that on the fastest whole card; very large if the job does not fit."""
         workload = snapshot.jobs[job].job.workload
         step = self.times.step_s(belief, device, workload)
-        whole = self.times.step_s(belief, largest_slice(split_device(device)[0]), workload)
+        whole = self._fastest_s(snapshot, belief, workload)
         return _NEVER if step is None else step / (whole or step)
+
+    def _fastest_s(self, snapshot: SliceSnapshot, belief: SetPredictor, workload: Workload) -> float | None:
+        """Seconds per step alone on the fastest whole card of the cluster; None if it fits on none."""
+        if workload not in self.fastest:
+            whole = {card.device: largest_slice(card.device) for card in snapshot.cards}.values()
+            steps = [s for d in whole if (s := self.times.step_s(belief, d, workload)) is not None]
+            self.fastest[workload] = min(steps, default=None)
+        return self.fastest[workload]
 
     def _now(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card) -> float:
         """Predicted seconds that the jobs of a card still need if nothing changes."""
         return sum(
-            self._left_s(snapshot, belief, card, job) * self._ratio(snapshot, belief, slot.device, job)
+            self._left_s(snapshot, belief, job) * self._ratio(snapshot, belief, slot.device, job)
             for slot in card.slots
             for job in slot.jobs
         )
@@ -111,7 +118,7 @@ class IsacppSlices:
         """The partition with the least predicted seconds for these jobs, moves included; None if they do not
         fit."""
         here = {job: slot.place for slot in card.slots for job in slot.jobs}
-        left = tuple(self._left_s(snapshot, belief, card, job) for job in jobs)
+        left = tuple(self._left_s(snapshot, belief, job) for job in jobs)
         workloads = tuple(snapshot.jobs[job].job.workload for job in jobs)
         key = card.device, workloads, tuple(here.get(job) for job in jobs), left
         if key not in self.cuts:

@@ -135,6 +135,16 @@ def test_the_best_static_partition_is_the_shortest_in_the_mean() -> None:
         best_static(["a100", "h100"], run)
 
 
+def test_a_job_goes_to_the_faster_card_even_if_it_has_to_share_it() -> None:
+    """Speeds of cards of several types are comparable: 3g of the second card is as fast as twice the first."""
+    solo = {(f"a100:mig={size}g", PARALLEL): Solo(0.7 / size) for size in (1, 2, 3, 4, 7)}
+    solo |= {(f"h200:mig={size}g", PARALLEL): Solo(0.1 / size) for size in (1, 2, 3, 4, 7)}
+    times = SliceTable(solo)
+    jobs = [job(k, PARALLEL, 100.0) for k in range(2)]
+    result = simulate_slices(jobs, ["a100", "h200"], get_slice_policy("isacpp-slices"), times, times, FREE)
+    assert all(run.served_s.keys() == {"h200"} for run in result.jobs)
+
+
 def test_a_job_whose_slice_stays_is_not_disturbed() -> None:
     # A job on 3g at slot 4 stays while its neighbour leaves and another comes.
     jobs = [job(0, BOUND, 200.0), job(1, BOUND, 20.0), job(2, BOUND, 50.0, 100.0)]
