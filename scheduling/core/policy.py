@@ -25,6 +25,7 @@ class Policy:
             nothing runs.
         rests: after a round that serves no job, the next one starts with the next arrival, if there is one.
         freezes: whether it freezes layers and so needs the jobs' gradient norms.
+        saves: whether a job saves a checkpoint before this policy stops or moves it, also with realism.
         as_published: the same policy with the known bugs of its published code.
     """
 
@@ -35,6 +36,7 @@ class Policy:
     aligned: bool = True
     rests: bool = False
     freezes: bool = False
+    saves: bool = False
     as_published: Policy | None = None
 
     def __post_init__(self) -> None:

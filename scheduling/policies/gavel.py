@@ -27,7 +27,12 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, config: GavelConfig) 
 def gavel(name: str, config: GavelConfig, aligned: bool = False) -> Policy:
     """The policy with custom settings; `as_published` has the artefacts of the public simulator's rounds."""
     ours = Policy(
-        name, partial(decide, config=config), config.rounds.round_s, preemptive=True, aligned=aligned
+        name,
+        partial(decide, config=config),
+        config.rounds.round_s,
+        preemptive=True,
+        aligned=aligned,
+        saves=True,  # at the end of its lease, which is the round (section 6)
     )
     upstream = partial(decide, config=config.as_published())
     return replace(ours, as_published=replace(ours, decide=upstream, rests=True))

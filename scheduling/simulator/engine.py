@@ -213,7 +213,7 @@ class _Simulation:
         before = {d.job.number: (self._shape(d.job.gpus), d.job.started_s) for d in decisions}
         for decision in stops:
             touched.update(dict.fromkeys(decision.job.gpus))
-            self._off(decision.job, bool(decision.gpus), saved=self.realism.saved_stops)
+            self._off(decision.job, bool(decision.gpus), saved=self.realism.saved_stops or self.policy.saves)
         for decision in decisions:
             self._put(decision, before[decision.job.number], touched)
         self._refresh(touched)

@@ -149,6 +149,12 @@ def test_a_saved_stop_loses_nothing() -> None:
     assert run(replace(OFTEN, saved_stops=True)).lost_gpu_s > 0  # nodes fail without asking
 
 
+def test_gavel_saves_at_the_end_of_a_round() -> None:
+    result = run(Realism(checkpoint_s=1800.0), "gavel")
+    assert sum(job.restarts for job in result.jobs) > 0
+    assert result.lost_gpu_s == 0.0
+
+
 def test_the_table_of_jobs_marks_early_ends() -> None:
     frame = jobs_table([("srtf", 1, None, run(Realism(early_ratio=0.5)))])
     early = frame[frame.ended_early]
