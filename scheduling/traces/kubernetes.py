@@ -5,6 +5,7 @@ That of `kubectl get pods,events -A -o json` is read, too.
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Sequence
 from math import isfinite
@@ -14,6 +15,8 @@ from profiling.errors import InputError
 from scheduling.traces.logged import LoggedJob, stamp_s
 
 _GANG_LABELS = ("batch.kubernetes.io/job-name", "training.kubeflow.org/job-name", "job-name")
+# A card shared by time slicing, and a slice shared by several pods, are renamed on request (`gpu.shared`).
+_GPU = re.compile(r"/(gpu|mig-\d+g\.\d+gb(\.me)?)(\.shared)?$")
 # Events that end a pod; `Started` begins it.
 _ENDS = ("Killing", "Completed", "Evicted", "Preempted", "Failed")
 # Phases of pods that have not ended.
@@ -103,12 +106,12 @@ def _together(spans: Sequence[tuple[float, float]], gpus: Sequence[float]) -> tu
 
 
 def _gpus(pod: dict[str, Any]) -> float:
-    """GPUs of all containers: resources whose name ends in `/gpu` (nvidia.com, amd.com)."""
+    """GPUs of all containers: resources whose name ends in `/gpu` (nvidia.com, amd.com), and MIG slices as one each."""
     total = 0.0
     for container in (pod.get("spec") or {}).get("containers", []):
         resources = container.get("resources") or {}
         asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        total += sum(_quantity(count) for name, count in asked.items() if name.endswith("/gpu"))
+        total += sum(_quantity(count) for name, count in asked.items() if _GPU.search(name))
     return total
 
 
