@@ -93,9 +93,10 @@ class Placer:
         cache = self.cache
         ranking = rank_possible(cache, grouped.candidates, workload, iterations, config, grouped.without)
         count_of = np.bincount(grouped.state_of, minlength=len(ranking.score))
+        has_share = cache.workloads[workload].sm_share_ratio < 1
         tenants = grouped.candidates.present.sum(axis=1)
         order = _first(ranking.score, ranking.cost_s, tenants, grouped.state_of, count_of, config.limit)
-        ranked = tuple(_ranked(grouped, ranking, int(i)) for i in order)
+        ranked = tuple(_ranked(grouped, ranking, int(i), has_share) for i in order)
         refusals = _refusals(ranking, count_of)
         best = ranked[0].score if ranked else np.inf
         if not ranked or (config.wait and config.objective != "interference"):
@@ -225,7 +226,7 @@ def _place_gang(
     )
 
 
-def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int) -> RankedGpu:
+def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int, has_share: bool) -> RankedGpu:
     node, gpu = grouped.places[index]
     row = int(grouped.state_of[index])
     names = tenant_names(gpu.tenants)
@@ -241,6 +242,8 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int) -> RankedGpu:
             f"delays {name} by {delays[name]:.0f} s ({ranking.slowdown[row, k]:.2f}x slowdown)"
             for k, name in enumerate(names)
         )
+    if has_share and gpu.sharing != "mps":
+        reasons.append("its sm_share_ratio is taken as enforced, which only MPS does")
     return RankedGpu(
         node.name, gpu.id, float(ranking.score[row]), float(ranking.finish_s[row]), delays, tuple(reasons)
     )

@@ -3,6 +3,7 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -42,6 +43,22 @@ def test_empty_fast_gpu_wins() -> None:
     shared = next(r for r in decision.ranked if r.gpu == "1")
     assert shared.delays_s["x"] > 0
     assert [r.score for r in decision.ranked] == sorted(r.score for r in decision.ranked)
+
+
+def test_a_share_that_nothing_enforces_is_named() -> None:
+    class Whole:
+        """The table, which has no shares."""
+
+        def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+            whole = [tuple(replace(w, sm_share_ratio=1.0) for w in s.workloads) for s in sets]
+            return PREDICTOR.predict_arrays(
+                [replace(s, workloads=w) for s, w in zip(sets, whole, strict=True)]
+            )
+
+    snapshot = cluster(Gpu("0", "v100", "time-slice"), Gpu("1", "v100", "mps"))
+    decision = place(replace(JOBS[0], sm_share_ratio=0.5), 1000, snapshot, Whole())
+    said = {r.gpu: any("only MPS" in reason for reason in r.reasons) for r in decision.ranked}
+    assert said == {"0": True, "1": False}
 
 
 @pytest.mark.parametrize("objective", ["jct", "interference", "makespan"])
