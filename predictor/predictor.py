@@ -12,6 +12,7 @@ from models.colocation_network import NetworkConfig
 from predictor.answering.bounds import taking_turns
 from predictor.answering.describe import Describer
 from predictor.answering.job_table import JobTable
+from predictor.answering.own_slices import OwnSlices
 from predictor.answering.set_network import padded
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Integers, examples_of
@@ -61,7 +62,8 @@ class Predictor:
     def _take(self, fitted: Fitted) -> None:
         self.fitted_ = fitted
         self.table_ = JobTable(fitted.model, fitted.heads, fitted.manifest.coverage)
-        self.describer_ = Describer(fitted, self.table_)
+        self.slices_ = OwnSlices(self.table_, fitted.heads)
+        self.describer_ = Describer(fitted, self.table_, self.slices_)
 
     def fit(
         self,
@@ -137,15 +139,22 @@ class Predictor:
             return self.predict_rows(rows, sharing[0] if len(sharing) else "time-slice")
         excess = np.zeros(rows.shape)
         for mode in set(sharing.tolist()):
-            excess[sharing == mode] = self._table().excess(rows[sharing == mode], mode)
-        return self._arrays(rows, excess, sharing == "time-slice")
+            excess[sharing == mode] = self._excess(rows[sharing == mode], mode)
+        return self._arrays(rows, excess, sharing == "time-slice", sharing == "mig")
 
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
         """Like `predict_arrays`, for rows cached by the caller (the fastest entry point)."""
-        time_sliced = np.full(len(rows), sharing == "time-slice")
-        return self._arrays(rows, self._table().excess(rows, sharing), time_sliced)
+        time_sliced, mig = (np.full(len(rows), sharing == mode) for mode in ("time-slice", "mig"))
+        return self._arrays(rows, self._excess(rows, sharing), time_sliced, mig)
 
-    def _arrays(self, rows: Integers, excess: np.ndarray, time_sliced: np.ndarray) -> PredictionArrays:
+    def _excess(self, rows: Integers, sharing: str) -> np.ndarray:
+        """[S, M] slowdown - 1."""
+        table = self._table()
+        return self.slices_.excess(rows) if sharing == "mig" else table.excess(rows, sharing)
+
+    def _arrays(
+        self, rows: Integers, excess: np.ndarray, time_sliced: np.ndarray, mig: np.ndarray
+    ) -> PredictionArrays:
         table, fitted = self._table(), self.fitted_
         mask = rows >= 0
         full = bool(mask.all())
@@ -168,6 +177,8 @@ class Predictor:
         enough = (mask @ np.ones(rows.shape[1]) == 1.0) & measured[:, 0].astype(bool) & (memory[:, 0] <= room)
         upper = np.where(enough, np.minimum(upper, room), upper)
         fits = upper <= room
+        if mig.any():
+            fits[mig] = self.slices_.fits(rows[mig], fits[mig])
         return PredictionArrays(mask, solo, solo * slowdown, slowdown, memory, utilization, upper, fits)
 
     def _memory_factor(self, measured: np.ndarray) -> np.ndarray:

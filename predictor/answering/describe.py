@@ -12,10 +12,11 @@ import numpy as np
 from models.features import is_cpu
 from predictor.answering.explain import sentence, shares_of
 from predictor.answering.job_table import JobTable, setting_rows
+from predictor.answering.own_slices import Cut, OwnSlices
 from predictor.answering.set_network import prior_parts
 from predictor.examples.examples import Integers
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
-from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR
+from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR, SLICE_LOG_ERROR
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
 from profiling.devices import DeviceSpec, get_device
 from profiling.workload import ColocationSet, Workload
@@ -73,8 +74,8 @@ class Describer:
     Intervals, domain and demands of every row of its table are cached.
     """
 
-    def __init__(self, fitted: Fitted, table: JobTable) -> None:
-        self.fitted, self.table = fitted, table
+    def __init__(self, fitted: Fitted, table: JobTable, slices: OwnSlices) -> None:
+        self.fitted, self.table, self.slices = fitted, table, slices
         self._facts: dict[int, _Facts] = {}
 
     def describe(
@@ -130,8 +131,13 @@ class Describer:
         group = "solo" if all(f.measured for f in facts) else "graph"
         is_known = self.fitted.manifest.coverage.has_device(colocation_set.device)
         wider = 1.0 if is_known else intervals.device_factor[group]
-        halves = wider * intervals.half_width(np.array(numbers.log_slowdown[k]), group, count)
-        members, reasons = [], [_room(numbers.fits[k], numbers.upper[k], device)]
+        cut = self.slices.cut(rows[:count]) if colocation_set.sharing == "mig" else None
+        if cut is None:
+            halves = wider * intervals.half_width(np.array(numbers.log_slowdown[k]), group, count)
+            room = _room(numbers.fits[k], numbers.upper[k], device)
+        else:
+            halves, room = np.full(count, SLICE_LOG_ERROR), _cut_in_words(cut, facts)
+        members, reasons = [], [room]
         for i, fact in enumerate(facts):
             slowdown = numbers.slowdown[k][i]
             half = float(halves[i]) if count > 1 else 0.0
@@ -154,7 +160,7 @@ class Describer:
                     in_domain=fact.in_domain,
                 )
             )
-            if count > 1:
+            if count > 1 and cut is None:
                 shares = shares_of(slowdown - 1, parts[i], fact.job)
                 reasons.append(sentence(fact.model, slowdown, shares))
             if fact.too_fast:
@@ -170,7 +176,7 @@ class Describer:
         reasons.extend(never)
         if colocation_set.sharing != "mps" and any(w.sm_share_ratio < 1 for w in colocation_set.workloads):
             reasons.append("sm_share_ratio is taken as enforced, which only MPS does (sharing: mps)")
-        if count > 1 and self.table.is_processor_shared(rows[:count]):
+        if count > 1 and cut is None and self.table.is_processor_shared(rows[:count]):
             reasons.append(
                 "slowdowns follow from processor sharing, i.e. how long each job keeps the device busy alone"
             )
@@ -247,6 +253,12 @@ def _too_fast(workload: Workload, job: JobOnDevice) -> str:
         f"{workload.model}: its measured step time ({step_s:.3g} s) is shorter than at the peak rates of "
         f"{job.device.name} in {job.workload.precision} ({least_s:.3g} s); check its unit, precision and batch size"
     )
+
+
+def _cut_in_words(cut: Cut, facts: Sequence[_Facts]) -> str:
+    alone = ", ".join(f"{fact.model} on {name}" for fact, name in zip(facts, cut.slices, strict=True))
+    fits = "fits" if cut.fits else "does not fit: no partition has room for each job in a slice of its own; the largest is"
+    return f"{fits} MIG {cut.partition}, each job alone on a slice: {alone}"
 
 
 def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:

@@ -78,12 +78,7 @@ class Coverage:
                 s.partition(" on ")[2] for s in self.sharing if s.startswith(f"{sharing} on ")
             )
             word = _WORDS[sharing]
-            if not measured_on and sharing == "mig":
-                reasons.append(
-                    f"{word} was never measured: predicted as jobs that share the whole {device}; "
-                    "`cotenant plan slices` predicts each on a slice of its own"
-                )
-            elif not measured_on:
+            if not measured_on:
                 reasons.append(f"{word} was never measured")
             elif self.has_device(device) or len(measured_on) < len(self.devices):
                 reasons.append(f"{word} was measured on {', '.join(measured_on)} only")

@@ -18,15 +18,7 @@ COVERAGE = Coverage.of(JOBS, ("v100", "k80"), ("mps", "time-slice"))
             ColocationSet("a100", JOBS, "mps"),
             ["co-location was never measured on this GPU type (a100)", "MPS was measured on v100 only"],
         ),
-        (
-            ColocationSet("k80", JOBS, "mig"),
-            [
-                (
-                    "MIG was never measured: predicted as jobs that share the whole k80; "
-                    "`cotenant plan slices` predicts each on a slice of its own"
-                )
-            ],
-        ),
+        (ColocationSet("k80", JOBS, "mig"), ["MIG was never measured"]),
         (ColocationSet("a100", JOBS[:1], "mps"), []),
         (
             ColocationSet("v100", (JOBS[0], Workload("beta", precision="bf16", mode="inference")), "mps"),

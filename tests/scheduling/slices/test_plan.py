@@ -7,6 +7,7 @@ from itertools import combinations, product
 import numpy as np
 import pytest
 
+from predictor import load_predictor
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
@@ -299,3 +300,16 @@ def test_pruned_sets_are_in_no_best_plan(objective: str, seed: int) -> None:
     assert plan.chosen.value == pytest.approx(everything.chosen.value)
     of_all = sorted((p.placed, round(p.value, 6)) for p in everything.alternatives if p.partition)
     assert sorted((p.placed, round(p.value, 6)) for p in plan.alternatives if p.partition) == of_all
+
+
+def test_the_plan_without_sharing_is_what_the_predictor_answers_under_mig() -> None:
+    predictor = load_predictor()
+    jobs = tuple(map(Workload.parse, ("resnet18-cifar", "lstm-wikitext2", "bert-base-squad")))
+    plan = plan_slices([SliceJob(job) for job in jobs], "a100", predictor, SliceConfig(sharing=()))
+    answer = predictor.predict(ColocationSet("a100", jobs, "mig"))
+    assert plan.chosen.partition in answer.reasons[0]
+    for number, member in enumerate(answer.members):
+        place = plan.chosen.of_job(number)
+        assert place is not None
+        assert place[0].option is not None
+        assert member.step_time_s.value == pytest.approx(place[0].option.step_time_s[place[1]])

@@ -1,0 +1,83 @@
+"""Sets under MIG on a whole card: each job alone on a slice."""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import numpy as np
+import pytest
+
+from predictor.learning.posterior import Posterior
+from predictor.predictor import Predictor
+from profiling.devices import mig_layout
+from profiling.workload import ColocationSet, Workload
+
+JOBS = tuple(map(Workload.parse, ("alpha:batch_size=64", "beta:batch_size=16", "alpha:batch_size=8")))
+LARGE = Workload.parse("alpha:memory_bytes=22e9")
+
+
+def mig(*jobs: Workload, device: str = "a100") -> ColocationSet:
+    return ColocationSet(device, jobs, "mig")
+
+
+def relative(predictor: Predictor, jobs: tuple[Workload, ...], device: str) -> dict[str, list[float]]:
+    """Slowdown of each job alone on every slice."""
+    layout = mig_layout(device)
+    places = {profile.short: layout.device(profile) for profile in layout.profiles}
+    sets = [ColocationSet(d, (job,)) for d in (device, *places.values()) for job in jobs]
+    step_s = predictor.predict_arrays(sets).step_time_s[:, 0].reshape(-1, len(jobs))
+    return dict(zip(places, np.maximum(step_s[1:] / step_s[0], 1.0).tolist(), strict=True))
+
+
+@pytest.mark.parametrize("count", [2, 3])
+@pytest.mark.parametrize("device", ["a100", "h100"])
+def test_the_partition_with_the_highest_total_speed(predictor: Predictor, device: str, count: int) -> None:
+    jobs = JOBS[:count]
+    slower = relative(predictor, jobs, device)
+    most = max(
+        sum(1.0 / slower[profile.short][k] for k, profile in enumerate(chosen))
+        for partition in mig_layout(device).maximal
+        for chosen in permutations(partition.profiles, count)
+    )
+    answer = predictor.predict(mig(*jobs, device=device))
+    assert answer.fits
+    assert sum(1.0 / m.slowdown.value for m in answer.members) == pytest.approx(most)
+    for k, (job, member) in enumerate(zip(jobs, answer.members, strict=True)):
+        on = answer.reasons[0].split(f"{job.model} on {device}:mig=")[1 if k < 2 else 2].split(",")[0]
+        assert member.slowdown.value == pytest.approx(slower[on][k])
+        assert member.step_time_s.value == pytest.approx(slower[on][k] * member.solo_step_time_s.value)
+
+
+def test_all_ways_of_asking_agree(predictor: Predictor) -> None:
+    sets = [mig(*JOBS[:2]), mig(*JOBS), mig(JOBS[0]), ColocationSet("a100", JOBS[:2], "mps")]
+    arrays = predictor.predict_arrays(sets)
+    posterior = Posterior(predictor).predict_arrays(sets)
+    for k, one in enumerate(sets):
+        count = len(one.workloads)
+        step_s = [m.step_time_s.value for m in predictor.predict(one).members]
+        row = predictor.predict_rows(predictor.rows([one]), one.sharing).step_time_s[0, :count]
+        for found in (row, arrays.step_time_s[k, :count], posterior.step_time_s[k, :count]):
+            np.testing.assert_allclose(found, step_s, rtol=1e-6)
+    assert arrays.slowdown[2, 0] == 1.0
+
+
+def test_stated_step_times_are_those_of_the_whole_card(predictor: Predictor) -> None:
+    stated = Workload.parse("alpha:batch_size=64,step_time_s=0.5")
+    found, plain = (predictor.predict(mig(job, JOBS[1])).members[0] for job in (stated, JOBS[0]))
+    assert found.solo_step_time_s.value == 0.5
+    assert found.slowdown.value == pytest.approx(plain.slowdown.value)
+
+
+def test_a_job_that_fits_no_slice_beside_another(predictor: Predictor) -> None:
+    """Two jobs leave 20 GB each at most, although the card has room for both."""
+    asked = mig(LARGE, Workload.parse("beta:memory_bytes=1e9"))
+    answer = predictor.predict(asked)
+    assert not answer.fits
+    assert answer.reasons[0].startswith("does not fit")
+    assert not predictor.predict_arrays([asked]).fits[0]
+    assert predictor.predict(ColocationSet("a100", asked.workloads, "mps")).fits
+
+
+def test_a_slice_is_not_cut_again(predictor: Predictor) -> None:
+    one = ColocationSet("a100:mig=3g", JOBS[:1], "mig")
+    assert predictor.predict(one).members[0].slowdown.value == 1.0
