@@ -27,7 +27,7 @@ CLUSTER = """nodes:
   - {name: p100, count: 3, gpus: [{device: p100, count: 4}]}
   - {name: k80, count: 3, gpus: [{device: k80, count: 4}]}
 """
-POLICIES = "fifo,sjf,srtf,blind-sjf,tiresias,themis,pollux,isacpp"
+POLICIES = "fifo,sjf,srtf,blind-sjf,tiresias,themis,optimus,pollux,gavel,sia,isacpp"
 FIGURES = ("mean_jct_s", "p99_jct_s", "makespan_s")
 COUNTS = ("restarts", "node_failures", "lost_gpu_hours", "ended_early")
 
