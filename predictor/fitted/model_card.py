@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from datasets.sources import withheld
 from predictor.fitted.fitted import Manifest
+from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR
 from predictor.predictor import Predictor
 
 PAIRS_LEFT_OUT = "Held-out pairs of models (co-located / solo throughput)"
@@ -42,7 +44,8 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 Intervals are meant to cover 90 % of new values. They are calibrated on held-out architectures. For a pair, the
 half width of the log ratio is {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
 {intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the interval of an unmeasured
-solo step time extends by a factor of {_factor(intervals.solo_log_error)} in each direction.
+solo step time extends by a factor of {_factor(intervals.solo_log_error)} in each direction
+({_factor(math.hypot(intervals.solo_log_error, NEW_DEVICE_LOG_ERROR))} on a GPU type on which no step time was measured).
 
 ## Limits
 
@@ -109,6 +112,4 @@ def _number(value: float | None, digits: int = 1) -> str:
 
 
 def _factor(log_error: float) -> str:
-    import math
-
     return f"{math.exp(log_error):.1f}"
