@@ -257,7 +257,11 @@ def _too_fast(workload: Workload, job: JobOnDevice) -> str:
 
 def _cut_in_words(cut: Cut, facts: Sequence[_Facts]) -> str:
     alone = ", ".join(f"{fact.model} on {name}" for fact, name in zip(facts, cut.slices, strict=True))
-    fits = "fits" if cut.fits else "does not fit: no partition has room for each job in a slice of its own; the largest is"
+    fits = (
+        "fits"
+        if cut.fits
+        else "does not fit: no partition has room for each job in a slice of its own; the largest is"
+    )
     return f"{fits} MIG {cut.partition}, each job alone on a slice: {alone}"
 
 
