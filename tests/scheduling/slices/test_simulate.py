@@ -247,9 +247,14 @@ def test_shares_are_interpolated_from_slices() -> None:
         ]
     )
     assert arrays.step_time_s[0, 0] == pytest.approx(0.2)
-    assert arrays.step_time_s[1] == pytest.approx([0.13, 0.13, 0.13])
+    # A third of the card each, or 15 % per neighbour if that is more.
+    assert arrays.step_time_s[1] == pytest.approx([0.3, 0.13, 0.3])
     assert arrays.fits.tolist() == [True, True, False, True]
     assert arrays.slowdown[3, :2] == pytest.approx([2.0, 2.0])
+    whole = SliceTable({("a100", PARALLEL): Solo(0.1)}).predict_arrays(
+        [ColocationSet("a100", (PARALLEL, PARALLEL), "mps")]
+    )
+    assert whole.step_time_s[0] == pytest.approx([0.2, 0.2])
     with pytest.raises(UnknownNameError):
         table().predict_arrays([ColocationSet("a100", (Workload("nobody"),))])
 
