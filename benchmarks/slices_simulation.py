@@ -6,7 +6,9 @@
 `results.json` and `jct_s.json`: the published controllers of MISO (Li et al., SoCC 2022) on a virtual clock.
 `error_percent` is the deviation of the mean completion time from the reference; every policy but `oracle`
 decides by the trace's predicted times. A second `isacpp-slices` decides by the shipped predictor's step times
-for MISO's networks before any run; it knows on which slices a job fits.
+for MISO's networks before any run; it knows on which slices a job fits. Both may share slices, on which the
+memory that the shipped predictor expects of each job must fit together; MISO's controllers do not count memory.
+`isacpp-slices, one job per slice` is for comparison.
 """
 
 from __future__ import annotations
@@ -66,7 +68,7 @@ PARTITIONS = (
 class Reference:
     """The reference runs and their inputs."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, predictor: SetPredictor) -> None:
         platform, self.traces, self.results, self.jct_s = (
             json.loads((folder / f"{name}.json").read_text(encoding="utf-8"))
             for name in ("platform", "traces", "results", "jct_s")
@@ -80,8 +82,14 @@ class Reference:
             resume_of={model: float(emulation["resume_s"][model.partition("_")[0]]) for model in self.step_s},
         )
         self.mps_penalty = float(emulation["mps_penalty_per_neighbour"])
+        places = [(model, name) for model, steps in self.step_s.items() for name in steps]
+        arrays = predictor.predict_arrays([ColocationSet(_device(n), (_workload(m),)) for m, n in places])
+        self.memory_bytes = dict(zip(places, arrays.memory_bytes[:, 0].tolist(), strict=True))
+        self.answers: dict[str, dict[str, float]] = {model: {} for model in self.step_s}
+        for (model, name), step in zip(places, arrays.step_time_s[:, 0].tolist(), strict=True):
+            self.answers[model][name] = step
 
-    def inputs(self, trace: str) -> tuple[list[TraceJob], SliceTable, SliceTable]:
+    def inputs(self, trace: str, count_memory: bool) -> tuple[list[TraceJob], SliceTable, SliceTable]:
         """Jobs, their true step times, and the predicted ones.
 
         Prediction errors differ by job, so each job is a separate workload.
@@ -91,33 +99,25 @@ class Reference:
             workload = Workload(job["model"], batch_size=job["id"] + 1)
             jobs.append(TraceJob(str(job["id"]), workload, float(job["iterations"]), float(job["arrival_s"])))
             for name, step in self.step_s[job["model"]].items():
-                real[_device(name), workload] = Solo(step)
-            for name, relative in job["predicted"].items():
-                predicted[_device(name), workload] = Solo(relative)
+                memory = self.memory_bytes[job["model"], name] if count_memory else 0.0
+                real[_device(name), workload] = Solo(step, memory)
+                predicted[_device(name), workload] = Solo(job["predicted"][name], memory)
         return jobs, SliceTable(real, self.mps_penalty), SliceTable(predicted, self.mps_penalty)
-
-    def answered(self, predictor: SetPredictor) -> dict[str, dict[str, float]]:
-        """Step seconds by model and slice, as `step_s`, from a predictor."""
-        places = [(model, name) for model, steps in self.step_s.items() for name in steps]
-        arrays = predictor.predict_arrays([ColocationSet(_device(n), (_workload(m),)) for m, n in places])
-        answers: dict[str, dict[str, float]] = {model: {} for model in self.step_s}
-        for (model, name), step in zip(places, arrays.step_time_s[:, 0].tolist(), strict=True):
-            answers[model][name] = step
-        return answers
 
     def run(
         self, trace: str, policy: str, answers: dict[str, dict[str, float]] | None = None, **options: Any
     ) -> SliceResult:
         """Run one policy on one trace, with `answers` as belief if given, otherwise with the trace's
         predictions."""
-        jobs, real, predicted = self.inputs(trace)
+        count_memory = policy == "isacpp-slices"
+        jobs, real, predicted = self.inputs(trace, count_memory)
         cards = ["a100"] * self.traces[trace]["config"]["num_gpus"]
         belief = real if policy == "oracle" else predicted
         if answers is not None:
             models = {job.workload: job.workload.model for job in jobs}
             belief = SliceTable(
                 {
-                    (_device(name), workload): Solo(step)
+                    (_device(name), workload): Solo(step, self.memory_bytes[model, name])
                     for workload, model in models.items()
                     for name, step in answers[model].items()
                 },
@@ -159,12 +159,15 @@ def compare(
     static = {p: mean_jct_s(reference.run(trace, "static-mig", partition=p)) for p in PARTITIONS}
     best = min(static, key=lambda p: static[p])
     rows["static_best"] = {"mean_jct_s": static[best], "partition": best}
-    beliefs: dict[str, dict[str, dict[str, float]] | None] = {"isacpp-slices": None}
+    runs: list[tuple[str, dict[str, dict[str, float]] | None, dict[str, Any]]] = [
+        ("isacpp-slices", None, {}),
+        ("isacpp-slices, one job per slice", None, {"most_per_slice": 1}),
+    ]
     if answers is not None:
-        beliefs["isacpp-slices, shipped predictor"] = answers
-    for name, given in beliefs.items():
+        runs.extend((name + ", shipped predictor", answers, options) for name, _, options in runs[:])
+    for name, given, options in runs:
         start = perf_counter()
-        ours = reference.run(trace, "isacpp-slices", given)
+        ours = reference.run(trace, "isacpp-slices", given, **options)
         took = perf_counter() - start
         rows[name] = {
             "mean_jct_s": mean_jct_s(ours),
@@ -185,8 +188,8 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of MISO's simulator")
     parser.add_argument("--only", help="only this trace")
     arguments = parser.parse_args()
-    reference = Reference(arguments.data)
-    answers = reference.answered(load_predictor())
+    reference = Reference(arguments.data, load_predictor())
+    answers = reference.answers
     ratios = [
         (answers[m][n] / answers[m]["7g.40gb"]) / (step / steps["7g.40gb"]) - 1
         for m, steps in reference.step_s.items()
@@ -204,7 +207,7 @@ def main() -> None:
             against = f"{row['error_percent']:+6.2f} % of the reference" if "error_percent" in row else ""
             if name.startswith("isacpp-slices"):
                 against = f"{row['against_miso_percent']:+.1f} % of MISO, {row['against_oracle_percent']:+.1f} % of the oracle"
-            print(f"{trace:14s} {name:34s} {row['mean_jct_s']:8.1f} s  {against}", flush=True)
+            print(f"{trace:14s} {name:51s} {row['mean_jct_s']:8.1f} s  {against}", flush=True)
         print(f"{trace:14s} order as in the reference: {figures[trace]['order_as_in_reference']}")
     record("slices_simulation", figures)
 

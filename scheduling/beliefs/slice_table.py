@@ -159,11 +159,16 @@ def _plain(workload: Workload) -> Workload:
 
 
 class KnownFits:
-    """A predictor that knows from the truth what fits: a start that fails for memory is not simulated on slices."""
+    """A predictor that knows from the truth what fits: a start that fails for memory is not simulated on slices.
+
+    Of several jobs together it must itself predict that they fit, too, because the truth may lack their memory.
+    """
 
     def __init__(self, predictor: SetPredictor, truth: SetPredictor) -> None:
         self.predictor, self.truth = predictor, truth
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`."""
-        return replace(self.predictor.predict_arrays(sets), fits=self.truth.predict_arrays(sets).fits)
+        answer = self.predictor.predict_arrays(sets)
+        alone = answer.mask.sum(axis=1) == 1
+        return replace(answer, fits=self.truth.predict_arrays(sets).fits & (alone | answer.fits))

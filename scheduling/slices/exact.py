@@ -42,7 +42,7 @@ class Packing:
 
 
 @lru_cache(maxsize=8)
-def _subsets(jobs: int, largest: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+def subsets(jobs: int, largest: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
     """All pairs (S, T) with T a subset of S of at most `largest` jobs, sorted by S, and where each S
     begins."""
     count = 1 << jobs
@@ -137,7 +137,7 @@ def _fold(
 ) -> list[Floats]:
     """[slices + 1] arrays of [2^jobs]: the best value of the first k slices with exactly the jobs of each
     mask."""
-    whole, part, first = _subsets(jobs, largest)
+    whole, part, first = subsets(jobs, largest)
     best = np.full(1 << jobs, NONE)
     best[0] = neutral
     steps = [best]
@@ -154,7 +154,7 @@ def _fold(
 
 def _within(mask: int, jobs: int, largest: int) -> NDArray[np.int64]:
     """Subsets of `mask` of at most `largest` jobs, smallest first so that ties leave slices empty."""
-    whole, part, first = _subsets(jobs, largest)
+    whole, part, first = subsets(jobs, largest)
     end = first[mask + 1] if mask + 1 < len(first) else len(whole)
     return part[first[mask] : end]
 

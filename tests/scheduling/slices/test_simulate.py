@@ -2,19 +2,24 @@ from __future__ import annotations
 
 import json
 from functools import cache
+from itertools import product
 
+import numpy as np
 import pytest
 
 from benchmarks.slices_simulation import REFERENCED, Reference, compare, mean_jct_s
+from predictor import load_predictor
 from predictor.types import SetPredictor
+from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.workload import Workload
 from scheduling.beliefs.slice_table import SliceTable
-from scheduling.beliefs.table import Solo
+from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import TraceJob
 from scheduling.slices.best_static import best_static
 from scheduling.slices.cluster import Reshape, SlicePolicy, SliceSnapshot, Slot
 from scheduling.slices.costs import SliceCosts
+from scheduling.slices.placing import least_seconds, places_of
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.policies.full import Full
 from scheduling.slices.simulate import SliceResult, simulate_slices
@@ -47,7 +52,7 @@ CONTROLLER_ROUND_S = 10.0
 
 @cache
 def reference() -> Reference:
-    return Reference(shared_data("miso", "simulator"))
+    return Reference(shared_data("miso", "simulator"), load_predictor())
 
 
 @pytest.mark.parametrize("trace", ["small-seed1", "small-seed2", "small-seed3"])
@@ -60,6 +65,7 @@ def test_mean_completion_equals_that_of_the_published_controllers(trace: str) ->
     ours = rows["policies"]["isacpp-slices"]
     assert ours["mean_jct_s"] < rows["policies"]["miso"]["reference_mean_jct_s"]
     assert ours["against_oracle_percent"] < 3.0
+    assert ours["mean_jct_s"] < rows["policies"]["isacpp-slices, one job per slice"]["mean_jct_s"]
 
 
 @pytest.mark.parametrize(("name", "policy", "options"), REFERENCED)
@@ -107,7 +113,8 @@ def test_without_costs_a_lone_job_takes_its_solo_time() -> None:
 
 def test_two_jobs_get_four_and_three_sevenths() -> None:
     jobs = [job(0, PARALLEL, 100.0), job(1, PARALLEL, 100.0)]
-    result = simulate_slices(jobs, ["a100"], get_slice_policy("isacpp-slices"), table(), table(), FREE)
+    alone = get_slice_policy("isacpp-slices", most_per_slice=1)
+    result = simulate_slices(jobs, ["a100"], alone, table(), table(), FREE)
     # 4/7 of the card until the first is done, then all of it for the rest of the other.
     assert sorted(float(j.finished_s or 0) for j in result.jobs) == pytest.approx([175.0, 200.0])
     oracle = simulate_slices(jobs, ["a100"], get_slice_policy("oracle"), table(), table(), FREE)
@@ -263,3 +270,75 @@ def test_shares_are_interpolated_from_slices() -> None:
 def test_cards_without_seven_slices_are_refused(policy: str) -> None:
     with pytest.raises(InputError, match="seven slices"):
         simulate_slices([job(0, PARALLEL, 10.0)], ["a30"], get_slice_policy(policy), table(), table())
+
+
+LIGHT = Workload("light")
+
+
+def light_belief(memory_bytes: float = 0.0, ratio: float = 0.97) -> TablePredictor:
+    """A job that runs alike on every slice, with up to three of its kind nearly undisturbed."""
+    devices = [f"a100:mig={size}" for size in ("1g", "1g.10gb", "2g", "3g", "4g", "7g")] + ["a100", "v100"]
+    return TablePredictor(
+        {(device, LIGHT): Solo(0.1, memory_bytes) for device in devices},
+        {(d, (LIGHT,) * size): (ratio,) * size for d in devices for size in (2, 3)},
+        {device: get_device(device).memory_bytes for device in devices},
+    )
+
+
+def test_a_job_measured_on_no_whole_card_still_runs_on_its_slices() -> None:
+    times = SliceTable({("a100:mig=3g", BOUND): Solo(0.1), ("a100:mig=2g", BOUND): Solo(0.2)})
+    jobs = [job(k, BOUND, 100.0) for k in range(2)]
+    result = simulate_slices(jobs, ["a100"], get_slice_policy("isacpp-slices"), times, times, FREE)
+    assert result.completion_s() == pytest.approx([100.0, 100.0])
+
+
+def mean_s(belief: TablePredictor, cards: list[str], most: int, jobs: int = 8) -> float:
+    policy = get_slice_policy("isacpp-slices", most_per_slice=most)
+    trace = [job(k, LIGHT, 100.0) for k in range(jobs)]
+    return float(simulate_slices(trace, cards, policy, belief, belief, FREE).completion_s().mean())
+
+
+def test_more_than_seven_light_jobs_share_slices_and_finish_sooner() -> None:
+    belief = light_belief()
+    assert mean_s(belief, ["a100"], 3) < 104.0
+    assert mean_s(belief, ["a100"], 1) > 110.0  # one of eight waits for another
+
+
+def test_jobs_do_not_share_a_slice_where_their_memory_does_not_fit_or_they_slow_each_other() -> None:
+    for belief in (light_belief(3.5 * 2**30, 0.4), light_belief(39e9)):
+        assert mean_s(belief, ["a100"], 3) == pytest.approx(mean_s(belief, ["a100"], 1))
+
+
+def test_a_card_without_mig_is_shared_as_a_whole() -> None:
+    belief = light_belief()
+    assert mean_s(belief, ["v100"], 3, 3) < 104.0
+    assert mean_s(belief, ["a100", "v100"], 3, 10) < 104.0
+
+
+def test_the_exact_search_equals_trying_every_cut_and_assignment() -> None:
+    random = np.random.default_rng(0)
+    layout = mig_layout("a100")
+    for jobs in (1, 2, 3, 4):
+        seconds = {place: random.uniform(1, 9, 1 << jobs) for place in places_of("a100")}
+        for values in seconds.values():
+            values[0] = np.inf
+        best = np.inf
+        for slices in range(1, jobs + 1):
+            for cut in layout.cuts(slices):
+                places = [(layout.device(profile), start) for start, profile in cut.placements]
+                for where in product(range(slices), repeat=jobs):
+                    masks = [sum(1 << k for k in range(jobs) if where[k] == at) for at in range(slices)]
+                    if all(0 < mask.bit_count() <= 2 for mask in masks):
+                        best = min(best, sum(seconds[p][m] for p, m in zip(places, masks, strict=True)))
+        found = least_seconds("a100", seconds, jobs, 2)
+        assert found is not None
+        assert found[0] == pytest.approx(best)
+        chosen = sum(seconds[place][sum(1 << k for k in members)] for place, members in found[1])
+        assert chosen == pytest.approx(best)
+
+
+def test_options_of_sharing_are_checked() -> None:
+    with pytest.raises(InputError, match="most_per_slice"):
+        get_slice_policy("isacpp-slices", most_per_slice=0)
+    with pytest.raises(InputError, match="most_per_card"):
+        get_slice_policy("isacpp-slices", most_per_card=13)
