@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from profiling.workload import ColocationSet, Workload
-from scheduling.beliefs.table import Solo, TablePredictor
+from scheduling.beliefs.table import NoisyPredictor, Solo, TablePredictor
 
 A, B = Workload("a"), Workload("b")
 
@@ -22,3 +23,27 @@ def test_a_device_is_the_same_however_it_is_spelt(spelt: str, asked: str) -> Non
     assert answer.slowdown[0].tolist() == pytest.approx([2.0, 1.25])
     assert not answer.fits[0]
     assert table.workloads(asked) == (A, B)
+
+
+CARD_TO_SMALLEST = ["a100", *(f"a100:mig={part}" for part in ("7g", "4g", "3g", "2g", "1g.10gb", "1g"))]
+
+
+def test_times_on_slices_have_seeded_errors_but_none_is_slower_than_a_smaller() -> None:
+    jobs = [Workload(f"job{k}") for k in range(200)]
+    table = TablePredictor({(d, job): Solo(0.1) for d in CARD_TO_SMALLEST for job in jobs}, {})
+    alone = [ColocationSet(d, (job,)) for d in CARD_TO_SMALLEST for job in jobs]
+
+    def ratios(sigma: float, seed: int, sets: list[ColocationSet]) -> np.ndarray:
+        return NoisyPredictor(table, sigma, seed).predict_arrays(sets).step_time_s[:, 0] / 0.1
+
+    true = ratios(0.2, 1, alone)
+    by_size = true.reshape(len(CARD_TO_SMALLEST), -1)
+    assert (by_size[:2] == 1).all()
+    assert (np.diff(by_size, axis=0) >= 0).all()
+    assert 0.02 < np.abs(np.log(by_size[2])).mean() < 0.1
+    assert ratios(0.2, 1, alone[::-1])[::-1].tolist() == true.tolist()  # whatever is asked first
+    assert ratios(0.2, 2, alone).tolist() != true.tolist()
+    assert (ratios(0.0, 1, alone) == 1).all()
+    scarce = TablePredictor({("a100:mig=3g", A): Solo(0.1)}, {})
+    answer = NoisyPredictor(scarce).predict_arrays([ColocationSet("a100:mig=3g", (A,))])
+    assert answer.step_time_s[0, 0] != 0.1
