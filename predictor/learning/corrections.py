@@ -14,6 +14,7 @@ from predictor.learning.kernel import Members
 from predictor.learning.pair_table import PairBlocks
 from predictor.learning.process import Process
 from predictor.learning.solo_errors import SoloErrors
+from predictor.learning.solo_limits import SoloLimits
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -24,11 +25,11 @@ class Corrections:
 
     Args:
         process: of slowdowns, conditioned on the observations. Nothing here outlives it.
-        solo_errors: of solo step times.
+        solo_errors: of solo step times; limits: of these, if there are any.
     """
 
-    def __init__(self, process: Process, solo_errors: SoloErrors) -> None:
-        self.process, self.solo_errors = process, solo_errors
+    def __init__(self, process: Process, solo_errors: SoloErrors, limits: SoloLimits | None = None) -> None:
+        self.process, self.solo_errors, self._limits = process, solo_errors, limits
         self._blocks = PairBlocks(process)
         self._solo: Floats = np.zeros(0)
         self._lock = threading.Lock()
@@ -37,8 +38,11 @@ class Corrections:
         """[V] error of the predicted log solo step time of all members."""
         with self._lock:
             if len(self._solo) < len(members):
-                new = members.take(slice(len(self._solo), len(members)))
-                self._solo = np.concatenate([self._solo, self.solo_errors.mean(new)])
+                new = np.arange(len(self._solo), len(members))
+                error = self.solo_errors.mean(members.take(new))
+                if self._limits is not None:
+                    error = self._limits.within(new, error)
+                self._solo = np.concatenate([self._solo, error])
             return self._solo[: len(members)]  # another thread may have come with more
 
     def slowdown(self, members: Members, slowdown: Floats, rows: Integers) -> Floats:

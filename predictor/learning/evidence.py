@@ -21,6 +21,7 @@ from predictor.learning.link import slope, to_scale
 from predictor.learning.observed import Observed
 from predictor.learning.rows import Rows, variance
 from predictor.learning.solo_errors import SoloErrors
+from predictor.learning.solo_limits import SoloLimits
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -78,7 +79,12 @@ def of_solo_step_times(
 
 
 def of_slowdowns(
-    seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig, solo: SoloErrors
+    seen: Observed,
+    kept: Integers,
+    known: KnownMembers,
+    config: PosteriorConfig,
+    solo: SoloErrors,
+    limits: SoloLimits,
 ) -> Evidence:
     """Evidence of the process from the rows `kept`, all of jobs beside others, given solo step times."""
     p, own = config.parameters, seen.own[kept]
@@ -86,7 +92,7 @@ def of_slowdowns(
     if len(solo):
         used = np.unique(own[known.solo_predicted[own]])
         members = known.members.take(used)
-        wrong[used] = solo.mean(members)
+        wrong[used] = limits.within(used, solo.mean(members))
         apart[used] = solo.standing_apart(members)
     slowdown = seen.log_step_s[kept] - seen.log_solo_s[kept] - wrong[own]
     count, steep = np.minimum(seen.count[kept], config.repeats), slope(slowdown, p.knee)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +19,8 @@ from profiling.spelling import in_short
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
-    from predictor.examples.featurizer import Featurizer
+    from predictor.examples.examples import Integers
+    from predictor.examples.featurizer import Featurizer, JobOnDevice
 
 MemberKey = tuple[Workload, str, str]
 # A job with unknown graph is similar only to itself, i.e. this far from any other.
@@ -69,6 +71,9 @@ class KnownMembers:
         members: all members so far.
         solo_predicted: [V] whether the solo step time is a prediction.
         utilization_measured: [V] whether the solo utilisation was measured.
+        log_step_s: [V] solo step times, stated or predicted; log_floor_s: [V] at the device's peak rates, -inf
+            if unknown.
+        family: [V] numbers that jobs share which differ in batch size only, -1 if that is unknown; batch_size: [V].
     """
 
     def __init__(
@@ -83,7 +88,13 @@ class KnownMembers:
         self.members = start.members
         self.solo_predicted: NDArray[np.bool_] = np.zeros(len(start.members), dtype=bool)
         self.utilization_measured: NDArray[np.bool_] = np.zeros(len(start.members), dtype=bool)
+        nothing = np.zeros(len(start.members))
+        self.log_step_s: Floats = nothing
+        self.log_floor_s: Floats = nothing - np.inf
+        self.family: Integers = np.full(len(start.members), -1)
+        self.batch_size: Integers = nothing.astype(np.int64)
         self._index: dict[MemberKey, int] = {}
+        self._families = Numbers()
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
         # The jobs of a fitted process keep the names that it was fitted with, however they are spelled now.
         self._fitted = {in_short(job): job for job in reversed(start.jobs)}
@@ -142,10 +153,33 @@ class KnownMembers:
         self.solo_predicted = np.concatenate([self.solo_predicted, predicted])
         measured = [w.solo.utilization_ratio is not None for w, _, _ in new]
         self.utilization_measured = np.concatenate([self.utilization_measured, measured])
+        self._add_limits(new)
         start = len(self.members)
         self.members = self.members.joined(Members(place, *columns))
         # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})
+
+    def _add_limits(self, new: dict[MemberKey, float]) -> None:
+        """What limits the solo step times of new members."""
+        floor, family, batch = [], [], []
+        for workload, device, sharing in new:
+            job = self._read(workload, device)
+            size = workload.batch_size if job is None else job.workload.batch_size
+            floor.append(-math.inf if job is None or not job.cost.floor_s else math.log(job.cost.floor_s))
+            alike = device, sharing == "mig", replace(self._named(workload), batch_size=None)
+            family.append(-1 if size is None else self._families[alike])
+            batch.append(size or 0)
+        self.log_step_s = np.concatenate([self.log_step_s, np.log(list(new.values()))])
+        self.log_floor_s = np.concatenate([self.log_floor_s, floor])
+        self.family = np.concatenate([self.family, family])
+        self.batch_size = np.concatenate([self.batch_size, batch])
+
+    def _read(self, workload: Workload, device: str) -> JobOnDevice | None:
+        """None if the job's graph is unknown."""
+        try:
+            return None if self.featurizer is None else self.featurizer.job(workload, device)
+        except CotenantError:
+            return None
 
     def _named(self, workload: Workload) -> Workload:
         plain = workload.without_solo()
@@ -155,9 +189,6 @@ class KnownMembers:
         return self._fitted.get(short, short)
 
     def _features(self, workload: Workload, device: str, step_time_s: float) -> Floats:
-        if self.featurizer is not None:
-            try:
-                return member_features(workload, device, step_time_s, self.featurizer)
-            except CotenantError:
-                pass
-        return np.full(MEMBER_WIDTH, np.nan)
+        if self.featurizer is None or self._read(workload, device) is None:
+            return np.full(MEMBER_WIDTH, np.nan)
+        return member_features(workload, device, step_time_s, self.featurizer)

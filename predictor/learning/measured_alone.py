@@ -149,7 +149,7 @@ class MeasuredAlone:
         return result
 
     def told_rows(
-        self, seen: Observed, kept: Integers, known: KnownMembers, predictor: SetPredictor, earlier: Observed
+        self, seen: Observed, kept: Integers, told: Integers, predictor: SetPredictor, earlier: Observed
     ) -> Observed:
         """The observations with the members and answers of the sets once that is stated.
 
@@ -159,13 +159,12 @@ class MeasuredAlone:
         Args:
             seen: with the answers for the sets as they were observed.
             kept: the rows that matter.
-            known: numbers the members.
+            told: from `told_members`.
             predictor: asked about rows that have changed.
             earlier: the result for fewer observations, which saves time and changes nothing.
         """
         if not self._alone:
             return seen
-        told = self.told_members(known, predictor)
         together = (seen.partners >= 0).any(1)
         own = np.where(together, told[seen.own], seen.own)
         partners = np.where(seen.partners >= 0, told[seen.partners], -1)

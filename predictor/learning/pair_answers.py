@@ -22,6 +22,7 @@ from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.solo_errors import SoloErrors
+from predictor.learning.solo_limits import SoloLimits
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -136,6 +137,7 @@ class PairAnswers:
         places: in `Answers.added`, of the rows that the process uses.
         shares: [W, used] of each of these places in what every job of `solo_errors` adds. By default, the jobs
             follow the rows.
+        limits: of solo step times, if there are any.
     """
 
     def __init__(
@@ -146,13 +148,14 @@ class PairAnswers:
         known: KnownMembers,
         places: Integers | None = None,
         shares: Floats | None = None,
+        limits: SoloLimits | None = None,
     ) -> None:
         self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
         self._sign, used = process.explained_sign, len(process.used)
         self._places = np.arange(used) if places is None else places
         self._shares = np.eye(len(solo_errors), used + len(solo_errors), used) if shares is None else shares
         self._pairs, self._own = _Pairs(len(self._sign), self._shares.shape[1]), dict[int, _Own]()
-        self._lock = threading.Lock()
+        self._limits, self._lock = limits, threading.Lock()
 
     def beside(self, keys: Sequence[Key]) -> Answers:
         """Answer for members beside their partners."""
@@ -244,6 +247,8 @@ class PairAnswers:
         process, known = self.process, self._known.members
         moves = self._known.solo_predicted[new] & bool(len(self.solo_errors))
         mean, variance, contribution = self.solo_errors.answer(known.take(new))
+        if self._limits is not None:
+            mean = self._limits.within(new, mean)
         prior, extra = self.solo_errors.prior_variance, process.own_variance(known, new)
         added = contribution @ self._shares
         for k, number in enumerate(new.tolist()):

@@ -29,13 +29,10 @@ from predictor.learning.measured import partners_of
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import MemberScale, default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, name_of, set_of
-from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
-from predictor.learning.shifts import Shifts, rows_in_answers
-from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.state import State
 from predictor.learning.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
 from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
@@ -214,17 +211,10 @@ class Posterior:
             state = self._state = State.of(
                 self.predictor, self._observed, self._known, self.config, self._earlier, self._told,
                 self._alone,
-                shifts=self._shifts,
+                prior=self._prior, labels=self._labels,
             )  # fmt: skip
             self._earlier, self._told = None, state.told
         return state
-
-    def _shifts(
-        self, process: Process, rows: Integers, solo: SoloErrors, solo_rows: Integers, jobs: Integers
-    ) -> Shifts:
-        used, places, shares = rows_in_answers(rows, solo_rows, jobs, len(solo))
-        answers = PairAnswers(process, solo, self._prior, self._known, places, shares)
-        return Shifts(answers, self._observed, used, self._labels)
 
     @property
     def process(self) -> Process:
@@ -381,7 +371,8 @@ class Posterior:
             reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
             now, told = notes[k].as_asked(now), notes[k].reasons
             busy = within_shares(prediction.total_utilization_ratio, now)
-            words = (*prediction.reasons, *told, *filter(None, reasons))
+            ignored = state.limits.ignored_of(numbers[k])
+            words = (*prediction.reasons, *told, *ignored, *filter(None, reasons))
             result.append(replace(prediction, members=now, total_utilization_ratio=busy, reasons=words))
         return result
 

@@ -2,24 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from predictor.learning.basis import Label
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import of_slowdowns, of_solo_step_times
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured_alone import MeasuredAlone, ToldTable
 from predictor.learning.observed import Observed
+from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import PairSlowdowns
+from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
-from predictor.learning.shifts import Shifts
+from predictor.learning.shifts import Shifts, rows_in_answers
 from predictor.learning.solo_errors import SoloErrors
+from predictor.learning.solo_limits import SoloLimits
 from predictor.types import SetPredictor
 
 if TYPE_CHECKING:
-    from predictor.examples.examples import Integers
+    pass
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +33,7 @@ class State:
         told: the observations, with answers of the predictor once it is told.
         measured: what to tell the predictor of jobs alone.
         told_table: the same for rows of its job table.
-        solo: errors of predicted solo step times.
+        solo, limits: errors of predicted solo step times, and their limits.
         process: of slowdowns, given these.
         corrections, shifts: what it says of sets, as arrays and with what it stands on.
         pairs: corrected slowdowns of pairs.
@@ -41,6 +44,7 @@ class State:
     measured: MeasuredAlone
     told_table: ToldTable
     solo: SoloErrors
+    limits: SoloLimits
     process: Process
     corrections: Corrections
     shifts: Shifts
@@ -58,7 +62,8 @@ class State:
         told: Observed,
         measured: MeasuredAlone,
         *,
-        shifts: Callable[[Process, Integers, SoloErrors, Integers, Integers], Shifts],
+        prior: PriorVariance,
+        labels: dict[int, Label],
     ) -> State:
         """The state after `observed`.
 
@@ -67,24 +72,29 @@ class State:
             known: numbers the members.
             process, told: of the state before, which save time and change nothing.
             measured: what was observed of jobs alone.
-            shifts: made from the process and the numbers of the rows in `observed` that it uses, and from what
-                `of_solo_step_times` returns.
+            prior: variances without observations.
+            labels: cache of the observations in words.
         """
         kept = observed.lowest(config.most_observed)
-        told = measured.told_rows(observed, kept, known, predictor, told)
+        numbers = measured.told_members(known, predictor)
+        told = measured.told_rows(observed, kept, numbers, predictor, told)
         solo, solo_rows, jobs = of_solo_step_times(told, kept, known, config)
         rows = kept[(told.partners[kept] >= 0).any(1)]
-        evidence = of_slowdowns(told, rows, known, config, solo)
+        limits = SoloLimits(told, numbers, known, solo)
+        evidence = of_slowdowns(told, rows, known, config, solo, limits)
         given = Process(config.parameters, evidence, config.most_rows, process)
-        corrections = Corrections(given, solo)
+        used, places, shares = rows_in_answers(rows[given.used], solo_rows, jobs, len(solo))
+        answers = PairAnswers(given, solo, prior, known, places, shares, limits)
+        corrections = Corrections(given, solo, limits)
         return cls(
             told,
             measured,
             ToldTable(measured, getattr(predictor, "table_", None)),
             solo,
+            limits,
             given,
             corrections,
-            shifts(given, rows[given.used], solo, solo_rows, jobs),
+            Shifts(answers, observed, used, labels),
             PairSlowdowns(predictor, lambda *pairs: corrections.slowdown(known.members, *pairs)),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
         )

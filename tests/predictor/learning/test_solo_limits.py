@@ -1,0 +1,112 @@
+"""Corrected solo step times stay within what the data sheet and other batch sizes of the job allow."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.features import Floats
+from predictor.examples.observations import Observation
+from predictor.learning.posterior import Posterior
+from predictor.predictor import Predictor
+from profiling.workload import ColocationSet, SoloProfile, Workload
+
+OTHER = Workload("beta", 16, solo=SoloProfile(step_time_s=0.03))
+BATCHES = (8, 24, 31, 32, 33, 48, 64, 128)
+
+
+def alone(batch_size: int, device: str = "v100") -> ColocationSet:
+    return ColocationSet(device, (Workload("alpha", batch_size),))
+
+
+def plain(predictor: Predictor, batch_size: int) -> float:
+    return float(predictor.predict_arrays([alone(batch_size)]).step_time_s[0, 0])
+
+
+def floor_s(predictor: Predictor, batch_size: int) -> float:
+    featurizer = predictor.fitted_.model.featurizer
+    return featurizer.job(Workload("alpha", batch_size), "v100").cost.floor_s
+
+
+def after(predictor: Predictor, factors: Mapping[int, float], sharing: str = "time-slice") -> Posterior:
+    """Batch sizes of one job alone take so many times as long as predicted."""
+    posterior = Posterior(predictor)
+    for batch, factor in factors.items():
+        observed = replace(alone(batch), sharing=sharing)
+        posterior.observe([Observation(observed, 0, factor * plain(predictor, batch))])
+    return posterior
+
+
+def solo_steps(posterior: Posterior, batches: tuple[int, ...] = BATCHES) -> Floats:
+    """Solo step times alone and beside another job, the same whichever way they are asked."""
+    sets = [alone(batch) for batch in batches]
+    sets += [replace(s, workloads=(*s.workloads, OTHER)) for s in sets]
+    arrays = posterior.predict_arrays(sets)
+    of_rows = posterior.predict_rows(posterior.rows(sets), "time-slice")
+    members = [prediction.members[0] for prediction in posterior.predict_many(sets)]
+    result = arrays.solo_step_time_s[:, 0]
+    np.testing.assert_allclose(of_rows.solo_step_time_s[:, 0], result)
+    np.testing.assert_allclose([m.solo_step_time_s.value for m in members], result)
+    np.testing.assert_allclose([m.step_time_s.value for m in members], arrays.step_time_s[:, 0], rtol=1e-5)
+    np.testing.assert_allclose(result[: len(batches)], result[len(batches) :])
+    return np.asarray(result[: len(batches)])
+
+
+@pytest.mark.parametrize("factor", [0.3, 0.5, 0.7])
+def test_no_batch_size_but_the_observed_one_beats_the_data_sheet(predictor: Predictor, factor: float) -> None:
+    steps = solo_steps(after(predictor, {32: factor}))
+    floors = np.array([floor_s(predictor, batch) for batch in BATCHES])
+    least = np.delete(steps / floors, BATCHES.index(32))
+    assert least.min() >= 1 - 1e-9
+    assert steps[BATCHES.index(32)] == pytest.approx(factor * plain(predictor, 32), rel=0.006)
+
+
+@pytest.mark.parametrize("sharing", ["time-slice", "mps"])
+@pytest.mark.parametrize("factors", [{32: 3.0}, {32: 0.8}, {32: 2.0, 64: 2.5}, {8: 0.7, 32: 3.0, 128: 1.5}])
+def test_larger_batches_take_no_less_than_an_observed_one(
+    predictor: Predictor, factors: dict[int, float], sharing: str
+) -> None:
+    steps = dict(zip(BATCHES, solo_steps(after(predictor, factors, sharing)), strict=True))
+    for observed in factors:
+        for batch in set(BATCHES) - set(factors):
+            ordered = (steps[batch] - steps[observed]) * (batch - observed) >= -1e-12
+            assert ordered or steps[batch] <= floor_s(predictor, batch) * (1 + 1e-9)
+
+
+def test_between_observations_that_contradict_each_other(predictor: Predictor) -> None:
+    step = 2.0 * plain(predictor, 24)
+    posterior = after(predictor, {24: 2.0, 48: 0.75 * step / plain(predictor, 48)})
+    first, between, last = solo_steps(posterior, (24, 32, 48))
+    assert last < first
+    assert last <= between <= first
+
+
+def test_other_devices_and_other_options_are_not_limited(predictor: Predictor) -> None:
+    posterior = after(predictor, {32: 3.0})
+    observed = solo_steps(posterior, (32,))[0]
+    elsewhere, in_amp = posterior.predict_arrays(
+        [alone(31, "p100"), ColocationSet("v100", (Workload("alpha", 33, precision="amp"),))]
+    ).solo_step_time_s[:, 0]
+    assert in_amp < observed < elsewhere
+
+
+def test_an_implausible_observation_limits_nothing_and_is_named(predictor: Predictor) -> None:
+    posterior = after(predictor, {32: 20.0})
+    assert solo_steps(posterior, (48,))[0] == pytest.approx(plain(predictor, 48), rel=1e-3)
+    (reason,) = [r for r in posterior.predict(alone(48)).reasons if "implausible" in r]
+    assert reason.startswith("alpha: its step time of")
+    assert "with batch size 32" in reason
+    for asked in (alone(32), ColocationSet("v100", (Workload("gamma", 16),))):
+        assert not any("implausible" in r for r in posterior.predict(asked).reasons)
+
+
+def test_a_job_seen_beside_another_faster_than_the_data_sheet_is_believed(predictor: Predictor) -> None:
+    pair = replace(alone(32), workloads=(*alone(32).workloads, OTHER))
+    posterior, step_s = Posterior(predictor), 0.9 * floor_s(predictor, 32)
+    posterior.observe([Observation(pair, 0, step_s)] * 16)
+    answer = posterior.predict(pair).members[0]
+    assert answer.step_time_s.value == pytest.approx(step_s, rel=0.05)
+    assert solo_steps(posterior, (33,))[0] >= floor_s(predictor, 33) * (1 - 1e-9)
