@@ -1,7 +1,7 @@
 """Corrected answers about sets of three or more, bounded below by those about their pairs.
 
 An observed pair contributes to the mean over a member's partners, so without the bound a third job would
-dilute it.
+dilute it. There is no bound under MIG, where another partition may give a job a smaller slice in a pair.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.answering.bounds import never_faster_with_more
+from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -70,7 +71,7 @@ class PairSlowdowns:
         self._known: dict[tuple[int, int], float] = {}
 
     def slowest(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> list[float]:
-        """Slowdown of every member beside its worst neighbour, set by set; 1 in sets of up to two.
+        """Slowdown of every member beside its worst neighbour, set by set; 1 in sets of up to two and under MIG.
 
         Args:
             sets: co-location sets.
@@ -102,6 +103,9 @@ class PairSlowdowns:
         }
         known = self._known if len(self._known) + 2 * len(pairs) <= _KEPT else {}
         pairs = {key: pair for key, pair in pairs.items() if key not in known}
+        for a, b in [key for key, pair in pairs.items() if pair.sharing == "mig"]:
+            known[a, b] = known[b, a] = 1.0
+            del pairs[a, b]
         if pairs:
             arrays = self._predictor.predict_arrays(list(pairs.values()))
             slowdown = self._corrected(arrays.slowdown, np.array(list(pairs)))
@@ -115,6 +119,7 @@ def slowest_part(
     numbers: Integers,
     slowdown_of: SlowdownOf,
     corrected: Corrected,
+    mig: Bools,
 ) -> Floats:
     """[S, M] corrected slowdowns of sets, each at least the slowdown beside any one of the neighbours.
 
@@ -123,9 +128,10 @@ def slowest_part(
         numbers: [S, M] of members, -1 where a set has fewer.
         slowdown_of: predicts parts of these sets.
         corrected: corrects slowdowns, given member numbers, each [P, K].
+        mig: [S] whether each set runs on slices of its own.
     """
     sets, width = numbers.shape
-    if width < 3:
+    if width < 3 or mig.all():
         return corrected(slowdown, numbers)
     whole = np.where(numbers >= 0, np.arange(sets * width).reshape(sets, width), -1)
 
@@ -135,4 +141,5 @@ def slowest_part(
         return corrected(slowdown_of(parts[:, 0] // width, parts % width), numbers.ravel()[parts]) - 1.0
 
     # Larger subsets are as slow as their pairs, and cost several times as much to query.
-    return 1.0 + never_faster_with_more(excess, whole, (2,))
+    bounded = 1.0 + never_faster_with_more(excess, whole, (2,))
+    return np.where(mig[:, None], corrected(slowdown, numbers), bounded) if mig.any() else bounded

@@ -15,6 +15,7 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.answering.bounds import taking_turns
@@ -35,7 +36,7 @@ from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.state import State
 from predictor.learning.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
-from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
+from predictor.types import Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -255,8 +256,8 @@ class Posterior:
         sets, _ = self._ready().measured.told_sets(sets)
         arrays = self.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
-        time_sliced = np.array([s.sharing == "time-slice" for s in sets])
-        corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor), time_sliced)
+        sharing = np.array([s.sharing for s in sets])
+        corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor), sharing)
         places, most = self._time_sliced(sets)
         return no_slower(corrected, places, most) if places else corrected
 
@@ -286,8 +287,8 @@ class Posterior:
         numbers = known[rows]
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
-        time_sliced = np.full(len(rows), sharing == "time-slice")
-        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()), time_sliced)
+        modes = np.full(len(rows), sharing)
+        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()), modes)
         places = bounded_rows(rows, sharing, self.predictor, self._ready().under_mps)
         if not places:
             return corrected
@@ -300,10 +301,11 @@ class Posterior:
         return self.predictor
 
     def _corrected(
-        self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf, time_sliced: Bools
+        self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf, sharing: NDArray[np.str_]
     ) -> PredictionArrays:
         corrections, members = self._ready().corrections, self._known.members
-        slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, partial(corrections.slowdown, members))
+        corrected = partial(corrections.slowdown, members)
+        slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, corrected, sharing == "mig")
         solo = arrays.solo_step_time_s
         if len(corrections.solo_errors):
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
@@ -316,7 +318,7 @@ class Posterior:
             slowdown=slowdown,
             solo_step_time_s=solo,
             step_time_s=solo * slowdown,
-            utilization_ratio=taking_turns(busy, time_sliced),
+            utilization_ratio=taking_turns(busy, sharing == "time-slice"),
         )
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:

@@ -7,6 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from predictor.examples.observations import Observation
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.devices import mig_layout
@@ -59,6 +60,22 @@ def test_all_ways_of_asking_agree(predictor: Predictor) -> None:
         for found in (row, arrays.step_time_s[k, :count], posterior.step_time_s[k, :count]):
             np.testing.assert_allclose(found, step_s, rtol=1e-6)
     assert arrays.slowdown[2, 0] == 1.0
+
+
+def test_they_agree_after_feedback(predictor: Predictor) -> None:
+    """Even where a job has a smaller slice in a pair than beside two others."""
+    posterior = Posterior(predictor)
+    step_s = float(predictor.predict_arrays([mig(JOBS[2])]).step_time_s[0, 0])
+    observed = [Observation(mig(JOBS[2]), 0, 5.0 * step_s), Observation(mig(*JOBS[:2]), 1, 0.5)]
+    posterior.observe(observed)
+    sets = [mig(*jobs) for count in (1, 2, 3) for jobs in permutations(JOBS, count)]
+    arrays, rows = posterior.predict_arrays(sets), posterior.predict_rows(posterior.rows(sets), "mig")
+    mixed = posterior.predict_arrays([*sets, ColocationSet("a100", JOBS, "mps")])
+    for k, prediction in enumerate(posterior.predict_many(sets)):
+        count = len(prediction.members)
+        step_times_s = [m.step_time_s.value for m in prediction.members]
+        for found in (arrays, rows, mixed):
+            np.testing.assert_allclose(found.step_time_s[k, :count], step_times_s, rtol=1e-5)
 
 
 def test_stated_step_times_are_those_of_the_whole_card(predictor: Predictor) -> None:
