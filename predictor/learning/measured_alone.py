@@ -129,10 +129,10 @@ class MeasuredAlone:
 
     def told_members(self, known: KnownMembers, predictor: SetPredictor) -> Integers:
         """[V] number of each known member once that is stated; its own where nothing was observed."""
+        if not self._alone:
+            return np.arange(len(known.members))
         keys = known.keys()
         result = np.arange(len(keys))
-        if not self._alone:
-            return result
         places, told = [], []
         for number, (workload, device, sharing) in enumerate(keys):
             now = self.told(device, sharing, workload)

@@ -45,10 +45,8 @@ class SoloLimits:
         self._ignored: dict[int, dict[int, str]] = {}
         if len(alone):
             apart = solo.standing_apart(members.take(alone)) != 0.0
-            for number, result in zip(alone[apart].tolist(), told[alone[apart]].tolist(), strict=True):
-                step_s, size = math.exp(known.log_step_s[result]), int(known.batch_size[number])
-                said = f"{step_s:.3g} s, observed alone with batch size {size}, is implausible and says nothing of others"
-                self._ignored.setdefault(int(known.family[number]), {})[size] = said
+            if apart.any():
+                self._ignored = _in_words(known, alone[apart], told[alone[apart]])
             alone = alone[~apart]
         key, first = np.unique(self._keys(alone), return_index=True)
         # As answers give it.
@@ -92,16 +90,23 @@ class SoloLimits:
         """What was observed of the same jobs with other batch sizes and does not count, in words."""
         if not self._ignored:
             return []
-        families = {int(self._known.family[m]): m for m in members if self._known.solo_predicted[m]}
-        keys = self._known.keys()
-        return [
-            f"{keys[member][0].model}: its step time of {said}"
-            for family, member in families.items()
-            for said in self._ignored.get(family, {}).values()
-        ]
+        families = dict.fromkeys(int(self._known.family[m]) for m in members if self._known.solo_predicted[m])
+        return [said for family in families for said in self._ignored.get(family, {}).values()]
 
     def _observed(self, step: Floats, asked: Integers, place: Integers) -> Floats:
         """[R] `step` at the places of observations, NaN where that is of no batch size of the job."""
         place = np.where(place < len(step), place, -1)
         same = (place >= 0) & (self._key[place] // _MANY == asked // _MANY)
         return np.where(same, step[place], np.nan)
+
+
+def _in_words(known: KnownMembers, alone: Integers, told: Integers) -> dict[int, dict[int, str]]:
+    """By family and batch size, what was observed of the members `alone` and is implausible."""
+    keys, result = known.keys(), dict[int, dict[int, str]]()
+    sizes = known.batch_size[alone]
+    for k in np.argsort(sizes, kind="stable").tolist():
+        number, step_s = int(alone[k]), math.exp(known.log_step_s[told[k]])
+        said = f"{keys[number][0].model}: its step time of {step_s:.3g} s, observed alone with batch size {sizes[k]}, "
+        said += "is implausible and says nothing of others"
+        result.setdefault(int(known.family[number]), {})[int(sizes[k])] = said
+    return result

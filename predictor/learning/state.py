@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from predictor.learning.basis import Label
 from predictor.learning.config import PosteriorConfig
@@ -20,9 +19,6 @@ from predictor.learning.shifts import Shifts, rows_in_answers
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
 from predictor.types import SetPredictor
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass(frozen=True, slots=True)

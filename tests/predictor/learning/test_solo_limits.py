@@ -103,6 +103,16 @@ def test_an_implausible_observation_limits_nothing_and_is_named(predictor: Predi
         assert not any("implausible" in r for r in posterior.predict(asked).reasons)
 
 
+def test_implausible_observations_are_named_by_batch_size_in_any_order(predictor: Predictor) -> None:
+    factors = {64: 0.05, 32: 20.0}
+    for order in (factors, dict(reversed(factors.items()))):
+        reasons = after(predictor, order).predict(alone(48)).reasons
+        assert [r.split("batch size ")[1].split(",")[0] for r in reasons if "implausible" in r] == [
+            "32",
+            "64",
+        ]
+
+
 def test_a_job_seen_beside_another_faster_than_the_data_sheet_is_believed(predictor: Predictor) -> None:
     pair = replace(alone(32), workloads=(*alone(32).workloads, OTHER))
     posterior, step_s = Posterior(predictor), 0.9 * floor_s(predictor, 32)
