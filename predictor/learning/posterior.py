@@ -36,7 +36,7 @@ from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.state import State
 from predictor.learning.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
-from predictor.types import Prediction, PredictionArrays, SetPredictor
+from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -221,6 +221,15 @@ class Posterior:
     def process(self) -> Process:
         """The process conditioned on all observations."""
         return self._ready().process
+
+    @property
+    def state(self) -> State:
+        """What answers follow from, given all observations."""
+        return self._ready()
+
+    def corrects_solo(self, members: Integers) -> Bools:
+        """[R] whether solo step times of members, by number, are predictions."""
+        return np.asarray(self._known.solo_predicted[members] & self.config.learn_solo)
 
     @property
     def observed(self) -> Observed:

@@ -1,4 +1,4 @@
-"""Suggests which partner to run a job beside, in order to learn most about how it shares the device."""
+"""Suggests whether to run a job alone or beside which partner, to learn most about how it shares the device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.features import Floats
-from predictor.learning.link import slope
+from predictor.learning.expected_steps import ExpectedSteps
 from predictor.learning.probes import Expectation
 from profiling.devices import canonical
 from profiling.devices.mig import check_slices
@@ -19,6 +19,7 @@ from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
     from predictor.learning.posterior import Posterior
 
 # Partners used if no running jobs are given: a convolutional network with large kernels and one with small
@@ -33,7 +34,7 @@ class Probe:
     """A set worth running.
 
     Attributes:
-        jobs: SPECs of the job and its partner.
+        jobs: SPECs of the job and its partner; of the job only, if it is to run alone.
         error_ratio: expected relative error of the step times of the job and its partners once this probe and
             the ones before it have been observed.
     """
@@ -50,18 +51,21 @@ class ProbePlan:
         device, sharing: where to run them.
         error_ratio: expected error before any of them.
         probes: at most as many as requested.
+        reasons: why there are fewer, if so.
     """
 
     device: str
     sharing: str
     error_ratio: float
     probes: tuple[Probe, ...]
+    reasons: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant probe --json` and `POST /v1/probes`."""
         return {
             **asdict(self),
             "probes": [{"jobs": list(probe.jobs), "error_ratio": probe.error_ratio} for probe in self.probes],
+            "reasons": list(self.reasons),
         }
 
 
@@ -73,7 +77,9 @@ def suggest_probes(
     count: int = 1,
     sharing: str = "time-slice",
 ) -> ProbePlan:
-    """Choose partners greedily by how much running `job` beside them reduces the variance of all step times.
+    """Choose runs greedily by how much they reduce the variance of the step times of `job` and its partners.
+
+    The job alone is one of the candidates, unless its solo step time was stated or observed.
 
     Args:
         posterior: what is known so far; it needs no observations.
@@ -106,27 +112,37 @@ def suggest_probes(
         )
     sets = list(compress(sets, fits))
     candidates = list(compress(candidates, fits))
-    rows, log_slowdown = posterior.rows_of(sets)
-    parameters = posterior.config.parameters
-    process = posterior.process
-    expected = Expectation(*process.joint(posterior.members, rows))
-    # Weigh variances in log step time: the error on the scale divided by its slope.
-    steep = slope(log_slowdown, parameters.knee)
-    noise = parameters.noise * steep**2
+    steps = ExpectedSteps.of(posterior, sets)
+    expected, noise = steps.errors, steps.noise
     named = Counter(partners)
     times = np.array([named[candidate] for candidate in candidates])
-    weights = np.repeat(times, 2) / steep**2 / (2.0 * times.sum())
+    weights = np.zeros(len(noise))
+    weights[: 2 * len(sets)] = np.repeat(times, 2) / (2.0 * times.sum())
     before = _error(expected, weights)
+    left: list[tuple[tuple[str, ...], Integers]] = [
+        ((str(job), str(candidate)), np.array([2 * k, 2 * k + 1])) for k, candidate in enumerate(candidates)
+    ]
+    if len(steps.alone):
+        left.append(((str(job),), steps.alone))
+    reasons = _fewer(count, len(left), len(fits) - len(sets))
     probes: list[Probe] = []
-    left = list(range(len(candidates)))
     while left and len(probes) < count:
-        number, _ = expected.best([np.array([2 * k, 2 * k + 1]) for k in left], noise, weights)
-        chosen = left.pop(number)
-        pair = np.array([2 * chosen, 2 * chosen + 1])
+        number, _ = expected.best([rows for _, rows in left], noise, weights)
+        jobs, rows = left.pop(number)
         # The observed value does not affect the remaining variance.
-        expected = expected.observe(pair, expected.mean[pair], noise[pair])
-        probes.append(Probe((str(job), str(candidates[chosen])), _error(expected, weights)))
-    return ProbePlan(device, sharing, before, tuple(probes))
+        expected = expected.observe(rows, expected.mean[rows], noise[rows])
+        probes.append(Probe(jobs, _error(expected, weights)))
+    return ProbePlan(device, sharing, before, tuple(probes), reasons)
+
+
+def _fewer(count: int, candidates: int, too_large: int) -> tuple[str, ...]:
+    """Why there are fewer probes than asked for."""
+    if count <= candidates:
+        return ()
+    there = "is only one candidate" if candidates == 1 else f"are only {candidates} candidates"
+    partners = "partner does" if too_large == 1 else "partners do"
+    rest = f"; {too_large} {partners} not fit beside the job" if too_large else ""
+    return (f"{count} probes were asked for, but there {there}{rest}",)
 
 
 def _error(expected: Expectation, weights: Floats) -> float:

@@ -24,7 +24,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="Suggest the most informative sets to measure for a job",
+        summary="Suggest the most informative sets to measure for a job, or the job alone",
         **operation(
             scope="read",
             body=ProbesBody,

@@ -30,7 +30,7 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Choose the most informative partners to run beside a job, with the error expected after each run.
+    """Choose the most informative runs of a job, alone or beside a partner, with the error expected after each run.
 
     Example: `cotenant probe --device v100 --job vgg11-cifar:batch_size=64 --running resnet50-imagenet --running lstm-wikitext2`
     """
@@ -65,5 +65,8 @@ def command(
     )
     table = plain_table("beside", "expected error after", right=("expected error after",))
     for probe in plan.probes:
-        table.add_row(renamed(probe.jobs[1]), f"{100 * probe.error_ratio:.1f} %")
+        beside_one = renamed(probe.jobs[1]) if len(probe.jobs) > 1 else "(alone)"
+        table.add_row(beside_one, f"{100 * probe.error_ratio:.1f} %")
     out.print(table)
+    for reason in plan.reasons:
+        out.print(reason, highlight=False, soft_wrap=True)

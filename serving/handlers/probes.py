@@ -26,22 +26,25 @@ class ProbesBody(Struct, forbid_unknown_fields=True):
 
 
 class ProbeEntry(Struct):
-    """A set to run. `error_ratio` is the expected error of the job's step times after this probe and the
-    earlier ones."""
+    """A set to run; the job alone, if `jobs` holds no other. `error_ratio` is the expected error of the step times
+    of the job and its partners after this probe and the earlier ones."""
 
     jobs: list[str]
     error_ratio: float
 
 
 class ProbesAnswer(Struct):
+    """Probes, the most informative first; `reasons` say why there are fewer than `count`."""
+
     device: str
     sharing: str
     error_ratio: float
     probes: list[ProbeEntry]
+    reasons: list[str]
 
 
 async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:
-    """The most informative partners for the job, given all observations.
+    """The most informative runs of the job, given all observations.
 
     Raises:
         UnknownNameError: unknown device or model.

@@ -62,6 +62,30 @@ def test_a_device_is_the_same_however_it_is_spelt(client: TestClient) -> None:
     assert {device for device, _, _ in batcher._known} == {"a100"}
 
 
+def test_the_job_alone_is_suggested_unless_its_step_time_is_stated_or_observed(client: TestClient) -> None:
+    job = "resnet18-cifar:batch_size=64"
+    for asked, times in ((job, 1), (f"{job},step_time_s=0.1", 0)):
+        plan = client.post("/v1/probes", json=BODY | {"job": asked, "count": 3}).json()
+        assert [probe["jobs"] for probe in plan["probes"]].count([asked]) == times
+    body = BODY | {"job": job, "count": 3}
+    before = client.post("/v1/probes", json=body).json()
+    seen = {"of": {"device": "v100", "jobs": [job]}, "step_time_s": 0.1}
+    assert client.post("/v1/observations", json={"observations": [seen]}).status_code == 201
+    after = client.post("/v1/probes", json=body).json()
+    assert after["error_ratio"] < before["error_ratio"]
+    assert [len(probe["jobs"]) for probe in after["probes"]] == [2, 2]
+
+
+def test_fewer_candidates_than_asked_for_are_reported(client: TestClient) -> None:
+    assert client.post("/v1/probes", json=BODY).json()["reasons"] == []
+    large = "vgg11-cifar:batch_size=100000"
+    body = BODY | {"running": [VGG, large], "count": 3}
+    plan = client.post("/v1/probes", json=body).json()
+    assert len(plan["probes"]) == 1
+    said = "3 probes were asked for, but there is only one candidate; 1 partner does not fit beside the job"
+    assert plan["reasons"] == [said]
+
+
 @pytest.mark.parametrize(
     ("change", "status"),
     [({"device": "x"}, 404), ({"job": "nothing"}, 404), ({"count": 0}, 422), ({"sharing": "turns"}, 422)],

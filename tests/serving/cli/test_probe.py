@@ -34,6 +34,32 @@ def test_probes_lower_the_expected_error(folder: Path, capsys: pytest.CaptureFix
     assert "expected error" in out
 
 
+def test_alone_is_a_candidate_and_too_few_are_reported(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = (
+        "probe",
+        "--model",
+        folder / "model",
+        "--device",
+        "v100",
+        "--running",
+        "beta:batch_size=32",
+        "--count",
+        "3",
+    )
+    for job, there in (("alpha:batch_size=32", 2), ("alpha:batch_size=32,step_time_s=0.03", 1)):
+        code, out, _ = run(capsys, *ask, "--job", job)
+        assert code == 0
+        assert ("(alone)" in out) == (there == 2)
+        only = "is only one candidate" if there == 1 else "are only 2 candidates"
+        assert f"3 probes were asked for, but there {only}" in out
+        plan = json.loads(run(capsys, *ask, "--job", job, "--json")[1])
+        assert len(plan["probes"]) == there
+        assert ([job] in [probe["jobs"] for probe in plan["probes"]]) == (there == 2)
+        assert len(plan["reasons"]) == 1
+
+
 def test_an_unknown_device_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     code, _, err = run(
         capsys,
