@@ -4,35 +4,14 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from profiling.errors import InputError
-from profiling.workload import Workload
-from scheduling.core.job import TraceJob
 from scheduling.traces.columns import parse_mapping
-from scheduling.traces.logged import usable, weights_of_levels
-from scheduling.traces.logs import read_rows
-from scheduling.traces.mix import Mix
+from scheduling.traces.logged import weights_of_levels
 from scheduling.traces.synthetic import synthetic
-from tests.scheduling.traces.reading import read_log
-
-MIX = Mix.even((Workload("a"), Workload("b")), lambda w: 0.5 if w.model == "a" else 2.0)
-
-
-def read(path: Path, text: str, mapping: dict[str, str] | None = None) -> list[TraceJob]:
-    path.write_text(text)
-    return read_log(path, MIX, columns=parse_mapping(mapping) if mapping else None)
-
-
-def ignored(path: Path) -> dict[str, tuple[int, tuple[str, ...]]]:
-    return {c.reason: (c.rows, c.examples) for c in usable(path, read_rows(path)).remarks}
-
-
-def seconds(job: TraceJob) -> float:
-    return round(job.iterations * MIX.step_time_s(job.workload), 6)
-
+from tests.scheduling.traces.reading import MIX, ignored, read, seconds
 
 SACCT = """JobID|User|Submit|Start|End|Elapsed|State|Priority|ReqTRES|AllocTRES
 7|ann|2024-05-01T10:00:00|2024-05-01T10:05:00|2024-05-02T11:05:00|1-01:00:00|COMPLETED|100|cpu=8,gres/gpu=2|billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G
@@ -68,143 +47,6 @@ def test_sacct(tmp_path: Path, form: str) -> None:
 def test_truncated_sacct(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 2"):
         read(tmp_path / "s.txt", "JobID|Submit|AllocTRES\n1|2024-05-01T10:00:00\n")
-
-
-def pod(name: str, start: str, end: str | None, gpus: int, labels: dict[str, str], **spec: object) -> object:
-    state = {"terminated": {"startedAt": start, "finishedAt": end}} if end else {"running": {}}
-    return {
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": "vision",
-            "creationTimestamp": "2024-05-01T10:00:00Z",
-            "labels": labels,
-        },
-        "spec": {"containers": [{"resources": {"limits": {"nvidia.com/gpu": str(gpus)}}}], **spec},
-        "status": {"startTime": start, "containerStatuses": [{"state": state}]},
-    }
-
-
-def test_kubernetes(tmp_path: Path) -> None:
-    gang = {"training.kubeflow.org/job-name": "big"}
-    pods = [
-        pod("big-0", "2024-05-01T10:01:00Z", "2024-05-01T10:11:00Z", 4, gang, priority=1000),
-        pod(
-            "big-1", "2024-05-01T10:02:00Z", "2024-05-01T10:12:00Z", 4, gang,
-            priority=1000, activeDeadlineSeconds=3600,
-        ),
-        pod("one", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 1, {}, priority=0),
-        pod("runs", "2024-05-01T10:01:00Z", None, 1, {}),
-        pod("no-gpu", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 0, {}, priority=2_000_000_000),
-        pod("launcher", "2024-05-01T10:00:00Z", None, 0, gang),
-    ]  # fmt: skip
-    pods[3]["status"]["phase"] = "Running"  # type: ignore[index]
-    big, small = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
-    assert (big.id, big.gpus, seconds(big), big.user) == ("vision/big", 8, 660.0, "vision")
-    assert (big.priority, big.deadline_s) == (2.0, 3600.0)
-    assert (small.id, small.gpus, seconds(small), small.priority, small.deadline_s) == (
-        "vision/one",
-        1,
-        60.0,
-        1.0,
-        None,
-    )
-    assert ignored(tmp_path / "pods.json") == {
-        "has not ended": (1, ("Running",)),
-        "requests no whole GPU": (1, ()),
-    }
-
-
-@pytest.mark.parametrize(
-    ("spans", "gpus", "duration_s"),
-    [
-        ([("10:00:00", "10:01:00"), ("10:06:00", "10:08:00")], 2, 180.0),  # tried again after five minutes
-        ([("10:00:00", "10:01:00"), ("10:01:00", "10:03:00")], 2, 180.0),  # within the same second
-        ([("10:00:00", "10:01:00"), ("10:00:30", "10:03:00")], 4, 180.0),
-        ([("10:00:00", "10:03:00"), ("10:00:00", "10:00:00"), ("10:01:00", "10:03:00")], 4, 180.0),
-        ([("10:00:00", "10:04:00"), ("10:01:00", "10:02:00"), ("10:02:00", "10:03:00")], 4, 240.0),
-    ],
-)
-def test_kubernetes_pods_tried_again_are_not_side_by_side(
-    tmp_path: Path, spans: list[tuple[str, str]], gpus: int, duration_s: float
-) -> None:
-    label = {"batch.kubernetes.io/job-name": "train"}
-    pods = [
-        pod(f"train-{k}", f"2024-05-01T{start}Z", f"2024-05-01T{end}Z", 2, label)
-        for k, (start, end) in enumerate(spans)
-    ]
-    (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
-    assert (job.gpus, seconds(job)) == (gpus, duration_s)
-    pods.append(pod("train-again", "2024-05-01T11:00:00Z", None, 2, label))
-    with pytest.raises(InputError, match="has not ended"):
-        read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
-
-
-def test_kubernetes_containers_that_restarted_or_could_not_start(tmp_path: Path) -> None:
-    pods = [
-        pod(name, "2024-05-01T10:01:00Z", "2024-05-01T11:00:00Z", 1, {})
-        for name in ("restarted", "unable", "sidecar")
-    ]
-    last = "2024-05-01T10:59:00Z"
-    for one, started in zip(pods, (last, "1970-01-01T00:00:00Z", last), strict=True):
-        one["status"]["containerStatuses"][0]["state"]["terminated"]["startedAt"] = started  # type: ignore[index]
-    pods[0]["status"]["containerStatuses"][0]["restartCount"] = 3  # type: ignore[index]
-    unable = {"state": {"terminated": {"startedAt": None, "finishedAt": "2024-05-01T10:59:00Z"}}}
-    pods[2]["status"]["containerStatuses"].insert(0, unable)  # type: ignore[index]
-    restarted, sidecar = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
-    assert (restarted.id, seconds(restarted)) == ("vision/restarted", 59 * 60.0)
-    assert (sidecar.id, seconds(sidecar)) == ("vision/sidecar", 60.0)
-    assert ignored(tmp_path / "pods.json") == {"ran for less than 1 s, or never": (1, ())}
-
-
-@pytest.mark.parametrize("quantity", ["500m", "1.5", "many"])
-def test_kubernetes_pods_with_a_fraction_of_a_gpu(tmp_path: Path, quantity: str) -> None:
-    pods = [pod(name, "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 1, {}) for name in ("whole", "part")]
-    pods[1]["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = quantity  # type: ignore[index]
-    (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
-    assert job.id == "vision/whole"
-    assert list(ignored(tmp_path / "pods.json")) == ["does not request a whole number of GPUs"]
-
-
-@pytest.mark.parametrize(
-    "resource",
-    ["nvidia.com/gpu.shared", "nvidia.com/mig-3g.20gb", "nvidia.com/mig-1g.10gb.me", "amd.com/gpu"],
-)
-def test_kubernetes_slices_and_shared_gpus_count_as_one(tmp_path: Path, resource: str) -> None:
-    part: Any = pod("part", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 0, {})
-    part["spec"]["containers"][0]["resources"]["limits"] = {
-        resource: "1",
-        "cpu": "8",
-        "example.com/gpus": "3",
-    }
-    (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": [part]}))
-    assert (job.id, job.gpus) == ("vision/part", 1)
-
-
-def test_kubernetes_events_supply_times_missing_in_the_status(tmp_path: Path) -> None:
-    about = {"kind": "Pod", "namespace": "vision", "name": "runs"}
-    events = [
-        {
-            "kind": "Event",
-            "involvedObject": about,
-            "reason": "Started",
-            "firstTimestamp": "2024-05-01T10:01:30Z",
-        },
-        {
-            "kind": "Event",
-            "regarding": about,
-            "reason": "Killing",
-            "eventTime": "2024-05-01T10:03:30.000000Z",
-        },
-    ]
-    pods = [pod("runs", "2024-05-01T10:01:00Z", None, 2, {})]
-    (job,) = read(tmp_path / "both.json", json.dumps({"kind": "List", "items": [*pods, *events]}))
-    assert (job.id, job.gpus, seconds(job)) == ("vision/runs", 2, 120.0)
-    with pytest.raises(InputError, match="events without pods"):
-        read(tmp_path / "events.json", json.dumps({"kind": "EventList", "items": events}))
-    pods[0]["status"]["phase"] = "Running"  # type: ignore[index]  # its liveness probe failed: it was started again
-    with pytest.raises(InputError, match=r"has not ended.*Running"):
-        read(tmp_path / "both.json", json.dumps({"kind": "List", "items": [*pods, *events]}))
 
 
 def test_alibaba_without_a_header(tmp_path: Path) -> None:
