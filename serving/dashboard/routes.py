@@ -49,6 +49,7 @@ def _templates() -> Any:
     environment.filters["short"] = lambda name: name[:8] if re.fullmatch("[0-9a-f]{32}", name) else name
     environment.filters["time"] = lambda s: datetime.fromtimestamp(s, UTC).strftime("%Y-%m-%d %H:%M:%S UTC")
     environment.filters["day"] = lambda d: datetime.fromtimestamp(d * 86400, UTC).strftime("%Y-%m-%d")
+    environment.filters["percent"] = lambda ratio: "-" if ratio is None else f"{100 * ratio:.1f} %"
     environment.filters["duration"] = _duration
     environment.globals["project_version"] = version()
     return environment
@@ -81,8 +82,10 @@ def routes(service: Service) -> APIRouter:
         device: Annotated[str, Query(max_length=200)] = "",
         tenant: Annotated[str, Query(max_length=200)] = "",
         state: Annotated[str, Query(max_length=20)] = "",
+        observed_device: Annotated[str, Query(max_length=200)] = "",
+        observed_job: Annotated[str, Query(max_length=200)] = "",
     ) -> Response:
-        shown_by = view.Filter(node.strip(), device, tenant.strip(), state)
+        shown_by = view.Filter(node.strip(), device, tenant.strip(), state, observed_device, observed_job)
         return page("overview.html", here="overview", **await view.overview(service, health, first, shown_by))
 
     @router.get("/jobs/{key}", openapi_extra=_READ)

@@ -14,7 +14,7 @@ from scheduling.core.cards import card_of_slice
 from scheduling.core.snapshot import Gpu, Node
 from serving.dashboard.error_plot import error_plot
 from serving.dashboard.health import LEVELS, Health, level_of
-from serving.handlers.calibration import by_job, recent
+from serving.handlers.calibration import Point, by_job, recent
 from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit_sets, predict_each, zoo
 from serving.handlers.models import events, state
@@ -75,17 +75,20 @@ def by_card(tiles: list[Tile]) -> list[CardTiles]:
 
 @dataclass(frozen=True, slots=True)
 class Filter:
-    """Which GPUs of the cluster to show; an empty field matches all.
+    """Which GPUs of the cluster and which observations to show; an empty field matches all.
 
     Attributes:
         node: part of the node name; device: GPU type; tenant: part of a tenant's id or SPEC.
         state: `in use`, `shared`, or a level of `serving.dashboard.health`.
+        observed_device, observed_job: GPU type, and model of the measured job, of the observations.
     """
 
     node: str = ""
     device: str = ""
     tenant: str = ""
     state: str = ""
+    observed_device: str = ""
+    observed_job: str = ""
 
     def takes(self, node: Node, gpu: Gpu, level: str) -> bool:
         return (
@@ -107,6 +110,9 @@ class Filter:
         """Whether it selects single GPUs rather than whole nodes."""
         return bool(self.tenant or self.state)
 
+    def takes_observation(self, point: Point) -> bool:
+        return self.observed_device in ("", point.device) and self.observed_job in ("", point.job)
+
     def query(self, first: int) -> str:
         """Query string of this filter starting at another GPU, for a link."""
         fields = {**{name: value for name, value in asdict(self).items() if value}, "first": first}
@@ -118,7 +124,8 @@ async def overview(
 ) -> dict[str, Any]:
     """Cluster totals, the matching GPUs, the latest placements, the model and its error.
 
-    The GPUs are those that match a filter, from number `first` on.
+    The GPUs are those that match a filter, from number `first` on; the error over time, and by device and model, is of
+    the observations that match it.
     """
     shown_by = shown_by or Filter()
     cluster = await service.read(stored_state, service)
@@ -139,6 +146,7 @@ async def overview(
         )
     placements = await service.read(list_placements, service, None, 0, 15)
     observed = await service.read(recent, service)
+    matching = [point for point in observed if shown_by.takes_observation(point)]
     return {
         "version": cluster.version,
         "nodes": {node: by_card(tiles) for node, tiles in nodes.items()},
@@ -158,9 +166,17 @@ async def overview(
         "model": state(service),
         "events": await service.read(events, service, 0, 5),
         "errors": await service.read(error_by_day, service),
-        "plot": error_plot(observed),
-        "calibration": by_job(observed)[:MOST_CALIBRATED],
+        "observed_devices": _with(shown_by.observed_device, {p.device for p in observed}),
+        "observed_jobs": _with(shown_by.observed_job, {p.job for p in observed}),
+        "observed": len(observed),
+        "plot": error_plot(matching),
+        "calibration": by_job(matching)[:MOST_CALIBRATED],
     }
+
+
+def _with(chosen: str, names: set[str]) -> list[str]:
+    """Names to choose from, with the one that is chosen."""
+    return sorted(names | {chosen} - {""})
 
 
 def _totals(places: list[tuple[Node, Gpu]], levels: list[str]) -> dict[str, dict[str, int]]:

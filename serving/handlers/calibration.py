@@ -27,6 +27,7 @@ class Point:
         device, job: device type, and name of the job's model.
         log_ratio: log(observed / predicted step time).
         covered: whether it lies within the 90 % interval.
+        corrected_log_ratio: the same ratio for the prediction with the earlier observations; None if it was not stored.
     """
 
     observed_at: float
@@ -34,6 +35,7 @@ class Point:
     job: str
     log_ratio: float
     covered: bool
+    corrected_log_ratio: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Calibration:
     Attributes:
         count: number of observations.
         error_ratio: mean of |predicted - observed| / observed.
+        corrected_error_ratio: the same for predictions with the earlier observations; None if none was stored.
         drift_ratio: exp of the mean log(observed / predicted), minus 1: positive if steps take longer than
             predicted.
         coverage: share within the 90 % interval.
@@ -52,17 +55,18 @@ class Calibration:
     job: str
     count: int
     error_ratio: float
+    corrected_error_ratio: float | None
     drift_ratio: float
     coverage: float
 
 
 def recent(service: Service, most: int = _MOST) -> list[Point]:
-    """The latest plausible observations with the model's own predictions, oldest first."""
+    """The latest plausible observations with their predictions, oldest first."""
     row = ObservationRow
     query = (
         select(
             row.observed_at, row.device, row.jobs, row.member, row.step_time_s, row.predicted_step_time_s,
-            row.predicted_lower_s, row.predicted_upper_s,
+            row.predicted_lower_s, row.predicted_upper_s, row.corrected_step_time_s,
         )
         .where(PLAUSIBLE)
         .order_by(row.id.desc())
@@ -70,9 +74,12 @@ def recent(service: Service, most: int = _MOST) -> list[Point]:
     )  # fmt: skip
     with service.store.read() as session:
         points = [
-            Point(at, device, _model_of(jobs[member]), math.log(step / predicted), lower <= step <= upper)
-            for at, device, jobs, member, step, predicted, lower, upper in session.execute(query)
-        ]
+            Point(
+                at, device, _model_of(jobs[member]), math.log(step / predicted), lower <= step <= upper,
+                None if corrected is None else math.log(step / corrected),
+            )
+            for at, device, jobs, member, step, predicted, lower, upper, corrected in session.execute(query)
+        ]  # fmt: skip
     return sorted(points, key=lambda point: point.observed_at)
 
 
@@ -94,10 +101,19 @@ def by_job(points: Sequence[Point]) -> list[Calibration]:
             device,
             job,
             len(some),
-            sum(abs(math.expm1(-p.log_ratio)) for p in some) / len(some),
+            _mean_error([p.log_ratio for p in some]),
+            _mean_error(corrected) if (corrected := _corrected(some)) else None,
             math.expm1(sum(p.log_ratio for p in some) / len(some)),
             sum(p.covered for p in some) / len(some),
         )
         for (device, job), some in groups.items()
     ]
     return sorted(rows, key=lambda row: -row.error_ratio)
+
+
+def _corrected(points: Sequence[Point]) -> list[float]:
+    return [p.corrected_log_ratio for p in points if p.corrected_log_ratio is not None]
+
+
+def _mean_error(log_ratios: Sequence[float]) -> float:
+    return sum(abs(math.expm1(-ratio)) for ratio in log_ratios) / len(log_ratios)

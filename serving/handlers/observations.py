@@ -62,7 +62,7 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
     predictions = await service.batcher.plain(belief.serving, sets)
     corrected = await service.batcher.corrected(belief, sets)
     try:
-        status, answer, new = await service.stored(_keep, service, body, predictions, once)
+        status, answer, new = await service.stored(_keep, service, body, predictions, corrected, once)
     except ConflictError:
         raise UnknownNameError("unknown placement", expected="an id of /v1/placements") from None
     if new:
@@ -79,7 +79,11 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
 
 
 def _keep(
-    service: Service, body: ObservationsBody, predictions: list[Prediction], once: Once | None
+    service: Service,
+    body: ObservationsBody,
+    predictions: list[Prediction],
+    corrected: list[Prediction],
+    once: Once | None,
 ) -> tuple[int, dict[str, Any], bool]:
     with service.store.write() as session:
         given = replay(session, once)
@@ -95,11 +99,14 @@ def _keep(
                     got=repr(observation.placement_id),
                 )  # fmt: skip
         rows = []
-        for index, (observation, prediction) in enumerate(zip(body.observations, predictions, strict=True)):
+        each = zip(body.observations, predictions, corrected, strict=True)
+        for index, (observation, prediction, better) in enumerate(each):
             try:
-                rows.append(_row_of(observation, prediction, service.config.retention_s))
+                row = _row_of(observation, prediction, service.config.retention_s)
             except InputError as error:
                 raise error.at(f"observations[{index}]") from None
+            row.corrected_step_time_s = better.members[observation.member].step_time_s.value
+            rows.append(row)
         session.add_all(rows)
         session.flush()
         answer = {"observations": [entry_of(row) for row in rows]}
@@ -159,13 +166,17 @@ def observations_of(service: Service, placement_id: str, limit: int = 50) -> lis
 
 
 def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
-    """Mean error and coverage of plausible observations per day and model version, oldest first."""
+    """Mean error and coverage of plausible observations per day and model version, oldest first.
+
+    `corrected_error_ratio` is the error with the earlier observations; None if earlier versions stored them all.
+    """
     day = func.floor(ObservationRow.observed_at / 86400)
     covered = ObservationRow.step_time_s.between(
         ObservationRow.predicted_lower_s, ObservationRow.predicted_upper_s
     )
+    corrected = func.abs(ObservationRow.corrected_step_time_s / ObservationRow.step_time_s - 1.0)
     query = (
-        select(day, ObservationRow.model_version, func.count(), func.avg(ObservationRow.error_ratio),
+        select(day, ObservationRow.model_version, func.count(), func.avg(ObservationRow.error_ratio), func.avg(corrected),
                func.sum(func.cast(covered, type_=ObservationRow.member.type)))
         .where(ObservationRow.observed_at > time.time() - days * 86400, PLAUSIBLE)
         .group_by(day, ObservationRow.model_version)
@@ -173,9 +184,10 @@ def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
     )  # fmt: skip
     with service.store.read() as session:
         return [
-            {"day": int(d), "model_version": v, "count": n, "error_ratio": float(e), "coverage": float(c) / n}
-            for d, v, n, e, c in session.execute(query)
-        ]
+            {"day": int(d), "model_version": v, "count": n, "error_ratio": float(e),
+             "corrected_error_ratio": None if better is None else float(better), "coverage": float(c) / n}
+            for d, v, n, e, better, c in session.execute(query)
+        ]  # fmt: skip
 
 
 def entry_of(row: ObservationRow) -> dict[str, Any]:

@@ -92,7 +92,10 @@ class PlacementRow(Base):
 
 
 class ObservationRow(Base):
-    """A measured step time and its prediction; memory and utilisation of jobs alone only."""
+    """A measured step time and its prediction; memory and utilisation of jobs alone only.
+
+    `corrected_step_time_s` is the prediction with the earlier observations; None for rows of earlier versions.
+    """
 
     __tablename__ = "observations"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -106,6 +109,7 @@ class ObservationRow(Base):
     predicted_step_time_s: Mapped[float]
     predicted_lower_s: Mapped[float]
     predicted_upper_s: Mapped[float]
+    corrected_step_time_s: Mapped[float | None]
     error_ratio: Mapped[float]
     model_version: Mapped[str] = mapped_column(String(200))
     observed_at: Mapped[float] = mapped_column(index=True)

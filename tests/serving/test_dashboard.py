@@ -5,10 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from serving.auth import create_token
 from serving.store import Store
+from serving.store.tables import ObservationRow
 from tests.serving.conftest import Start
 
 CLUSTER = {
@@ -210,3 +213,51 @@ def test_what_if_side_by_side(client: TestClient) -> None:
     }
     wrong = client.get("/what-if", params=many_devices | {"sharing": ["time-slice", "mps"]}).text
     assert "too many devices" in wrong
+
+
+def test_observations_are_filtered_by_device_and_job(client: TestClient) -> None:
+    def report(device: str, jobs: list[str], *step_times_s: float) -> None:
+        for step_time_s in step_times_s:
+            seen = {"of": {"device": device, "jobs": jobs}, "step_time_s": step_time_s}
+            assert client.post("/v1/observations", json={"observations": [seen]}).status_code == 201
+
+    client.put("/v1/cluster", json=CLUSTER)
+    report("v100", ["resnet18-cifar"], 0.2, 0.2, 0.2)
+    report("p100", ["resnet18-cifar"], 0.21, 0.2)
+    report("v100", ["lstm-wikitext2"], 0.12)
+
+    def rows(page: str) -> list[list[str]]:
+        table = page[page.index("Error by device and model") :]
+        return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table, re.S)]
+
+    page = client.get("/").text
+    assert page.count("<circle") == 6
+    assert {(r[0], r[1]) for r in rows(page)} == {
+        ("v100", "resnet18-cifar"), ("p100", "resnet18-cifar"), ("v100", "lstm-wikitext2")
+    }  # fmt: skip
+    page = client.get(
+        "/", params={"observed_device": "v100", "observed_job": "resnet18-cifar", "node": "a<b"}
+    ).text
+    assert page.count("<circle") == 3
+    ((_, _, count, own, corrected, *_),) = rows(page)
+    # Two of three were predicted once it was observed.
+    assert (count, own) == ("3", "50.0 %")
+    assert float(corrected.removesuffix(" %")) == pytest.approx(50.0 / 3, abs=0.5)
+    assert "<option selected>v100</option>" in page
+    assert '<input type="hidden" name="node" value="a&lt;b">' in page
+    assert '<input type="hidden" name="observed_device" value="v100">' in page
+    assert client.get("/", params={"observed_device": "p100"}).text.count("<circle") == 2
+    none = client.get("/", params={"observed_device": "<k80>"}).text
+    assert "No matching observations." in none
+    assert "<circle" not in none
+    assert "<option selected>&lt;k80&gt;</option>" in none
+
+
+def test_errors_without_stored_corrections(start: Start, tmp_path: Path) -> None:
+    """Of observations that an earlier version stored."""
+    client = start()
+    seen = {"of": {"device": "v100", "jobs": ["resnet18-cifar"]}, "step_time_s": 0.2}
+    client.post("/v1/observations", json={"observations": [seen]})
+    with Store(f"sqlite:///{tmp_path}/store.db").write() as session:
+        session.execute(update(ObservationRow).values(corrected_step_time_s=None))
+    assert client.get("/").text.count("<td>-</td>") == 2
