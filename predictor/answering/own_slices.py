@@ -54,7 +54,8 @@ class OwnSlices:
         self._cuts: dict[tuple[int, ...], Cut | None] = {}
 
     def cut(self, rows: Sequence[int]) -> Cut | None:
-        """The partition for the jobs in some rows of the table, all on one card; None for one job, or on a slice."""
+        """The partition for the jobs in some rows of the table, all on one card; None for one job, on a slice, or
+        without a slice for each."""
         key = tuple(rows)
         if key not in self._cuts:
             if len(self._cuts) >= _MOST_KEPT:
@@ -64,16 +65,24 @@ class OwnSlices:
 
     def excess(self, rows: Integers) -> Floats:
         """[S, M] slowdown - 1 from rows [S, M] of the table, -1 where a set has fewer members."""
-        result = np.zeros(rows.shape)
-        for k, cut in enumerate(self._each(rows)):
+        result, cuts = np.zeros(rows.shape), self._each(rows)
+        for k, cut in enumerate(cuts):
             if cut is not None:
                 result[k, rows[k] >= 0] = np.array(cut.slowdown) - 1.0
+        uncut = np.array([cut is None for cut in cuts], dtype=bool) & ((rows >= 0).sum(1) > 1)
+        if uncut.any():
+            result[uncut] = self._table.excess(rows[uncut], "mig")
         return result
 
     def fits(self, rows: Integers, fits: np.ndarray) -> np.ndarray:
-        """[S] whether every job fits its slice; `fits` for jobs that are alone."""
-        cuts = self._each(rows)
-        return np.array([known if cut is None else cut.fits for cut, known in zip(cuts, fits, strict=True)])
+        """[S] whether every job fits its slice; `fits` for jobs that are alone, False without slices for all."""
+        alone = (rows >= 0).sum(1) == 1
+        return np.array(
+            [
+                bool(known and single) if cut is None else cut.fits
+                for cut, known, single in zip(self._each(rows), fits, alone, strict=True)
+            ]
+        )
 
     def _each(self, rows: Integers) -> list[Cut | None]:
         return [self.cut([row for row in one if row >= 0]) for one in rows.tolist()]

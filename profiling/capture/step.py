@@ -91,6 +91,7 @@ def capture_job(
             recorder, forward = _recorded(job, layer_of)
         except _OtherDeviceError:
             # A model may make tensors on torch's default device, which training on a GPU would set.
+            job.model.zero_grad(set_to_none=True)
             with torch.device("meta"):
                 recorder, forward = _recorded(job, layer_of)
     job.gradient_accumulation = accumulation

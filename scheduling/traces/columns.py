@@ -90,6 +90,8 @@ PAI_TASKS = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
     "gpu_type",
 )  # fmt: skip
+# What is needed to tell tasks of one job with a header line.
+_PAI_NEEDED = frozenset({"job_name", "task_name", "inst_num", "start_time", "end_time", "plan_gpu"})
 
 
 def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
@@ -107,14 +109,7 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
         frame = _read(path)
         if columns is None and _is_pai_row(list(frame.columns)):
             frame = _read(path, header=None, names=list(PAI_TASKS))
-        if columns is None and {
-            "job_name",
-            "task_name",
-            "inst_num",
-            "start_time",
-            "end_time",
-            "plan_gpu",
-        } <= set(frame):
+        if columns is None and set(frame).issuperset(_PAI_NEEDED):
             frame = _whole_jobs(frame)
     except (
         OSError,

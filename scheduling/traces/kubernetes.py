@@ -35,8 +35,8 @@ def read_pods(body: dict[str, Any]) -> list[LoggedJob]:
     In a gang with GPUs, pods without GPUs (a launcher) do not count. A job has the most GPUs that its pods had at
     one time, because a pod that is tried again takes the place of the one that failed. It lasts as long as any of
     them ran; waiting between attempts does not count. Times are those of the containers, or of the pod's events if
-    its status has none; pods that did not end, by their phase if they have one, have no duration. The user is the namespace, the deadline
-    `activeDeadlineSeconds`, the weight by `priority`.
+    its status has none; pods that did not end, by their phase if they have one, have no duration. The user is the
+    namespace, the deadline `activeDeadlineSeconds`, the weight by `priority`.
 
     Raises:
         InputError: only events, which do not state how many GPUs a pod requests.

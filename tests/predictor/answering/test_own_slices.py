@@ -98,3 +98,10 @@ def test_a_job_that_fits_no_slice_beside_another(predictor: Predictor) -> None:
 def test_a_slice_is_not_cut_again(predictor: Predictor) -> None:
     one = ColocationSet("a100:mig=3g", JOBS[:1], "mig")
     assert predictor.predict(one).members[0].slowdown.value == 1.0
+
+
+@pytest.mark.parametrize(("device", "count"), [("v100", 2), ("a100:mig=3g", 2), ("a100", 8)])
+def test_without_a_slice_for_each_job_they_do_not_fit(predictor: Predictor, device: str, count: int) -> None:
+    arrays = predictor.predict_arrays([mig(*JOBS[1:2] * count, device=device), mig(JOBS[1], device=device)])
+    assert arrays.fits.tolist() == [False, True]
+    assert (arrays.slowdown[0] > 1.0).all()

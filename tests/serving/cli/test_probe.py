@@ -10,18 +10,12 @@ from tests.serving.cli.checkpoint import folder, run
 __all__ = ["folder"]
 
 
+def probe(folder: Path, count: int) -> tuple[object, ...]:
+    return "probe", "--model", folder / "model", "--device", "v100", "--count", str(count)
+
+
 def test_probes_lower_the_expected_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    ask = (
-        "probe",
-        "--model",
-        folder / "model",
-        "--device",
-        "v100",
-        "--job",
-        "alpha:batch_size=32",
-        "--count",
-        "2",
-    )
+    ask = (*probe(folder, 2), "--job", "alpha:batch_size=32")
     running = ("--running", "beta:batch_size=32", "--running", "gamma:batch_size=16")
     code, out, _ = run(capsys, *ask, *running, "--json")
     assert code == 0
@@ -37,17 +31,7 @@ def test_probes_lower_the_expected_error(folder: Path, capsys: pytest.CaptureFix
 def test_alone_is_a_candidate_and_too_few_are_reported(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    ask = (
-        "probe",
-        "--model",
-        folder / "model",
-        "--device",
-        "v100",
-        "--running",
-        "beta:batch_size=32",
-        "--count",
-        "3",
-    )
+    ask = (*probe(folder, 3), "--running", "beta:batch_size=32")
     for job, there in (("alpha:batch_size=32", 2), ("alpha:batch_size=32,step_time_s=0.03", 1)):
         code, out, _ = run(capsys, *ask, "--job", job)
         assert code == 0
