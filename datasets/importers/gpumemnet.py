@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.importers.base import MEBIBYTE, Import, find_files, spec
+from datasets.importers.timm import CHANGED
 from profiling.errors import InputError
 
 DEVICE = "a100"
@@ -58,7 +59,8 @@ def read(folder: Path) -> Import:
             if memory < estimate:
                 result.dropped["crashed: less memory than its tensors take"] += 1
                 continue
-            workload = spec(f"timm/{name}", batch_size=batch, image_size=_IMAGE_SIZES.get(name))
+            collection = "timm-0.6" if name in CHANGED else "timm"
+            workload = spec(f"{collection}/{name}", batch_size=batch, image_size=_IMAGE_SIZES.get(name))
             result.add_workload("gpumemnet", workload)
             result.add(
                 "memory",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -21,7 +21,7 @@ _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 class DeviceFunctions(TorchFunctionMode):
-    """Replaces attention, recurrent layers and dropout by fused operators, and casts as autocast would."""
+    """Replaces attention, norms, recurrent layers and dropout by fused operators, and casts as autocast would."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -39,8 +39,10 @@ class DeviceFunctions(TorchFunctionMode):
                 args, kwargs = self._cast((args, kwargs), torch.float32)
         if name == "__bool__" and (answer := truth_of(args[0])) is not None:
             return answer
-        if name == "scaled_dot_product_attention":
+        if name == "scaled_dot_product_attention" and _has_fused_kernel(*args, **kwargs):
             return _attention(*args, **kwargs)
+        if name == "rms_norm" and _is_fused_norm(*args, **kwargs):
+            return _rms_norm(*args, **kwargs)
         if name in _RECURRENT and isinstance(args[0], Tensor) and args[0].is_meta:
             return _recurrent(name, args)
         if name in _CELLS and isinstance(args[0], Tensor) and args[0].is_meta:
@@ -111,6 +113,22 @@ def _has_float32(value: Any) -> bool:
     return any(tensor.dtype == torch.float32 for tensor in tensors_of(value))
 
 
+def _has_fused_kernel(
+    query: Tensor, key: Tensor, value: Tensor, *_rest: Any, enable_gqa: bool = False, **_options: Any
+) -> bool:
+    """Whether a GPU runs attention as one kernel: over four dimensions, the first two equal in all three tensors.
+
+    Otherwise torch computes it in parts, and in FP32 if the inputs are in half precision: over more dimensions (the
+    windows of NesT, Twins and Hiera), over fewer (ViT of SAM), or with keys that all heads share (MobileNetV4)
+    (`check_tensor_shapes`, `check_batch_size_and_num_heads_dense` and `_scaled_dot_product_attention_math` in torch
+    2.13).
+    """
+    shapes = [t.shape for t in (query, key, value)]
+    if any(len(shape) != 4 for shape in shapes):
+        return False
+    return enable_gqa or shapes[0][:2] == shapes[1][:2] == shapes[2][:2]
+
+
 def _attention(
     query: Tensor,
     key: Tensor,
@@ -125,11 +143,26 @@ def _attention(
     if attn_mask is not None and attn_mask.requires_grad:
         # A kernel writes the gradient of a bias for every score; the backward pass of `expand` then sums it.
         attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
-    if query.dim() < 4:
-        missing = (None,) * (4 - query.dim())
-        bias = None if attn_mask is None else attn_mask[missing]
-        return fused.attention(query[missing], key[missing], value[missing], bias)[0][(0,) * len(missing)]
     return fused.attention(query, key, value, attn_mask)[0]
+
+
+def _is_fused_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> bool:
+    """Whether a GPU runs an RMS norm as one kernel, which torch (from 2.9) does if input and weight have one type."""
+    return input.is_meta and (weight is None or weight.dtype == input.dtype)
+
+
+def _rms_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    return fused.rms_norm(input, list(normalized_shape), weight)[0]
 
 
 def _recurrent(name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:

@@ -1,4 +1,4 @@
-"""Operators that a GPU runs fused but `meta` would decompose: attention, recurrent layers and the CTC loss.
+"""Operators that a GPU runs fused but `meta` would decompose: attention, RMS norms, recurrent layers, the CTC loss.
 
 They are custom operators without an implementation, which define only output shapes, tensors saved for the backward
 pass, and FLOPs. A recording then shows one operator where cuDNN or a flash kernel runs one.
@@ -76,6 +76,44 @@ def attention_flops(query: torch.Size, key: torch.Size, value: torch.Size) -> tu
     scores = 2 * rows * key[-2] * query[-1]
     weighted = 2 * rows * key[-2] * value[-1]
     return scores + weighted, 3 * scores + 2 * weighted
+
+
+@torch.library.custom_op("cotenant::rms_norm", mutates_args=())
+def rms_norm(input: Tensor, normalized_shape: list[int], weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    """Root mean square norm over the last dimensions; also returns the reciprocal root of each row."""
+    raise _no_kernel()
+
+
+@rms_norm.register_fake
+def _(input: Tensor, normalized_shape: list[int], weight: Tensor | None) -> tuple[Tensor, Tensor]:
+    rows = input.shape[: input.dim() - len(normalized_shape)]
+    return input.new_empty(input.shape), input.new_empty(
+        (*rows, *[1] * len(normalized_shape)), dtype=torch.float32
+    )
+
+
+@torch.library.custom_op("cotenant::rms_norm_backward", mutates_args=())
+def rms_norm_backward(grad: Tensor, input: Tensor, reciprocal: Tensor, weight: Tensor | None) -> list[Tensor]:
+    """Gradients of the input, and of the weight if there is one."""
+    raise _no_kernel()
+
+
+@rms_norm_backward.register_fake
+def _(grad: Tensor, input: Tensor, reciprocal: Tensor, weight: Tensor | None) -> list[Tensor]:
+    return [t.new_empty(t.shape) for t in (input, weight) if t is not None]
+
+
+def _rms_norm_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.set_materialize_grads(False)  # no zeros for the root, whose gradient nobody asks for
+    ctx.save_for_backward(inputs[0], output[1], inputs[2])
+
+
+def _rms_norm_backward(ctx, grad, _reciprocal_grad):  # type: ignore[no-untyped-def]
+    gradients = rms_norm_backward(grad, *ctx.saved_tensors)
+    return gradients[0], None, gradients[1] if len(gradients) > 1 else None
+
+
+rms_norm.register_autograd(_rms_norm_backward, setup_context=_rms_norm_setup)
 
 
 @torch.library.custom_op("cotenant::recurrent", mutates_args=())

@@ -1,0 +1,92 @@
+"""Which operators count as one kernel, and which are computed in parts, as torch does on a GPU."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from profiling.capture import capture_module
+from profiling.graph import ComputationGraph
+from profiling.workload import Workload
+
+BATCH, TOKENS, HEADS, WIDTH = 2, 12, 2, 8
+
+
+class Attention(nn.Module):
+    """Attention within windows; one window has no dimension of its own."""
+
+    def __init__(self, windows: int, heads: int = HEADS) -> None:
+        super().__init__()
+        self.windows, self.heads = windows, heads
+        self.input = nn.Linear(heads * WIDTH, 3 * heads * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        shape = (BATCH, self.windows, TOKENS // self.windows, 3, self.heads, WIDTH)
+        parts = self.input(x).view(shape).permute(3, 0, 4, 1, 2, 5)
+        query, key, value = parts[:, :, :, 0] if self.windows == 1 else parts
+        if self.heads == 1:
+            query, key, value = query[:, 0], key[:, 0], value[:, 0]
+        return F.scaled_dot_product_attention(query, key, value)
+
+
+def capture(module: nn.Module, width: int, precision: str = "fp32") -> ComputationGraph:
+    return capture_module(
+        module, torch.randn(BATCH, TOKENS, width), workload=Workload("net", precision=precision)
+    )
+
+
+def test_attention_over_four_dimensions_is_one_kernel() -> None:
+    graph = capture(Attention(1), HEADS * WIDTH)
+    assert [op.kind for op in graph.operators if op.kind in ("attention", "matmul", "softmax")] == [
+        "attention"
+    ]
+
+
+@pytest.mark.parametrize(("windows", "heads"), [(3, HEADS), (1, 1)])
+def test_attention_over_other_dimensions_keeps_the_scores(windows: int, heads: int) -> None:
+    graph = capture(Attention(windows, heads), heads * WIDTH)
+    kinds = [op.kind for op in graph.operators if op.kind in ("attention", "matmul", "softmax")]
+    assert kinds == ["matmul", "softmax", "matmul"]
+    tokens = TOKENS // windows
+    scores = BATCH * heads * windows * tokens * tokens
+    softmax = next(op for op in graph.operators if op.kind == "softmax")
+    assert softmax.saved_activation_bytes == 4 * scores
+    products = 2 * 2 * scores * WIDTH
+    assert graph.forward_flops == products + 2 * BATCH * TOKENS * 3 * (heads * WIDTH) ** 2
+
+
+def test_attention_in_parts_is_in_full_precision_under_amp() -> None:
+    graph = capture(Attention(3), HEADS * WIDTH, "amp")
+    assert {op.input_dtype for op in graph.operators if op.kind in ("matmul", "softmax")} == {"float32"}
+    assert {op.dtype for op in graph.operators if op.kind == "linear"} == {"float16"}
+
+
+@pytest.mark.parametrize("precision", ["fp32", "amp", "bf16"])
+def test_an_rms_norm_is_one_kernel_like_a_layer_norm(precision: str) -> None:
+    graphs = [
+        capture(nn.Sequential(nn.Linear(8, 16), norm(16), nn.Linear(16, 4)), 8, precision)
+        for norm in (nn.RMSNorm, nn.LayerNorm)
+    ]
+    rms, layer = ([op for op in graph.operators if op.module_path.startswith("1")] for graph in graphs)
+    assert [op.kind for op in rms] == [op.kind for op in layer] == ["layer_norm"]
+    assert rms[0].kernel_count == layer[0].kernel_count
+    assert rms[0].sizes == layer[0].sizes
+    # Neither mean nor bias.
+    assert rms[0].parameter_bytes == layer[0].parameter_bytes / 2
+    assert layer[0].backward_bytes * 0.8 < rms[0].backward_bytes < layer[0].backward_bytes
+
+
+class MixedNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = nn.Linear(8, 16)
+        self.weight = nn.Parameter(torch.ones(16, dtype=torch.bfloat16))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.rms_norm(self.linear(x), (16,), self.weight)
+
+
+def test_an_rms_norm_whose_weight_has_another_type_is_computed_in_parts() -> None:
+    kinds = {op.kind for op in capture(MixedNorm(), 8).operators}
+    assert "layer_norm" not in kinds
+    assert "elementwise" in kinds
