@@ -239,6 +239,19 @@ def test_gpumemnet(imported: Any) -> None:
     assert rising.apply(lambda part: part.is_monotonic_increasing).all()
 
 
+def test_a_network_that_has_grown_since_is_the_one_of_then(imported: Any) -> None:
+    """timm 1.0 gave `ecaresnext50t_32x4d` twice the layers that it had when others measured it."""
+    for source, table in (("timm", "solo"), ("gpumemnet", "memory")):
+        names = imported(source)[1][table]["workload"].str.partition(":")[0].unique()
+        grown = [name for name in names if name.endswith("/ecaresnext50t_32x4d")]
+        assert grown == ["timm-0.6/ecaresnext50t_32x4d"]
+    graphs = [
+        graph_for(Workload(f"{name}_32x4d", precision="amp"))
+        for name in ("timm-0.6/ecaresnext50t", "timm/ecaresnext26t", "timm/ecaresnext50t")
+    ]
+    assert graphs[0].parameter_count == graphs[1].parameter_count < 0.7 * graphs[2].parameter_count
+
+
 def test_miso_mixes(imported: Any) -> None:
     result, tables = imported("miso")
     inputs = np.load(shared_data("miso", "unet", "input_data.npy"))
