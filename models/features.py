@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.cost.activations import peak_activation_bytes
-from models.cost.job import JobCost, trained_ratio
+from models.cost.job import HALF, JobCost, trained_ratio
 from profiling.devices import DeviceSpec
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
@@ -179,7 +179,7 @@ def workload_features(
             _log(graph.activation_bytes, 1e9),
             min(demand.state_bytes / device.memory_bytes, 2.0),
             min(frozen, 1.0),
-            float(workload.precision in ("amp", "fp16", "bf16")),
+            float(workload.precision in HALF),
             graph.optimizer_state_bytes / graph.parameter_bytes if graph.parameter_bytes else 0.0,
         ]
     )

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from profiling.errors import InputError
-from profiling.workload import Workload
+from profiling.workload import PREDICTED_PRECISIONS, Workload
 
 Loss = Callable[[Any, Any, dict[str, Any]], Tensor]
 
@@ -71,8 +71,11 @@ class TrainingJob:
         batch_size: samples per forward/backward pass.
         optimizer: one of `profiling.workload.OPTIMIZERS`, the same kind for every phase.
         precision: one of `profiling.workload.PRECISIONS`; `amp` runs the forward pass under autocast; on a
-            GPU, `tf32` enables TF32 for this process, and every other precision disables it.
+            GPU, `tf32` enables TF32 for this process, and every other precision disables it; `fp8` is for capture.
         gradient_accumulation: forward/backward passes per optimiser step.
+
+    Raises:
+        InputError: `fp8` on another device than `meta`.
 
     Attributes:
         samples_per_step: `batch_size * gradient_accumulation`.
@@ -100,6 +103,13 @@ class TrainingJob:
         self.samples_per_step = batch_size * gradient_accumulation
         held = (*model.parameters(), *tensors_of(batch))
         self.device = next((tensor.device for tensor in held), torch.device("cpu"))
+        if precision in PREDICTED_PRECISIONS and self.device.type != "meta":
+            raise InputError(
+                f"jobs in {precision} can be predicted, but not run",
+                expected="another precision",
+                got=f"precision {precision} on {self.device.type}",
+                hint="torch trains in it only through other libraries; run the job with precision=amp",
+            )
         self.optimizers = [make_optimizer(optimizer, self._trained(phase)) for phase in self.phases]
         if self.device.type == "cuda":
             # torch's default is in between: convolutions in TF32, products in FP32.

@@ -9,7 +9,9 @@ from profiling.devices import canonical
 from profiling.errors import InputError
 from profiling.names import one_of
 
-PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16", "fp64")
+PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16", "fp8", "fp64")
+PREDICTED_PRECISIONS = ("fp8",)
+"""Jobs in these are predicted but cannot be run here, so nothing was measured in them."""
 MODES = ("training", "inference")
 FRAMEWORKS = ("torch", "tensorflow")
 COMPILERS = ("eager", "compile")
@@ -87,7 +89,8 @@ class Workload:
         image_size: pixels along an image's side, if other than the model's default; None takes the default.
         mode: `training` (a step is forward, backward and optimiser) or `inference` (a step is one forward
             pass).
-        precision: `fp32`, `tf32`, `amp` (fp16 autocast), `fp16`, `bf16`, `fp64`.
+        precision: `fp32`, `tf32`, `amp` (fp16 autocast), `fp16`, `bf16`, `fp8` (linear layers as by
+            Transformer Engine, the rest as `amp`; predicted only), `fp64`.
         framework: `torch` or `tensorflow`.
         compiler: `eager`, or `compile` (torch.compile or XLA).
         memory_layout: of images: `contiguous` (NCHW) or `channels-last` (NHWC).

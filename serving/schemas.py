@@ -47,7 +47,7 @@ class Job(Struct, forbid_unknown_fields=True, omit_defaults=True):
     sequence_length: Annotated[int, _range("sequence_length")] | None = None
     image_size: Annotated[int, _range("image_size")] | None = None
     mode: Literal["training", "inference"] = "training"
-    precision: Literal["fp32", "tf32", "amp", "fp16", "bf16", "fp64"] = "fp32"
+    precision: Literal["fp32", "tf32", "amp", "fp16", "bf16", "fp8", "fp64"] = "fp32"
     framework: Literal["torch", "tensorflow"] = "torch"
     compiler: Literal["eager", "compile"] = "eager"
     memory_layout: Literal["contiguous", "channels-last"] = "contiguous"

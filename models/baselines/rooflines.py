@@ -15,7 +15,7 @@ from profiling.errors import InputError, UnknownNameError
 
 Floats = NDArray[np.float64]
 # Bytes per element in memory; autocast keeps activations in half precision.
-ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "amp": 2, "fp16": 2, "bf16": 2}
+ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "amp": 2, "fp16": 2, "bf16": 2, "fp8": 2}
 
 
 def peaks(rows: pd.DataFrame) -> tuple[Floats, Floats]:

@@ -27,7 +27,7 @@ from models.cost.work import Floats, memory_s, strain_of, width_of
 from profiling.devices import DeviceSpec, get_device
 from profiling.errors import InputError, UnknownNameError
 from profiling.graph import ComputationGraph
-from profiling.workload import Workload
+from profiling.workload import PREDICTED_PRECISIONS, Workload
 
 SHIPPED = Path(__file__).with_name("coefficients")
 _FORMAT = 4
@@ -84,7 +84,7 @@ class CostModel:
         """Whether steps on that GPU type (in that precision, if one is given) were in the fit."""
         whole, in_precision = effect_names(device, precision)
         if precision:
-            return in_precision in self.devices
+            return precision not in PREDICTED_PRECISIONS and in_precision in self.devices
         return any(name.split(" ", 1)[0] == whole for name in self.devices)
 
     def for_unmeasured(self, device: DeviceSpec) -> CostModel:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from models.cost.work import Columns, Floats
+from models.cost.work import IS_FP8, Columns, Floats
 from profiling.operators import DTYPE_BYTES, DTYPES, KINDS
 from profiling.workload import Workload
 
@@ -159,7 +159,8 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
         columns["input_height"] % 2 == 1,
         (columns["key_length"] % 8 == 0) & (columns["key_length"] > 0),
         np.isin(kind, _REDUCE_WITHIN_SAMPLES) * log(columns["reduction_size"]) / 7,
-        input_bytes == 2,
+        # Operands in FP8 count as those in 16 bits, as none were measured.
+        (input_bytes == 2) | IS_FP8[columns["input_dtype"].astype(int)],
         _type_bytes(columns["dtype"]) == 2,
         weight_bytes == 4,
         input_bytes == 8,

@@ -47,6 +47,8 @@ _TYPES = {
     "float8_e4m3fn": "fp8",
     "float8_e5m2": "fp8",
 }
+# By index into `DTYPES`; an unknown type (-1) reads the last one, which is none.
+IS_FP8 = np.array([_TYPES.get(name) == "fp8" for name in DTYPES])
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -61,7 +63,7 @@ class OperatorWork:
         kernels: [2, N].
         repeat: [N] number of equal executions.
         density: [N] peak rate of the operator's type per multiprocessor and clock, over `_DENSE`, a measure
-            of how hard it is to feed; 0 in FP64.
+            of how hard it is to feed, half of it in FP8; 0 in FP64.
         double_density: [N] the same in FP64, whose kernels spend more on addressing; 0 in other types.
         padding_s: [2, N] arithmetic on padding, at the peak rate.
         least_s: [2, N] lower bound on the time of the arithmetic: `compute_s`, but the direct form where the
@@ -112,6 +114,8 @@ def work_of(
     kernels = np.stack([forward_kernels, np.maximum(columns["kernel_count"] - forward_kernels, 0.0)])
     is_run = (flops + traffic) > 0
     density = rate / (multiprocessors * device.clock_hz) / _DENSE
+    # At twice the rate of 16 bits, operands in FP8 ask for as many bytes per clock.
+    density = np.where(IS_FP8[columns["input_dtype"].astype(int)], density / 2, density)
     is_double = columns["dtype"] == DTYPES.index("float64")
     return OperatorWork(
         flops / rate,
@@ -159,11 +163,11 @@ def _is_winograd(columns: Columns, device: DeviceSpec) -> NDArray[np.bool_]:
 
 
 def _peak_flops(columns: Columns, device: DeviceSpec, precision: str) -> Floats:
-    """[N] FLOP/s: products at the rate of their result's type, other operators at that of their input's
-    type."""
+    """[N] FLOP/s at the rate of an operator's type: of products the result's, unless they multiply in FP8, and
+    of other operators the input's."""
     is_contraction = IS_CONTRACTION[columns["kind"].astype(int)]
     output, source = columns["dtype"].astype(int), columns["input_dtype"].astype(int)
-    types = np.where(is_contraction | (source < 0), output, source)
+    types = np.where((is_contraction & ~IS_FP8[source]) | (source < 0), output, source)
     plain = "tf32" if precision == "tf32" else "fp32"
     rate = np.where(is_contraction, device.peak_flops(plain, True), device.fp32_flops)
     for dtype, name in _TYPES.items():

@@ -19,7 +19,7 @@ from predictor.fitted.device_memory import set_memory_bytes, set_utilization_rat
 from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR, SLICE_LOG_ERROR
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
 from profiling.devices import DeviceSpec, get_device
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import PREDICTED_PRECISIONS, ColocationSet, Workload
 
 if TYPE_CHECKING:
     from predictor.examples.featurizer import JobOnDevice
@@ -222,6 +222,8 @@ class Describer:
         precision = job.workload.precision
         if workload.solo.step_time_s is not None or cost_model.has_measured(device, precision):
             return ""
+        if precision in PREDICTED_PRECISIONS:
+            return f"step times in {precision} were never measured on any GPU type"
         if cost_model.has_measured(device):
             return f"step times in {precision} were never measured on {device}"
         return f"step times were never measured on this GPU type ({device})"
@@ -231,7 +233,8 @@ class Describer:
 
         If the host feeds a job, its loader may take any time, as in the measured co-location campaigns. If
         data are resident on the device, the error is that of the cost model on networks it was not fitted to.
-        That of a GPU type that it was not fitted to comes on top, and for resident data that of a precision.
+        That of a GPU type that it was not fitted to comes on top, and for resident data that of a precision; that of
+        a precision that was measured on no type always does.
         """
         if workload.solo.step_time_s is not None:
             return 0.03
@@ -241,8 +244,10 @@ class Describer:
         resident = workload.data_on_device
         if resident:
             off = min(off, known.get("on_device", off))
-        is_known = cost_model.has_measured(job.device.name, job.workload.precision if resident else "")
-        return off if is_known else math.hypot(off, NEW_DEVICE_LOG_ERROR)
+        precision = job.workload.precision
+        is_new = precision in PREDICTED_PRECISIONS
+        is_known = cost_model.has_measured(job.device.name, precision if resident and not is_new else "")
+        return math.hypot(off, *[NEW_DEVICE_LOG_ERROR] * (is_new + (not is_known)))
 
 
 def _too_fast(workload: Workload, job: JobOnDevice) -> str:

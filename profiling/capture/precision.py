@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from profiling.capture.fp8 import FP8, UNDER, in_fp8, out_of_fp8
 from profiling.capture.options import check_options
 from profiling.collections.affine import numbers_of, traits_of
 from profiling.collections.precision import tensor_cores
@@ -35,6 +36,10 @@ def with_precision(graph: ComputationGraph, precision: str) -> ComputationGraph:
     before = graph.options.get("precision")
     if before in (None, precision):
         return graph
+    if before == FP8:
+        return with_precision(out_of_fp8(graph), precision)
+    if precision == FP8:
+        return in_fp8(with_precision(graph, UNDER))
     parameter_type = _WHOLE.get(precision, "float32")
     held = _ratio(_WHOLE.get(str(before), "float32"), parameter_type)
     operators = tuple(_retyped(op, precision, held) for op in graph.operators)

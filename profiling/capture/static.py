@@ -8,8 +8,9 @@ it is trained; an output is saved if the operator or one that reads it needs it 
 from __future__ import annotations
 
 from collections.abc import Container, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
+from profiling.capture.fp8 import FP8, UNDER, in_fp8
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.capture.precision import HALVED_BY_AMP
 from profiling.errors import InputError
@@ -74,6 +75,19 @@ def assemble(
     Raises:
         InputError: `frozen_prefix` is out of range, or activation checkpointing is requested.
     """
+    if workload.precision == FP8:
+        return in_fp8(
+            assemble(
+                name,
+                operators,
+                batch_size=batch_size,
+                input_bytes=input_bytes,
+                workload=replace(workload, precision=UNDER),
+                source=source,
+                layers=layers,
+                frozen=frozen,
+            )
+        )
     if workload.activation_checkpointing:
         raise InputError(
             f"a graph from {source} has no activation checkpointing",

@@ -11,6 +11,7 @@ from typing import Any
 
 import torch
 
+from profiling.capture.fp8 import FP8, in_fp8
 from profiling.capture.functions import DeviceFunctions, fused_functions
 from profiling.capture.live import forward_totals
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
@@ -109,7 +110,8 @@ def capture_job(
     graph = _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
     if live_totals is not None:
         live_totals |= {"activation_bytes": recorder.live.totals, "forward_activation_bytes": forward}
-    return replace(graph, forward_activation_bytes=max(forward))
+    graph = replace(graph, forward_activation_bytes=max(forward))
+    return in_fp8(graph) if job.precision == FP8 else graph
 
 
 @contextmanager
@@ -118,7 +120,7 @@ def _on_meta(job: TrainingJob) -> Iterator[DeviceFunctions]:
     from torch.fx.experimental import _config
 
     symbolic: Any = _config
-    autocast = torch.float16 if job.precision == AUTOCAST else None
+    autocast = torch.float16 if job.precision in (AUTOCAST, FP8) else None
     with symbolic.patch(meta_nonzero_assume_all_nonzero=True), fused_functions(autocast) as functions:
         yield functions
 

@@ -10,6 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from profiling.capture.derive import with_accumulation, with_optimizer
+from profiling.capture.fp8 import FP8, UNDER, in_fp8
 from profiling.capture.options import options_of
 from profiling.collections.names import COLLECTIONS, collection_of
 from profiling.collections.precision import RATIOS, RECORDED, convert, peak_ratios
@@ -110,6 +111,8 @@ def collected_graph(workload: Workload) -> ComputationGraph:
 def _graph(
     model: str, size: int, batch_size: int, precision: str, optimizer: str, accumulation: int
 ) -> ComputationGraph:
+    if precision == FP8:
+        return in_fp8(_graph(model, size, batch_size, UNDER, optimizer, accumulation))
     collection, entry = collection_of(model), get_network(model)
     stored = entry.alias_of or entry.name
     line = store_of(collection).line(stored, size, RECORDED[precision])

@@ -16,7 +16,15 @@ Floats = NDArray[np.float64]
 
 DTYPE_OF = {"fp16": "float16", "bf16": "bfloat16", "fp64": "float64"}
 RATIOS = {"fp16": 0.5, "bf16": 0.5, "fp64": 2.0}
-RECORDED = {"fp32": "fp32", "tf32": "fp32", "fp16": "fp32", "bf16": "fp32", "fp64": "fp32", "amp": "amp"}
+RECORDED = {
+    "fp32": "fp32",
+    "tf32": "fp32",
+    "fp16": "fp32",
+    "bf16": "fp32",
+    "fp64": "fp32",
+    "amp": "amp",
+    "fp8": "amp",
+}
 """Which recording serves a precision."""
 _MULTIPLE = {"fp16": 8, "bf16": 8, "tf32": 4}
 _COLUMN = {name: i for i, name in enumerate(NUMBERS)}

@@ -84,7 +84,7 @@ def build(workload: Workload, device: str = "cpu") -> TrainingJob:
     """The training job of a zoo workload on `cpu`, `cuda` or `meta` (shapes only, no memory).
 
     `amp` is autocast with FP32 parameters; in `fp16` and `bf16`, parameters and inputs have that type; `tf32` differs
-    from `fp32` only on a GPU that supports it.
+    from `fp32` only on a GPU that supports it, and `fp8` is for `meta`.
 
     Raises:
         UnknownNameError: the model is not in the zoo.

@@ -19,7 +19,7 @@ def command(
     ],
     batch_size: Annotated[int | None, typer.Option(help="Samples per forward/backward pass.")] = None,
     sequence_length: Annotated[int | None, typer.Option(help="Tokens or frames per sample.")] = None,
-    precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp, fp16 or bf16.")] = None,
+    precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp, fp16, bf16, fp8 or fp64.")] = None,
     optimizer: Annotated[
         str | None, typer.Option(help="sgd, momentum, adam, adamw, rmsprop or adagrad.")
     ] = None,

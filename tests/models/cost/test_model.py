@@ -36,7 +36,7 @@ def step_s(workload: Workload, device: str, model: CostModel = MODEL) -> float:
 @given(
     name=st.sampled_from(NAMES),
     device=st.sampled_from(DEVICES),
-    precision=st.sampled_from(["fp32", "tf32", "amp", "bf16"]),
+    precision=st.sampled_from(["fp32", "tf32", "amp", "bf16", "fp8"]),
     layout=st.sampled_from(["contiguous", "channels-last"]),
     mode=st.sampled_from(["training", "inference"]),
     batch_size=st.integers(1, 512),
@@ -44,7 +44,7 @@ def step_s(workload: Workload, device: str, model: CostModel = MODEL) -> float:
 def test_no_prediction_beats_the_data_sheet_and_steps_grow_with_the_batch(
     name: str, device: str, precision: str, layout: str, mode: str, batch_size: int
 ) -> None:
-    if name.startswith("timm") and precision not in ("amp", "bf16"):
+    if name.startswith("timm") and precision not in ("amp", "bf16", "fp8"):
         precision = "amp"
     workload = Workload(name, batch_size, precision=precision, memory_layout=layout, mode=mode)
     spec = get_device(device)
@@ -64,6 +64,53 @@ def test_no_prediction_beats_the_data_sheet_and_steps_grow_with_the_batch(
     after = MODEL.cost(graph_for(double.captured()), spec, double)
     assert after.step_time_s >= cost.step_time_s * (1 - 1e-9)
     assert after.busy_s >= cost.busy_s * (1 - 1e-9)
+
+
+@settings(max_examples=30, deadline=None)
+@given(
+    device=st.sampled_from(["h100", "h200", "rtx-4090", "b200", "mi300x", "h100:mig=3g"]),
+    mode=st.sampled_from(["training", "inference"]),
+    batch_size=st.integers(1, 256),
+)
+def test_steps_in_fp8_grow_with_the_batch_and_keep_to_the_peak(
+    device: str, mode: str, batch_size: int
+) -> None:
+    spec = get_device(device)
+    jobs = [
+        Workload("timm/vit_base_patch16_224", n, precision="fp8", mode=mode)
+        for n in (batch_size, batch_size + 1)
+    ]
+    costs = [MODEL.cost(graph_for(job.captured()), spec, job) for job in jobs]
+    for job, cost in zip(jobs, costs, strict=True):
+        graph = graph_for(job.captured())
+        in_fp8 = [op for op in graph.operators if op.input_dtype == "float8_e4m3fn"]
+        both = mode == "training"
+        flops = sum(op.forward_flops + both * op.backward_flops for op in in_fp8)
+        rest = graph.total("forward_flops") + both * graph.total("backward_flops") - flops
+        least_s = flops / spec.fp8_flops + rest / spec.bf16_flops
+        assert cost.compute_s == pytest.approx(least_s)
+        assert cost.step_time_s >= cost.busy_s >= least_s
+    assert costs[1].step_time_s >= costs[0].step_time_s * (1 - 1e-9)
+    assert costs[1].busy_s >= costs[0].busy_s * (1 - 1e-9)
+
+
+def test_operands_in_fp8_have_the_features_of_those_in_16_bits() -> None:
+    kernels = [OPERATOR_FEATURES.index(name) for name in ("forward_kernels", "kernels")]
+    amp, fp8 = (
+        operator_features(
+            graph_for(Workload(NAMES[3], 8, precision=p)).columns, np.zeros(len(CONTEXT_FEATURES))
+        )
+        for p in ("amp", "fp8")
+    )
+    np.testing.assert_array_equal(*(np.delete(features, kernels, axis=1) for features in (amp, fp8)))
+
+
+def test_large_products_gain_by_fp8() -> None:
+    workload = Workload("gpt-7b", 4, data_on_device=True)
+    amp, fp8 = (step_s(replace(workload, precision=p), "h100") for p in ("amp", "fp8"))
+    assert 1.1 < amp / fp8 < 2.0
+    assert not MODEL.has_measured("rtx-4090", "fp8")
+    assert MODEL.has_measured("rtx-4090", "amp")
 
 
 @pytest.mark.parametrize("name", NAMES)

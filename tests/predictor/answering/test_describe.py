@@ -19,6 +19,7 @@ def predicted(predictor: Predictor, device: str, *specs: str) -> Prediction:
         ("v100", "alpha", []),
         ("a100:mig=3g", "alpha", []),
         ("v100", "alpha:precision=amp", ["step times in amp were never measured on v100"]),
+        ("h100", "alpha:precision=fp8", ["step times in fp8 were never measured on any GPU type"]),
         ("h100", "alpha", ["step times were never measured on this GPU type (h100)"]),
         ("h100", "alpha:step_time_s=0.02", []),
     ],
@@ -34,6 +35,15 @@ def test_unmeasured_step_times_are_stated(
 def test_they_are_stated_once_for_a_set(predictor: Predictor) -> None:
     never = predicted(predictor, "h100", "alpha", "beta").never_measured
     assert len([text for text in never if text.startswith("step times")]) == 1
+
+
+@pytest.mark.parametrize("options", ["batch_size=8", "batch_size=8,data_on_device=true"])
+def test_step_times_in_fp8_are_less_certain(predictor: Predictor, options: str) -> None:
+    amp, fp8 = (
+        predicted(predictor, "h100", f"alpha:{options},precision={p}").members[0].solo_step_time_s
+        for p in ("amp", "fp8")
+    )
+    assert fp8.upper / fp8.value > 1.05 * amp.upper / amp.value
 
 
 @pytest.mark.parametrize("options", ["batch_size=8", "batch_size=8,data_on_device=true"])
