@@ -74,6 +74,7 @@ DTYPE_BYTES: dict[str, int] = {
     "int8": 1,
     "uint8": 1,
     "bool": 1,
+    "complex32": 4,
 }
 """Bytes per element of every type that a graph may name."""
 
@@ -94,7 +95,7 @@ ATEN: dict[str, str] = _table(
     convolution="convolution _convolution conv2d conv1d conv3d cudnn_convolution mkldnn_convolution",
     transposed_convolution="conv_transpose1d conv_transpose2d conv_transpose3d",
     linear="linear",
-    matmul="mm addmm bmm baddbmm addbmm mv addmv dot matmul einsum _grouped_mm _scaled_mm",
+    matmul="mm addmm bmm baddbmm addbmm mv addmv dot matmul einsum _grouped_mm _scaled_mm bilinear _trilinear",
     attention="attention scaled_dot_product_attention _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_flash_attention_for_cpu",
@@ -113,7 +114,8 @@ ATEN: dict[str, str] = _table(
     "maximum minimum clamp clamp_ clamp_min clamp_max where masked_fill masked_fill_ eq ne lt le gt ge logical_and "
     "logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not lerp lerp_ addcmul addcmul_ addcdiv "
     "addcdiv_ reciprocal square erf floor ceil round remainder fmod tril triu floor_divide tan atan atan2 "
-    "nan_to_num isnan isinf polar complex xlogy",
+    "nan_to_num isnan isinf polar complex xlogy _fft_r2c _fft_c2r _fft_c2c fft_fft fft_ifft fft_rfft fft_irfft "
+    "fft_hfft fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn fft_irfftn",
     reduction="sum mean var std var_mean max min amax amin argmax argmin prod any all norm linalg_vector_norm cumsum "
     "cumprod count_nonzero trace",
     pooling="max_pool2d_with_indices max_pool3d_with_indices max_pool1d max_pool2d avg_pool1d avg_pool2d avg_pool3d "

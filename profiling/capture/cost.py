@@ -10,6 +10,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from profiling.capture.fused import attention_flops, recurrent_flops
+from profiling.capture.products import FOURIER, Work, bilinear_work, fourier_work, trilinear_work
 from profiling.operators import ATEN, CONTRACTIONS
 from profiling.training import tensors_of
 
@@ -78,6 +79,9 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, 
     if not known and not cost.flops:
         cost.flops = float(sum(t.numel() for t in outputs))
     cost.kernels = _kernels(name, args)
+    work = _work(name, args, outputs)
+    if work is not None:
+        cost.flops, cost.read, cost.written, cost.kernels = work.flops, work.read, work.written, work.kernels
     if kind in CONTRACTIONS:
         cost.tensor_core = _tensor_core(name, args, inputs, tf32)
     return cost
@@ -97,9 +101,9 @@ def _kind(name: str, args: tuple[Any, ...]) -> str:
 
 def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
     if name == "attention":
-        return float(attention_flops(args[0].shape, args[1].shape, args[2].shape)[0])
+        return attention_flops(args[0].shape, args[1].shape, args[2].shape)[0] * _share(args, 4)
     if name == "attention_backward":
-        return float(attention_flops(args[1].shape, args[2].shape, args[3].shape)[1])
+        return attention_flops(args[1].shape, args[2].shape, args[3].shape)[1] * _share(args, 7)
     if name == "recurrent":
         return float(recurrent_flops(args[0].shape[:-1].numel(), [w.shape for w in args[2]]))
     if name == "recurrent_backward":
@@ -112,6 +116,32 @@ def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
         return forward * (bool(mask[0]) + bool(mask[1]))
     formula = flop_registry.get(func._overloadpacket)
     return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
+
+
+def _work(name: str, args: tuple[Any, ...], outputs: list[Tensor]) -> Work | None:
+    """Work of an operator that torch runs as several kernels; None for all others."""
+    if name == "_trilinear":
+        return trilinear_work(args, outputs[0])
+    if name == "bilinear":
+        return bilinear_work(args[0], args[1], args[2], outputs[0])
+    if name in FOURIER:
+        return fourier_work(args[0], args[1], outputs[0])
+    if name.startswith("fft_"):
+        return fourier_work(args[0], _transformed(name, args), outputs[0])
+    return None
+
+
+def _transformed(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
+    """Dimensions of a `torch.fft` function that `torch.export` does not decompose: input, lengths, dimensions, norm."""
+    given = args[2] if len(args) > 2 else None
+    if given is None:
+        given = tuple(range(args[0].dim())) if name.endswith("n") else (-2, -1) if name.endswith("2") else -1
+    return (given,) if isinstance(given, int) else tuple(given)
+
+
+def _share(args: tuple[Any, ...], position: int) -> float:
+    """Share of the scores that attention computes; all unless it is stated."""
+    return float(args[position]) if len(args) > position else 1.0
 
 
 def _kernels(name: str, args: tuple[Any, ...]) -> float:

@@ -14,6 +14,7 @@ from torch.utils.weak import WeakIdRef
 from profiling.capture import fused
 from profiling.capture.answers import note, truth_of
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
+from profiling.capture.flex import flex_functions
 from profiling.training import tensors_of
 
 _CELLS = {"lstm_cell": 4, "gru_cell": 3}
@@ -102,7 +103,7 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
     try:
         for module, name in places:
             setattr(module, name, lambda *_: False)
-        with autocast_regions(autocast), DeviceFunctions() as mode:
+        with flex_functions(), autocast_regions(autocast), DeviceFunctions() as mode:
             yield mode
     finally:
         for module, name, function in saved:

@@ -15,13 +15,21 @@ def _no_kernel() -> RuntimeError:
 
 
 @torch.library.custom_op("cotenant::attention", mutates_args=())
-def attention(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
-    """Scaled dot-product attention on (batch, heads, length, width); also returns the log-sum-exp of each row."""
+def attention(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, share: float = 1.0
+) -> tuple[Tensor, Tensor]:
+    """Scaled dot-product attention on (batch, heads, length, width); also returns the log-sum-exp of each row.
+
+    Args:
+        share: of the scores that are computed; a block mask leaves out the others.
+    """
     raise _no_kernel()
 
 
 @attention.register_fake
-def _(query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None) -> tuple[Tensor, Tensor]:
+def _(
+    query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, share: float = 1.0
+) -> tuple[Tensor, Tensor]:
     out = query.new_empty((*query.shape[:-1], value.shape[-1]))
     return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
 
@@ -35,6 +43,7 @@ def attention_backward(
     out: Tensor,
     log_sum: Tensor,
     bias: Tensor | None = None,
+    share: float = 1.0,
 ) -> list[Tensor]:
     """Gradients of query, key and value, and of the bias if there is one."""
     raise _no_kernel()
@@ -49,19 +58,22 @@ def _(
     out: Tensor,
     log_sum: Tensor,
     bias: Tensor | None = None,
+    share: float = 1.0,
 ) -> list[Tensor]:
     return [t.new_empty(t.shape) for t in (query, key, value, bias) if t is not None]
 
 
 def _attention_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
-    query, key, value, bias = inputs
+    query, key, value, bias, ctx.share = inputs
     trained_bias = [bias] if ctx.needs_input_grad[3] else []
     ctx.save_for_backward(query, key, value, *output, *trained_bias)
 
 
 def _attention_backward(ctx, grad, _log_sum_grad):  # type: ignore[no-untyped-def]
-    gradients = attention_backward(grad, *ctx.saved_tensors)
-    return *gradients, *[None] * (4 - len(gradients))
+    query, key, value, out, log_sum, *bias = ctx.saved_tensors
+    bias = bias[0] if bias else None
+    gradients = attention_backward(grad, query, key, value, out, log_sum, bias, ctx.share)
+    return *gradients, *[None] * (5 - len(gradients))
 
 
 attention.register_autograd(_attention_backward, setup_context=_attention_setup)

@@ -1,0 +1,93 @@
+"""Bilinear layers and Fourier transforms, by hand."""
+
+from __future__ import annotations
+
+import math
+import warnings
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from profiling.capture import capture_module
+from profiling.graph import Operator
+from profiling.workload import Workload
+
+ROWS, LEFT, RIGHT, OUT = 16, 64, 48, 32
+
+
+class Bilinear(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(LEFT, LEFT, bias=False)
+        self.layer = nn.Bilinear(LEFT, RIGHT, OUT, bias=False)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.layer(self.inner(x), y)
+
+
+class Fourier(nn.Module):
+    def __init__(self, function: str, width: int, **options: int) -> None:
+        super().__init__()
+        self.inner = nn.Linear(width, width, bias=False)
+        self.function, self.options = function, options
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = getattr(torch.fft, self.function)(self.inner(x), **self.options)
+        return torch.view_as_real(out).sum()
+
+
+def captured(model: nn.Module, *inputs: Tensor, static: bool = False) -> tuple[Operator, ...]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # an operator without a canonical kind
+        graph = capture_module(model, inputs, workload=Workload("net"), static=static)
+    assert graph.parameter_count == sum(p.numel() for p in model.parameters())
+    return graph.operators
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_bilinear_layer_is_two_products_per_output(static: bool) -> None:
+    op = captured(Bilinear(), torch.randn(ROWS, LEFT), torch.randn(ROWS, RIGHT), static=static)[1]
+    assert (op.kind, op.parameter_bytes) == ("linear", 4 * OUT * LEFT * RIGHT)
+    assert op.forward_flops == 2 * ROWS * OUT * LEFT * RIGHT + 2 * ROWS * OUT * RIGHT
+    between = ROWS * OUT * RIGHT
+    # The left input is read for every output, the right one, too.
+    read = OUT * ROWS * (LEFT + RIGHT) + OUT * LEFT * RIGHT + between + 2 * ROWS * OUT
+    assert op.bytes_read == 4 * read
+    assert op.bytes_written == 4 * (between + 3 * ROWS * OUT)
+
+
+def test_its_gradients_are_products_per_output_too() -> None:
+    op = captured(Bilinear(), torch.randn(ROWS, LEFT), torch.randn(ROWS, RIGHT))[1]
+    assert op.forward_kernel_count == 3 * OUT + 1
+    assert op.kernel_count == 3 * (3 * OUT + 1)
+    # Of the weight: rows of (outputs x left), times the right side. Of the input: an outer product per output.
+    of_weight = 2 * ROWS * OUT * LEFT + 2 * ROWS * OUT * LEFT * RIGHT
+    of_input = 2 * (2 * ROWS * OUT * LEFT * RIGHT)
+    assert op.backward_flops == of_weight + of_input
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize(
+    ("function", "options", "flops", "passes"),
+    [
+        ("rfft", {}, 2.5 * 8 * 512 * 9, 1),
+        ("fft2", {}, 5 * 8 * 512 * (9 + 3), 2),
+        ("fft", {"dim": 0}, 2.5 * 8 * 512 * 3, 1),
+    ],
+)
+def test_a_fourier_transform_counts_as_in_cufft(
+    function: str, options: dict[str, int], flops: float, passes: int, static: bool
+) -> None:
+    op = captured(Fourier(function, 512, **options), torch.randn(8, 512), static=static)[1]
+    assert (op.kind, op.dtype, op.forward_flops) == ("elementwise", "complex64", pytest.approx(flops))
+    if not static:
+        assert op.forward_kernel_count == passes
+
+
+def test_a_long_transform_takes_more_passes() -> None:
+    short, long = (captured(Fourier("rfft", width), torch.randn(2, width))[1] for width in (4096, 16384))
+    assert (short.forward_kernel_count, long.forward_kernel_count) == (1, 2)
+    assert short.bytes_read == 4 * 2 * 4096
+    assert long.bytes_read == 4 * 2 * 16384 + 8 * 2 * 8193
+    assert long.forward_flops / short.forward_flops == pytest.approx(4 * math.log2(16384) / math.log2(4096))
