@@ -62,6 +62,17 @@ def test_gpus_are_found_or_a_message_explains_why_not() -> None:
         ("NVIDIA GeForce RTX 4090 D", 24.0, None),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95.6, "rtx-pro-6000"),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 95.6, "rtx-pro-6000-max-q"),
+        # Not in the catalogue, and none of the types with similar names.
+        ("NVIDIA RTX A6000", 47.5, None),
+        ("NVIDIA RTX 6000 Ada Generation", 47.5, None),
+        ("NVIDIA GeForce RTX 3080", 9.8, None),
+        ("NVIDIA GeForce RTX 4070 Ti", 12.0, None),
+        ("NVIDIA GeForce RTX 4080", 16.0, None),
+        ("NVIDIA GH200 480GB", 94.5, None),
+        ("NVIDIA H20", 95.6, None),
+        ("NVIDIA L20", 44.5, None),
+        ("NVIDIA A800-SXM4-80GB", 79.2, None),
+        ("NVIDIA H800", 79.6, None),
         ("Some new thing", 24, None),
     ],
 )
