@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import Tensor
 
-# Longest transform that one kernel computes within a multiprocessor's shared memory.
+# Longest transform that is taken to be one kernel, by the 64 KiB that it needs of shared memory; not measured.
 _LONGEST_FFT = 8192
 FOURIER = frozenset({"_fft_r2c", "_fft_c2r", "_fft_c2c"})
 """Transforms of real to complex numbers, back, and between complex numbers; their second argument is the dimensions."""
@@ -29,8 +29,8 @@ def trilinear_work(args: Sequence[Any], out: Tensor) -> Work:
     """Of `_trilinear`, which computes bilinear layers and their gradients.
 
     For each index of one dimension (of the outputs of a layer), torch multiplies the first two factors, summing over
-    dimensions that the third lacks, then multiplies by the third and adds the result up (`_trilinear` in
-    ATen/native/Linear.cpp).
+    dimensions that the third lacks, then multiplies by the third and adds the result up, as torch's profiler shows. A
+    product that sums nothing is elementwise and has no FLOPs.
 
     Args:
         args: three factors, for each the dimensions of the product that it lacks, dimensions to sum, and which
@@ -54,6 +54,8 @@ def trilinear_work(args: Sequence[Any], out: Tensor) -> Work:
     def count(dims: set[int]) -> float:
         return float(math.prod(sizes[d] for d in dims))
 
+    # Dimensions of each product, and whether it sums any.
+    products = ((first, kept < first), (second, bool(second & summed - {unrolled})))
     times = sizes[unrolled]
     between = count(kept | {unrolled})
     parts = count((second - summed) | {unrolled})
@@ -61,7 +63,7 @@ def trilinear_work(args: Sequence[Any], out: Tensor) -> Work:
     operands = sum(f.numel() * (1 if unrolled in s else times) for f, s in zip(factors, shapes, strict=True))
     size = out.element_size()
     return Work(
-        flops=2.0 * count(first | {unrolled}) + 2.0 * count(second | {unrolled}),
+        flops=2.0 * sum(count(dims | {unrolled}) for dims, sums in products if sums),
         read=size * (operands + between + 2 * parts),
         written=size * (between + 2 * parts + out.numel()),
         kernels=3.0 * times + 1.0,

@@ -61,10 +61,28 @@ def test_its_gradients_are_products_per_output_too() -> None:
     op = captured(Bilinear(), torch.randn(ROWS, LEFT), torch.randn(ROWS, RIGHT))[1]
     assert op.forward_kernel_count == 3 * OUT + 1
     assert op.kernel_count == 3 * (3 * OUT + 1)
-    # Of the weight: rows of (outputs x left), times the right side. Of the input: an outer product per output.
-    of_weight = 2 * ROWS * OUT * LEFT + 2 * ROWS * OUT * LEFT * RIGHT
-    of_input = 2 * (2 * ROWS * OUT * LEFT * RIGHT)
-    assert op.backward_flops == of_weight + of_input
+    # Outer products are elementwise; what remains is a product of each gradient with the right side.
+    assert op.backward_flops == 2 * (2 * ROWS * OUT * LEFT * RIGHT)
+
+
+def test_flops_of_a_bilinear_layer_are_those_of_the_products_that_torch_runs() -> None:
+    layer = nn.Bilinear(LEFT, RIGHT, OUT, bias=False)
+    x, y = nn.Parameter(torch.randn(ROWS, LEFT)), nn.Parameter(torch.randn(ROWS, RIGHT))
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.x, self.y, self.layer = x, y, layer
+
+        def forward(self, _: Tensor) -> Tensor:
+            return self.layer(self.x, self.y)
+
+    with torch.profiler.profile(record_shapes=True) as profile:
+        Both()(x).sum().backward()
+    shapes = [event.input_shapes for event in profile.events() if event.name == "aten::bmm"]
+    flops = sum(2 * math.prod(left) * right[2] for left, right in shapes)
+    graph = capture_module(Both(), torch.randn(ROWS))
+    assert graph.forward_flops + graph.backward_flops == flops > 0
 
 
 @pytest.mark.parametrize("static", [False, True])
