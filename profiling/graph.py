@@ -152,6 +152,11 @@ class ComputationGraph:
         return int(self.options.get("frozen_prefix") or 0)
 
     @property
+    def frozen_layers(self) -> frozenset[int]:
+        """Atomic layers behind the frozen prefix whose parameters the model itself does not train."""
+        return frozenset(self.options.get("frozen_layers") or ())
+
+    @property
     def passes(self) -> int:
         """Forward/backward passes per optimiser step."""
         return int(self.options.get("gradient_accumulation") or 1)
@@ -166,7 +171,7 @@ class ComputationGraph:
         """Operators that a frozen prefix leaves without gradients; see `graph_columns.gradient_layers`."""
         from profiling.graph_columns import gradient_layers
 
-        return gradient_layers(self.operators, self.edges)
+        return gradient_layers(self.operators, self.edges, self.frozen_layers)
 
     @cached_property
     def forward_flops(self) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -55,12 +55,14 @@ def _array(values: Iterable[float]) -> NDArray[np.float64]:
     return np.fromiter(values, dtype=np.float64)
 
 
-def gradient_layers(operators: Sequence[Operator], edges: Sequence[TensorEdge]) -> NDArray[np.int64]:
+def gradient_layers(
+    operators: Sequence[Operator], edges: Sequence[TensorEdge], frozen: Collection[int] = ()
+) -> NDArray[np.int64]:
     """[2, N] layer of an operator's own parameters [0], and last layer that its inputs depend on [1].
 
     Layers are atomic layers; -1 if there is none. With the first k layers frozen, autograd computes the
     gradient of the parameters if [0] is at least k, and that of the inputs if [1] is. Parameters outside any
-    layer are never frozen.
+    layer are never frozen; those of the `frozen` layers have no gradient anyway.
     """
     never_frozen = np.iinfo(np.int64).max
     # Tied weights are counted where they are first used; a product without parameters of its own still has
@@ -69,7 +71,7 @@ def gradient_layers(operators: Sequence[Operator], edges: Sequence[TensorEdge]) 
         never_frozen
         if op.parameter_bytes > 0 > op.layer_index
         else op.layer_index
-        if op.parameter_bytes > 0 or op.kind in WEIGHTED
+        if (op.parameter_bytes > 0 or op.kind in WEIGHTED) and op.layer_index not in frozen
         else -1
         for op in operators
     ]

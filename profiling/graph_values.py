@@ -86,6 +86,9 @@ def check_scalars(scalars: dict[str, Any], known: tuple[Field[Any], ...]) -> Non
             check_values(field.name, str(field.type), [scalars[field.name]])
     if not isinstance(scalars.get("options"), dict):
         raise _damaged("options", "an object", scalars.get("options"))
+    frozen = scalars["options"].get("frozen_layers", [])
+    if not isinstance(frozen, list) or not all(isinstance(layer, int) for layer in frozen):
+        raise _damaged("options.frozen_layers", "a list of layer indices", frozen)
 
 
 def _damaged(name: str, expected: str, values: Any) -> InputError:

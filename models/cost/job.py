@@ -150,7 +150,8 @@ def trained_ratio(graph: ComputationGraph, frozen_prefix: int) -> float:
         return 1.0
     columns = graph.columns
     held, layer = columns["parameter_bytes"] * columns["repeat"], columns["layer_index"]
-    held = np.where((layer >= 0) & (layer < graph.frozen_prefix), 0.0, held)
+    untrained = (layer < graph.frozen_prefix) | np.isin(layer, list(graph.frozen_layers))
+    held = np.where((layer >= 0) & untrained, 0.0, held)
     frozen = (layer >= 0) & (layer < frozen_prefix)
     return float(1.0 - held[frozen].sum() / held.sum()) if held.sum() > 0 else 1.0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 
 from profiling.errors import InputError
@@ -33,6 +34,18 @@ def options_of(workload: Workload) -> dict[str, object]:
         if getattr(workload, name) is not None:
             options[name] = getattr(workload, name)
     return options
+
+
+def frozen_layers(trained: Sequence[bool], options: Mapping[str, object] | None) -> dict[str, object]:
+    """Option `frozen_layers`: indices of layers behind the frozen prefix that train nothing; empty without any.
+
+    Args:
+        trained: for each atomic layer, whether it trains a parameter of its own.
+        options: of the graph.
+    """
+    prefix = int(str((options or {}).get("frozen_prefix") or 0))
+    frozen = [layer for layer, is_trained in enumerate(trained) if layer >= prefix and not is_trained]
+    return {"frozen_layers": frozen} if frozen else {}
 
 
 def check_options(workload: Workload, graph: ComputationGraph) -> None:

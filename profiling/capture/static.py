@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 
 from profiling.capture.fp8 import FP8, UNDER, in_fp8
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
+from profiling.capture.options import frozen_layers
 from profiling.capture.precision import HALVED_BY_AMP
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
@@ -105,6 +106,7 @@ def assemble(
         for parameter, elements, size in op.parameters:
             sizes.setdefault(parameter, (elements, size))
     trained = {p for p in sizes if layer_of[p] >= workload.frozen_prefix and p not in frozen}
+    layers_trained = {layer_of[p] for p in trained}
     built, edges, saved_bytes = _operators(operators, layer_of, trained, workload)
     half = workload.precision in ("fp16", "bf16")
     scale = 0.5 if half else 1.0
@@ -134,6 +136,10 @@ def assemble(
             "frozen_prefix": workload.frozen_prefix,
             "gradient_accumulation": workload.gradient_accumulation,
             "activation_checkpointing": False,
+            **frozen_layers(
+                [layer in layers_trained for layer in range(len(names))],
+                {"frozen_prefix": workload.frozen_prefix},
+            ),
         },
         source=source,
     )

@@ -15,6 +15,7 @@ from profiling.capture.fp8 import FP8, in_fp8
 from profiling.capture.functions import DeviceFunctions, fused_functions
 from profiling.capture.live import forward_totals
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
+from profiling.capture.options import frozen_layers
 from profiling.capture.recorder import Node, Recorder
 from profiling.errors import CotenantError, InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge, operator_names
@@ -107,7 +108,10 @@ def capture_job(
             f"select everything, so each expert that picks tokens this way counts as if it got all",
             stacklevel=2,
         )
-    graph = _graph(job, recorder, name, [layer for layer, _ in layers], options or {})
+    frozen = frozen_layers(
+        [any(p.requires_grad for p in module.parameters(recurse=False)) for _, module in layers], options
+    )
+    graph = _graph(job, recorder, name, [layer for layer, _ in layers], {**(options or {}), **frozen})
     if live_totals is not None:
         live_totals |= {"activation_bytes": recorder.live.totals, "forward_activation_bytes": forward}
     graph = replace(graph, forward_activation_bytes=max(forward))
