@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
@@ -61,8 +61,8 @@ class SetTruth:
     Args:
         predictor: the measured table.
         restart_s: seconds to resume or move a job; a first start costs nothing.
-        inter_node_slowdown: factor on the step time of a gang that spans nodes; squared if these are not
-            under one switch.
+        scatter: factor on the step time of a gang: (job, snapshot, its step time without an exchange); None: a
+            gang that spans nodes is as fast as on one.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress.
         restart_bytes_per_s: a restart takes longer by the job's memory divided by this rate.
     """
@@ -71,7 +71,7 @@ class SetTruth:
         self,
         predictor: SetPredictor | SetCache,
         restart_s: float = 30.0,
-        inter_node_slowdown: float = 1.0,
+        scatter: Callable[[JobState, SchedulingSnapshot, float], float] | None = None,
         scaling: float = SCALING,
         restart_bytes_per_s: float = float("inf"),
     ) -> None:
@@ -79,22 +79,25 @@ class SetTruth:
         self.scaling = scaling
         self.cache = SetCache.of(predictor)
         self.resume_s = restart_s
-        self.inter_node_slowdown = inter_node_slowdown
+        self._scatter = scatter
         self._solo: dict[tuple[str, str, Workload], float] = {}
         self._tuned: dict[tuple[str, str, Workload, BatchRange, int, int], float] = {}
 
     def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
         if job.job.batches is not None and all(len(snapshot.tenants[gpu]) == 1 for gpu in job.gpus):
             rate = self._tuned_rate(job, job.job.batches, snapshot)
+            step_time_s = self.step_time_s(job, [job], job.gpus[0], snapshot)
         else:
             members = ((snapshot.tenants[gpu], gpu) for gpu in job.gpus)
-            slowest = max(self.step_time_s(job, tenants, gpu, snapshot) for tenants, gpu in members)
-            rate = (len(job.gpus) / job.job.gpus) ** self.scaling / slowest
-        if len(job.gpus) > 1 and self.inter_node_slowdown != 1.0:
-            nodes = {int(snapshot.node_of[g]) for g in job.gpus}
-            switches = {int(snapshot.switch_of[n]) for n in nodes}
-            rate /= self.inter_node_slowdown ** ((len(nodes) > 1) + (len(switches) > 1))
-        return Segment(rate)
+            step_time_s = max(self.step_time_s(job, tenants, gpu, snapshot) for tenants, gpu in members)
+            rate = (len(job.gpus) / job.job.gpus) ** self.scaling / step_time_s
+        return Segment(rate / self.scattering(job, snapshot, step_time_s))
+
+    def scattering(self, job: JobState, snapshot: SchedulingSnapshot, step_time_s: float) -> float:
+        """Factor on the step time of `job` for the nodes that its GPUs span; 1 on one node."""
+        if len(job.gpus) < 2 or self._scatter is None:
+            return 1.0
+        return self._scatter(job, snapshot, step_time_s)
 
     def _tuned_rate(self, job: JobState, batches: BatchRange, snapshot: SchedulingSnapshot) -> float:
         """Steps of its own batch per second with the best batch size on its GPUs, which are of one type.

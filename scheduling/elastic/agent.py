@@ -13,7 +13,7 @@ from profiling.errors import InputError
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.core.truth import SCALING, Segment, current_workload
+from scheduling.core.truth import SCALING, Segment, SetTruth, current_workload
 from scheduling.elastic.jobs import SIZES, ElasticJob
 from scheduling.elastic.pairs import pair_slowdowns
 from scheduling.placement.gangs import solo_step_s
@@ -97,7 +97,7 @@ def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache)
     """
     agent = state.agent if isinstance(state.agent, ElasticAgent) else None
     left = snapshot.left(state)
-    progress = max(1.0 - left / state.job.iterations, 0.0)
+    progress = max(1.0 - left / state.expected_length, 0.0)
     if agent is None or agent.believed_on or agent.rate_on:
         steps = np.array(solo_step_s(snapshot, belief, state.job.workload))
         fastest = int(np.argmin(steps))
@@ -134,6 +134,8 @@ class ElasticTruth:
     Args:
         shared: slowdowns and memory of two jobs on one GPU with their current prefixes; None: no sharing.
         alone: decides whether a job, with nothing frozen, fits on a GPU by itself; None: every job does.
+        plain: the truth about the jobs with nothing frozen, whose restarts and scattered gangs cost the same here;
+            None: a restart takes `restart_s`, and scattering costs nothing.
     """
 
     def __init__(
@@ -143,14 +145,17 @@ class ElasticTruth:
         round_s: float = 60.0,
         shared: SetPredictor | SetCache | None = None,
         alone: SetCache | None = None,
+        plain: SetTruth | None = None,
     ) -> None:
+        self.plain = plain
         self._restart_s, self.prefix_change_s, self.round_s = restart_s, prefix_change_s, round_s
         self.shared, self.alone = shared, alone
         self._held: dict[int, int] = {}
 
     def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
         agent: ElasticAgent = job.agent
-        progress = 1.0 - job.left / job.job.iterations
+        # A job that is killed early does not come closer to the end of its training for that.
+        progress = ((job.real_iterations or job.job.iterations) - job.left) / job.job.iterations
         agent.debt += agent.penalty * max(progress - agent.progress, 0.0)
         agent.progress = progress
         k = agent.prefixes.index(job.frozen_prefix)
@@ -158,6 +163,9 @@ class ElasticTruth:
         rate = float(agent.rate_for(snapshot.devices[job.gpus[0]])[size_index(len(job.gpus)), k]) * (
             1.0 - agent.penalty
         )
+        if self.plain is not None and rate > 0:
+            per_step = (len(job.gpus) / job.job.gpus) ** self.plain.scaling
+            rate /= self.plain.scattering(job, snapshot, per_step / rate)
         mates = [t for t in snapshot.tenants[job.gpus[0]] if t is not job]
         if mates:
             rate /= self._slowdown([job, *mates], job.gpus[0], snapshot)[0]
@@ -188,7 +196,9 @@ class ElasticTruth:
         slowdown, fits = pair_slowdowns(self.shared, snapshot.devices[gpu], snapshot.sharing[gpu], [pair])
         return max(float(slowdown[0, 0]), 1.0), bool(fits[0])
 
-    def restart_s(self, _job: JobState, first: bool) -> float:
+    def restart_s(self, job: JobState, first: bool) -> float:
+        if self.plain is not None:
+            return self.plain.restart_s(job, first)
         return 0.0 if first else self._restart_s
 
     def segment_done(self, _job: JobState) -> None:

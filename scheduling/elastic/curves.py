@@ -20,7 +20,7 @@ from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.core.truth import SetTruth
+from scheduling.core.truth import SCALING, SetTruth
 from scheduling.elastic.agent import ElasticAgent, size_rates
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.placement.gangs import solo_step_s
@@ -74,14 +74,12 @@ def freezing_agents(
         workload = job.workload.without_solo()
         prefixes, grid, shares = candidates(workload)
 
-        def rates(steps: list[float]) -> dict[str, Floats]:
-            alone = {
-                d: size_rates(job, step, truth.scaling) for d, step in zip(snapshot.types, steps, strict=True)
-            }
+        def rates(steps: list[float], scaling: float) -> dict[str, Floats]:
+            alone = {d: size_rates(job, step, scaling) for d, step in zip(snapshot.types, steps, strict=True)}
             return {d: rate[:, None] * gains(workload, d)[None, :] for d, rate in alone.items()}
 
-        really = rates(list(solo_step_s(snapshot, truth.cache, job.workload)))
-        believed = rates(list(solo_step_s(snapshot, belief, job.workload)))
+        really = rates(list(solo_step_s(snapshot, truth.cache, job.workload)), truth.scaling)
+        believed = rates(list(solo_step_s(snapshot, belief, job.workload)), SCALING)
         first = really[snapshot.types[0]]
         return ElasticAgent(
             prefixes, first, grid, shares, FreezingGuards().kappa, rate_on=really, believed_on=believed

@@ -32,7 +32,8 @@ class Realism:
         saved_stops: jobs stopped or moved by the policy save a checkpoint first; only node failures lose
             work.
         restart_bytes_per_s: a restart takes longer by the job's memory divided by this rate.
-        scatter_slowdown: factor on the step time of a gang that spans nodes.
+        scatter_slowdown: factor on the step time of a gang that spans nodes if its gradients are unknown;
+            otherwise they and the network give it (`scheduling.ring.scatter`). 1: scattering costs nothing.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress; None: as policies
             believe.
     """

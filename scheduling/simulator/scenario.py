@@ -19,7 +19,7 @@ from scheduling.beliefs.own import load_belief
 from scheduling.beliefs.slice_table import KnownFits
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
 from scheduling.clusters import load_cluster
-from scheduling.core.job import TraceJob
+from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
@@ -137,7 +137,10 @@ class ScenarioSpec:
             Realism.of(self.realism)
             if self.trace.startswith("sia:"):
                 raise InputError(
-                    "realism needs jobs of known length", expected="another trace than sia:", got=self.trace
+                    "realism needs jobs of known length, and those of sia: decide by their own batches how long "
+                    "they take",
+                    expected="another trace than sia:",
+                    got=self.trace,
                 )
         if self.source is not None and self.data is None:
             raise InputError(
@@ -199,8 +202,6 @@ class Scenario:
                 raise InputError(
                     f"policy {policy} cannot run this trace", expected="jobs with their own step times"
                 )
-            if self.config.realism is not None:
-                raise InputError(f"policy {policy} has no realism", expected="a policy that freezes nothing")
             self._check_batches(policy)
             frozen = next((job for job in self.jobs if job.workload.frozen_prefix), None)
             if frozen is not None:
@@ -212,7 +213,9 @@ class Scenario:
             from scheduling.elastic.curves import freezing_agents
 
             agent, anew = freezing_agents(self.cluster, truth, belief), True
-            truth = ElasticTruth(truth.resume_s, round_s=chosen.round_s or 60.0, alone=truth.cache)
+            truth = ElasticTruth(
+                truth.resume_s, round_s=chosen.round_s or 60.0, alone=truth.cache, plain=truth
+            )
         config = replace(self.config, record=record, reevaluate_each_round=anew)
         return simulate(self.jobs, self.cluster, chosen, truth, belief, config, on_progress, agent)
 
@@ -228,7 +231,10 @@ class Scenario:
                 f"policy {policy} cannot run this trace", expected="jobs with their own step times"
             )
         if self.config.realism is not None:
-            raise InputError(f"policy {policy} has no realism", expected="a policy of whole GPUs")
+            raise InputError(
+                f"policy {policy} cannot run with realism: slices have no failing nodes and no checkpoints to lose",
+                expected="a policy of whole GPUs, or no --realism",
+            )
         self._check_batches(policy)
         cards = [gpu.device for _, gpu in self.cluster.gpus()]
         truth = self.truth.cache.predictor
@@ -312,7 +318,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         SetTruth(
             cache,
             spec.restart_s,
-            realism.scatter_slowdown,
+            _scatter(realism),
             realism.scaling or SCALING,
             realism.restart_bytes_per_s,
         ),
@@ -323,6 +329,14 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         remarks=remarks,
         step_time_s=mix.step_time_s,
     )
+
+
+def _scatter(realism: Realism) -> Callable[[JobState, SchedulingSnapshot, float], float] | None:
+    if realism.scatter_slowdown == 1.0:
+        return None
+    from scheduling.ring.scatter import RingScatter
+
+    return RingScatter(realism.scatter_slowdown).slowdown
 
 
 def _belief(name: str, truth: SetPredictor, predictor: SetPredictor) -> SetPredictor:
@@ -379,6 +393,8 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     from scheduling.sia.truth import GoodputTruth
 
     path = Path(spec.trace.partition(":")[2])
+    if not path.is_file():
+        raise InputError(f"no trace {path}", expected="sia:FILE with a workload file of Sia's simulator")
     # As in a clone of upstream: traces/ beside workloads/GROUP/FILE.
     folder = Path(spec.applications or path.resolve().parent.parent.parent / "traces")
     applications = load_applications(folder, devices)

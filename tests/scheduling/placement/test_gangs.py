@@ -11,6 +11,7 @@ from scheduling.core.truth import SetTruth
 from scheduling.placement.gang_sharing import share_gangs
 from scheduling.placement.gangs import Pool
 from scheduling.policies import get_policy
+from scheduling.ring.scatter import RingScatter
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS
 
@@ -114,8 +115,9 @@ def test_a_gang_that_fits_under_no_switch_takes_the_one_with_the_most_room_first
     assert by_node == [2, 0, 3, 4]
 
 
-def test_spanning_switches_costs_twice_what_spanning_nodes_does() -> None:
-    state, truth = _racks(4, 4, 4, 4), SetTruth(SetCache(_table()), inter_node_slowdown=1.25)
+def test_without_known_gradients_spanning_switches_costs_twice_what_spanning_nodes_does() -> None:
+    scatter = RingScatter(1.25, lambda _: None).slowdown
+    state, truth = _racks(4, 4, 4, 4), SetTruth(SetCache(_table()), scatter=scatter)
     rates = []
     for gpus in ((0, 1), (0, 4), (0, 8)):
         job = JobState(TraceJob("gang", GANG, 50.0, gpus=2), 0, 50.0, gpus=gpus)

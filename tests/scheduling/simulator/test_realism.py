@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
@@ -13,10 +15,12 @@ from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import POLICIES, get_policy
+from scheduling.ring.scatter import RingScatter
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.jobs_table import jobs_table
 from scheduling.simulator.realism import PARTS, NodeOutages, Realism
 from scheduling.simulator.result import SimulationResult
+from scheduling.simulator.scenario import Scenario
 from tests.scheduling.tables import JOBS, table
 
 TABLE = table(3)
@@ -32,6 +36,7 @@ OFTEN = Realism(
     length_sigma=0.5, early_ratio=0.3, node_mtbf_s=1500.0, repair_s=400.0, checkpoint_s=120.0, scaling=0.8
 )
 SIZES = (1, 1, 1, 2, 4)
+ZOO = (Workload("resnet18-cifar", batch_size=64), Workload("lstm-wikitext2", batch_size=20))
 
 
 def run(realism: Realism | None, policy: str = "srtf", jobs: int = 24, seed: int = 1) -> SimulationResult:
@@ -200,3 +205,19 @@ def test_themis_knows_no_more_of_a_length_than_others() -> None:
         )
     started = [a.job.number for a in get_policy("themis").decide(snapshot, SetCache(TABLE))]
     assert started[0] == 0
+
+
+@pytest.mark.parametrize("policy", ["icefrog", "icefrog-unfrozen", "pollux-freezing"])
+def test_policies_that_freeze_run_with_realism(policy: str) -> None:
+    belief = TablePredictor({(d, w): Solo(0.2) for d in ("v100", "k80") for w in ZOO}, {})
+    truth = SetTruth(
+        belief, scatter=RingScatter(1.25).slowdown, scaling=OFTEN.scaling or 1.0, restart_bytes_per_s=2e8
+    )
+    jobs = [TraceJob(f"j{k}", ZOO[k % 2], 3000.0, 100.0 * k, gpus=(1, 2, 4)[k % 3]) for k in range(9)]
+    config = SimulationConfig(realism=OFTEN, seed=1)
+    scenario = Scenario(jobs, CLUSTER, truth, belief, config)
+    result = scenario.run(policy)
+    assert all(job.finished_s is not None and job.left == 0.0 for job in result.jobs)
+    assert result.node_failures > 0
+    assert result.lost_gpu_s > 0
+    assert all(0.0 <= job.agent.progress <= 1.0 for job in result.jobs if job.agent is not None)
