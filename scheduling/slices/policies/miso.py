@@ -14,7 +14,7 @@ from functools import lru_cache
 from itertools import permutations
 
 from predictor.types import SetPredictor
-from profiling.devices import mig_layout
+from profiling.devices import has_mig, mig_layout
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot, largest_slice
@@ -63,6 +63,8 @@ class Oracle:
     remaining jobs are reassigned to the card's slices. While a card is saved and repartitioned, the
     controller is blocked.
 
+    A card without MIG, beside others that have it, runs one job at a time.
+
     Attributes:
         settle_s: minimum time after saving a card before it is changed again.
     """
@@ -74,6 +76,8 @@ class Oracle:
     times: SliceTimes = field(default_factory=SliceTimes, compare=False, repr=False)
 
     def initial(self, device: str) -> tuple[Slot, ...]:
+        if not has_mig(device):
+            return (Slot(device),)
         largest = largest_slice(device)
         if not largest.endswith("=7g"):
             raise InputError(
@@ -121,6 +125,8 @@ class Oracle:
     def _room(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> bool:
         """Whether some partition has the smallest slice of every job here, and one large enough for the new
         job."""
+        if not has_mig(card.device):
+            return not card.jobs and self.best(snapshot, belief, card, (job,)) is not None
         if not card.jobs:
             return True
         least = [self._least(snapshot, belief, card, j) for j in card.jobs]
@@ -145,7 +151,14 @@ class Oracle:
     def best(
         self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, jobs: Sequence[int]
     ) -> tuple[Slot, ...] | None:
-        """Find the partition and assignment with the least mean of t(slice) / t(7g), one slice per job."""
+        """Find the partition and assignment with the least mean of t(slice) / t(7g), one slice per job.
+
+        A card without MIG takes one job.
+        """
+        if not has_mig(card.device):
+            uncut = ColocationSet(card.device, (snapshot.jobs[jobs[0]].job.workload,))
+            fits = len(jobs) == 1 and bool(belief.predict_arrays([uncut]).fits[0])
+            return (Slot(card.device, jobs=tuple(jobs)),) if fits else None
         ratio = {}
         for job in jobs:
             workload = snapshot.jobs[job].job.workload

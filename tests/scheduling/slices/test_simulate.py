@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 from functools import cache
-from itertools import product
+from itertools import pairwise, product
 
 import numpy as np
 import pytest
@@ -23,6 +23,7 @@ from scheduling.slices.placing import least_seconds, places_of
 from scheduling.slices.policies import SLICE_POLICIES, get_slice_policy
 from scheduling.slices.policies.full import Full
 from scheduling.slices.simulate import SliceResult, simulate_slices
+from tests.scheduling.slices.rates import AmdahlPredictor
 from tests.shared import shared_data
 
 PARALLEL, BOUND, HUNGRY = Workload("parallel"), Workload("bound"), Workload("hungry")
@@ -342,3 +343,19 @@ def test_options_of_sharing_are_checked() -> None:
         get_slice_policy("isacpp-slices", most_per_slice=0)
     with pytest.raises(InputError, match="most_per_card"):
         get_slice_policy("isacpp-slices", most_per_card=13)
+
+
+@pytest.mark.parametrize("policy", ["oracle", "miso", "isacpp-slices", "full"])
+def test_cards_without_mig_beside_others_run_jobs_too(policy: str) -> None:
+    mixed = AmdahlPredictor([0.1, 0.5, 0.3], [2.0, 18.0, 2.0])  # the second does not fit on the V100
+    small, large, other = mixed.jobs()
+    jobs = [job(k, (small, large, other)[k % 3], 60.0 + 10 * k, 5.0 * k) for k in range(9)]
+    # `full` takes the first idle card, whether the job fits there or not.
+    jobs = [j for j in jobs if policy != "full" or j.workload != large]
+    result = simulate_slices(jobs, ["v100", "a100"], get_slice_policy(policy), mixed, mixed, FREE)
+    assert all(run.finished_s is not None and run.left == 0.0 for run in result.jobs)
+    assert {d for run in result.jobs for d in run.served_s} == {"v100", "a100"}
+    assert not any("v100" in run.served_s for run in result.jobs if run.job.workload == large)
+    if policy in ("oracle", "miso"):  # one at a time
+        spans = sorted((i.start_s, i.stop_s) for i in result.intervals if i.gpu == 0)
+        assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
