@@ -30,8 +30,17 @@ def attention(
 def _(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, share: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    out = query.new_empty((*query.shape[:-1], value.shape[-1]))
+    out = _heads_inside(query, value.shape[-1])
     return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
+
+
+def _heads_inside(like: Tensor, width: int) -> Tensor:
+    """(batch, heads, length, `width`), laid out as kernels do: all heads of a token together.
+
+    So joining the heads takes no copy.
+    """
+    batch, heads, length, _ = like.shape
+    return like.new_empty((batch, length, heads, width)).transpose(1, 2)
 
 
 @torch.library.custom_op("cotenant::attention_backward", mutates_args=())
@@ -60,10 +69,12 @@ def _(
     bias: Tensor | None = None,
     share: float = 1.0,
 ) -> list[Tensor]:
-    return [t.new_empty(t.shape) for t in (query, key, value, bias) if t is not None]
+    gradients = [_heads_inside(t, t.shape[-1]) for t in (query, key, value)]
+    return gradients if bias is None else [*gradients, bias.new_empty(bias.shape)]
 
 
 def _attention_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
+    ctx.set_materialize_grads(False)  # no zeros for the log-sum-exp, whose gradient nobody asks for
     query, key, value, bias, ctx.share = inputs
     trained_bias = [bias] if ctx.needs_input_grad[3] else []
     ctx.save_for_backward(query, key, value, *output, *trained_bias)
@@ -72,6 +83,7 @@ def _attention_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-de
 def _attention_backward(ctx, grad, _log_sum_grad):  # type: ignore[no-untyped-def]
     query, key, value, out, log_sum, *bias = ctx.saved_tensors
     bias = bias[0] if bias else None
+    grad = torch.empty_like(out) if grad is None else grad  # a model may use the log-sum-exp alone
     gradients = attention_backward(grad, query, key, value, out, log_sum, bias, ctx.share)
     return *gradients, *[None] * (5 - len(gradients))
 

@@ -42,6 +42,28 @@ def test_attention_over_four_dimensions_is_one_kernel() -> None:
     ]
 
 
+class Block(nn.Module):
+    """Attention whose heads are joined again, as in any transformer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention, self.output = Attention(1), nn.Linear(HEADS * WIDTH, HEADS * WIDTH)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.output(self.attention(x).transpose(1, 2).reshape(x.shape))
+
+
+def test_joining_the_heads_takes_no_copy() -> None:
+    """Fused kernels write all heads of a token together, and gradients likewise."""
+    (op,) = (op for op in capture(Block(), HEADS * WIDTH).operators if op.kind == "attention")
+    values, sums = BATCH * TOKENS * HEADS * WIDTH, BATCH * TOKENS * HEADS
+    assert (op.forward_kernel_count, op.kernel_count) == (1, 4)
+    assert op.bytes_read == 4 * 3 * values
+    assert op.bytes_written == op.saved_activation_bytes == 4 * (values + sums)
+    # Reads what was saved and the gradient of the output, writes three gradients.
+    assert op.backward_bytes == 4 * (8 * values + sums)
+
+
 @pytest.mark.parametrize(("windows", "heads"), [(3, HEADS), (1, 1)])
 def test_attention_over_other_dimensions_keeps_the_scores(windows: int, heads: int) -> None:
     graph = capture(Attention(windows, heads), heads * WIDTH)
