@@ -58,6 +58,35 @@ class Placer:
             UnknownNameError: the predictor does not know a device or model.
         """
         config = config or PlacementConfig()
+        grouped, workload, iterations, notes = self._asked(job, iterations, snapshot, config)
+        if config.gpus > 1:
+            decision = _place_gang(snapshot, self.cache, workload, iterations, config, notes)
+        else:
+            decision = self._decided(grouped, workload, iterations, config, notes)
+        return replace(decision, iterations=iterations)
+
+    def scores(
+        self,
+        job: Workload,
+        iterations: float | None,
+        snapshot: ClusterSnapshot,
+        config: PlacementConfig | None = None,
+    ) -> Floats:
+        """[G] score of every GPU in the snapshot's order, as in `place`; infinite where `job` cannot go now.
+
+        For callers that need no reasons, which cost most of a decision on many GPUs. Arguments and errors are those
+        of `place`.
+        """
+        config = config or PlacementConfig()
+        grouped, workload, iterations, _ = self._asked(job, iterations, snapshot, config)
+        ranking = rank_possible(self.cache, grouped.candidates, workload, iterations, config, grouped.without)
+        scores: Floats = ranking.score[grouped.state_of]
+        return scores
+
+    def _asked(
+        self, job: Workload, iterations: float | None, snapshot: ClusterSnapshot, config: PlacementConfig
+    ) -> tuple[GroupedGpus, int, float, list[str]]:
+        """The grouped GPUs, the job's number, its steps and notes on them; raises like `place`."""
         if iterations is not None:
             check_iterations("iterations", iterations)
         cache, grouped = self.cache, self._grouped(snapshot)
@@ -75,11 +104,7 @@ class Placer:
                 f"length unknown: assuming {iterations:.0f} steps ({config.default_duration_s:.0f} s alone "
                 f"on the fastest type)"
             )
-        if config.gpus > 1:
-            decision = _place_gang(snapshot, cache, workload, iterations, config, notes)
-        else:
-            decision = self._decided(grouped, workload, iterations, config, notes)
-        return replace(decision, iterations=float(iterations))
+        return grouped, workload, float(iterations), notes
 
     def _decided(
         self,

@@ -4,64 +4,58 @@ Filter removes only nodes where the job can never run, because no GPU of the nod
 missing from the stored state, or with a GPU of an unknown type, is kept without preference: we advise, the
 scheduler decides. For a pod that requests MIG slices (`nvidia.com/mig-3g.20gb`) only slices of that profile
 count.
+
+A scheduler asks about thousands of nodes at once: what nodes with the same GPUs have in common is worked out once, and
+what is left for each node is done off the event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import structlog
 
-from predictor.types import Prediction
-from profiling.devices import get_device, is_known, mig_layout, runs_on, split_device
-from profiling.devices.mig import MIG_OPTION
+from predictor.types import Floats, Prediction
+from profiling.devices import is_known, runs_on
 from profiling.errors import CotenantError, InfeasibleError
 from profiling.workload import ColocationSet
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
+from scheduling.core.snapshot import ClusterSnapshot, Node
 from scheduling.placement.ranking import PlacementConfig
+from serving.cluster_state import ClusterState
+from serving.extender.offers import Offers
 from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
 from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit
-from serving.handlers.place import choose
+from serving.handlers.place import score_gpus
+from serving.http import decode
 from serving.service import Service
 
 MAX_SCORE = 10
 log = structlog.get_logger("cotenant.extender")
+Kind = tuple[str, str]  # device, sharing mode
 
 
-async def filter_nodes(service: Service, body: Any) -> dict[str, Any]:
+async def filter_nodes(service: Service, raw: bytes) -> dict[str, Any]:
     """`ExtenderFilterResult` for `ExtenderArgs`; failures are reported in its `Error`."""
-    result: dict[str, Any] = {
-        "Nodes": None, "NodeNames": None, "FailedNodes": {}, "FailedAndUnresolvableNodes": {}, "Error": "",
-    }  # fmt: skip
     try:
-        arguments = read_arguments(body)
-        job = read_job(arguments.pod)
-        never = await _never(service, arguments, job) if job is not None else {}
+        arguments, job = await service.batcher.off_loop(len(raw), _arguments_and_job, raw)
+        never = await _never(service, arguments, job, len(raw)) if job is not None else {}
     except CotenantError as error:
-        return result | {"Error": error.message}
-    result["FailedAndUnresolvableNodes"] = never
-    if arguments.node_names is not None:
-        result["NodeNames"] = [name for name in arguments.node_names if name not in never]
-    else:
-        assert arguments.nodes is not None
-        items = field(arguments.nodes, "items") or []
-        kept = [i for i in items if field(field(i, "metadata"), "name") not in never]
-        rest = {k: v for k, v in arguments.nodes.items() if k.lower() != "items"}
-        result["Nodes"] = rest | {"items": kept}
+        return _result() | {"Error": error.message}
+    result: dict[str, Any] = await service.batcher.off_loop(len(raw), _kept, arguments, never)
     return result
 
 
-async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
+async def prioritize_nodes(service: Service, raw: bytes) -> list[dict[str, Any]]:
     """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for unknown or full nodes.
 
     The response type has no error field, so on failure every node gets 0 and the scheduler uses its other
     preferences.
     """
     try:
-        arguments = read_arguments(body)
+        arguments = await service.batcher.off_loop(len(raw), _arguments, raw)
     except CotenantError as error:
         log.warning("prioritize not understood", error=error.message)
         return []
@@ -72,124 +66,207 @@ async def prioritize_nodes(service: Service, body: Any) -> list[dict[str, Any]]:
             scores = await _scores(service, arguments, job)
     except CotenantError as error:
         log.warning("prioritize without preference", error=error.message)
+    listed: list[dict[str, Any]] = await service.batcher.off_loop(len(raw), _listed, arguments, scores)
+    return listed
+
+
+def _arguments(raw: bytes) -> Arguments:
+    return read_arguments(decode(raw, dict))
+
+
+def _arguments_and_job(raw: bytes) -> tuple[Arguments, PodJob | None]:
+    arguments = _arguments(raw)
+    return arguments, read_job(arguments.pod)
+
+
+def _result() -> dict[str, Any]:
+    return {
+        "Nodes": None,
+        "NodeNames": None,
+        "FailedNodes": {},
+        "FailedAndUnresolvableNodes": {},
+        "Error": "",
+    }
+
+
+def _kept(arguments: Arguments, never: dict[str, str]) -> dict[str, Any]:
+    """The result of a filter; the nodes in the form that they came in."""
+    result = _result() | {"FailedAndUnresolvableNodes": never}
+    if arguments.node_names is not None:
+        return result | {"NodeNames": [name for name in arguments.node_names if name not in never]}
+    assert arguments.nodes is not None
+    items = field(arguments.nodes, "items") or []
+    kept = [i for i in items if field(field(i, "metadata"), "name") not in never]
+    rest = {k: v for k, v in arguments.nodes.items() if k.lower() != "items"}
+    return result | {"Nodes": rest | {"items": kept}}
+
+
+def _listed(arguments: Arguments, scores: dict[str, int]) -> list[dict[str, Any]]:
     return [{"Host": name, "Score": scores.get(name, 0)} for name in arguments.names]
 
 
-async def _never(service: Service, arguments: Arguments, job: PodJob) -> dict[str, str]:
+async def _never(service: Service, arguments: Arguments, job: PodJob, size_bytes: int) -> dict[str, str]:
     """Nodes that can never run the job, with the reason."""
-    stored = (await service.read(stored_state, service)).snapshot
-    # We cannot judge a node with a GPU of an unknown type.
-    known_nodes = [
-        node for node in _asked(stored, arguments) if all(is_known(gpu.device) for gpu in node.gpus)
-    ]
-    kind, kinds = (
+    offered = await service.read(_offered, service, arguments, job.mig_profile)
+    alone = await _alone(service, job, (kind for kinds in set(offered.values()) for kind in kinds))
+    never: dict[str, str] = await service.batcher.off_loop(size_bytes, _reasons, job, offered, alone)
+    return never
+
+
+def _offered(service: Service, arguments: Arguments, mig_profile: str | None) -> dict[str, tuple[Kind, ...]]:
+    """By stored node of the request, the GPUs that the pod can get.
+
+    Without the nodes that have a GPU of an unknown type, which we cannot judge.
+    """
+    offers, seen = Offers(mig_profile), dict[tuple[Kind, ...], tuple[Kind, ...] | None]()
+    offered = {}
+    for _, node in _asked(stored_state(service), arguments):
+        kinds = tuple([(gpu.device, gpu.sharing) for gpu in node.gpus])
+        if kinds not in seen:
+            judged = all(is_known(device) for device, _ in kinds)
+            seen[kinds] = tuple(kinds[k] for k in offers.places(node)) if judged else None
+        own = seen[kinds]
+        if own is not None:
+            offered[node.name] = own
+    return offered
+
+
+def _reasons(
+    job: PodJob, offered: dict[str, tuple[Kind, ...]], alone: dict[Kind, Prediction]
+) -> dict[str, str]:
+    reason = {kinds: _why_never(job, kinds, alone) for kinds in set(offered.values())}
+    return {name: reason[kinds] for name, kinds in offered.items() if reason[kinds]}
+
+
+def _why_never(job: PodJob, kinds: Sequence[Kind], alone: dict[Kind, Prediction]) -> str:
+    """Why a node that offers these GPUs can never run the job; empty if it can."""
+    one, many = (
         (f"MIG slice {job.mig_profile}", f"MIG slices {job.mig_profile}")
         if job.mig_profile
         else ("GPU", "GPUs")
     )
-    nodes = [_offered(node, job.mig_profile) for node in known_nodes]
-    alone = await _alone(service, job, nodes)
 
-    def lacking(gpu: Gpu) -> str:
-        known = alone.get((gpu.device, gpu.sharing))
+    def lacking(kind: Kind) -> str:
+        known = alone.get(kind)
         if known is None:
-            return f"{gpu.device} has no {job.workload.precision.upper()}"
-        return "" if known.fits else f"{gpu.device}: {known.reasons[0]}"
+            return f"{kind[0]} has no {job.workload.precision.upper()}"
+        return "" if known.fits else f"{kind[0]}: {known.reasons[0]}"
 
-    never = {}
-    for node in nodes:
-        small = [reason for reason in map(lacking, node.gpus) if reason]
-        able = len(node.gpus) - len(small)
-        if not node.gpus:
-            never[node.name] = f"the node has no {kind}"
-        elif job.gpus > len(node.gpus):
-            never[node.name] = f"the pod requests {job.gpus} {kinds} and the node has {len(node.gpus)}"
-        elif job.gpus > able:
-            some = f"the job fits on {able} of {job.gpus} {kinds}: " if job.gpus > 1 else ""
-            never[node.name] = some + "; ".join(sorted(set(small)))
-    return never
+    small = [reason for reason in map(lacking, kinds) if reason]
+    able = len(kinds) - len(small)
+    if not kinds:
+        return f"the node has no {one}"
+    if job.gpus > len(kinds):
+        return f"the pod requests {job.gpus} {many} and the node has {len(kinds)}"
+    if job.gpus > able:
+        some = f"the job fits on {able} of {job.gpus} {many}: " if job.gpus > 1 else ""
+        return some + "; ".join(sorted(set(small)))
+    return ""
 
 
-async def _alone(service: Service, job: PodJob, nodes: Iterable[Node]) -> dict[tuple[str, str], Prediction]:
-    """Solo predictions of the job on the GPUs of these nodes, by device and sharing mode.
+async def _alone(service: Service, job: PodJob, kinds: Iterable[Kind]) -> dict[Kind, Prediction]:
+    """Solo predictions of the job on these GPUs.
 
     Unknown types, and those that lack its precision, are left out.
     """
-    types = sorted({(g.device, g.sharing) for node in nodes for g in node.gpus if is_known(g.device)})
+    types = sorted({kind for kind in kinds if is_known(kind[0])})
     await admit(service, (job.workload,), {device for device, _ in types})
     types = [(device, sharing) for device, sharing in types if runs_on(device, job.workload.precision)]
     predictions = await service.batcher.predict_many([ColocationSet(d, (job.workload,), s) for d, s in types])
     return dict(zip(types, predictions, strict=True))
 
 
-def _asked(snapshot: ClusterSnapshot, arguments: Arguments) -> list[Node]:
-    """The stored nodes among those of the request."""
-    names = set(arguments.names)
-    return [node for node in snapshot.nodes if node.name in names]
-
-
-def _offered(node: Node, mig_profile: str | None) -> Node:
-    """The node with the GPUs that such a request can get: slices of that profile or, if it is None, whole cards.
-
-    A node without whole cards is taken to have the device plugin's `single` strategy, under which its slices are
-    requested as GPUs.
-    """
-    profiles = [_profile_of(gpu.device) for gpu in node.gpus]
-    if mig_profile is None and None not in profiles:
-        return node
-    gpus = tuple(gpu for gpu, profile in zip(node.gpus, profiles, strict=True) if profile == mig_profile)
-    return node if len(gpus) == len(node.gpus) else replace(node, gpus=gpus)
-
-
-def _profile_of(device: str) -> str | None:
-    """Profile of a slice: `3g.20gb` for `a100:mig=3g`; None for a whole card or an unknown type."""
-    if MIG_OPTION not in device or not is_known(device):
-        return None
-    card, part = split_device(get_device(device).name)
-    return None if part is None else mig_layout(card).profile(part).name
+def _asked(state: ClusterState, arguments: Arguments) -> Iterator[tuple[int, Node]]:
+    """The stored nodes among those of the request, each once, with their numbers in the snapshot."""
+    for name in dict.fromkeys(arguments.names):
+        place = state.place_of.get(name)
+        if place is not None:
+            yield place, state.snapshot.nodes[place]
 
 
 async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[str, int]:
-    stored = (await service.read(stored_state, service)).snapshot
-    nodes = tuple(_offered(node, job.mig_profile) for node in _asked(stored, arguments))
+    state = await service.read(stored_state, service)
     if job.gpus > 1:
-        return await _gang_scores(service, nodes, job)
-    count = sum(len(node.gpus) for node in nodes)
-    if not count:
+        empty = await service.read(_empty, state, arguments, job.mig_profile)
+        alone = await _alone(service, job, {kind for kinds in empty.values() for kind in kinds})
+        return await service.batcher.bulk.run(_gang_scores, job.gpus, empty, alone)
+    if not any(node.gpus for node in state.snapshot.nodes):
         return {}
-    config = PlacementConfig(objective=job.objective, max_slowdown=job.max_slowdown, wait=False, limit=count)
+    config = PlacementConfig(objective=job.objective, max_slowdown=job.max_slowdown, wait=False)
     try:
-        decision = await choose(service, job.workload, job.iterations, replace(stored, nodes=nodes), config)
+        # On the whole cluster whichever nodes are asked about: its states are then known from the last decision.
+        kept, scores = await score_gpus(service, job.workload, job.iterations, state.snapshot, config)
     except InfeasibleError:
         return {}
+    return await service.batcher.bulk.run(_in_proportion, state, arguments, job.mig_profile, kept, scores)
+
+
+def _in_proportion(
+    state: ClusterState,
+    arguments: Arguments,
+    mig_profile: str | None,
+    kept: ClusterSnapshot,
+    scores: Floats,
+) -> dict[str, int]:
+    """Scores of the nodes of the request on which the pod can get a GPU now.
+
+    Args:
+        kept: the same nodes as in the snapshot of `state`, with the GPUs that can be predicted.
+        scores: [G] of the GPUs of `kept`; the lowest is best.
+    """
+    offers, values = Offers(mig_profile), scores.tolist()
+    first = [0, *accumulate(len(node.gpus) for node in kept.nodes)]
     costs: dict[str, float] = {}
-    for ranked in decision.ranked:  # best first
-        costs.setdefault(ranked.node, ranked.score)
-    if not costs:
-        return {}
-    best = min(costs.values())
+    for place, node in _asked(state, arguments):
+        own = values[first[place] : first[place + 1]]
+        places = offers.places(node)
+        if len(places) < len(node.gpus):
+            ids = {node.gpus[k].id for k in places}
+            own = [value for value, gpu in zip(own, kept.nodes[place].gpus, strict=True) if gpu.id in ids]
+        cost = min(own, default=float("inf"))
+        if cost < float("inf"):
+            costs[node.name] = cost
+    best = min(costs.values(), default=0.0)
     return {
         name: MAX_SCORE if cost <= best else max(1, round(MAX_SCORE * (best + 1e-3) / (cost + 1e-3)))
         for name, cost in costs.items()
     }
 
 
-async def _gang_scores(service: Service, nodes: Sequence[Node], job: PodJob) -> dict[str, int]:
+def _empty(state: ClusterState, arguments: Arguments, mig_profile: str | None) -> dict[str, tuple[Kind, ...]]:
+    """By stored node of the request, the empty GPUs that the pod can get."""
+    offers = Offers(mig_profile)
+    return {
+        node.name: tuple(
+            [
+                (gpu.device, gpu.sharing)
+                for gpu in map(node.gpus.__getitem__, offers.places(node))
+                if not gpu.tenants
+            ]
+        )
+        for _, node in _asked(state, arguments)
+    }
+
+
+def _gang_scores(
+    gpus: int, empty: dict[str, tuple[Kind, ...]], alone: dict[Kind, Prediction]
+) -> dict[str, int]:
     """Scores for a gang, proportional to its predicted pace on each node.
 
     It takes a node's fastest whole, empty GPUs and runs at the pace of the slowest. Among equal nodes, those with
     the fewest spare empty GPUs come first.
     """
-    alone = await _alone(service, job, nodes)
+    steps_of = {kind: known.members[0].step_time_s.value for kind, known in alone.items() if known.fits}
     costs: dict[str, tuple[float, int]] = {}
-    for node in nodes:
-        empty = [alone.get((gpu.device, gpu.sharing)) for gpu in node.gpus if not gpu.tenants]
-        steps = sorted(known.members[0].step_time_s.value for known in empty if known and known.fits)
-        if len(steps) >= job.gpus:
-            costs[node.name] = steps[job.gpus - 1], len(empty) - job.gpus
+    for name, kinds in empty.items():
+        steps = sorted(steps_of[kind] for kind in kinds if kind in steps_of)
+        if len(steps) >= gpus:
+            costs[name] = steps[gpus - 1], len(kinds) - gpus
     scores: dict[str, int] = {}
     best = min((step for step, _ in costs.values()), default=0.0)
-    least = {step: min(spare for s, spare in costs.values() if s == step) for step, _ in costs.values()}
+    least: dict[float, int] = {}  # spare GPUs, by step time
+    for step, spare in costs.values():
+        least[step] = min(spare, least.get(step, spare))
     score = MAX_SCORE
     for name, (step, spare) in sorted(costs.items(), key=lambda item: item[1]):
         # One less breaks the tie; a slower node is never ranked higher.

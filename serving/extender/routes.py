@@ -5,13 +5,13 @@ They always answer 200, in the format that a scheduler understands.
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
 
-from profiling.errors import CotenantError
 from serving.extender import handler
-from serving.http import answer, decode, read_json
+from serving.http import answer, read_json
 from serving.openapi import operation
 from serving.routing import ServiceRoute
 from serving.service import Service
@@ -60,13 +60,18 @@ _EXAMPLE = {
 def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/extender", tags=["kubernetes"], route_class=ServiceRoute)
 
+    async def _answered(raw: bytes, handle: Callable[[Service, bytes], Awaitable[Any]]) -> Response:
+        result = await handle(service, raw)
+        response: Response = await service.batcher.off_loop(len(raw), answer, result)
+        return response
+
     @router.post(
         "/filter",
         summary="Nodes where the pod can run",
         **operation(scope="place", body=_ARGUMENTS, answer=_FILTER, examples={"names only": _EXAMPLE}),
     )
     async def filter_(request: Request) -> Response:
-        return answer(await handler.filter_nodes(service, await _body(request)))
+        return await _answered(await read_json(request), handler.filter_nodes)
 
     @router.post(
         "/prioritize",
@@ -74,15 +79,6 @@ def routes(service: Service) -> APIRouter:
         **operation(scope="place", body=_ARGUMENTS, answer=_PRIORITIES, examples={"names only": _EXAMPLE}),
     )
     async def prioritize(request: Request) -> Response:
-        return answer(await handler.prioritize_nodes(service, await _body(request)))
+        return await _answered(await read_json(request), handler.prioritize_nodes)
 
     return router
-
-
-async def _body(request: Request) -> Any:
-    """The body, or None if it is not JSON; the handlers report that in the scheduler's format."""
-    raw = await read_json(request)
-    try:
-        return decode(raw, dict)
-    except CotenantError:
-        return None

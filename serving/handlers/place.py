@@ -8,6 +8,7 @@ from typing import Any
 
 from msgspec import UNSET
 
+from predictor.types import Floats
 from profiling.devices import get_device
 from profiling.errors import CotenantError, InfeasibleError, InputError, LimitError
 from profiling.workload import Workload
@@ -118,6 +119,26 @@ async def choose(
     except InfeasibleError as error:
         outcome = error
     return counted(service, outcome, time.perf_counter() - started)
+
+
+async def score_gpus(
+    service: Service,
+    job: Workload,
+    iterations: float | None,
+    snapshot: ClusterSnapshot,
+    config: PlacementConfig,
+) -> tuple[ClusterSnapshot, Floats]:
+    """[G] scores of the GPUs of the stored cluster (`Placer.scores`), and the snapshot with these GPUs.
+
+    Raises:
+        InfeasibleError: the job fits on no GPU of the cluster.
+    """
+    belief = service.belief()
+    snapshot = await prepare(service, job, snapshot)
+    started = time.perf_counter()
+    scores = await service.batcher.place(belief.placer.scores, job, iterations, snapshot, config)
+    service.metrics.decision_duration.observe(time.perf_counter() - started)
+    return snapshot, scores
 
 
 def counted(service: Service, outcome: PlacementDecision | CotenantError, took_s: float) -> PlacementDecision:

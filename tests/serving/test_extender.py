@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -11,6 +12,7 @@ from msgspec import structs
 
 from predictor.types import Prediction, Quantity
 from profiling.workload import ColocationSet
+from serving.extender import handler
 from serving.extender.pods import gpu_request
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
@@ -93,6 +95,34 @@ def test_prioritize(cluster: TestClient, case: Any) -> None:
     assert 0 < scores["busy"] < 10
     assert scores["stranger"] == 0
     assert list(scores) == NAMES
+
+
+@pytest.mark.parametrize("gpus", ["1", "2"])
+def test_nodes_are_looked_at_off_the_event_loop(
+    cluster: TestClient, gpus: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scheduler asks about thousands; other requests must not wait for that."""
+    threads: list[str] = []
+    asked = handler._asked
+
+    def watched(*arguments: Any) -> Any:
+        threads.append(threading.current_thread().name)
+        return asked(*arguments)
+
+    monkeypatch.setattr(handler, "_asked", watched)
+    args = {"Pod": slice_pod({"nvidia.com/gpu": gpus}), "NodeNames": NAMES}
+    kept = {"1": NAMES, "2": ["empty", "stranger"]}
+    assert cluster.post("/extender/filter", json=args).json()["NodeNames"] == kept[gpus]
+    assert cluster.post("/extender/prioritize", json=args).json()[0]["Score"] == 10
+    assert len(threads) == 2
+    assert all(name.startswith("cotenant-") for name in threads), threads
+
+
+def test_nodes_compete_with_those_asked_about_only(cluster: TestClient) -> None:
+    args = {"Pod": pod(workload="resnet18-cifar", iterations="1000"), "NodeNames": ["busy", "busy", "old"]}
+    scores = cluster.post("/extender/prioritize", json=args).json()
+    assert [p["Host"] for p in scores] == ["busy", "busy", "old"]
+    assert max(p["Score"] for p in scores) == 10
 
 
 def test_pods_without_the_annotation_are_ignored(cluster: TestClient) -> None:

@@ -219,6 +219,9 @@ def test_decides_like_a_plain_loop(raw: list, number: int, iterations: float, ob
         assert offer.score == pytest.approx(expected[offer.gpu], rel=1e-9, abs=1e-9)
     if plain:
         assert decision.ranked[0].score == pytest.approx(min(plain)[0], rel=1e-9, abs=1e-9)
+    scores = Placer(PREDICTOR).scores(JOBS[number], iterations, cluster(*gpus), config)
+    ranked = {offer.gpu: offer.score for offer in decision.ranked}
+    assert scores.tolist() == [ranked.get(gpu.id, float("inf")) for gpu in gpus]
 
 
 def test_gangs_take_whole_gpus_of_one_type() -> None:
