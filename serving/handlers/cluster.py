@@ -102,11 +102,8 @@ def check_body(body: ClusterBody, config: ServiceConfig) -> int:
     """Total GPUs and tenants of a cluster, from its `count`s without expanding them.
 
     Raises:
-        LimitError: too many, or too many tenants on one GPU.
+        LimitError: too many.
     """
-    fullest = max((len(gpu.tenants) for node in body.nodes for gpu in node.gpus), default=0)
-    if fullest > config.set_jobs:
-        raise too_many(config.set_jobs, fullest)
     nodes = sum(node.count or 1 for node in body.nodes)
     total = sum((node.count or 1) * sum(gpu.count or 1 for gpu in node.gpus) for node in body.nodes)
     tenants = sum(
@@ -116,6 +113,13 @@ def check_body(body: ClusterBody, config: ServiceConfig) -> int:
         {"GPUs": total, "nodes": nodes, "tenants": tenants, "links": len(body.links)}, config.cluster_gpus
     )
     return total + tenants
+
+
+def check_tenants(body: ClusterBody, config: ServiceConfig) -> None:
+    """Raise `LimitError` if a GPU has more tenants than a set may have jobs, which costs too much to predict."""
+    fullest = max((len(gpu.tenants) for node in body.nodes for gpu in node.gpus), default=0)
+    if fullest > config.set_jobs:
+        raise too_many(config.set_jobs, fullest)
 
 
 def read_inventory(body: ClusterBody) -> Inventory:
@@ -164,13 +168,14 @@ def replace_cluster(
         PreconditionError: the version is no longer `expected`.
         ConflictError: tenants are affected: their GPU would be removed or changed, or different tenants are
             given.
+        LimitError: a GPU gets more tenants than a set may have jobs; those stored already may stay.
     """
     with service.store.write() as session:
         row = advance(session, expected)
         links = inventory.snapshot.to_mapping()["links"]
         session.connection().execute(update(_CLUSTER).values(links=links))
         stored = {n.name: n for n in session.scalars(select(NodeRow))}
-        change = _Change(session, service.store.now(session), row.changes, inventory, replace_tenants)
+        change = _Change(service, session, row.changes, inventory, replace_tenants)
         for position, node in enumerate(inventory.snapshot.nodes):
             change.put(stored.pop(node.name, None), node, position)
         for gone in stored.values():
@@ -236,9 +241,7 @@ def _put(
         position = old.position
     else:
         position = (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
-    change = _Change(
-        session, service.store.now(session), number.changes, inventory, replace_tenants, node.name
-    )
+    change = _Change(service, session, number.changes, inventory, replace_tenants, node.name)
     change.put(old, node, position)
     change.finish()
     return new
@@ -251,14 +254,8 @@ def delete_node(service: Service, name: str, expected: int | None, replace_tenan
         node = session.get(NodeRow, name)
         if node is None or node.removed:
             raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
-        change = _Change(
-            session,
-            service.store.now(session),
-            row.changes,
-            Inventory(ClusterSnapshot(())),
-            replace_tenants,
-            name,
-        )
+        nothing = Inventory(ClusterSnapshot(()))
+        change = _Change(service, session, row.changes, nothing, replace_tenants, name)
         change.remove(node)
         change.finish()
         return row.version
@@ -269,14 +266,15 @@ class _Change:
 
     def __init__(
         self,
+        service: Service,
         session: Session,
-        now: float,
         number: int,
         inventory: Inventory,
         replace_tenants: bool,
         node: str | None = None,
     ) -> None:
-        self.session, self.now, self.number, self.inventory = session, now, number, inventory
+        self.session, self.number, self.inventory = session, number, inventory
+        self.now, self.most_tenants = service.store.now(session), service.config.set_jobs
         self.replace_tenants = replace_tenants
         self.in_the_way: list[str] = []
         self._new: list[dict[str, Any]] = []
@@ -360,6 +358,8 @@ class _Change:
                     f"placement {placement_id} is not on {node}/{gpu.id}", expected="tenants where /v1/cluster shows them",
                     hint="omit placement_id for a tenant that the service did not place",
                 )  # fmt: skip
+            elif len(given) > self.most_tenants:
+                raise too_many(self.most_tenants, len(given))
             else:
                 self._new.append(tenancy.values_of(node, gpu.id, tenant))
         for row in present:

@@ -15,7 +15,7 @@ from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Tenant
 from scheduling.placement.decision import PlacementDecision
 from scheduling.placement.ranking import PlacementConfig
-from serving.handlers.cluster import check_body, read_inventory, stored_state
+from serving.handlers.cluster import check_body, check_tenants, read_inventory, stored_state
 from serving.handlers.jobs import admit, without_unknown, without_unpredictable
 from serving.handlers.lengths import fill_lengths
 from serving.schemas import ClusterBody, PlaceBody, job_of
@@ -37,6 +37,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     described = isinstance(body.cluster, ClusterBody)
     if isinstance(body.cluster, ClusterBody):
         check_body(body.cluster, service.config)
+        check_tenants(body.cluster, service.config)
         await fill_lengths(service, body.cluster)
         snapshot = await service.batcher.bulk.run(_given, body.cluster)
     else:

@@ -65,7 +65,16 @@ def test_a_gpu_with_more_tenants_than_a_set_may_have(start: Start, store: Store)
         values = {c.name: getattr(row, c.name) for c in TenantRow.__table__.columns if c.name != "id"}
         session.execute(insert(TenantRow), [values] * 16)
     client = start()
-    assert len(client.get("/v1/cluster").json()["cluster"]["nodes"][1]["gpus"][0]["tenants"]) == 17
+    cluster = client.get("/v1/cluster").json()["cluster"]
+    node = cluster["nodes"][1]
+    tenants = node["gpus"][0]["tenants"]
+    assert len(tenants) == 17
+    for query in ("", "?replace_tenants=true"):
+        assert client.put(f"/v1/cluster{query}", json=cluster).status_code == 200
+        assert client.put(f"/v1/cluster/nodes/b{query}", json=node).status_code == 200
+    assert client.get("/v1/cluster").json()["cluster"] == cluster, "it can be put back as it is"
+    more = {"gpus": [node["gpus"][0] | {"tenants": [*tenants, {"job": JOB, "iterations_left": 1}]}]}
+    problem(client.put("/v1/cluster/nodes/b?replace_tenants=true", json=more), 413)
     answer = client.post("/v1/place", json={"job": JOB, "iterations": 10}).json()
     assert ([one["node"] for one in answer["ranked"]], answer["decision"]) == (["a"], "place")
     pod = {"metadata": {"annotations": {"cotenant.dev/workload": JOB}}}
