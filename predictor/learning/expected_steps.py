@@ -85,6 +85,19 @@ class ExpectedSteps:
             noise[beside] = _EXACTLY
         return cls(Expectation(np.zeros(len(total)), total), noise, alone)
 
+    @classmethod
+    def of_one(cls, posterior: Posterior, alone: ColocationSet) -> ExpectedSteps:
+        """The error of the solo step time of a job that fits beside no other: R is 0.
+
+        Args:
+            posterior: what is known so far.
+            alone: the job's set of one.
+        """
+        members, first = posterior.rows_of([alone])[0].own, np.zeros(1, np.int64)
+        solo, _, predicted = _solo(posterior, [alone], members, first)
+        noise = np.full(1, posterior.config.parameters.noise)
+        return cls(Expectation(np.zeros(1), solo), noise, first[predicted])
+
 
 def _solo(
     posterior: Posterior, pairs: Sequence[ColocationSet], members: Integers, place: Integers

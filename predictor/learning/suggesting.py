@@ -85,12 +85,13 @@ def suggest_probes(
         posterior: what is known so far; it needs no observations.
         device, sharing: where the job is to run.
         job: the job.
-        partners: candidates; those that do not fit beside the job are left out. One that is listed twice is
-            expected to be queried twice as often, so it counts twice.
+        partners: candidates; those that do not fit beside the job are left out, and if none fits, the job can only
+            run alone. One that is listed twice is expected to be queried twice as often, so it counts twice.
         count: number of probes.
 
     Raises:
-        InputError: no candidates, none that fits, `count` below 1, or the device has no MIG slices for two jobs.
+        InputError: no candidates, `count` below 1, the job does not fit even alone, or the device has no MIG slices
+            for two jobs.
         UnknownNameError: unknown model or device.
     """
     candidates = list(dict.fromkeys(partners))
@@ -104,20 +105,17 @@ def suggest_probes(
         check_slices(device, 2)
     sets = [ColocationSet(device, (job, partner), sharing) for partner in candidates]
     fits = posterior.predict_arrays(sets).fits.tolist()
-    if not any(fits):
-        raise InputError(
-            f"{job.model} fits beside none of the candidates",
-            expected=f"a job or partners that need less of the memory of {device}",
-            got=", ".join(map(str, candidates)),
-        )
     sets = list(compress(sets, fits))
     candidates = list(compress(candidates, fits))
-    steps = ExpectedSteps.of(posterior, sets)
+    if sets:
+        steps = ExpectedSteps.of(posterior, sets)
+        named = Counter(partners)
+        times = np.array([named[candidate] for candidate in candidates])
+        weights = np.zeros(len(steps.noise))
+        weights[: 2 * len(sets)] = np.repeat(times, 2) / (2.0 * times.sum())
+    else:
+        steps, weights = ExpectedSteps.of_one(posterior, _alone(posterior, device, job, sharing)), np.ones(1)
     expected, noise = steps.errors, steps.noise
-    named = Counter(partners)
-    times = np.array([named[candidate] for candidate in candidates])
-    weights = np.zeros(len(noise))
-    weights[: 2 * len(sets)] = np.repeat(times, 2) / (2.0 * times.sum())
     before = _error(expected, weights)
     left: list[tuple[tuple[str, ...], Integers]] = [
         ((str(job), str(candidate)), np.array([2 * k, 2 * k + 1])) for k, candidate in enumerate(candidates)
@@ -125,6 +123,9 @@ def suggest_probes(
     if len(steps.alone):
         left.append(((str(job),), steps.alone))
     reasons = _fewer(count, len(left), len(fits) - len(sets))
+    if not sets:
+        known = "can be run alone" if left else "has a step time alone already, so no run is suggested"
+        reasons = (f"no partner fits beside {job.model}, which {known}", *reasons)
     probes: list[Probe] = []
     while left and len(probes) < count:
         number, _ = expected.best([rows for _, rows in left], noise, weights)
@@ -135,14 +136,26 @@ def suggest_probes(
     return ProbePlan(device, sharing, before, tuple(probes), reasons)
 
 
+def _alone(posterior: Posterior, device: str, job: Workload, sharing: str) -> ColocationSet:
+    """The job as a set of one. Raises `InputError` if that does not fit."""
+    alone = ColocationSet(device, (job,), sharing)
+    if not posterior.predict_arrays([alone]).fits[0]:
+        raise InputError(
+            f"{job} does not fit on {device}, even alone",
+            expected=f"a job that needs less of the memory of {device}",
+        )
+    return alone
+
+
 def _fewer(count: int, candidates: int, too_large: int) -> tuple[str, ...]:
     """Why there are fewer probes than asked for."""
     if count <= candidates:
         return ()
-    there = "is only one candidate" if candidates == 1 else f"are only {candidates} candidates"
+    there = {0: "is none", 1: "is only one candidate"}.get(candidates, f"are only {candidates} candidates")
     partners = "partner does" if too_large == 1 else "partners do"
     rest = f"; {too_large} {partners} not fit beside the job" if too_large else ""
-    return (f"{count} probes were asked for, but there {there}{rest}",)
+    asked = "1 probe was" if count == 1 else f"{count} probes were"
+    return (f"{asked} asked for, but there {there}{rest}",)
 
 
 def _error(expected: Expectation, weights: Floats) -> float:

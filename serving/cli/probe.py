@@ -67,6 +67,7 @@ def command(
     for probe in plan.probes:
         beside_one = renamed(probe.jobs[1]) if len(probe.jobs) > 1 else "(alone)"
         table.add_row(beside_one, f"{100 * probe.error_ratio:.1f} %")
-    out.print(table)
+    if plan.probes:
+        out.print(table)
     for reason in plan.reasons:
         out.print(reason, highlight=False, soft_wrap=True)

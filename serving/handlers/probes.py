@@ -16,7 +16,7 @@ from serving.service import Service
 
 class ProbesBody(Struct, forbid_unknown_fields=True):
     """A job on a device, and its candidate partners (default: four zoo models). One named twice counts double,
-    and one that does not fit beside the job is left out."""
+    and one that does not fit beside the job is left out; if none fits, the job alone is suggested."""
 
     device: Name
     job: JobLike
@@ -34,7 +34,7 @@ class ProbeEntry(Struct):
 
 
 class ProbesAnswer(Struct):
-    """Probes, the most informative first; `reasons` say why there are fewer than `count`."""
+    """Probes, the most informative first; `reasons` say why there are fewer than `count`, or that no partner fits."""
 
     device: str
     sharing: str
@@ -48,7 +48,7 @@ async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:
 
     Raises:
         UnknownNameError: unknown device or model.
-        InputError: the job fits beside none of them.
+        InputError: the job does not fit, even alone.
     """
     belief, device = service.belief(), canonical(body.device)
     job = job_of(body.job)

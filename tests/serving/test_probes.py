@@ -49,8 +49,27 @@ def test_partners_that_do_not_fit_are_left_out(client: TestClient) -> None:
     large = "vgg11-cifar:batch_size=100000"
     (probe,) = client.post("/v1/probes", json=BODY | {"running": [large, large, VGG]}).json()["probes"]
     assert probe["jobs"][1] == VGG
-    answer = problem(client.post("/v1/probes", json=BODY | {"running": [large]}), 422)
-    assert "resnet18-cifar fits beside none of the candidates" in answer["detail"]
+
+
+def test_a_job_that_fits_beside_none_is_run_alone(client: TestClient) -> None:
+    job = "resnet18-cifar:batch_size=64"
+    body = BODY | {"job": job, "running": ["vgg11-cifar:batch_size=100000"]}
+    plan = client.post("/v1/probes", json=body).json()
+    (probe,) = plan["probes"]
+    assert probe["jobs"] == [job]
+    assert 0 < probe["error_ratio"] < plan["error_ratio"]
+    only = "2 probes were asked for, but there is only one candidate; 1 partner does not fit beside the job"
+    assert plan["reasons"] == ["no partner fits beside resnet18-cifar, which can be run alone", only]
+    seen = {"of": {"device": "v100", "jobs": [job]}, "step_time_s": 0.1}
+    assert client.post("/v1/observations", json={"observations": [seen]}).status_code == 201
+    plan = client.post("/v1/probes", json=body).json()
+    assert (plan["probes"], plan["error_ratio"]) == ([], 0.0)
+    assert plan["reasons"][0].endswith("already, so no run is suggested")
+
+
+def test_a_job_that_does_not_fit_at_all(client: TestClient) -> None:
+    body = BODY | {"job": "resnet18-cifar:batch_size=100000"}
+    assert "even alone" in problem(client.post("/v1/probes", json=body), 422)["detail"]
 
 
 def test_a_device_is_the_same_however_it_is_spelt(client: TestClient) -> None:
