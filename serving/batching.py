@@ -39,6 +39,8 @@ _WEIGHT = 0.05  # weight of the latest measurement in the mean processor time of
 _ENCODED_TOGETHER = 4
 #: Bodies up to this size are decoded on the event loop.
 INLINE_BYTES = 64 * 2**10
+#: Clusters up to this many GPUs and tenants are read on the event loop, and decided without waiting for larger ones.
+INLINE_GPUS = 256
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -58,7 +60,7 @@ class Batcher:
     goes to lanes in small pieces, so that the work of a request stops when it is cut short by its deadline or
     its caller leaves: `encoding` captures and encodes new workloads, `bulk` reads large bodies and predicts
     many sets, `parsing` waits for processes that read uploads, `placing` decides one job at a time on the stored
-    cluster, because policies share one cache, and `describing` on clusters in bodies, which may be huge.
+    cluster, because policies share one cache, `sketching` on small clusters in bodies, and `describing` on huge ones.
     """
 
     def __init__(
@@ -71,12 +73,13 @@ class Batcher:
         # A capture may use its full time limit before its process is killed.
         encoding_s = _ENCODED_TOGETHER * config.capture_s + config.stuck_s
         self.encoding = Lane("encoding", metrics, threads=2, stuck_s=encoding_s, **bounds)
-        self.bulk = Lane("bulk", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
+        self.bulk = Lane("bulk", metrics, threads=2, stuck_s=config.stuck_s, **bounds)
         self.parsing = Lane(
             "parsing", metrics, threads=1, stuck_s=2 * config.parse_seconds + config.stuck_s, **bounds
         )
         self.placing = Lane("placing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
-        self.describing = Lane("describing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
+        self.sketching = Lane("sketching", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
+        self.describing = Lane("describing", metrics, threads=2, stuck_s=config.stuck_s, **bounds)
         self._waiting: list[_Asked] = []
         self._gathered = 0  # how many of the waiting sets were there at the last check
         self._set_s = _TURN_S / 16  # mean processor time per set in a batch
@@ -88,7 +91,7 @@ class Batcher:
 
     @property
     def lanes(self) -> tuple[Lane, ...]:
-        return self.encoding, self.bulk, self.parsing, self.placing, self.describing
+        return self.encoding, self.bulk, self.parsing, self.placing, self.sketching, self.describing
 
     def belief(self) -> Belief:
         """The serving model with its corrections. Raises `UnavailableError` while there is none."""
@@ -281,10 +284,6 @@ class Batcher:
     async def place(self, function: Callable[..., T], *arguments: Any) -> T:
         """Run a placement decision on the stored cluster once all earlier ones are made."""
         return await self.placing.run(function, *arguments)
-
-    async def place_aside(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a placement decision on a described cluster once all earlier ones are made."""
-        return await self.describing.run(function, *arguments)
 
     async def off_loop(self, size_bytes: int, function: Callable[..., T], *arguments: Any) -> T:
         """Run `function` here if the body that it reads is small, otherwise in a lane."""

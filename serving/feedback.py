@@ -17,7 +17,9 @@ from predictor.learning.posterior import Posterior
 from predictor.types import PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError, UnavailableError
 from profiling.workload import REGISTERED, ColocationSet
+from scheduling.core.set_cache import SetCache
 from scheduling.placement.place import Placer
+from serving.aside import Aside
 from serving.lanes import current_call
 from serving.model_life import Serving
 from serving.store import Store
@@ -25,7 +27,7 @@ from serving.store.observations import oldest_at, read_stored
 
 log = structlog.get_logger("cotenant.feedback")
 
-MakePlacer = Callable[[SetPredictor], Placer]
+MakePlacer = Callable[[SetPredictor | SetCache], Placer]
 
 #: Seconds between checks for observations stored by other processes.
 POLL_S = 1.0
@@ -33,6 +35,8 @@ POLL_S = 1.0
 _REST = 4.0
 # With several writing processes, rows may become visible out of order, so this many are read again.
 _OVERLAP = 256
+# Sets that a placer for described clusters remembers; there may be several of them.
+_ASIDE_SETS = 250_000
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -43,18 +47,19 @@ class Belief:
         serving: the model; its own answers are uncorrected.
         posterior: the model conditioned on all stored observations that it was not trained on.
         placer: decides where jobs go with it in the stored cluster; its caches share this object's lifetime.
-        aside: the same in clusters that requests describe, which may be decided at the same time.
+        aside: the same in clusters that requests describe, which may be decided at the same time; smaller caches.
     """
 
     serving: Serving
     posterior: Posterior
     placer: Placer
-    aside: Placer
+    aside: Aside
 
     @classmethod
     def of(cls, serving: Serving, posterior: Posterior, make_placer: MakePlacer = Placer) -> Belief:
         asked = _WhileAwaited(_asked(serving, posterior))
-        return cls(serving, posterior, make_placer(asked), make_placer(asked))
+        aside = Aside(lambda: make_placer(SetCache(asked, _ASIDE_SETS)))
+        return cls(serving, posterior, make_placer(asked), aside)
 
     @property
     def predictor(self) -> SetPredictor:

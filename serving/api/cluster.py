@@ -12,6 +12,7 @@ from fastapi import APIRouter, Path, Query, Request, Response
 from profiling.devices import get_device
 from profiling.errors import InputError
 from serving.audit import Entry
+from serving.batching import INLINE_GPUS
 from serving.handlers import cluster as handler
 from serving.handlers.jobs import admit
 from serving.handlers.lengths import fill_lengths
@@ -21,7 +22,6 @@ from serving.routing import ServiceRoute
 from serving.schemas import ClusterAnswer, ClusterBody, NodeAnswer, NodeBody, VersionAnswer
 from serving.service import Service
 
-_INLINE_GPUS = 256  # including tenants; larger clusters are read off the event loop
 _MATCH = [header("If-Match", 'Version that the change is based on, such as "7"', {"type": "string", "pattern": '^"?[0-9]{1,15}"?$'})]  # fmt: skip
 _Replace = Annotated[
     bool, Query(description="Replace the tenants too; placements of tenants not in the body are ended")
@@ -117,7 +117,7 @@ def routes(service: Service) -> APIRouter:
 async def _inventory(service: Service, body: ClusterBody) -> handler.Inventory:
     gpus = handler.check_body(body, service.config)
     await fill_lengths(service, body, refuse=True)
-    if gpus <= _INLINE_GPUS:
+    if gpus <= INLINE_GPUS:
         inventory = handler.read_inventory(body)
     else:
         inventory = await service.batcher.bulk.run(handler.read_inventory, body)

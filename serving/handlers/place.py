@@ -14,10 +14,14 @@ from profiling.errors import CotenantError, InfeasibleError, InputError, LimitEr
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Tenant
 from scheduling.placement.decision import PlacementDecision
+from scheduling.placement.place import Placer
 from scheduling.placement.ranking import PlacementConfig
+from serving.batching import INLINE_GPUS
+from serving.feedback import Belief
 from serving.handlers.cluster import check_body, check_tenants, read_inventory, stored_state
 from serving.handlers.jobs import admit, without_unknown, without_unpredictable
 from serving.handlers.lengths import fill_lengths
+from serving.lanes import Lane
 from serving.schemas import ClusterBody, PlaceBody, job_of
 from serving.service import Service
 
@@ -33,17 +37,47 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         given = "neither" if body.job is UNSET else "both"
         raise InputError("the body must have one of two fields", expected="either 'job' or 'jobs'", got=given)
     service.life.current()
-    config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
-    described = isinstance(body.cluster, ClusterBody)
-    if isinstance(body.cluster, ClusterBody):
-        check_body(body.cluster, service.config)
-        check_tenants(body.cluster, service.config)
-        await fill_lengths(service, body.cluster)
-        snapshot = await service.batcher.bulk.run(_given, body.cluster)
-    else:
+    config, batcher = (
+        PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown),
+        service.batcher,
+    )
+    if not isinstance(body.cluster, ClusterBody):
         snapshot = (await service.read(stored_state, service)).snapshot
+        belief = service.belief()
+        return await _decided(service, body, snapshot, config, belief, belief.placer, batcher.placing)
+    size = check_body(body.cluster, service.config)
+    check_tenants(body.cluster, service.config)
+    await fill_lengths(service, body.cluster)
+    small = size <= INLINE_GPUS
+    snapshot = _given(body.cluster) if small else await batcher.bulk.run(_given, body.cluster)
+    belief, lane = service.belief(), batcher.sketching if small else batcher.describing
+    with belief.aside.placer() as placer:
+        return await _decided(service, body, snapshot, config, belief, placer, lane)
+
+
+async def _decided(
+    service: Service,
+    body: PlaceBody,
+    snapshot: ClusterSnapshot,
+    config: PlacementConfig,
+    belief: Belief,
+    placer: Placer,
+    lane: Lane,
+) -> dict[str, Any]:
+    """The decision about one job, or those about a queue, all with the same model."""
+
+    async def choose(job: Workload, present: ClusterSnapshot) -> PlacementDecision:
+        prepared = await prepare(service, belief, job, present)
+        started = time.perf_counter()
+        outcome: PlacementDecision | CotenantError
+        try:
+            outcome = await lane.run(placer.place, job, body.iterations, prepared, config)
+        except InfeasibleError as error:
+            outcome = error
+        return counted(service, outcome, time.perf_counter() - started)
+
     if body.job is not UNSET:
-        decision = await choose(service, job_of(body.job), body.iterations, snapshot, config, described)
+        decision = await choose(job_of(body.job), snapshot)
         return decision.to_json()
     assert body.jobs is not UNSET
     if len(body.jobs) > service.config.batch_sets:
@@ -53,7 +87,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
     decisions = []
     for job in map(job_of, body.jobs):
         try:
-            decision = await choose(service, job, body.iterations, snapshot, config, described)
+            decision = await choose(job, snapshot)
         except InfeasibleError as error:
             decisions.append({"decision": "wait", "ranked": [], "reasons": [error.message]})
             continue
@@ -79,47 +113,20 @@ def _given(body: ClusterBody) -> ClusterSnapshot:
     return snapshot
 
 
-async def prepare(service: Service, job: Workload, snapshot: ClusterSnapshot) -> ClusterSnapshot:
-    """Encode the job and all tenants; returns the snapshot with the GPUs that can be predicted.
+async def prepare(
+    service: Service, belief: Belief, job: Workload, snapshot: ClusterSnapshot
+) -> ClusterSnapshot:
+    """Encode the job and all tenants, so that other decisions do not wait for that.
 
-    GPUs of unknown types, or with tenants that are unknown or cannot be predicted, are left out.
+    Returns the snapshot with the GPUs that can be predicted. GPUs of unknown types, or with tenants that are unknown or cannot be predicted, are left out.
     """
     await admit(service, (job,))
     snapshot = await without_unknown(service, snapshot)
-    serving = service.belief().serving
+    serving = belief.serving
     await service.batcher.meet(
         serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
     )
     return without_unpredictable(service, serving, snapshot)
-
-
-async def choose(
-    service: Service,
-    job: Workload,
-    iterations: float | None,
-    snapshot: ClusterSnapshot,
-    config: PlacementConfig,
-    described: bool = False,
-) -> PlacementDecision:
-    """One decision with the serving model and its corrections.
-
-    New workloads are encoded first, so that other decisions do not wait for them.
-
-    Args:
-        described: whether the cluster came with the request; decisions on the stored one do not wait for it.
-    """
-    belief, batcher = service.belief(), service.batcher
-    snapshot = await prepare(service, job, snapshot)
-    started = time.perf_counter()
-    outcome: PlacementDecision | CotenantError
-    try:
-        if described:
-            outcome = await batcher.place_aside(belief.aside.place, job, iterations, snapshot, config)
-        else:
-            outcome = await batcher.place(belief.placer.place, job, iterations, snapshot, config)
-    except InfeasibleError as error:
-        outcome = error
-    return counted(service, outcome, time.perf_counter() - started)
 
 
 async def score_gpus(
@@ -135,7 +142,7 @@ async def score_gpus(
         InfeasibleError: the job fits on no GPU of the cluster.
     """
     belief = service.belief()
-    snapshot = await prepare(service, job, snapshot)
+    snapshot = await prepare(service, belief, job, snapshot)
     started = time.perf_counter()
     scores = await service.batcher.place(belief.placer.scores, job, iterations, snapshot, config)
     service.metrics.decision_duration.observe(time.perf_counter() - started)

@@ -78,7 +78,9 @@ class Reserver:
         state = service.cluster.latest
         if state is None:
             state = await service.read(stored_state, service)
-        await prepare(service, job, state.snapshot)  # encode new workloads before other requests have to wait
+        await prepare(
+            service, service.belief(), job, state.snapshot
+        )  # encode new workloads before other requests have to wait
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         request = Request(Asked(uuid.uuid4().hex, body, job, once), config, CALLER.get(), answer)
         self._enqueue(request)
@@ -143,16 +145,15 @@ class Reserver:
     async def _choose(self, group: list[Request], state: ClusterState) -> list[Decided]:
         """Decide one at a time, each seeing the earlier ones; what is not reached in time waits for the next batch."""
         service, snapshot = self.service, state.snapshot
-        waiting = []
+        belief, waiting = service.belief(), list[Request]()
         for request in group:
             try:
                 if not request.answer.done():
-                    snapshot = await prepare(service, request.asked.job, state.snapshot)
+                    snapshot = await prepare(service, belief, request.asked.job, state.snapshot)
                     waiting.append(request)
             except CotenantError as error:
                 request.fail(error)
-        placer = service.belief().placer
-        outcomes = await service.batcher.place(_decisions, placer, waiting, snapshot, state.place_of)
+        outcomes = await service.batcher.place(_decisions, belief.placer, waiting, snapshot, state.place_of)
         for later in reversed(waiting[len(outcomes) :]):
             self._waiting.push_first(later.caller, later)
         decided: list[Decided] = []

@@ -207,7 +207,7 @@ def test_a_stuck_lane_is_not_ready(
     try:
         problem(client.post("/v1/place", json=body, headers={"X-Timeout-S": "0.2"}), 504)
         until(lambda: client.get("/v1/health/ready").status_code == 503, "not ready")
-        assert "describing" in problem(client.get("/v1/health/ready"), 503)["detail"]
+        assert "sketching" in problem(client.get("/v1/health/ready"), 503)["detail"]
         assert client.get("/v2/health/ready").json() == {"ready": False}
         assert client.get("/v1/health/live").status_code == 200
         assert until(lambda: ended, "the process ends where it stays so")[0] == 70
@@ -253,6 +253,23 @@ def test_a_huge_cluster_in_a_body_does_not_delay_placements(start: Start, source
     finally:
         slow.gate.set()
     assert (placed.status_code, asked.status_code) == (201, 200)
+
+
+def test_clusters_in_bodies_do_not_wait_for_a_huge_one(start: Start, source: TableSource) -> None:
+    slow = source.predictor = Slow()
+    client = start()
+    huge = {"job": "resnet18-cifar", "cluster": {"nodes": [{"name": "a", "gpus": pairs_of_gpus(60)}]}}
+    try:
+        with ThreadPoolExecutor() as pool:
+            both = [pool.submit(client.post, "/v1/place", json=huge) for _ in range(2)]
+            until(lambda: slow.asked == 2 or any(one.done() for one in both), "both are being decided")
+            small = client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": NODE})
+            assert not any(one.done() for one in both)
+            slow.gate.set()
+            assert [one.result().status_code for one in both] == [200, 200]
+    finally:
+        slow.gate.set()
+    assert small.status_code == 200
 
 
 def test_a_decision_stops_when_nobody_waits_for_it(start: Start, source: TableSource) -> None:
