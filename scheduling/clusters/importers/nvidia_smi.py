@@ -12,11 +12,18 @@ from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
 
 _LISTED = re.compile(r"GPU (\d+): (.+?) \(UUID: [^)]*\)")
-_SLICE = re.compile(r"\s+MIG (\S+)\s+Device\s+(\d+):")
+_SLICE = re.compile(
+    r"\s+MIG (?:(?P<compute>\d+)c\.)?(?P<profile>(?P<slices>\d+)g\S*)\s+Device\s+(?P<number>\d+):"
+    r"(?: \(UUID: MIG-GPU-[^/)]+/(?P<instance>\d+)/)?"
+)
 
 
 def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
-    """GPUs of the node that the command ran on. MIG slices, which `-L` lists, count as separate GPUs."""
+    """GPUs of the node that the command ran on. MIG slices, which `-L` lists, count as separate GPUs.
+
+    Compute instances of one slice (`1c.3g.20gb`) share its memory and bandwidth, but no multiprocessors. They count as
+    one GPU, the slice, shared as by MPS; `sm_share_ratio` of a job is then its instance's part of the slice.
+    """
     lines = [line for line in text.splitlines() if line.strip()]
     if lines and _LISTED.match(lines[0]):
         return [Node(node, tuple(_listed(lines, devices)))]
@@ -44,13 +51,26 @@ def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
 def _listed(lines: list[str], devices: Mapping[str, str]) -> list[Gpu]:
     gpus: list[Gpu] = []
     card = Gpu("", "")
+    instance: tuple[str, str | None] | None = (
+        None  # profile and number of the slice whose parts are being listed
+    )
+    left = 0  # its compute slices that have not been listed yet
     for line in lines:
         whole, part = _LISTED.match(line), _SLICE.match(line)
         if whole:
             card = Gpu(whole[1], device_of(whole[2], devices))
             gpus.append(card)
+            instance = None
         elif part:
             if gpus and gpus[-1] is card:  # slices replace the card
                 gpus.pop()
-            gpus.append(Gpu(f"{card.id}.{part[2]}", canonical(f"{card.device}:mig={part[1]}")))
+            compute = int(part["compute"] or part["slices"])
+            # Newer drivers do not say which slice an instance belongs to, but list them slice by slice.
+            if instance == (part["profile"], part["instance"]) and compute <= left:
+                left -= compute
+                continue
+            sharing = "mps" if part["compute"] else "time-slice"
+            device = canonical(f"{card.device}:mig={part['profile']}")
+            gpus.append(Gpu(f"{card.id}.{part['number']}", device, sharing))
+            instance, left = (part["profile"], part["instance"]), int(part["slices"]) - compute
     return gpus

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -37,6 +38,41 @@ NodeName=login CPUTot=8
 
 def gpu_rows(cluster: ClusterSnapshot) -> list[tuple[str, str, str, str]]:
     return [(node.name, gpu.id, gpu.device, gpu.sharing) for node, gpu in cluster.gpus()]
+
+
+OF_SLICES = (
+    (1, 0),
+    (1, 1),
+    (1, 2),
+    (2, 0),
+    (2, 1),
+    (5, 0),
+)  # GPU and compute instances, as older drivers name them
+
+
+def slices(profiles: Sequence[str], uuids: Sequence[str]) -> ClusterSnapshot:
+    lines = [
+        f"  MIG {profile:<12} Device {number:>2}: (UUID: {uuid})"
+        for number, (profile, uuid) in enumerate(zip(profiles, uuids, strict=True))
+    ]
+    return import_cluster("nvidia-smi", "\n".join(["GPU 0: NVIDIA A100-SXM4-40GB (UUID: GPU-1b)", *lines]))
+
+
+@pytest.mark.parametrize(
+    "uuids", [[f"MIG-{k}" for k in range(6)], [f"MIG-GPU-1b/{gpu}/{compute}" for gpu, compute in OF_SLICES]]
+)
+def test_compute_instances_count_as_the_slice_that_they_share(uuids: list[str]) -> None:
+    profiles = ("1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "1c.3g.20gb", "2c.3g.20gb", "1g.5gb")
+    assert [row[1:] for row in gpu_rows(slices(profiles, uuids))] == [
+        ("0.0", "a100:mig=3g", "mps"),
+        ("0.3", "a100:mig=3g", "mps"),
+        ("0.5", "a100:mig=1g", "time-slice"),
+    ]
+
+
+def test_partly_used_slices_are_told_apart_where_the_driver_says() -> None:
+    cluster = slices(["1c.3g.20gb"] * 2, [f"MIG-GPU-1b/{k + 1}/0" for k in range(2)])
+    assert [row[1] for row in gpu_rows(cluster)] == ["0.0", "0.1"]
 
 
 def test_nvidia_smi() -> None:
