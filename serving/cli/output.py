@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any
@@ -11,6 +12,8 @@ import typer
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
 
+_UNBOUNDED = 100_000  # characters
+
 
 def print_json(value: Any) -> None:
     """Print a JSON value on stdout; NaN and infinity are refused, because JSON has neither."""
@@ -18,14 +21,18 @@ def print_json(value: Any) -> None:
 
 
 def console() -> Any:
-    """A rich console on stdout."""
+    """A rich console on stdout; where that is no terminal, lines are as long as they need to be.
+
+    `COLUMNS` sets another width.
+    """
     from rich.console import Console
 
-    return Console()
+    screen = Console()
+    return screen if screen.is_terminal or "COLUMNS" in os.environ else Console(width=_UNBOUNDED)
 
 
 def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Any:
-    """A rich table without borders, for terminals of 80 columns; long cells wrap and are never truncated.
+    """A rich table without borders; on narrow terminals long cells wrap and are never truncated.
 
     Args:
         columns: column headings.

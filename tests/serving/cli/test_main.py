@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -112,3 +113,23 @@ def test_a_failing_user_module_is_one_line(
     err = capsys.readouterr().err
     assert "NameError: name 'nosuch' is not defined" in err
     assert err.count("\n") == 1
+
+
+def test_piped_tables_keep_whole_values(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    assert (_run("zoo", "list"), _run("zoo", "list", "--json")) == (0, 0)
+    lines, _, listed = capsys.readouterr().out.partition("\n[\n")
+    entries = json.loads("[" + listed)
+    for line, entry in zip(lines.splitlines()[1:], entries, strict=True):
+        assert line.startswith(entry["name"])
+        assert line.rstrip().endswith(entry["description"])
+
+
+def _run(*arguments: str) -> int:
+    try:
+        main(list(arguments))
+    except SystemExit as done:
+        return int(done.code or 0)
+    return 0
