@@ -291,6 +291,12 @@ class Batcher:
             return function(*arguments)
         return await self.bulk.run(function, *arguments)
 
+    async def apart(self, count: int, function: Callable[..., T], *arguments: Any) -> T:
+        """Run `function` here if it handles few sets, otherwise in a lane."""
+        if count <= _INLINE_SETS:
+            return function(*arguments)
+        return await self.bulk.run(function, *arguments)
+
     def _flush(self) -> None:
         """Answer one batch of the waiting sets; what does not fit is left to the loop's next turn."""
         turn_s = _BUSY_TURN_S if self.delay.shedding else _TURN_S

@@ -39,8 +39,9 @@ Kind = tuple[str, str]  # device, sharing mode
 
 async def filter_nodes(service: Service, raw: bytes) -> dict[str, Any]:
     """`ExtenderFilterResult` for `ExtenderArgs`; failures are reported in its `Error`."""
+    most = service.config.cluster_gpus
     try:
-        arguments, job = await service.batcher.off_loop(len(raw), _arguments_and_job, raw)
+        arguments, job = await service.batcher.off_loop(len(raw), _arguments_and_job, raw, most)
         never = await _never(service, arguments, job, len(raw)) if job is not None else {}
     except CotenantError as error:
         return _result() | {"Error": error.message}
@@ -55,7 +56,7 @@ async def prioritize_nodes(service: Service, raw: bytes) -> list[dict[str, Any]]
     preferences.
     """
     try:
-        arguments = await service.batcher.off_loop(len(raw), _arguments, raw)
+        arguments = await service.batcher.off_loop(len(raw), _arguments, raw, service.config.cluster_gpus)
     except CotenantError as error:
         log.warning("prioritize not understood", error=error.message)
         return []
@@ -70,12 +71,12 @@ async def prioritize_nodes(service: Service, raw: bytes) -> list[dict[str, Any]]
     return listed
 
 
-def _arguments(raw: bytes) -> Arguments:
-    return read_arguments(decode(raw, dict))
+def _arguments(raw: bytes, most_nodes: int) -> Arguments:
+    return read_arguments(decode(raw, dict), most_nodes)
 
 
-def _arguments_and_job(raw: bytes) -> tuple[Arguments, PodJob | None]:
-    arguments = _arguments(raw)
+def _arguments_and_job(raw: bytes, most_nodes: int) -> tuple[Arguments, PodJob | None]:
+    arguments = _arguments(raw, most_nodes)
     return arguments, read_job(arguments.pod)
 
 

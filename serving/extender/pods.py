@@ -7,7 +7,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from profiling.errors import InputError
+from profiling.errors import InputError, LimitError
 from profiling.names import one_of
 from profiling.workload import JOB_OPTIONS, Workload, option_value
 from scheduling.placement.ranking import OBJECTIVES
@@ -65,14 +65,21 @@ def field(value: Any, name: str) -> Any:
     return next((v for k, v in value.items() if isinstance(k, str) and k.lower() == folded), None)
 
 
-def read_arguments(body: Any) -> Arguments:
-    """Parse `ExtenderArgs`. Raises `InputError`."""
+def read_arguments(body: Any, most_nodes: int) -> Arguments:
+    """Parse `ExtenderArgs`. Raises `InputError`; `LimitError` if it has more than `most_nodes`."""
     pod, names, nodes = field(body, "Pod"), field(body, "NodeNames"), field(body, "Nodes")
     if not isinstance(pod, dict):
         raise InputError("request has no pod", expected="ExtenderArgs with Pod", got=type(body).__name__)
     if names is not None and not (isinstance(names, list) and all(isinstance(n, str) for n in names)):
         raise InputError("NodeNames is not a list of names", expected="strings")
     items = field(nodes, "items")
+    for listed_nodes in (names, items):
+        if isinstance(listed_nodes, list) and len(listed_nodes) > most_nodes:
+            raise LimitError(
+                "too many nodes",
+                expected=f"at most {most_nodes} (cluster_gpus)",
+                got=len(listed_nodes),
+            )
     listed = items is None or (isinstance(items, list) and all(_named(i) for i in items))
     if nodes is not None and not (isinstance(nodes, dict) and listed):
         raise InputError("Nodes is not a NodeList", expected="items with metadata.name")

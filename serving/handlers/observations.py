@@ -10,6 +10,7 @@ from sqlalchemy import func, select
 from predictor.examples.observations import Observation, check_plausible
 from predictor.types import Prediction
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
+from profiling.workload import ColocationSet
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.jobs import admit_sets
 from serving.http import Once
@@ -39,7 +40,23 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
             expected=f"at most {service.config.batch_sets}",
             got=len(body.observations),
         )
-    sets = sets_of([o.of for o in body.observations], service.config.set_jobs, "observations[{}].of")
+    sets = await service.batcher.apart(len(body.observations), _sets, body, service.config.set_jobs)
+    await admit_sets(service, sets)
+    belief = service.belief()
+    predictions = await service.batcher.plain(belief.serving, sets)
+    corrected = await service.batcher.corrected(belief, sets)
+    try:
+        status, answer, new = await service.stored(_keep, service, body, predictions, corrected, once)
+    except ConflictError:
+        raise UnknownNameError("unknown placement", expected="an id of /v1/placements") from None
+    if new:
+        await service.stored(_take_in, service, answer["observations"], predictions, corrected)
+    return status, answer
+
+
+def _sets(body: ObservationsBody, most_jobs: int) -> list[ColocationSet]:
+    """The observed sets. Raises as `record`."""
+    sets = sets_of([o.of for o in body.observations], most_jobs, "observations[{}].of")
     for index, observation in enumerate(body.observations):
         if observation.member >= len(observation.of.jobs):
             raise InputError(
@@ -57,25 +74,25 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
             )
         except InputError as error:
             raise error.at(f"observations[{index}]") from None
-    await admit_sets(service, sets)
-    belief = service.belief()
-    predictions = await service.batcher.plain(belief.serving, sets)
-    corrected = await service.batcher.corrected(belief, sets)
-    try:
-        status, answer, new = await service.stored(_keep, service, body, predictions, corrected, once)
-    except ConflictError:
-        raise UnknownNameError("unknown placement", expected="an id of /v1/placements") from None
-    if new:
-        await service.stored(service.feedback.told)
-        for entry, plain, better in zip(answer["observations"], predictions, corrected, strict=True):
-            service.metrics.error_ratio.observe(entry["error_ratio"])
-            service.metrics.observations.labels(str(entry["covered"]).lower()).inc()
-            job = job_of(plain.members[entry["member"]].job).model
-            for name, prediction in (("model", plain), ("corrected", better)):
-                service.metrics.observe(
-                    entry["device"], job, name, entry["step_time_s"], prediction.members[entry["member"]].step_time_s
-                )  # fmt: skip
-    return status, answer
+    return sets
+
+
+def _take_in(
+    service: Service,
+    entries: list[dict[str, Any]],
+    predictions: list[Prediction],
+    corrected: list[Prediction],
+) -> None:
+    """Learn from stored observations, and count their errors in the metrics."""
+    service.feedback.told()
+    for entry, plain, better in zip(entries, predictions, corrected, strict=True):
+        service.metrics.error_ratio.observe(entry["error_ratio"])
+        service.metrics.observations.labels(str(entry["covered"]).lower()).inc()
+        job = job_of(plain.members[entry["member"]].job).model
+        for name, prediction in (("model", plain), ("corrected", better)):
+            service.metrics.observe(
+                entry["device"], job, name, entry["step_time_s"], prediction.members[entry["member"]].step_time_s
+            )  # fmt: skip
 
 
 def _keep(

@@ -125,6 +125,14 @@ def test_nodes_compete_with_those_asked_about_only(cluster: TestClient) -> None:
     assert max(p["Score"] for p in scores) == 10
 
 
+def test_too_many_nodes_are_refused(start: Start) -> None:
+    client, named = start(cluster_gpus=3), [{"metadata": {"name": name}} for name in NAMES]
+    for nodes in ({"NodeNames": NAMES}, {"Nodes": {"items": named}}):
+        args = {"Pod": pod(workload="resnet18-cifar")} | nodes
+        assert "at most 3" in client.post("/extender/filter", json=args).json()["Error"]
+        assert client.post("/extender/prioritize", json=args).json() == []
+
+
 def test_pods_without_the_annotation_are_ignored(cluster: TestClient) -> None:
     args = {"Pod": pod(), "NodeNames": NAMES}
     assert cluster.post("/extender/filter", json=args).json()["NodeNames"] == NAMES
