@@ -43,7 +43,7 @@ def capture_onnx(
         limits: limits on the file; `OnnxLimits()` by default.
 
     Raises:
-        InputError: no such file, not ONNX, too old, dynamic dimensions, inconsistent shapes.
+        InputError: no such file, not ONNX, too old, dynamic dimensions, inconsistent shapes, nothing to compute.
         LimitError: larger than the limits, or reading takes longer or more memory than they allow.
         UnsafeFileError: cycles, deep nesting, recursive functions, external data outside the folder.
     """
@@ -74,7 +74,13 @@ def capture_onnx(
         "workload": options.without_solo().to_mapping(),
         "limits": asdict(limits),
     }
-    return ComputationGraph.from_dict(_ask(request, limits))
+    graph = ComputationGraph.from_dict(_ask(request, limits))
+    if not graph.operators:
+        raise InputError(
+            "the ONNX graph computes nothing from its inputs",
+            expected="at least one operator besides constants",
+        )
+    return graph
 
 
 def _ask(request: dict[str, Any], limits: OnnxLimits) -> dict[str, Any]:

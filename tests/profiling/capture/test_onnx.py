@@ -270,6 +270,17 @@ def test_garbage_is_refused(data: bytes) -> None:
         capture_onnx(data)
 
 
+def test_a_graph_of_constants_is_refused() -> None:
+    """It would be predicted as a job that takes no time."""
+    shape = helper.make_tensor("shape", TensorProto.INT64, [1], [4])
+    nodes = [
+        helper.make_node("Constant", [], ["s"], value=shape),
+        helper.make_node("ConstantOfShape", ["s"], ["y"]),
+    ]
+    with pytest.raises(InputError, match="computes nothing"):
+        capture_onnx(model_of(nodes).SerializeToString())
+
+
 def test_limits_on_size_nodes_and_memory(tmp_path: Path) -> None:
     chain = [helper.make_node("Relu", [f"t{i}"], [f"t{i + 1}"]) for i in range(30)]
     chain[0].input[0], chain[-1].output[0] = "x", "y"
