@@ -18,7 +18,7 @@ from profiling.devices import runs_on
 from profiling.errors import CotenantError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.limits import check_predictions
-from scheduling.core.snapshot import ClusterSnapshot, changed_nodes
+from scheduling.core.snapshot import ClusterSnapshot, Node, changed_nodes
 from serving.config import ServiceConfig
 from serving.delay import SINCE, DelayLimit, SpareTime
 from serving.feedback import Belief, Feedback
@@ -244,9 +244,8 @@ class Batcher:
             changed = changed_nodes(met[0], snapshot)
             if changed is not None:  # tenants on other nodes were seen before
                 looked_at, kinds = tuple(snapshot.nodes[k] for k in changed), met[2]
-        gpus = [gpu for node in looked_at for gpu in node.gpus]
-        tenants = {(g.device, g.sharing, t.job) for g in gpus for t in g.tenants}
-        kinds = kinds.union((g.device, g.sharing) for g in gpus)
+        present, tenants = await self.apart(sum(len(n.gpus) for n in looked_at), _present, looked_at)
+        kinds = kinds | present
         tenants -= self.unpredictable(serving).keys()
         own = [(device, sharing, job) for device, sharing in sorted(kinds) if runs_on(device, job.precision)]
         new = self.unknown(serving, [*own, *tenants])
@@ -292,7 +291,7 @@ class Batcher:
         return await self.bulk.run(function, *arguments)
 
     async def apart(self, count: int, function: Callable[..., T], *arguments: Any) -> T:
-        """Run `function` here if it handles few sets, otherwise in a lane."""
+        """Run `function` here if it handles few sets or GPUs, otherwise in a lane."""
         if count <= _INLINE_SETS:
             return function(*arguments)
         return await self.bulk.run(function, *arguments)
@@ -355,6 +354,13 @@ class Batcher:
 def _check_alone(serving: Serving, sets: list[ColocationSet]) -> None:
     """Raise `InputError` if decisions would refuse the solo predictions of these jobs."""
     check_predictions(sets, serving.predictor.predict_arrays(sets))
+
+
+def _present(nodes: Sequence[Node]) -> tuple[set[tuple[str, str]], set[Encoded]]:
+    """Device types with their sharing modes, and tenants with theirs."""
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    tenants = {(g.device, g.sharing, t.job) for g in gpus for t in g.tenants}
+    return {(g.device, g.sharing) for g in gpus}, tenants
 
 
 def _members(sets: Iterable[ColocationSet]) -> Iterable[Encoded]:

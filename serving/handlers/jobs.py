@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from functools import lru_cache
 
@@ -14,7 +14,7 @@ from profiling.devices import get_device, is_known
 from profiling.errors import CotenantError, InputError, LimitError, UnknownNameError
 from profiling.workload import REGISTERED, ColocationSet, Workload
 from profiling.zoo import near_models, zoo_names
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, changed_nodes
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, changed_nodes
 from serving.model_life import Serving
 from serving.service import Service
 from serving.store.tables import WorkloadRow
@@ -83,8 +83,11 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
         changed = changed_nodes(kept[0], snapshot) if kept[1] is kept[0] else None
         if changed is not None:  # nothing was missing before, so only changes need a check
             looked_at = tuple(snapshot.nodes[k] for k in changed)
+    most = service.config.set_jobs
+    size = sum(len(node.gpus) for node in looked_at)
+    models, devices, crowded = await service.batcher.apart(size, _present, looked_at, most)
     missing: set[str] = set()
-    for model in {t.job.model for node in looked_at for gpu in node.gpus for t in gpu.tenants}:
+    for model in models:
         if model not in zoo() and model not in service.graphs:
             missing.add(model)
     for model in sorted(missing):
@@ -93,11 +96,9 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
             missing.discard(model)
         except UnknownNameError:
             log.warning("tenant of an unknown workload", workload=model[:100])
-    strange = {d for d in {gpu.device for node in looked_at for gpu in node.gpus} if not is_known(d)}
+    strange = {device for device in devices if not is_known(device)}
     if strange:
         log.warning("GPUs of an unknown type", devices=sorted(strange)[:10])
-    most = service.config.set_jobs
-    crowded = sum(len(gpu.tenants) > most for node in looked_at for gpu in node.gpus)
     if crowded:
         log.warning("GPUs with too many tenants", gpus=crowded, most=most)
     pruned = snapshot
@@ -114,6 +115,13 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
             raise _nothing_known(missing, strange) if missing or strange else too_many(most)
     service.pruned = (snapshot, pruned, service.graph_changes)
     return pruned
+
+
+def _present(nodes: Sequence[Node], most: int) -> tuple[set[str], set[str], int]:
+    """Models of the tenants, device types, and the number of GPUs with more than `most` tenants."""
+    gpus = [gpu for node in nodes for gpu in node.gpus]
+    models = {tenant.job.model for gpu in gpus for tenant in gpu.tenants}
+    return models, {gpu.device for gpu in gpus}, sum(len(gpu.tenants) > most for gpu in gpus)
 
 
 def too_many(most: int, got: int | None = None) -> LimitError:
