@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from profiling.capture.onnx_inputs import bind_inputs, drop_weights, input_bytes, item_bytes
-from profiling.capture.onnx_limits import OnnxLimits, check_model
+from profiling.capture.onnx_limits import OnnxLimits, check_model, graphs_of
 from profiling.capture.onnx_sizes import recurrent_shapes, sizes_of
 from profiling.capture.static import StaticOperator
 from profiling.errors import InputError, LimitError, UnsafeFileError
@@ -139,6 +139,7 @@ class _Reader:
         return order
 
     def _visit(self, node: Any) -> None:
+        self._check_bodies(node)
         # CastLike takes only the type of its second input.
         inputs = [x for x in node.input[: 1 if node.op_type == "CastLike" else None] if x]
         kind = ONNX.get(node.op_type) if node.domain in ("", "ai.onnx", "com.microsoft") else None
@@ -228,6 +229,28 @@ class _Reader:
         )
         for output in outputs:
             self._producer[output] = index
+
+    def _check_bodies(self, node: Any) -> None:
+        """Refuse a Loop, If or Scan with most of a network's work inside, which would count as nothing.
+
+        Raises:
+            InputError: a contraction is in one of its graphs; how often it runs is not known.
+        """
+        bodies = [body for a in node.attribute for body in ([a.g] if a.HasField("g") else a.graphs)]
+        inside = (
+            n.op_type
+            for body in bodies
+            for graph, _ in graphs_of(body, self._limits.depth)
+            for n in graph.node
+        )
+        found = next((kind for kind in inside if ONNX.get(kind) in CONTRACTIONS), None)
+        if found is not None:
+            raise InputError(
+                f"the work inside ONNX {node.op_type} {node.name!r} cannot be counted",
+                expected="convolutions, matrix products and recurrent layers outside of Loop, If and Scan",
+                got=found,
+                hint="export the model with its loops unrolled and its branches resolved",
+            )
 
     def _flops(self, node: Any, kind: str, shape: tuple[int, ...]) -> tuple[float, tuple[int, ...]]:
         """FLOPs of a contraction, and its contracted and output dimensions; 0 and none for other kinds."""

@@ -213,6 +213,21 @@ def recursive() -> onnx.ModelProto:
     return model
 
 
+def branches(operator: str, *inputs: str) -> onnx.ModelProto:
+    """A network in both branches of an `If`."""
+    out = helper.make_tensor_value_info("o", TensorProto.FLOAT, None)
+    body = helper.make_graph([helper.make_node(operator, inputs, ["o"])], "body", [], [out])
+    kinds = (("x", TensorProto.FLOAT, ("n", 4)), ("c", TensorProto.BOOL, ()))
+    node = helper.make_node("If", ["c"], ["y"], then_branch=body, else_branch=body)
+    inputs = [helper.make_tensor_value_info(*kind) for kind in kinds]
+    return model_of([node], inputs=inputs, initializer=[weight()])
+
+
+def test_light_work_in_a_branch_is_read() -> None:
+    with pytest.warns(UserWarning, match=r"If \(1\)"):
+        assert capture_onnx(branches("Relu", "x").SerializeToString(), batch_size=2).operators
+
+
 RELU = [helper.make_node("Relu", ["x"], ["y"])]
 HOSTILE = {
     "cycle": (cycle, UnsafeFileError, "cycle"),
@@ -244,6 +259,7 @@ HOSTILE = {
         InputError,
         "no type",
     ),
+    "work that is not counted": (lambda: branches("MatMul", "x", "w"), InputError, "MatMul"),
     "made twice": (lambda: model_of([*RELU, *RELU]), UnsafeFileError, "two ONNX nodes"),
     "old opset": (lambda: model_of(RELU, opset=11), InputError, "too old"),
     "open dimension": (lambda: model_of(RELU, dims=("n", "length")), InputError, "--sequence-length"),
