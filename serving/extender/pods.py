@@ -125,7 +125,10 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
             objective = text
         elif key in _OURS:
             ours[key] = check_range(key, _number(key, text))
-        # The service's own marks on the pod have our prefix too.
+        else:
+            known = [name.replace("_", "-") for name in (*JOB_OPTIONS, *_OURS)]
+            name = key.replace("_", "-")[:80]
+            raise InputError(f"unknown annotation {PREFIX}{name}", expected=one_of(name, known), got=name)
     gpus, mig_profile = gpu_request(pod)
     return PodJob(
         check_ranges(Workload.from_mapping(values)),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from msgspec import json
 
 from predictor.types import Prediction
-from profiling.errors import CotenantError, LimitError
+from profiling.errors import CotenantError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet
 from serving.handlers.jobs import admit_sets
 from serving.http import decode
@@ -45,7 +45,10 @@ async def predict_batch(service: Service, raw: bytes) -> bytes:
     """
     service.life.current()
     sets = await service.batcher.off_loop(len(raw), _read_batch, service, raw)
-    await admit_sets(service, sets)
+    try:
+        await admit_sets(service, sets)
+    except UnknownNameError as error:
+        raise await _located(service, sets, error) from None
 
     def render(predictions: list[Prediction]) -> bytes:
         _count(service, predictions)
@@ -53,6 +56,16 @@ async def predict_batch(service: Service, raw: bytes) -> bytes:
 
     parts = await service.batcher.each_part(sets, render)
     return b"".join((b'{"predictions":[', b",".join(parts), b"]}"))
+
+
+async def _located(service: Service, sets: list[ColocationSet], error: UnknownNameError) -> UnknownNameError:
+    """The error of the first set that has one, with the number of the set."""
+    for number, asked in enumerate(sets):
+        try:
+            await admit_sets(service, [asked])
+        except UnknownNameError as own:
+            return own.at(f"sets[{number}]")
+    return error  # the missing graph has just been registered
 
 
 def _read_batch(service: Service, raw: bytes) -> list[ColocationSet]:

@@ -318,6 +318,7 @@ def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": {"items": [{}]}},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": "node-a"},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": []},
+        {"Pod": pod(workload="resnet18-cifar", batchsize="64"), "NodeNames": NAMES},
         {"Pod": {"metadata": {"annotations": "cotenant.dev/workload"}}, "NodeNames": NAMES},
         {"Pod": {"metadata": {"annotations": [None]}}, "NodeNames": NAMES},
         {"Pod": pod(workload="resnet18-cifar") | {"spec": {"containers": 1.5}}, "NodeNames": NAMES},

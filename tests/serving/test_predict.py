@@ -164,6 +164,20 @@ def test_batch_names_the_bad_set(client: TestClient) -> None:
     assert "sets[1]" in problem(client.post("/v1/predict/batch", json={"sets": sets}), 422)["detail"]
 
 
+@pytest.mark.parametrize(
+    "bad",
+    [
+        {"device": "v1000", "jobs": ["resnet18-cifar"]},
+        {"device": "v100", "jobs": ["nosuch"]},
+        {"device": "v100", "jobs": ["graph:" + "0" * 64]},
+    ],
+)
+def test_batch_names_the_set_with_an_unknown_name(client: TestClient, bad: dict[str, Any]) -> None:
+    sets = [{"device": "v100", "jobs": ["resnet18-cifar"]}, bad]
+    detail = problem(client.post("/v1/predict/batch", json={"sets": sets}), 404)["detail"]
+    assert detail.startswith("sets[1]: ")
+
+
 def test_batch_names_the_set_that_is_too_large(start: Start) -> None:
     sets = [PAIR, {"device": "v100", "jobs": ["resnet18-cifar"] * 3}]
     answer = start(set_jobs=2).post("/v1/predict/batch", json={"sets": sets})
