@@ -204,8 +204,8 @@ def test_gpumemnet_leaves_out_runs_that_took_less_than_their_tensors(tmp_path: P
     pd.DataFrame(rows).to_excel(tmp_path / "fake_tensor.xlsx", index=False)
     result = read(tmp_path)
     assert [row["workload"] for row in result.rows["memory"]] == [
-        "timm/vgg13:batch_size=8",
-        "timm/vgg13:batch_size=16",
+        "timm/vgg13:batch_size=8,optimizer=momentum",
+        "timm/vgg13:batch_size=16,optimizer=momentum",
     ]
     assert result.dropped["crashed: less memory than its tensors take"] == 1
 

@@ -170,7 +170,7 @@ def test_a_job_list_is_read_by_submission(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/jobs.csv"])
 def test_applications_of_a_file_near_the_root(path: str) -> None:
-    with pytest.raises(InputError, match="traces"):
+    with pytest.raises(InputError, match=f"no trace {path}"):
         build_scenario(ScenarioSpec(f"sia:{path}", "sia-64"))
 
 
