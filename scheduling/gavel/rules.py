@@ -87,10 +87,12 @@ def _pack(
 def allox(
     problem: AllocationProblem, elapsed_s: Floats, left: Floats, held: Mapping[int, int] | None = None
 ) -> Floats:
-    """[J, W] the lowest sum of completion times for single-GPU jobs.
+    """[J, W] the lowest sum of completion times, each job on one machine.
 
     It is an assignment of jobs to (GPU, position from its end). Le et al., "AlloX: Compute Allocation in
-    Hybrid Clusters", EuroSys 2020.
+    Hybrid Clusters", EuroSys 2020, whose jobs take one machine each. Gangs are our extension: each is matched as a
+    job of as many GPU-seconds on one GPU and starts, after jobs of fewer GPU-seconds, on free GPUs of that type; if
+    too few are free, they are kept for it.
 
     Args:
         problem: the problem.
@@ -103,24 +105,37 @@ def allox(
     free = problem.counts.astype(int).copy()
     for job, kind in held.items():
         x[job, kind] = 1.0
-        free[kind] -= 1
+        free[kind] -= problem.gpus[job]
     jobs = [j for j in range(problem.jobs) if j not in held]
     machines = [kind for kind, count in enumerate(free) for _ in range(count)]
     if not jobs or not machines:
         return x
     with np.errstate(divide="ignore"):
-        need = left[jobs, None] / problem.alone[np.ix_(jobs, machines)]
+        need = problem.gpus[jobs, None] * left[jobs, None] / problem.alone[np.ix_(jobs, machines)]
     places = np.arange(1, len(jobs) + 1)
     cost = (need[:, :, None] * places + elapsed_s[jobs][:, None, None]).reshape(len(jobs), -1)
     runs = np.isfinite(cost)
     cost[~runs] = 1.0 + cost[runs].sum()  # no saving justifies a position where a job cannot run
     first: dict[int, tuple[int, int]] = {}
+    # (row, machine) that may start: gangs, and the first job of each machine
+    able: list[tuple[int, int]] = []
     for row, column in zip(*linear_sum_assignment(cost), strict=True):
         if not runs[row, column]:
             continue
         machine, place = divmod(int(column), len(jobs))
-        if machine not in first or place > first[machine][0]:
-            first[machine] = place, jobs[int(row)]
-    for machine, (_, job) in first.items():
-        x[job, machines[machine]] = 1.0
+        if problem.gpus[jobs[row]] > 1:
+            able.append((int(row), machine))
+        elif machine not in first or place > first[machine][0]:
+            first[machine] = place, int(row)
+    able += [(row, machine) for machine, (_, row) in first.items()]
+    kept: set[int] = set()  # types of which a gang waits for more GPUs
+    for entry in sorted(able, key=lambda entry: (need[entry], entry)):
+        job, kind = jobs[entry[0]], machines[entry[1]]
+        if kind in kept:
+            continue
+        if problem.gpus[job] > free[kind]:
+            kept.add(kind)
+            continue
+        free[kind] -= problem.gpus[job]
+        x[job, kind] = 1.0
     return x

@@ -6,7 +6,7 @@ import numpy as np
 
 from predictor.types import Floats
 from profiling.devices import get_device
-from profiling.errors import InputError, UnknownNameError
+from profiling.errors import UnknownNameError
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
@@ -96,10 +96,6 @@ class GavelScheduler:
             self.together = {pair: speed for pair, speed in self.together.items() if number not in pair}
         for number in sorted(active.keys() - self.jobs.keys()):
             job = active[number]
-            if self.config.objective == "allox" and job.job.gpus > 1:
-                raise InputError(
-                    f"job {job.id} is a gang", expected="jobs of one GPU under AlloX", got=job.job.gpus
-                )
             self.alone[number] = solo_speeds(snapshot, belief, job, self.kinds, self.config.too_small)
             units: list[Unit] = [(number,)]
             if self.config.packed and job.job.preemptible:

@@ -174,3 +174,18 @@ def test_allox_omits_jobs_that_no_free_type_can_run() -> None:
     problem = AllocationProblem.of(np.array([[1.0, 0.0], [2.0, 0.0], [1.0, 1.0]]), [1, 1, 1], [1, 1])
     x = allox(problem, np.zeros(3), np.array([100.0, 100.0, 100.0]), held={1: 0})
     np.testing.assert_array_equal(x, [[0.0, 0.0], [1.0, 0.0], [0.0, 1.0]])
+
+
+def test_allox_matches_a_gang_by_its_gpu_seconds_and_keeps_gpus_for_it() -> None:
+    alone = np.ones((3, 1))
+    gang, short, long = 2, 1, 1
+    # 2 x 40 GPU-seconds are more than 50 and fewer than 90.
+    problem = AllocationProblem.of(alone, [gang, short, long], [2])
+    left = np.array([40.0, 50.0, 90.0])
+    np.testing.assert_array_equal(allox(problem, np.zeros(3), left)[:, 0], [0, 1, 0])  # one GPU stays free
+    np.testing.assert_array_equal(allox(problem, np.zeros(3), left, held={1: 0})[:, 0], [0, 1, 0])
+    after = AllocationProblem.of(alone[:2], [gang, long], [2])
+    np.testing.assert_array_equal(allox(after, np.zeros(2), left[[0, 2]])[:, 0], [1, 0])
+    # A gang that runs takes two of the GPUs.
+    wide = AllocationProblem.of(alone, [gang, short, long], [3])
+    np.testing.assert_array_equal(allox(wide, np.zeros(3), left, held={0: 0})[:, 0], [1, 1, 0])

@@ -129,8 +129,6 @@ def fastest_s(job: TraceJob) -> float:
 @settings(max_examples=3, deadline=None)
 @given(jobs=traces(), disturbed=st.booleans())
 def test_work_is_done_once_and_nothing_is_overfull(name: str, jobs: list[TraceJob], disturbed: bool) -> None:
-    if name == "allox":
-        jobs = [replace(j, gpus=1, min_gpus=None, max_gpus=None) for j in jobs]
     disturbed = disturbed and not get_policy(name).freezes
     result, truth = _run(name, jobs, ROUGH if disturbed else None)
     again, _ = _run(name, jobs, ROUGH if disturbed else None)

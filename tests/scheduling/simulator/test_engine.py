@@ -86,6 +86,7 @@ EXCLUSIVE = (
     "gavel-fifo",
     "gavel-fifo-base",
     "gavel-sia",
+    "allox",
 )
 SHARED = (
     "blind",
@@ -213,17 +214,10 @@ def test_sia_resizes_jobs_with_a_range() -> None:
 
 
 def test_every_policy_is_covered() -> None:
-    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, *RESIZING, "allox"}
+    assert set(POLICIES) == {*EXCLUSIVE, *SHARED, *RESIZING}
 
 
-def test_allox_places_single_gpu_jobs_only() -> None:
-    jobs = [TraceJob(f"j{k}", JOBS[k % 6], 100 + 37 * k, 50.0 * k) for k in range(12)]
-    check(simulate(jobs, CLUSTER, get_policy("allox"), SetTruth(TABLE), TABLE, RECORD), jobs, True)
-    with pytest.raises(InputError, match="gang"):
-        simulate([replace(jobs[0], gpus=2)], CLUSTER, get_policy("allox"), SetTruth(TABLE), TABLE)
-
-
-@pytest.mark.parametrize("name", ["fifo", "gavel", "sia"])
+@pytest.mark.parametrize("name", ["fifo", "gavel", "allox", "sia"])
 def test_an_infeasible_job_ends_the_simulation(name: str) -> None:
     with pytest.raises(InfeasibleError, match="waiting"):
         simulate([TraceJob("wide", A, 10, gpus=4)], ONE, get_policy(name), SetTruth(PAIR), PAIR)

@@ -55,7 +55,7 @@ def run(realism: Realism | None, policy: str = "srtf", jobs: int = 24, seed: int
     return simulate(trace, CLUSTER, get_policy(policy), SetTruth(TABLE), TABLE, config)
 
 
-@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "allox" and not get_policy(p).freezes])
+@pytest.mark.parametrize("policy", [p for p in POLICIES if not get_policy(p).freezes])
 def test_every_job_ends_under_every_policy(policy: str) -> None:
     result = run(OFTEN, policy)
     assert all(job.finished_s is not None and job.left == 0.0 for job in result.jobs)
@@ -64,7 +64,7 @@ def test_every_job_ends_under_every_policy(policy: str) -> None:
 
 
 @pytest.mark.parametrize("realism", [None, OFTEN], ids=["ideal", "often"])
-@pytest.mark.parametrize("policy", [p for p in POLICIES if p != "allox" and not get_policy(p).freezes])
+@pytest.mark.parametrize("policy", [p for p in POLICIES if not get_policy(p).freezes])
 def test_times_add_up(policy: str, realism: Realism | None) -> None:
     result = run(realism, policy)
     spans: dict[int, list[tuple[float, float]]] = {}
