@@ -24,7 +24,8 @@ class OperatorSizes:
       step).
 
     Attributes:
-        steps: sequential time steps of a recurrent layer.
+        steps: what runs one after another: time steps of a recurrent layer; samples times channels of a
+            resize that interpolates, which every thread of torch's kernels goes through.
         kernel_depth, kernel_height, kernel_width: taps of a convolution or pooling window.
         stride_height, stride_width, dilation, groups: of a convolution or pooling window.
         input_channels, output_channels: of a convolution, pooling, resize or batch/group norm; features of a

@@ -181,6 +181,8 @@ class CostModel:
             )
             if job.is_compiled:
                 moved = moved * _sigmoid(outputs[:, 4])
+            else:
+                moved = np.maximum(moved, work.serial_s[side])
             joined = (compute**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
             joined = np.maximum(joined, work.least_s[side])
             latency = work.kernels[side] * latency_s * np.exp(varies)

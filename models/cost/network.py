@@ -38,9 +38,9 @@ class Jobs:
         features: [R, F] standardised.
         kind, job: [R] int64: kind of the operator, number of its job.
         effects: [2, R] int64: rows of the effects of its device type, and of the type with its precision.
-        compute_s, padding_s, least_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution; 0 where a
-            pass does not run. `traffic_s` is at full bandwidth, `cached_s` the part of it that fits into the
-            last-level cache.
+        compute_s, padding_s, serial_s, least_s, block_s, kernels, traffic_s, cached_s: [2, R] per execution;
+            0 where a pass does not run. `traffic_s` is at full bandwidth, `cached_s` the part of it that fits
+            into the last-level cache. `serial_s` is 0 under a compiler.
         repeat: [R].
         density, double_density: [R] see `OperatorWork`.
         width, strain: [R] see `width_of` and `strain_of`.
@@ -62,6 +62,7 @@ class Jobs:
     block_s: Tensor
     kernels: Tensor
     padding_s: Tensor
+    serial_s: Tensor
     least_s: Tensor
     repeat: Tensor
     density: Tensor
@@ -144,6 +145,7 @@ class EfficiencyNetwork(nn.Module):
                 * (1.0 + feeding[1] * jobs.width)
                 * torch.exp(-F.logsigmoid(outputs[:, 1]))
             )
+            memory = torch.maximum(memory, jobs.serial_s[side])
             joined = (compute.clamp_min(1e-12) ** OVERLAP + memory.clamp_min(1e-12) ** OVERLAP) ** (
                 1 / OVERLAP
             )

@@ -23,6 +23,10 @@ _RECURRENT = KINDS.index("recurrent")
 _TILE = 128.0
 # Rows, columns and depth of a product are padded to multiples of these.
 _PAD = (64.0, 64.0, 16.0)
+_RESIZE = KINDS.index("resize")
+# One access to device memory. EfficientFormerV2's upsampling to 14 x 14 takes 250 to 380 ns per sample and
+# channel on four cards of timm's results, whatever their bandwidth.
+_ACCESS_S = 3e-7
 # FLOPs per clock and multiprocessor of Volta's tensor cores; bytes per clock and multiprocessor from memory.
 # GeForce cards have half of either, an A100 twice: the faster a multiprocessor, the harder it is to feed.
 _DENSE, _WIDE = 1024.0, 8.0
@@ -66,6 +70,8 @@ class OperatorWork:
             of how hard it is to feed, half of it in FP8; 0 in FP64.
         double_density: [N] the same in FP64, whose kernels spend more on addressing; 0 in other types.
         padding_s: [2, N] arithmetic on padding, at the peak rate.
+        serial_s: [2, N] what every thread waits for memory, access after access, unless a compiler has
+            written the kernel anew.
         least_s: [2, N] lower bound on the time of the arithmetic: `compute_s`, but the direct form where the
             fast form was never measured.
         occupancy: [N] share of the multiprocessors that are full while the operator runs.
@@ -79,6 +85,7 @@ class OperatorWork:
     density: Floats
     double_density: Floats
     padding_s: Floats
+    serial_s: Floats
     least_s: Floats
     occupancy: Floats
 
@@ -126,9 +133,21 @@ def work_of(
         np.where(is_double, 0.0, density),
         np.where(is_double, density, 0.0),
         flops / rate * _padding(columns),
+        _serial_s(columns, device),
         least / rate,
         occupancy_of(columns, warps_of(columns, multiprocessors), device, multiprocessors),
     )
+
+
+def _serial_s(columns: Columns, device: DeviceSpec) -> Floats:
+    """[2, N] seconds in which each thread of an interpolating resize goes through samples and channels.
+
+    An output of few positions leaves most of a GPU idle, so it takes these accesses' time and not that of
+    the bytes. The backward pass of bilinear interpolation has a thread for every element.
+    """
+    waits = (columns["kind"].astype(int) == _RESIZE) & (not device.is_processor)
+    forward = columns["steps"] * waits * _ACCESS_S
+    return np.stack([forward, np.zeros_like(forward)])
 
 
 def _padding(columns: Columns) -> Floats:

@@ -138,7 +138,11 @@ def _statistics(
             reduction_count=math.prod(output),
             **window_sizes(data[2:], (data[1], data[1]), kernel, stride),
         )
-    return OperatorSizes(**_image(data)) if kind == "resize" else NO_SIZES
+    if kind == "resize":
+        is_image = op_type in ("Resize", "Upsample") and len(data) > 2
+        interpolates = is_image and attribute("mode", b"nearest") in (b"linear", b"cubic")
+        return OperatorSizes(steps=data[0] * data[1] if interpolates else 0, **_image(data))
+    return NO_SIZES
 
 
 def _groups(elements: int, size: int) -> OperatorSizes:

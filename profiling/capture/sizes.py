@@ -181,7 +181,11 @@ def _pooling(given: Arguments, out: Tensor) -> OperatorSizes:
 
 
 def _resize(given: Arguments, out: Tensor) -> OperatorSizes:
-    return OperatorSizes(**_image(next(tensors_of(given))))
+    data = next(tensors_of(given))
+    # Of torch's kernels, only those for nearest neighbours have a thread for every element; the others
+    # (`upsample_bilinear2d_out_frame`, ...) have one for every position of the output.
+    interpolates = "output_size" in given and "align_corners" in given
+    return OperatorSizes(steps=data.shape[0] * data.shape[1] if interpolates else 0, **_image(data))
 
 
 def _loss(given: Arguments, out: Tensor) -> OperatorSizes:

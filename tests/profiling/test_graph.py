@@ -7,6 +7,7 @@ from functools import cache
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
 
 from profiling.capture import capture_module, capture_zoo
@@ -161,10 +162,27 @@ def test_attention_recurrence_and_tables() -> None:
     assert (by_kind["embedding"].input_dtype, by_kind["embedding"].weight_dtype) == ("int64", "float32")
 
 
+class Resized(nn.Module):
+    def __init__(self, mode: str) -> None:
+        super().__init__()
+        self.first, self.mode = nn.Conv2d(3, 8, 1), mode
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return F.interpolate(self.first(x), scale_factor=2, mode=self.mode)
+
+
+@pytest.mark.parametrize(("mode", "steps"), [("bilinear", 2 * 8), ("bicubic", 2 * 8), ("nearest", 0)])
+def test_threads_that_interpolate_go_through_samples_and_channels(mode: str, steps: int) -> None:
+    graph = capture_module(Resized(mode), torch.empty(2, 3, 7, 7))
+    (resize,) = [op.sizes for op in graph.operators if op.kind == "resize"]
+    assert (resize.steps, resize.input_channels, resize.input_height) == (steps, 8, 7)
+
+
 @pytest.mark.parametrize(
     ("model", "inputs"),
     [
         (Windows(), torch.empty(2, 4, 8, 8)),
+        (Resized("bilinear"), torch.empty(2, 3, 7, 7)),
         (nn.Sequential(nn.Embedding(9, 8), nn.LayerNorm(8), nn.Linear(8, 6)), torch.zeros(2, 3, dtype=torch.long)),
     ],
 )  # fmt: skip

@@ -115,7 +115,7 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
     """
     work = job.work
     repeat = np.bincount(inverse, weights=work.repeat).astype(np.float64)
-    compute, traffic, block, kernels, padding, least = (c[:, first] for c in _columns(job))
+    compute, traffic, block, kernels, padding, serial, least = (c[:, first] for c in _columns(job))
     return replace(
         job,
         features=job.features[first],
@@ -128,6 +128,7 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
             work.density[first],
             work.double_density[first],
             padding,
+            serial,
             least,
             work.occupancy[first],
         ),
@@ -139,8 +140,8 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
 def _columns(job: JobInput) -> list[Floats]:
     """[2, N] each: the quantities of a pass; 0 where it does not run."""
     work, mask = job.work, job.mask
-    passes = (work.compute_s, work.traffic_bytes, work.block_s, work.kernels, work.padding_s, work.least_s)
-    return [p * mask for p in passes]
+    names = ("compute_s", "traffic_bytes", "block_s", "kernels", "padding_s", "serial_s", "least_s")
+    return [getattr(work, name) * mask for name in names]
 
 
 def _rounded(values: Floats) -> Floats:

@@ -72,6 +72,7 @@ def _one(job: JobInput, position: int) -> JobInput:
             work.density[chosen],
             work.double_density[chosen],
             of(work.padding_s),
+            of(work.serial_s),
             of(work.least_s),
             work.occupancy[chosen],
         ),

@@ -64,6 +64,7 @@ class CostTensors:
                         work.block_s,
                         work.kernels,
                         work.padding_s,
+                        work.serial_s * (not job.is_compiled),
                         work.least_s,
                     ]
                 ).astype(np.float32)
@@ -130,7 +131,8 @@ class CostTensors:
             block_s=passes[3],
             kernels=passes[4],
             padding_s=passes[5],
-            least_s=passes[6],
+            serial_s=passes[6],
+            least_s=passes[7],
             repeat=self.repeat[rows],
             density=self.density[rows],
             double_density=self.double_density[rows],

@@ -281,3 +281,17 @@ def test_the_loss_of_a_large_vocabulary_takes_a_few_passes_over_memory(device: s
     is_loss = np.array([op.kind == "loss" for op in graph.operators])
     least_s = cost.operators.traffic_bytes[:, is_loss].sum() / spec.memory_bandwidth_bytes_per_s
     assert least_s < cost.operators.busy_s[:, is_loss].sum() < 5 * least_s
+
+
+@pytest.mark.parametrize("device", ["rtx-3090", "rtx-4090", "rtx-5090"])
+def test_small_outputs_are_interpolated_slowly_unless_a_compiler_writes_the_kernel(device: str) -> None:
+    text = "timm/efficientformerv2_s0:batch_size=1024,precision=amp,mode=inference,data_on_device=true"
+    eager, compiled = Workload.parse(text), Workload.parse(f"{text},compiler=compile")
+    graph, spec = graph_for(eager.captured()), get_device(device)
+    is_resize = np.array([op.kind == "resize" for op in graph.operators])
+
+    def busy_s(workload: Workload) -> float:
+        return float(MODEL.cost(graph, spec, workload).operators.busy_s[:, is_resize].sum())
+
+    assert 0.5 < busy_s(eager) < 1.0
+    assert busy_s(compiled) < 0.02

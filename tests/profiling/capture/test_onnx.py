@@ -153,6 +153,19 @@ def test_recurrent_weights_of_unknown_shape_are_counted_by_their_parameters() ->
     assert (recurrent.sizes.gemm_n, recurrent.sizes.gemm_k) == (4 * hidden, hidden)
 
 
+@pytest.mark.parametrize(("mode", "steps"), [("linear", 2 * 4), ("cubic", 2 * 4), ("nearest", 0)])
+def test_a_resize_that_interpolates_has_the_steps_of_a_recorded_one(mode: str, steps: int) -> None:
+    kernel = helper.make_tensor("w", TensorProto.FLOAT, [4, 3, 1, 1], [0.0] * 12)
+    scales = helper.make_tensor("scales", TensorProto.FLOAT, [4], [1.0, 1.0, 2.0, 2.0])
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"]),
+        helper.make_node("Resize", ["c", "", "scales"], ["y"], mode=mode),
+    ]
+    model = model_of(nodes, dims=(2, 3, 7, 7), initializer=[kernel, scales])
+    (resize,) = [op for op in capture_onnx(model.SerializeToString()).operators if op.kind == "resize"]
+    assert (resize.sizes.steps, resize.sizes.input_height) == (steps, 7)
+
+
 def test_unknown_operators_are_counted() -> None:
     nodes = [helper.make_node("Mystery", ["x"], ["y"], domain="my.own")]
     model = model_of(nodes)
