@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from profiling.errors import InputError
 from scheduling.core.job import TraceJob
 from scheduling.traces.mix import Mix
 
-_DEFAULTS = {"rate": 20.0, "jobs": 100.0, "mean_s": 3600.0, "sigma": 1.0, "gangs": 0.0}
+# Default, least and most.
+_SETTINGS = {
+    "rate": (20.0, 1e-3, 1e6),
+    "jobs": (100.0, 1.0, 1e7),
+    "mean_s": (3600.0, 1.0, 1e9),
+    "sigma": (1.0, 0.0, 5.0),
+    "gangs": (0.0, 0.0, 1.0),
+}
 
 
 def parse_synthetic(spec: str) -> dict[str, float]:
@@ -19,7 +28,7 @@ def parse_synthetic(spec: str) -> dict[str, float]:
     Raises:
         InputError: unknown key, or a value is out of range.
     """
-    settings = dict(_DEFAULTS)
+    settings = {key: default for key, (default, _, _) in _SETTINGS.items()}
     given: set[str] = set()
     for part in filter(None, spec.split(",")):
         key, _, text = part.partition("=")
@@ -28,24 +37,25 @@ def parse_synthetic(spec: str) -> dict[str, float]:
                 "synthetic trace", expected="keys among " + ", ".join(settings) + ", each once", got=repr(key)
             )
         given.add(key)
-        try:
-            settings[key] = float(text)
-        except ValueError:
-            raise InputError(f"synthetic trace: {key}", expected="a number", got=repr(text)) from None
-    if not (
-        settings["rate"] > 0
-        and 1 <= settings["jobs"] <= 10**7
-        and settings["mean_s"] > 0
-        and 0 <= settings["sigma"] < 10
-    ):
-        raise InputError(
-            "synthetic trace", expected="rate, jobs, mean_s above 0 and sigma from 0 to 10", got=spec
-        )
-    if settings["jobs"] % 1:
-        raise InputError("synthetic trace: jobs", expected="a whole number", got=f"{settings['jobs']:g}")
-    if not 0 <= settings["gangs"] <= 1:
-        raise InputError("synthetic trace: gangs", expected="a share from 0 to 1", got=settings["gangs"])
+        settings[key] = _number(key, text)
     return settings
+
+
+def _number(key: str, text: str) -> float:
+    """Value of a setting.
+
+    Raises:
+        InputError: not a number, or out of range.
+    """
+    (_, least, most), whole = _SETTINGS[key], key == "jobs"
+    expected = f"a {'whole ' if whole else ''}number from {least:g} to {most:g}"
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not least <= value <= most or (whole and value % 1):
+        raise InputError(f"synthetic trace: {key} is out of range", expected=expected, got=repr(text))
+    return value
 
 
 def synthetic(spec: str, mix: Mix, seed: int = 0) -> list[TraceJob]:
