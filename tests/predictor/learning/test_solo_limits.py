@@ -88,7 +88,7 @@ def test_other_devices_and_other_options_are_not_limited(predictor: Predictor) -
     posterior = after(predictor, {32: 3.0})
     observed = solo_steps(posterior, (32,))[0]
     elsewhere, in_amp = posterior.predict_arrays(
-        [alone(31, "p100"), ColocationSet("v100", (Workload("alpha", 33, precision="amp"),))]
+        [alone(31, "k80"), ColocationSet("v100", (Workload("alpha", 33, precision="amp"),))]
     ).solo_step_time_s[:, 0]
     assert in_amp < observed < elsewhere
 

@@ -10,8 +10,7 @@ import pytest
 from profiling.errors import InputError
 from scheduling.traces.columns import parse_mapping
 from scheduling.traces.logged import weights_of_levels
-from scheduling.traces.synthetic import synthetic
-from tests.scheduling.traces.reading import MIX, ignored, read, seconds
+from tests.scheduling.traces.reading import ignored, read, seconds
 
 SACCT = """JobID|User|Submit|Start|End|Elapsed|State|Priority|ReqTRES|AllocTRES
 7|ann|2024-05-01T10:00:00|2024-05-01T10:05:00|2024-05-02T11:05:00|1-01:00:00|COMPLETED|100|cpu=8,gres/gpu=2|billing=8,cpu=8,gres/gpu:a100=2,gres/gpu=2,mem=64G
@@ -161,8 +160,6 @@ def test_submissions_beyond_double_precision_are_left_out(tmp_path: Path) -> Non
     path = tmp_path / "late.csv"
     path.write_text("timestamp,duration,num_gpus\n0,100,1\n1e300,100,1\n")
     assert ignored(path) == {"submission time is out of range": (1, ("1e+300",))}
-    with pytest.raises(InputError, match="submit_s"):
-        synthetic("rate=1e-300,jobs=3", MIX)
 
 
 @pytest.mark.parametrize("scale", ["nan", "0", "-1", "inf", "many"])

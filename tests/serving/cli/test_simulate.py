@@ -198,7 +198,7 @@ def test_sia_workload_by_name(kind: str, policy: str, capsys: pytest.CaptureFixt
         ((*TRACE, "--kind", "soft"), "strong-scaling"),
         (
             ("--trace", "synthetic:rate=1,jobs=1.5", "--cluster", "small-mixed"),
-            "expected a whole number, got 1.5",
+            "expected a whole number from 1 to 1e+07, got '1.5'",
         ),
         ((*TRACE, "--policy", "fifo", "--upstream-rounds"), "applies to none"),
         ((*TRACE, "--policy", "miso", "--upstream-rounds"), "applies to none"),
