@@ -13,7 +13,8 @@ from typing import Any
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
-from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+from scheduling.simulator.assembly import build_scenario
+from scheduling.simulator.scenario_spec import ScenarioSpec
 
 # workload: mean, 99th percentile and largest completion time in seconds of the public simulator
 PUBLISHED = {

@@ -13,7 +13,7 @@ from typing import Any
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
-from scheduling.simulator.scenario import ScenarioSpec
+from scheduling.simulator.scenario_spec import ScenarioSpec
 from scheduling.simulator.sweep import run_all, summarize
 
 TRACE, CLUSTER = "synthetic:rate=16,jobs=100", "small-mixed"

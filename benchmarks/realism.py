@@ -19,8 +19,9 @@ import numpy as np
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from profiling.files import write_whole
+from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.realism import PARTS
-from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+from scheduling.simulator.scenario_spec import ScenarioSpec
 
 CLUSTER = """nodes:
   - {name: v100, count: 4, gpus: [{device: v100, count: 4}]}

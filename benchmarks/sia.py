@@ -17,7 +17,8 @@ import numpy as np
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from profiling.files import read_json
-from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+from scheduling.simulator.assembly import build_scenario
+from scheduling.simulator.scenario_spec import ScenarioSpec
 
 # workload: (cluster, mean, 99th percentile, largest completion time in seconds of the public simulator)
 PUBLISHED = {

@@ -21,7 +21,7 @@ from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.ray_cluster import is_installed, ray_cluster
 from benchmarks.record import record
 from profiling.files import read_json
-from scheduling.simulator.scenario import ScenarioSpec
+from scheduling.simulator.scenario_spec import ScenarioSpec
 from scheduling.simulator.sweep import run_all
 
 TRACE, CLUSTER, POLICIES, LOADS = (

@@ -120,7 +120,7 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
     log = np.log1p
     kind = fitted_kind(columns)
     # A resize goes through all samples one after another.
-    within = kind != KINDS.index("resize")
+    columns = {**columns, "steps": np.where(kind == KINDS.index("resize"), 0.0, columns["steps"])}
     rows, width, depth = columns["gemm_m"], columns["gemm_n"], columns["gemm_k"]
     is_product = (rows * width * depth > 0) * 1.0
     groups, heads = columns["groups"], columns["heads"]
@@ -156,7 +156,7 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
         columns["dilation"] > 1,
         log(source_each) / 6,
         log(sink_each) / 6,
-        *(log(columns[name] * (within if name == "steps" else 1)) / 7 for name in _LOGS),
+        *(log(columns[name]) / 7 for name in _LOGS),
         *((side % size == 0) & (side > 0) for size in (4, 8, 32) for side in (source, sink)),
         columns["input_height"] % 2 == 1,
         (columns["key_length"] % 8 == 0) & (columns["key_length"] > 0),

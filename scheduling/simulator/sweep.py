@@ -16,8 +16,10 @@ import numpy as np
 from profiling.errors import CotenantError, UnavailableError
 from profiling.files import write_json
 from profiling.ray_workers import stdout_without_ray
+from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.result import SimulationResult
-from scheduling.simulator.scenario import Scenario, ScenarioSpec, build_scenario
+from scheduling.simulator.scenario import Scenario
+from scheduling.simulator.scenario_spec import ScenarioSpec
 from scheduling.traces.remarks import RowCount, by_reason
 
 Report = Callable[[str, int, int, int], None]

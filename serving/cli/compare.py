@@ -107,7 +107,8 @@ def command(
     from profiling.files import check_folder
     from scheduling.policies import check_upstream_rounds
     from scheduling.simulator.jobs_table import check_format, write_jobs
-    from scheduling.simulator.scenario import ScenarioSpec, check_policy
+    from scheduling.simulator.scenario import check_policy
+    from scheduling.simulator.scenario_spec import ScenarioSpec
     from scheduling.simulator.sweep import run_all, summarize
 
     if out is None:

@@ -127,8 +127,10 @@ def command(
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """
     from scheduling.policies import check_upstream_rounds
+    from scheduling.simulator.assembly import build_scenario
     from scheduling.simulator.jobs_table import check_format, write_jobs
-    from scheduling.simulator.scenario import ScenarioSpec, build_scenario, check_policy
+    from scheduling.simulator.scenario import check_policy
+    from scheduling.simulator.scenario_spec import ScenarioSpec
     from scheduling.traces.remarks import by_reason
 
     check_policy(policy)

@@ -113,7 +113,7 @@ def test_large_products_gain_by_fp8() -> None:
     assert MODEL.has_measured("rtx-4090", "amp")
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", [*NAMES, "timm/efficientformerv2_s0"])
 def test_features_of_operators_do_not_depend_on_the_batch(name: str) -> None:
     context = np.zeros(len(CONTEXT_FEATURES))
     graphs = [graph_for(Workload(name, batch, precision="amp")) for batch in (1, 2, 7, 64)]

@@ -23,9 +23,10 @@ from scheduling.gavel.programmes import max_sum
 from scheduling.gavel.scheduler import GavelScheduler
 from scheduling.gavel.speeds import pair_speeds, solo_speeds
 from scheduling.policies import get_policy
+from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.result import SimulationResult
-from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+from scheduling.simulator.scenario_spec import ScenarioSpec
 from tests.shared import shared_data
 
 A, B = Workload("a"), Workload("b")

@@ -18,8 +18,9 @@ from scheduling.sia.application import Application, load_applications
 from scheduling.sia.goodput import BatchLimits, best_batch, efficiency
 from scheduling.sia.throughput import ThroughputParams, fit, step_s
 from scheduling.sia.truth import GoodputTruth
+from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.engine import SimulationConfig, simulate
-from scheduling.simulator.scenario import ScenarioSpec, build_scenario
+from scheduling.simulator.scenario_spec import ScenarioSpec
 from scheduling.traces.sia import read_sia
 from tests.shared import shared_data
 

@@ -20,7 +20,7 @@ from scheduling.policies import get_policy
 from scheduling.simulator import sweep
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.result import SimulationResult
-from scheduling.simulator.scenario import ScenarioSpec
+from scheduling.simulator.scenario_spec import ScenarioSpec
 from scheduling.traces.remarks import RowCount
 from tests.scheduling.tables import JOBS, table
 

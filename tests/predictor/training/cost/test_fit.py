@@ -64,7 +64,9 @@ def test_learns_measured_steps() -> None:
 
 
 def test_predictions_equal_those_of_the_fitted_network() -> None:
+    resized = "timm/efficientformerv2_s0:batch_size=64,precision=amp,mode=inference,data_on_device=true"
     others = [f"{SPECS[0]},sm_share_ratio=0.1", SPECS[0].replace("fp32", "fp64")]
+    others += [resized, f"{resized},compiler=compile"]
     tables = [table([*SPECS[:6], *others]), table(SPECS[:2], "t4")]
     examples, _ = cost_examples(pd.concat(tables, ignore_index=True), graph_for)
     model = fit_cost(examples, replace(CONFIG, epochs=2))
