@@ -27,7 +27,9 @@ class OperatorSizes:
         steps: what runs one after another: time steps of a recurrent layer; samples times channels of a
             resize that interpolates, which every thread of torch's kernels goes through.
         kernel_depth, kernel_height, kernel_width: taps of a convolution or pooling window.
-        stride_height, stride_width, dilation, groups: of a convolution or pooling window.
+        stride_height, stride_width, dilation, groups: of a convolution or pooling window; groups also of a
+            group norm, and of norms and activations that go through one channel at a time (in-place ABN):
+            their channels.
         input_channels, output_channels: of a convolution, pooling, resize or batch/group norm; features of a
             recurrent layer's input and output.
         input_depth, input_height, input_width: spatial size that the same operators read.

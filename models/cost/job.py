@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 
 from models.cost.form import HOSTS
+from models.cost.layouts import are_channels_last
 from models.cost.operator_features import context_of, fitted_kind, operator_features
 from models.cost.work import IS_CONTRACTION, Floats, OperatorWork, floor_s, work_of
 from profiling.devices import DeviceSpec, split_device
@@ -72,9 +73,13 @@ class JobInput:
         is_training = workload.mode == "training"
         trained = trained_ratio(graph, workload.frozen_prefix) if is_training else 0.0
         stays = workload.data_on_device or device.is_processor
+        context = context_of(workload, device.is_processor)
+        channels_last = are_channels_last(columns, graph.batch_size) & (
+            workload.memory_layout == "channels-last"
+        )
         return cls(
-            operator_features(columns, context_of(workload, device.is_processor), graph.batch_size),
-            work_of(columns, device, workload.precision, workload.sm_share_ratio),
+            operator_features(columns, context, graph.batch_size),
+            work_of(columns, device, workload.precision, workload.sm_share_ratio, channels_last),
             mask,
             fitted_kind(columns),
             trained * graph.optimizer_bytes,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
+from models.cost.layouts import are_channels_last, by_channel
 from models.cost.work import IS_FP8, Columns, Floats
 from profiling.operators import DTYPE_BYTES, DTYPES, KINDS
 from profiling.workload import Workload
@@ -121,6 +122,7 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
     kind = fitted_kind(columns)
     # A resize goes through all samples one after another.
     columns = {**columns, "steps": np.where(kind == KINDS.index("resize"), 0.0, columns["steps"])}
+    columns = {**columns, "groups": np.where(by_channel(columns), 0.0, columns["groups"])}
     rows, width, depth = columns["gemm_m"], columns["gemm_n"], columns["gemm_k"]
     is_product = (rows * width * depth > 0) * 1.0
     groups, heads = columns["groups"], columns["heads"]
@@ -138,7 +140,7 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
     generic = depthwise & ~np.isin(area, _DEPTHWISE_AREAS)
     log_area = np.log(np.maximum(area, 1)) / 3
     input_bytes, weight_bytes = _type_bytes(columns["input_dtype"]), _type_bytes(columns["weight_dtype"])
-    channels_last = context[0] * ~_is_per_sample(columns, batch_size)
+    channels_last = context[0] * are_channels_last(columns, batch_size)
     features = [
         is_product * log(width) / 7,
         is_product * log(depth) / 7,
@@ -185,18 +187,6 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
     ]
     numbers = np.stack([np.asarray(column, dtype=np.float64) for column in features], 1)
     return np.concatenate([numbers, np.eye(len(KINDS))[kind]], 1).astype(np.float32)
-
-
-def _is_per_sample(columns: Columns, batch_size: int) -> NDArray[np.bool_]:
-    """[N] whether a convolution has separate weights for every sample (CondConv, Yang et al., NeurIPS 2019).
-
-    Its samples are groups of one large image, which is contiguous whatever the job's memory layout.
-    """
-    stride = [np.maximum(columns[f"stride_{side}"], 1) for side in ("height", "width")]
-    positions = np.ceil(columns["input_height"] / stride[0]) * np.ceil(columns["input_width"] / stride[1])
-    groups = columns["groups"]
-    is_one_image = (groups > 1) & (groups % batch_size == 0) & (columns["gemm_m"] <= positions)
-    return is_one_image & (columns["parameter_bytes"] == 0) & (batch_size > 1)
 
 
 def _each(channels: Floats, groups: Floats) -> Floats:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from models.cost.layouts import moved_per_byte
 from models.cost.occupancy import occupancy_of, warps_of
 from profiling.devices import DeviceSpec
 from profiling.devices.compute_capability import compute_capabilities
@@ -91,7 +92,11 @@ class OperatorWork:
 
 
 def work_of(
-    columns: Columns, device: DeviceSpec, precision: str, sm_share_ratio: float = 1.0
+    columns: Columns,
+    device: DeviceSpec,
+    precision: str,
+    sm_share_ratio: float = 1.0,
+    channels_last: NDArray[np.bool_] | None = None,
 ) -> OperatorWork:
     """Work of a graph's operators (`ComputationGraph.columns`).
 
@@ -100,17 +105,21 @@ def work_of(
         device: the device.
         precision: precision of the job; determines whether FP32 products run as TF32.
         sm_share_ratio: share of the multiprocessors that the job may use.
+        channels_last: [N] operators on images with the channels last; by default none.
 
     Raises:
         InputError: the device lacks the precision.
     """
     device.check_precision(precision)
+    if channels_last is None or device.is_processor:
+        channels_last = np.zeros(len(columns["kind"]), dtype=bool)
     rate = _peak_flops(columns, device, precision) * sm_share_ratio
     flops = np.stack([columns["forward_flops"], columns["backward_flops"]])
     fast = _is_winograd(columns, device) & (precision != "tf32")
     direct, flops = flops, np.where(fast, flops / _WINOGRAD, flops)
     least = flops if device.compute_capability in _SEEN_WINOGRAD else direct
     traffic = np.stack([columns["bytes_read"] + columns["bytes_written"], columns["backward_bytes"]])
+    traffic = traffic * moved_per_byte(columns, channels_last)
     rows, width, depth = columns["gemm_m"], columns["gemm_n"], columns["gemm_k"]
     tile_rows, tile_width = np.minimum(rows, _TILE), np.minimum(width, _TILE)
     multiprocessors = max(device.sm_count * sm_share_ratio, 1.0)

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import replace
 from typing import Any
 
 from torch import Tensor
@@ -12,6 +15,18 @@ from profiling.operator_sizes import NO_SIZES, OperatorSizes, window_sizes
 from profiling.training import tensors_of
 
 Arguments = dict[str, Any]
+
+_by_channel: ContextVar[bool] = ContextVar("by_channel", default=False)
+
+
+@contextmanager
+def kernels_by_channel() -> Iterator[None]:
+    """Say of norms and activations called inside that their kernels go through one channel at a time."""
+    token = _by_channel.set(True)
+    try:
+        yield
+    finally:
+        _by_channel.reset(token)
 
 
 def sizes_of(func: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> OperatorSizes:
@@ -22,11 +37,15 @@ def sizes_of(func: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]
     """
     rule = _RULES.get(kind)
     first = next(tensors_of(out), None)
-    if rule is None or first is None:
+    if first is None:
         return NO_SIZES
-    names = (argument.name for argument in func._schema.arguments)
-    given = {**dict(zip(names, args, strict=False)), **kwargs}
-    return rule(given, first)
+    sizes = NO_SIZES
+    if rule is not None:
+        names = (argument.name for argument in func._schema.arguments)
+        given = {**dict(zip(names, args, strict=False)), **kwargs}
+        sizes = rule(given, first)
+    is_image = first.dim() > 2
+    return replace(sizes, groups=first.shape[1]) if _by_channel.get() and is_image else sizes
 
 
 def _convolution(given: Arguments, out: Tensor) -> OperatorSizes:

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from profiling.capture.module import to_meta
+from profiling.capture.sizes import kernels_by_channel
 from profiling.collections.entry import Entry, Maker
 from profiling.collections.lazy import lazy_weights
 from profiling.training import Phase, TrainingJob
@@ -176,7 +177,8 @@ def _job(model: nn.Module, shape: tuple[int, int], batch_size: int, precision: s
 def _without_inplace_abn() -> None:
     """Replace `inplace_abn`, which has no build for current torch, by batch norm and an in-place activation.
 
-    It keeps only its output, and recomputes its input from that (Rota Bulo et al., CVPR 2018).
+    It keeps only its output, and recomputes its input from that (Rota Bulo et al., CVPR 2018). Its kernels have
+    a block of threads for each channel.
     """
     if "inplace_abn" in sys.modules:
         return
@@ -193,11 +195,12 @@ def _without_inplace_abn() -> None:
         activation: str = "leaky_relu",
         activation_param: float = 0.01,
     ) -> Tensor:
-        with _kept_by_shape(x):
-            x = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
-        if activation == "leaky_relu":
-            return F.leaky_relu(x, activation_param, inplace=True)
-        return F.elu(x, activation_param, inplace=True) if activation == "elu" else x
+        with kernels_by_channel():
+            with _kept_by_shape(x):
+                x = F.batch_norm(x, running_mean, running_var, weight, bias, training, momentum, eps)
+            if activation == "leaky_relu":
+                return F.leaky_relu(x, activation_param, inplace=True)
+            return F.elu(x, activation_param, inplace=True) if activation == "elu" else x
 
     package, functions = types.ModuleType("inplace_abn"), types.ModuleType("inplace_abn.functions")
     functions.inplace_abn = functions.inplace_abn_sync = apply  # type: ignore[attr-defined]

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 
 from profiling.capture import graph_for
+from profiling.capture.sizes import kernels_by_channel, sizes_of
 from profiling.collections.sources.timm import _kept_by_shape
 from profiling.workload import Workload
 
@@ -39,3 +40,15 @@ def test_fast_norms_stay_in_half_precision() -> None:
 
     assert dtypes("timm") == {"float32"}
     assert dtypes("timm-fast-norm") == {"float16"}
+
+
+def test_kernels_by_channel_are_marked_where_they_are_called() -> None:
+    shape = torch.empty(2, 8, 4, 4, device="meta")
+    norm, relu = torch.ops.aten.native_batch_norm.default, torch.ops.aten.leaky_relu_.default
+    arguments = (shape, None, None, None, None, True, 0.1, 1e-5)
+    assert sizes_of(norm, "batch_norm", arguments, {}, shape).groups == 0
+    with kernels_by_channel():
+        assert sizes_of(norm, "batch_norm", arguments, {}, shape).groups == 8
+        assert sizes_of(relu, "activation", (shape,), {}, shape).groups == 8
+        assert sizes_of(relu, "activation", (shape[0, 0],), {}, shape[0, 0]).groups == 0
+    assert sizes_of(relu, "activation", (shape,), {}, shape).groups == 0
