@@ -29,12 +29,15 @@ class Bundle:
         solo: solo runs of the members of sets, from the same campaigns. They are known beforehand, so they
             are on both sides. Empty if a protocol withholds them, and for targets of other tables.
         known: further tables known beforehand, by name.
+        related: in a training bundle, measurements that a contender may learn from besides `frame`, in the
+            same table (other kinds of step of the same units). No unit of the test side is among them.
     """
 
     target: str
     frame: pd.DataFrame
     solo: pd.DataFrame
     known: Mapping[str, pd.DataFrame] = field(default_factory=dict)
+    related: pd.DataFrame | None = None
 
     def __post_init__(self) -> None:
         get_target(self.target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from datasets.bundle import Bundle
@@ -40,6 +40,8 @@ class Protocol:
         target: what is predicted; the protocol's rows are those of the target's table.
         with_solo: whether the solo runs of set members are known.
         choose: selects rows further and may add columns.
+        related: selects rows that a contender may learn from besides those of the protocol, but for units that
+            are held out.
         unit: column whose values are never divided between sides.
         folds: makes the folds, if not one of `datasets.splits`.
         known: further tables given to both sides.
@@ -55,6 +57,7 @@ class Protocol:
     target: str = "throughput_ratio"
     with_solo: bool = True
     choose: Choose | None = None
+    related: Choose | None = None
     unit: str = "set_id"
     folds: MakeFolds | None = None
     known: tuple[str, ...] = ()
@@ -84,6 +87,7 @@ class Trial:
             of its own.
         solo: solo runs of set members.
         known: the protocol's further tables.
+        related: the rows that `Protocol.related` selects.
     """
 
     protocol: Protocol
@@ -91,6 +95,7 @@ class Trial:
     solo: pd.DataFrame
     folds: tuple[Fold, ...]
     known: Tables = field(default_factory=dict)
+    related: pd.DataFrame | None = None
 
     def bundles(self, fold: Fold) -> tuple[Bundle, Bundle]:
         """(training bundle, test bundle with targets).
@@ -102,8 +107,11 @@ class Trial:
         train, test = (select_units(self.frame, ids, unit) for ids in (fold.train_set_ids, fold.test_set_ids))
         unseen = set(test["architecture"]) - set(train["architecture"])
         known_alone = self.solo[~self.solo["architecture"].isin(unseen)]
+        related = self.related
+        if related is not None:
+            related = related[~related[unit].isin(fold.test_set_ids)]
         sides = (
-            Bundle(self.protocol.target, train, known_alone, self.known),
+            Bundle(self.protocol.target, train, known_alone, self.known, related),
             Bundle(self.protocol.target, test, self.solo, self.known),
         )
         return sides if self.protocol.with_solo else (sides[0].without_solo(), sides[1].without_solo())
@@ -130,6 +138,9 @@ def make_trial(protocol: Protocol, tables: Tables, seed: int = 0) -> Trial:
             hint=f"cotenant data import {source} SRC -o DIR",
         )
     chosen = frame["campaign"].isin(wanted) | frame["source"].isin(wanted)
+    related = None
+    if protocol.related is not None:
+        related = _prepared(replace(protocol, choose=protocol.related), frame[chosen], tables)
     if protocol.split == "zero-shot":
         shippable = frame["source"].map(lambda name: name not in SOURCES or SOURCES[name].may_ship)
         frame = _prepared(protocol, frame[shippable | chosen], tables)
@@ -147,7 +158,7 @@ def make_trial(protocol: Protocol, tables: Tables, seed: int = 0) -> Trial:
         solo[solo["campaign"].isin(set(frame["campaign"]))] if target.table == "colocation" else solo.iloc[:0]
     )
     known = {name: _known(name, tables, set(frame["source"])) for name in protocol.known}
-    return Trial(protocol, frame, solo.reset_index(drop=True), tuple(folds), known)
+    return Trial(protocol, frame, solo.reset_index(drop=True), tuple(folds), known, related)
 
 
 def _with_own(tables: Tables) -> Tables:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 from zlib import crc32
@@ -26,6 +27,8 @@ if TYPE_CHECKING:
 
 # More rows of the same networks add little, and the time of a fit grows with them.
 MOST_ROWS = 6_000
+# Weight of related rows in a joint fit, together, to that of the protocol's own.
+_RELATED_WEIGHT = 0.3
 # Parts of the cells that `CellCostPredictor` leaves out together, and optimiser steps of a fit to the few
 # rows of a protocol.
 _PARTS, _CELL_STEPS = 6, 450
@@ -38,15 +41,21 @@ class CostModelPredictor:
 
     Args:
         networks: number of networks, from different seeds, whose mean is taken.
+        related: whether to learn from related rows, too.
     """
 
-    def __init__(self, networks: int = 1) -> None:
-        self.networks = networks
+    def __init__(self, networks: int = 1, related: bool = False) -> None:
+        self.networks, self.related = networks, related
 
     def fit(self, train: Bundle, seed: int) -> CostModelPredictor:
         from predictor.training.cost.fit import CostConfig, fit_cost
 
         examples = training_examples(train.rows[train.points], train.y[train.points], seed, job_input)
+        if self.related and train.related is not None:
+            step_s = train.related["step_time_s"].to_numpy(dtype=np.float64)
+            others = training_examples(train.related, step_s, seed, job_input)
+            weight = _RELATED_WEIGHT * len(examples) / max(len(others), 1)
+            examples += [replace(e, weight=e.weight * weight) for e in others]
         self.model_: CostModel = fit_cost(examples, CostConfig(networks=self.networks, seed=seed))
         return self
 
@@ -170,13 +179,23 @@ for _name, _networks, _seconds in (("cost-model", 1, 30), ("cost-model-3", 3, 90
         Contender(
             _name,
             lambda networks=_networks: CostModelPredictor(networks),  # type: ignore[misc]
-            version="3",
+            version="4",
             targets=("solo_step_time_s",),
             partial=True,
             seconds_per_fold=_seconds,
         )
     )
 
+register(
+    Contender(
+        "cost-model-joint",
+        lambda: CostModelPredictor(networks=3, related=True),
+        targets=("solo_step_time_s",),
+        protocols=frozenset({"timm-train-by-family"}),
+        partial=True,
+        seconds_per_fold=180,
+    )
+)
 register(
     Contender(
         "cost-model-networks",

@@ -29,6 +29,12 @@ def inference(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
     return rows.assign(network=rows["architecture"].str.rpartition("/")[2])
 
 
+def inference_of_training(frame: pd.DataFrame, _tables: Tables) -> pd.DataFrame:
+    """Inference steps of the release of PyTorch nearest to that of the training steps, on the same card."""
+    is_nearest = (frame["device"] == "rtx-3090") & (frame["campaign"] == "timm-pt113-cu117")
+    return frame[is_nearest & (frame["mode"] == "inference")]
+
+
 def inference_cells(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """Inference rows, with the family on its device as their `cell`."""
     rows = inference(frame, tables)
@@ -65,9 +71,10 @@ PROTOCOLS = (
         "by-family",
         target="solo_step_time_s",
         choose=training,
+        related=inference_of_training,
         unit="family",
         known=("workloads",),
-        contenders=(*OF_STEPS, *OF_NEIGHBOURS),
+        contenders=(*OF_STEPS, *OF_NEIGHBOURS, "cost-model-joint"),
         by=_BY,
     ),
     Protocol(

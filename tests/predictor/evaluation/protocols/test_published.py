@@ -16,7 +16,7 @@ from models.baselines.summary_trees import SummaryTreePredictor
 from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
 from predictor.evaluation.protocols.features import per_step
 from predictor.evaluation.protocols.graphs import GROUPS, graph_of, kind_times
-from predictor.evaluation.protocols.protocol import Trial
+from predictor.evaluation.protocols.protocol import Protocol, Trial
 from predictor.evaluation.protocols.published import PROTOCOLS
 from predictor.evaluation.protocols.published.steps import SETTING
 from predictor.evaluation.protocols.registry import contenders
@@ -85,13 +85,16 @@ def sides(trial: Trial) -> list[tuple[pd.DataFrame, pd.DataFrame]]:
     return [tuple(bundle.frame for bundle in trial.bundles(fold)) for fold in trial.folds]  # type: ignore[misc]
 
 
-def test_left_out_families_in_a_linear_world_are_predicted_exactly(tmp_path: Path) -> None:
-    tables = {"solo": make_table("solo", steps("timm")), "workloads": workloads("timm")}
-    protocol = replace(
+def by_family_in_5() -> Protocol:
+    return replace(
         get_protocol("timm-train-by-family"),
         folds=lambda rows, seed: make_split(rows, "by-family", seed, 5, "family"),
     )
-    linear_trial = make_trial(protocol, tables)
+
+
+def test_left_out_families_in_a_linear_world_are_predicted_exactly(tmp_path: Path) -> None:
+    tables = {"solo": make_table("solo", steps("timm")), "workloads": workloads("timm")}
+    linear_trial = make_trial(by_family_in_5(), tables)
     for train, test in sides(linear_trial):
         assert not set(train["family"]) & set(test["family"])
     assert {f for _, test in sides(linear_trial) for f in test["family"]} == {
@@ -108,6 +111,20 @@ def test_left_out_families_in_a_linear_world_are_predicted_exactly(tmp_path: Pat
     trees = SummaryTreePredictor(per_step, SETTING, trees=10).fit(train)
     errors = np.abs(trees.predict(test.without_targets()) / test.y - 1)
     assert errors.mean() < result["constant"] / 100
+
+
+def test_related_rows_are_of_families_that_are_not_held_out() -> None:
+    rows = steps("timm") + [r | {"campaign": "timm-pt113-cu117"} for r in steps("timm", "inference")]
+    rows = [r | {"device": "rtx-3090"} for r in rows if r["device"] == DEVICES[0]]
+    tables = {"solo": make_table("solo", rows), "workloads": workloads("timm")}
+    related_trial = make_trial(by_family_in_5(), tables)
+    assert set(related_trial.frame["mode"]) == {"training"}
+    for fold in related_trial.folds:
+        train, test = related_trial.bundles(fold)
+        assert train.related is not None and test.related is None
+        assert set(train.related["mode"]) == {"inference"}
+        assert set(train.related["family"]) == set(train.rows["family"])
+        assert not set(train.related["family"]) & set(test.rows["family"])
 
 
 def test_devices_and_the_largest_cells_are_left_out() -> None:
