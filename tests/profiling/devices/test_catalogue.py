@@ -19,47 +19,13 @@ from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 
 NAMES = [
-    "a10",
-    "a100",
-    "a100-80gb",
-    "a100-pcie",
-    "a100-pcie-80gb",
-    "a10g",
-    "a30",
-    "a40",
-    "b200",
-    "cpu",
-    "gtx-1080-ti",
-    "h100",
-    "h100-pcie",
-    "h200",
-    "k80",
-    "l4",
-    "l40s",
-    "mi250",
-    "mi300x",
-    "p100",
-    "p4",
-    "quadro-rtx-6000",
-    "rtx-2060-max-q",
-    "rtx-2070-super",
-    "rtx-2080-ti",
-    "rtx-3070",
-    "rtx-3090",
-    "rtx-4060-ti-16gb",
-    "rtx-4090",
-    "rtx-5090",
-    "rtx-pro-6000",
-    "rtx-pro-6000-max-q",
-    "t4",
-    "titan-rtx",
-    "titan-v",
-    "titan-xp",
-    "v100",
-    "v100-32gb",
-    "v100-pcie-16gb",
-    "v100-pcie-32gb",
-]
+    "a10", "a100", "a100-80gb", "a100-pcie", "a100-pcie-80gb", "a10g", "a30", "a40", "b200", "cpu",
+    "gtx-1080-ti", "h100", "h100-pcie", "h200", "k80", "l4", "l40s", "mi250", "mi300x", "p100", "p4",
+    "quadro-rtx-6000", "rtx-2060-max-q", "rtx-2070-super", "rtx-2080-ti", "rtx-3070", "rtx-3080",
+    "rtx-3080-ti", "rtx-3090", "rtx-4060-ti-16gb", "rtx-4070-ti", "rtx-4080", "rtx-4090", "rtx-5080",
+    "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-max-q", "t4", "titan-rtx", "titan-v", "titan-xp", "v100",
+    "v100-32gb", "v100-pcie-16gb", "v100-pcie-32gb",
+]  # fmt: skip
 SPECS = list_devices()
 GPUS = [s for s in SPECS if not s.is_processor]
 # Gbit/s per pin of each memory generation: the slowest and the fastest that the vendors of memory sell.
@@ -172,6 +138,7 @@ def test_figures_printed_in_data_sheets() -> None:
     assert (t4.max_threads_per_sm, a100.max_threads_per_sm) == (1024, 2048)
     assert get_device("h100").peak_flops("fp8") == 1978.9e12
     assert get_device("rtx-4090").peak_flops("fp16") == 165.2e12  # and not the 330.3 with FP16 accumulation
+    assert get_device("rtx-5080").peak_flops("fp16") == 112.6e12
     assert get_device("mi300x").peak_flops("fp32") == 163.4e12
     assert get_device("rtx-pro-6000-max-q").power_limit_w == 300
 

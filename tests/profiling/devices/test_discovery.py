@@ -60,14 +60,21 @@ def test_gpus_are_found_or_a_message_explains_why_not() -> None:
         ("NVIDIA GeForce RTX 4060 Ti", 16.0, "rtx-4060-ti-16gb"),
         ("NVIDIA GeForce RTX 4060 Ti", 8.0, None),
         ("NVIDIA GeForce RTX 4090 D", 24.0, None),
+        ("NVIDIA GeForce RTX 3080", 9.8, "rtx-3080"),
+        ("NVIDIA GeForce RTX 3080", 12.0, None),
+        ("NVIDIA GeForce RTX 3080 Ti", 12.0, "rtx-3080-ti"),
+        ("NVIDIA GeForce RTX 3080 Ti Laptop GPU", 16.0, None),
+        ("NVIDIA GeForce RTX 4070 Ti", 12.0, "rtx-4070-ti"),
+        ("NVIDIA GeForce RTX 4070 Ti SUPER", 16.0, None),
+        ("NVIDIA GeForce RTX 4080", 16.0, "rtx-4080"),
+        ("NVIDIA GeForce RTX 4080 SUPER", 16.0, None),
+        ("NVIDIA GeForce RTX 5080", 15.9, "rtx-5080"),
+        ("NVIDIA GeForce RTX 5080 Laptop GPU", 15.9, None),
         ("NVIDIA RTX PRO 6000 Blackwell Workstation Edition", 95.6, "rtx-pro-6000"),
         ("NVIDIA RTX PRO 6000 Blackwell Max-Q Workstation Edition", 95.6, "rtx-pro-6000-max-q"),
         # Not in the catalogue, and none of the types with similar names.
         ("NVIDIA RTX A6000", 47.5, None),
         ("NVIDIA RTX 6000 Ada Generation", 47.5, None),
-        ("NVIDIA GeForce RTX 3080", 9.8, None),
-        ("NVIDIA GeForce RTX 4070 Ti", 12.0, None),
-        ("NVIDIA GeForce RTX 4080", 16.0, None),
         ("NVIDIA GH200 480GB", 94.5, None),
         ("NVIDIA H20", 95.6, None),
         ("NVIDIA L20", 44.5, None),
@@ -82,8 +89,12 @@ def test_product_titles_match_the_catalogue(title: str, gib: float, name: str | 
 
 
 @pytest.mark.parametrize(
-    "name", ["v100", "a30", "rtx-2080-ti", "rtx-3090", "a40", "l4", "rtx-4090", "rtx-5090", "p100"]
-)
+    "name",
+    [
+        "v100", "a30", "rtx-2080-ti", "rtx-3080", "rtx-3080-ti", "rtx-3090", "a40", "l4", "rtx-4070-ti", "rtx-4080",
+        "rtx-4090", "rtx-5080", "rtx-5090", "p100",
+    ],
+)  # fmt: skip
 def test_rates_from_cores_and_clock_match_the_data_sheet(name: str) -> None:
     spec = get_device(name)
     capability = tuple(map(int, spec.compute_capability.split(".")))
