@@ -19,12 +19,12 @@ from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 
 NAMES = [
-    "a10", "a100", "a100-80gb", "a100-pcie", "a100-pcie-80gb", "a10g", "a30", "a40", "b200", "cpu",
-    "gtx-1080-ti", "h100", "h100-pcie", "h200", "k80", "l4", "l40s", "mi250", "mi300x", "p100", "p4",
-    "quadro-rtx-6000", "rtx-2060-max-q", "rtx-2070-super", "rtx-2080-ti", "rtx-3070", "rtx-3080",
-    "rtx-3080-ti", "rtx-3090", "rtx-4060-ti-16gb", "rtx-4070-ti", "rtx-4080", "rtx-4090", "rtx-5080",
-    "rtx-5090", "rtx-pro-6000", "rtx-pro-6000-max-q", "t4", "titan-rtx", "titan-v", "titan-xp", "v100",
-    "v100-32gb", "v100-pcie-16gb", "v100-pcie-32gb",
+    "a10", "a100", "a100-80gb", "a100-pcie", "a100-pcie-80gb", "a10g", "a30", "a40", "a800-40gb-active",
+    "b200", "cpu", "gtx-1080-ti", "h100", "h100-pcie", "h200", "k80", "l4", "l40s", "mi250", "mi300x",
+    "p100", "p4", "quadro-rtx-6000", "rtx-2060-max-q", "rtx-2070-super", "rtx-2080-ti", "rtx-3070",
+    "rtx-3080", "rtx-3080-ti", "rtx-3090", "rtx-4060-ti-16gb", "rtx-4070-ti", "rtx-4080", "rtx-4090",
+    "rtx-5080", "rtx-5090", "rtx-6000-ada", "rtx-a5000", "rtx-a6000", "rtx-pro-6000", "rtx-pro-6000-max-q",
+    "t4", "titan-rtx", "titan-v", "titan-xp", "v100", "v100-32gb", "v100-pcie-16gb", "v100-pcie-32gb",
 ]  # fmt: skip
 SPECS = list_devices()
 GPUS = [s for s in SPECS if not s.is_processor]
@@ -112,7 +112,7 @@ def test_tensor_cores_are_never_slower_and_wider_types_never_faster(spec: Device
 @by_name(GPUS)
 def test_bandwidth_follows_from_bus_and_memory_clock(spec: DeviceSpec) -> None:
     slow, fast = PIN_RATES[spec.memory_type]
-    assert slow <= 8e-9 * spec.memory_bandwidth_bytes_per_s / spec.memory_bus_bits <= fast
+    assert slow <= round(8e-9 * spec.memory_bandwidth_bytes_per_s / spec.memory_bus_bits, 6) <= fast
     assert spec.memory_bus_bits % BUSES.get(spec.memory_type, 32) == 0
     assert 5 * 2**30 < spec.memory_bytes < 200 * 2**30
     assert 2**20 < spec.l2_bytes <= 2**28
