@@ -37,10 +37,10 @@ def split_type(kind: str) -> tuple[str, str | None]:
 
     `AutoDetect=nvml` joins card and profile by an underscore.
 
-    >>> split_type("a100_3g.20gb"), split_type("v100_1"), split_type("1g.5gb_0")
-    (('a100', '3g.20gb'), ('v100', None), ('', '1g.5gb'))
+    >>> split_type("a100_3g.20gb"), split_type("v100_1"), split_type("1g.5gb_0"), split_type("rtx_3090")
+    (('a100', '3g.20gb'), ('v100', None), ('', '1g.5gb'), ('rtx_3090', None))
     """
-    plain = re.sub(r"_\d+$", "", kind)
+    plain = re.sub(r"_\d{1,2}$", "", kind)  # longer numbers belong to the product
     match = _MIG_TYPE.fullmatch(plain)
     return (match["card"] or "", match["profile"]) if match else (plain, None)
 
