@@ -26,7 +26,13 @@ _FIELDS = {f.name: f for f in fields(DeviceSpec) if f.name != "name"}
 _TEXT = {"vendor", "architecture", "compute_capability", "memory_type", "source"}
 _INTEGERS = {"sm_count", "memory_bus_bits", *RESIDENCY}
 _PCIE_BYTES_PER_S = 15.75e9  # PCIe 3.0 x16
-_ALIASES = {"a100-40gb": "a100", "v100-16gb": "v100", "h100-80gb": "h100", "h200-141gb": "h200"}
+_ALIASES = {
+    "a100-40gb": "a100",
+    "gh200-96gb": "gh200",
+    "h100-80gb": "h100",
+    "h200-141gb": "h200",
+    "v100-16gb": "v100",
+}
 _FILES = (
     "nvidia_kepler_and_pascal",
     "nvidia_volta_and_turing",

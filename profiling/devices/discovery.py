@@ -166,12 +166,11 @@ def match_catalogue(title: str, memory_bytes: float | None) -> DeviceSpec | None
     """The catalogue's type for a product title from NVML; None if there is none.
 
     All words of its name must occur in the title, and its memory must be within 15 %. Of several, the one with the
-    nearest memory is taken, then the one with the most words. Memory that cannot be read (None) is that in the title
-    (`A100-SXM4-80GB`), if it has one.
+    nearest memory is taken, then the one with the most words. Memory that cannot be read (None) is that in the title,
+    if it has one.
     """
     if memory_bytes is None:
-        stated = re.search(r"(\d+) ?GB\b", title)
-        memory_bytes = float(stated[1]) * 2**30 if stated else None
+        memory_bytes = stated_memory(title)
     words = set(title.lower().replace("-", " ").replace("gb", "gb ").split())
 
     def name_words(spec: DeviceSpec) -> set[str]:
@@ -193,6 +192,20 @@ def match_catalogue(title: str, memory_bytes: float | None) -> DeviceSpec | None
         and distance(spec) < 0.15 * spec.memory_bytes
     ]
     return min(fits, key=misfit, default=None)
+
+
+def stated_memory(title: str) -> float | None:
+    """Memory (bytes) that a product title gives, as `A100-SXM4-80GB` does; None if it gives none.
+
+    >>> [stated_memory(title) / 2**30 for title in ("H100 80GB HBM3", "GH200 144G HBM3e", "GH200 480GB")]
+    [80.0, 144.0, 96.0]
+    """
+    stated = re.search(r"\b(\d+) ?G(?:i?B)?\b( HBM)?", title, re.IGNORECASE)
+    if stated is None:
+        return None
+    # Unless it names the type of the GPU's memory, a GH200's title gives that of its CPU.
+    of_processor = "gh200" in title.lower() and not stated[2]
+    return 2.0**30 * (96 if of_processor else int(stated[1]))
 
 
 def _or_zero(nvml: Any, call: Any) -> int:

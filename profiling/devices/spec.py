@@ -38,7 +38,7 @@ class DeviceSpec:
         memory_bytes, memory_bandwidth_bytes_per_s: of device memory.
         memory_type, memory_bus_bits: e.g. `hbm2e`, 5120.
         l2_bytes: last-level cache.
-        pcie_bytes_per_s: one direction to the host.
+        pcie_bytes_per_s: one direction to the host; over NVLink-C2C on a superchip.
         nvlink_bytes_per_s: one direction to other GPUs, over all links; 0 without NVLink.
         power_limit_w: of the board; half of it if two GPUs share the board.
         max_threads_per_sm, max_warps_per_sm, max_blocks_per_sm: maximum resident on a multiprocessor.

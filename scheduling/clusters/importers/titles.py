@@ -6,7 +6,7 @@ import re
 from collections.abc import Mapping
 
 from profiling.devices import get_device, list_devices
-from profiling.devices.discovery import match_catalogue
+from profiling.devices.discovery import match_catalogue, stated_memory
 from profiling.errors import UnknownNameError
 
 
@@ -27,9 +27,7 @@ def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None
         return get_device(words.replace(" ", "-")).name
     except UnknownNameError:
         pass
-    told = re.search(r"\b(\d+) ?g(?:i?b)?\b", words)
-    if memory_bytes is None and told:
-        memory_bytes = float(told[1]) * 2**30
+    memory_bytes = memory_bytes or stated_memory(words)
     sizes = [memory_bytes] if memory_bytes else [spec.memory_bytes for spec in list_devices()]
     matches = {spec.name for size in sizes if (spec := match_catalogue(words, size)) is not None}
     if len(matches) == 1:

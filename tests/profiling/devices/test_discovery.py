@@ -45,7 +45,7 @@ def test_gpus_are_found_or_a_message_explains_why_not() -> None:
         ("NVIDIA A100 80GB PCIe", 79.2, "a100-pcie-80gb"),
         ("NVIDIA H100 PCIe", 79.6, "h100-pcie"),
         ("NVIDIA H100 80GB HBM3", 79.6, "h100"),
-        ("NVIDIA H100 NVL", 93.6, None),
+        ("NVIDIA H100 NVL", 93.6, "h100-nvl"),
         ("NVIDIA H200 NVL", 140.4, None),
         ("NVIDIA B200", 178.4, "b200"),
         ("NVIDIA A10", 22.5, "a10"),
@@ -78,8 +78,10 @@ def test_gpus_are_found_or_a_message_explains_why_not() -> None:
         ("NVIDIA RTX 6000 Ada Generation", 47.5, "rtx-6000-ada"),
         ("NVIDIA RTX 5000 Ada Generation", 31.5, None),
         ("NVIDIA A800 40GB Active", 39.5, "a800-40gb-active"),
+        ("NVIDIA GH200 480GB", 94.5, "gh200"),
+        ("NVIDIA GH200 120GB", 95.6, "gh200"),
+        ("NVIDIA GH200 144G HBM3e", 143.4, "gh200-144gb"),
         # Not in the catalogue, and none of the types with similar names.
-        ("NVIDIA GH200 480GB", 94.5, None),
         ("NVIDIA H20", 95.6, None),
         ("NVIDIA L20", 44.5, None),
         ("NVIDIA A800-SXM4-80GB", 79.2, None),
@@ -121,6 +123,10 @@ def test_a_gpu_of_an_unknown_architecture_still_has_a_rate() -> None:
         ("NVIDIA A100-SXM4-80GB", "a100-80gb"),
         ("NVIDIA H100 80GB HBM3", "h100"),
         ("NVIDIA H200", "h200"),
+        ("NVIDIA H100 NVL", "h100-nvl"),
+        # Its title gives the memory of the CPU, unless it says HBM.
+        ("NVIDIA GH200 480GB", "gh200"),
+        ("NVIDIA GH200 144G HBM3e", "gh200-144gb"),
         ("NVIDIA Nothing", None),
     ],
 )

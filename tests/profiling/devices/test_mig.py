@@ -16,7 +16,7 @@ from profiling.devices import (
 from profiling.devices.mig import slice_of
 from profiling.errors import InputError, UnknownNameError
 
-CARDS = ["a100", "a100-pcie", "a100-80gb", "a100-pcie-80gb", "a30", "h100", "h200"]
+CARDS = ["a100", "a100-pcie", "a100-80gb", "a100-pcie-80gb", "a30", "gh200", "h100", "h100-nvl", "h200"]
 
 
 def sizes(names: list[str]) -> set[tuple[int, ...]]:
@@ -127,6 +127,8 @@ def test_every_partition_is_contained_in_a_maximal_one() -> None:
         ("a100-80gb:mig=1g.10gb", "a100-80gb:mig=1g"),
         ("h100:mig=1g", "h100:mig=1g"),
         ("h200:mig=7g", "h200:mig=7g"),
+        ("h100-nvl:mig=3g.47gb", "h100-nvl:mig=3g"),
+        ("gh200-96gb:mig=1g.24gb", "gh200:mig=1g.24gb"),
         ("a100-40gb", "a100"),
     ],
 )
@@ -157,6 +159,7 @@ def test_split_and_listing() -> None:
     assert not any(":" in spec.name for spec in list_devices())
     assert has_mig("a30")
     assert not has_mig("t4")
+    assert not has_mig("gh200-144gb")
 
 
 def test_an_sm_share_keeps_memory_and_bandwidth() -> None:

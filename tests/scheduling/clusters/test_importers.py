@@ -113,6 +113,34 @@ def test_slurm_mig_types() -> None:
         import_cluster("sinfo", "NODELIST GRES\nn gpu:v100_3g.20gb:1\n", {"v100": "v100"})
 
 
+@pytest.mark.parametrize(
+    ("kind", "device"),
+    [
+        ("nvidia_gh200_480gb", "gh200"),
+        ("nvidia_gh200_144g_hbm3e", "gh200-144gb"),
+        ("nvidia_h100_nvl", "h100-nvl"),
+        ("nvidia_h100_nvl_3g.47gb", "h100-nvl:mig=3g"),
+        ("nvidia_gh200_480gb_1g.12gb", "gh200:mig=1g"),
+        ("nvidia_rtx_a6000", "rtx-a6000"),
+        ("nvidia_rtx_a5000", "rtx-a5000"),
+        ("nvidia_rtx_6000_ada_generation", "rtx-6000-ada"),
+        ("nvidia_a800_40gb_active", "a800-40gb-active"),
+        ("nvidia_geforce_rtx_3090", "rtx-3090"),
+        ("nvidia_geforce_rtx_3090_1", "rtx-3090"),
+        ("quadro_rtx_6000", "quadro-rtx-6000"),
+        ("nvidia_geforce_rtx_3080", "rtx-3080"),
+        ("nvidia_geforce_rtx_3080_ti", "rtx-3080-ti"),
+        ("nvidia_geforce_rtx_4070_ti", "rtx-4070-ti"),
+        ("nvidia_geforce_rtx_4080", "rtx-4080"),
+        ("nvidia_geforce_rtx_5080", "rtx-5080"),
+    ],
+)
+def test_slurm_types_detected_by_the_driver(kind: str, device: str) -> None:
+    """`AutoDetect=nvml` makes a type of the product's title."""
+    cluster = import_cluster("sinfo", f"NODELIST GRES\nn gpu:{kind}:1\n")
+    assert [row[2] for row in gpu_rows(cluster)] == [device]
+
+
 def test_slurm_text() -> None:
     assert gpu_rows(import_cluster("scontrol", SCONTROL))[0][:3] == ("gpu01", "0", "a100")
     text = "NODELIST GRES\nn[01-02] gpu:tesla:1\nn[01-02] gpu:tesla:1\nlogin (null)\n"
@@ -207,6 +235,29 @@ def node_json(labels: dict[str, str], capacity: dict[str, str]) -> dict[str, Any
             },
             {"nvidia.com/gpu": "32"},
             {("h100", "mps"): 8},
+        ),
+        *(  # The label of a GH200 gives the memory of its CPU.
+            (
+                {"nvidia.com/gpu.product": product, **memory},
+                {"nvidia.com/gpu": "1"},
+                {(name, "time-slice"): 1},
+            )
+            for product, mib, name in (
+                ("NVIDIA-GH200-480GB", "97871", "gh200"),
+                ("NVIDIA-GH200-144G-HBM3e", "146831", "gh200-144gb"),
+                ("NVIDIA-H100-NVL", "95830", "h100-nvl"),
+                ("NVIDIA-H100-NVL-MIG-3g.47gb", "47488", "h100-nvl:mig=3g"),
+                ("NVIDIA-RTX-A6000", "49140", "rtx-a6000"),
+                ("NVIDIA-RTX-A5000", "24564", "rtx-a5000"),
+                ("NVIDIA-RTX-6000-Ada-Generation-SHARED", "49140", "rtx-6000-ada"),
+                ("NVIDIA-A800-40GB-Active", "40960", "a800-40gb-active"),
+                ("NVIDIA-GeForce-RTX-3080", "10240", "rtx-3080"),
+                ("NVIDIA-GeForce-RTX-3080-Ti", "12288", "rtx-3080-ti"),
+                ("NVIDIA-GeForce-RTX-4070-Ti", "12282", "rtx-4070-ti"),
+                ("NVIDIA-GeForce-RTX-4080", "16376", "rtx-4080"),
+                ("NVIDIA-GeForce-RTX-5080", "16303", "rtx-5080"),
+            )
+            for memory in ({}, {"nvidia.com/gpu.memory": mib})
         ),
         (
             {"cloud.google.com/gke-accelerator": "nvidia-tesla-p4"},
