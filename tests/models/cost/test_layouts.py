@@ -58,4 +58,5 @@ def test_only_convolutions_with_weights_for_every_sample_keep_the_channels_first
         for op, is_last in zip(per_sample.operators, are_channels_last(per_sample.columns, 64), strict=True)
         if not is_last
     }
-    assert kinds <= {"convolution", "depthwise_convolution"} and kinds
+    assert kinds <= {"convolution", "depthwise_convolution"}
+    assert kinds

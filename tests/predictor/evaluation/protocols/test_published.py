@@ -121,7 +121,8 @@ def test_related_rows_are_of_families_that_are_not_held_out() -> None:
     assert set(related_trial.frame["mode"]) == {"training"}
     for fold in related_trial.folds:
         train, test = related_trial.bundles(fold)
-        assert train.related is not None and test.related is None
+        assert train.related is not None
+        assert test.related is None
         assert set(train.related["mode"]) == {"inference"}
         assert set(train.related["family"]) == set(train.rows["family"])
         assert not set(train.related["family"]) & set(test.rows["family"])
