@@ -129,7 +129,8 @@ ATEN: dict[str, str] = _table(
     gather="gather scatter scatter_ scatter_add scatter_add_ index index_select index_put index_put_ _index_put_impl_ "
     "take take_along_dim masked_select index_add index_add_ nonzero one_hot scatter_reduce _unsafe_index",
     resize="upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_trilinear3d "
-    "upsample_bicubic2d grid_sampler_2d upsample_linear1d affine_grid_generator",
+    "upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa _upsample_nearest_exact1d "
+    "_upsample_nearest_exact2d _upsample_nearest_exact3d grid_sampler_2d upsample_linear1d affine_grid_generator",
     sort="sort topk argsort unique kthvalue",
     loss="nll_loss_forward nll_loss2d_forward binary_cross_entropy binary_cross_entropy_with_logits mse_loss "
     "smooth_l1_loss l1_loss huber_loss _ctc_loss ctc_loss kl_div cross_entropy_loss "

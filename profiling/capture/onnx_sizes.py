@@ -141,7 +141,8 @@ def _statistics(
     if kind == "resize":
         is_image = op_type in ("Resize", "Upsample") and len(data) > 2
         interpolates = is_image and attribute("mode", b"nearest") in (b"linear", b"cubic")
-        return OperatorSizes(steps=data[0] * data[1] if interpolates else 0, **_image(data))
+        serial = interpolates and not attribute("antialias", 0)  # as in torch, see `sizes._resize`
+        return OperatorSizes(steps=data[0] * data[1] if serial else 0, **_image(data))
     return NO_SIZES
 
 

@@ -44,6 +44,9 @@ def sizes_of(func: Any, kind: str, args: tuple[Any, ...], kwargs: dict[str, Any]
         names = (argument.name for argument in func._schema.arguments)
         given = {**dict(zip(names, args, strict=False)), **kwargs}
         sizes = rule(given, first)
+        if kind == "resize" and func._schema.name.endswith("_aa"):
+            # `upsample_gen2d_aa_out_frame` has a block for every sample and channel.
+            sizes = replace(sizes, steps=0)
     is_image = first.dim() > 2
     return replace(sizes, groups=first.shape[1]) if _by_channel.get() and is_image else sizes
 
@@ -201,8 +204,8 @@ def _pooling(given: Arguments, out: Tensor) -> OperatorSizes:
 
 def _resize(given: Arguments, out: Tensor) -> OperatorSizes:
     data = next(tensors_of(given))
-    # Of torch's kernels, only those for nearest neighbours have a thread for every element; the others
-    # (`upsample_bilinear2d_out_frame`, ...) have one for every position of the output.
+    # Of torch's kernels, only those for nearest neighbours and with antialiasing have a thread for every element; the
+    # others (`upsample_bilinear2d_out_frame`, ...) have one for every position of the output.
     interpolates = "output_size" in given and "align_corners" in given
     return OperatorSizes(steps=data.shape[0] * data.shape[1] if interpolates else 0, **_image(data))
 

@@ -163,17 +163,29 @@ def test_attention_recurrence_and_tables() -> None:
 
 
 class Resized(nn.Module):
-    def __init__(self, mode: str) -> None:
+    def __init__(self, mode: str, antialias: bool = False) -> None:
         super().__init__()
-        self.first, self.mode = nn.Conv2d(3, 8, 1), mode
+        self.first, self.mode, self.antialias = nn.Conv2d(3, 8, 1), mode, antialias
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return F.interpolate(self.first(x), scale_factor=2, mode=self.mode)
+        return F.interpolate(self.first(x), scale_factor=2, mode=self.mode, antialias=self.antialias)
 
 
-@pytest.mark.parametrize(("mode", "steps"), [("bilinear", 2 * 8), ("bicubic", 2 * 8), ("nearest", 0)])
-def test_threads_that_interpolate_go_through_samples_and_channels(mode: str, steps: int) -> None:
-    graph = capture_module(Resized(mode), torch.empty(2, 3, 7, 7))
+@pytest.mark.parametrize(
+    ("mode", "antialias", "steps"),
+    [
+        ("bilinear", False, 2 * 8),
+        ("bicubic", False, 2 * 8),
+        ("bilinear", True, 0),
+        ("bicubic", True, 0),
+        ("nearest", False, 0),
+        ("nearest-exact", False, 0),
+    ],
+)
+def test_threads_that_interpolate_go_through_samples_and_channels(
+    mode: str, antialias: bool, steps: int
+) -> None:
+    graph = capture_module(Resized(mode, antialias), torch.empty(2, 3, 7, 7))
     (resize,) = [op.sizes for op in graph.operators if op.kind == "resize"]
     assert (resize.steps, resize.input_channels, resize.input_height) == (steps, 8, 7)
 

@@ -153,13 +153,18 @@ def test_recurrent_weights_of_unknown_shape_are_counted_by_their_parameters() ->
     assert (recurrent.sizes.gemm_n, recurrent.sizes.gemm_k) == (4 * hidden, hidden)
 
 
-@pytest.mark.parametrize(("mode", "steps"), [("linear", 2 * 4), ("cubic", 2 * 4), ("nearest", 0)])
-def test_a_resize_that_interpolates_has_the_steps_of_a_recorded_one(mode: str, steps: int) -> None:
+@pytest.mark.parametrize(
+    ("mode", "antialias", "steps"),
+    [("linear", 0, 2 * 4), ("cubic", 0, 2 * 4), ("linear", 1, 0), ("cubic", 1, 0), ("nearest", 0, 0)],
+)
+def test_a_resize_that_interpolates_has_the_steps_of_a_recorded_one(
+    mode: str, antialias: int, steps: int
+) -> None:
     kernel = helper.make_tensor("w", TensorProto.FLOAT, [4, 3, 1, 1], [0.0] * 12)
     scales = helper.make_tensor("scales", TensorProto.FLOAT, [4], [1.0, 1.0, 2.0, 2.0])
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"]),
-        helper.make_node("Resize", ["c", "", "scales"], ["y"], mode=mode),
+        helper.make_node("Resize", ["c", "", "scales"], ["y"], mode=mode, antialias=antialias),
     ]
     model = model_of(nodes, dims=(2, 3, 7, 7), initializer=[kernel, scales])
     (resize,) = [op for op in capture_onnx(model.SerializeToString()).operators if op.kind == "resize"]
