@@ -44,6 +44,6 @@ def routes(service: Service) -> APIRouter:
         **operation(scope="read", answer={"type": "string"}, media="text/plain"),
     )
     async def metrics() -> Response:
-        return Response(service.metrics.render(), media_type="text/plain; version=0.0.4")
+        return Response(await service.render_metrics(), media_type="text/plain; version=0.0.4")
 
     return router

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,20 @@ def test_an_internal_error_is_a_fault(client: TestClient, monkeypatch: pytest.Mo
     problem(client.post("/v1/predict", json=asked), 500)
     problem(client.get("/v1/placements/nosuch"), 404)
     assert "cotenant_faults_total 1.0" in client.get("/metrics").text
+
+
+def test_metrics_are_rendered_off_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They cover every route and process, and other requests must not wait for them."""
+    threads: list[str] = []
+    render = Metrics.render
+
+    def watched(metrics: Metrics) -> bytes:
+        threads.append(threading.current_thread().name)
+        return render(metrics)
+
+    monkeypatch.setattr(Metrics, "render", watched)
+    assert "cotenant_faults_total" in client.get("/metrics").text
+    assert threads == ["cotenant-metrics-0"]
 
 
 @pytest.mark.skipif(not Path("/proc/self").exists(), reason="needs /proc")
