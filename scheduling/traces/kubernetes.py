@@ -15,8 +15,9 @@ from profiling.errors import InputError
 from scheduling.traces.logged import LoggedJob, stamp_s
 
 _GANG_LABELS = ("batch.kubernetes.io/job-name", "training.kubeflow.org/job-name", "job-name")
-# A card shared by time slicing, and a slice shared by several pods, are renamed on request (`gpu.shared`).
-_GPU = re.compile(r"/(gpu|mig-\d+g\.\d+gb(\.me)?)(\.shared)?$")
+# A card shared by time slicing, and a slice shared by several pods, are renamed on request (`gpu.shared`); a compute
+# instance is a part of a slice (`mig-1c.3g.20gb`).
+_GPU = re.compile(r"/(gpu|mig-(\d+c\.)?\d+g\.\d+gb(\.me)?)(\.shared)?$")
 # Events that end a pod; `Started` begins it.
 _ENDS = ("Killing", "Completed", "Evicted", "Preempted", "Failed")
 # Phases of pods that have not ended.

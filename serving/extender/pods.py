@@ -17,6 +17,7 @@ PREFIX = "cotenant.dev/"
 GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
 # Slice names of the device plugin's `mixed` MIG strategy; those with media engines end in `.me`.
 _SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)(?:\.me)?(?:\.shared)?")
+_ANY_SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(?:\d+c\.)?(\d+g\.\d+gb)?.*")
 _COUNT = re.compile(r"[0-9]{1,5}")
 _OURS = ("iterations", "max_slowdown", "objective")
 
@@ -95,8 +96,8 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
     `cotenant.dev/batch-size`, and `iterations`, `max-slowdown`, `objective`.
 
     Raises:
-        InputError: unknown annotation or wrong value; slices of several kinds, or GPUs together with slices;
-            not a pod.
+        InputError: unknown annotation or wrong value; slices of several kinds, GPUs together with slices, or parts
+            of a slice; not a pod.
     """
     annotations = field(field(pod, "metadata"), "annotations") or {}
     if not isinstance(annotations, dict):
@@ -144,7 +145,8 @@ def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
     """Total GPUs or MIG slices that the containers of `pod` request, at least 1, and the slices' profile.
 
     Raises:
-        InputError: slices of several kinds, or GPUs together with slices; containers are not a list.
+        InputError: slices of several kinds, GPUs together with slices, or parts of a slice; containers are not a
+            list.
     """
     spec = field(pod, "spec")
     asked, before = Counter[str | None](), Counter[str | None]()
@@ -175,13 +177,26 @@ def _containers(spec: Any, name: str) -> list[Any]:
 
 
 def _requested(container: Any) -> Counter[str | None]:
-    """GPUs (None) and MIG slices, by profile, that a container requests."""
+    """GPUs (None) and MIG slices, by profile, that a container requests.
+
+    Raises:
+        InputError: another kind of slice, which would otherwise count as no request and so as a whole card.
+    """
     requested: Counter[str | None] = Counter()
     limits = field(field(container, "resources"), "limits") or {}
     for name, value in limits.items() if isinstance(limits, dict) else ():
         of_slice = _SLICE_RESOURCE.fullmatch(name) if isinstance(name, str) else None
-        if (of_slice or name in GPU_RESOURCES) and _COUNT.fullmatch(str(value)):
+        if not _COUNT.fullmatch(str(value)):
+            continue
+        if of_slice or name in GPU_RESOURCES:
             requested[of_slice[1] if of_slice else None] += int(value)
+        elif int(value) and isinstance(name, str) and (other := _ANY_SLICE_RESOURCE.fullmatch(name)):
+            raise InputError(
+                "pod requests another kind of MIG slice",
+                expected=f"a whole slice such as nvidia.com/mig-{other[1] or '3g.20gb'}",
+                got=name[:80],
+                hint="compute instances (1c.3g.20gb) share a slice's memory and cannot be placed one by one",
+            )
     return requested
 
 

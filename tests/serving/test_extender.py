@@ -306,6 +306,23 @@ def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None
 
 
 @pytest.mark.parametrize(
+    ("resource", "expected"),
+    [
+        ("mig-1c.3g.20gb", "mig-3g.20gb"),
+        ("mig-2c.4g.20gb.shared", "mig-4g.20gb"),
+        ("mig-half", "mig-3g.20gb"),
+    ],
+)
+def test_parts_of_a_slice_are_no_whole_gpu(client: TestClient, resource: str, expected: str) -> None:
+    args = {"Pod": slice_pod({f"nvidia.com/{resource}": "1"}), "NodeNames": ["cut"]}
+    told = client.post("/extender/filter", json=args).json()["Error"]
+    assert f"expected a whole slice such as nvidia.com/{expected}, got nvidia.com/{resource}" in told
+    assert client.post("/extender/prioritize", json=args).json() == [{"Host": "cut", "Score": 0}]
+    args["Pod"] = slice_pod({f"nvidia.com/{resource}": "0"})
+    assert client.post("/extender/filter", json=args).json()["Error"] == ""
+
+
+@pytest.mark.parametrize(
     "args",
     [
         {},

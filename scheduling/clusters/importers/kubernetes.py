@@ -22,11 +22,16 @@ _GKE_CARDS = {"nvidia-tesla-a100": "a100", "nvidia-tesla-v100": "v100"}
 _DOMAIN = "nvidia.com/"
 # Slices with media engines end in `.me`, and those shared by time-slicing or MPS can be renamed to `.shared`.
 _SLICES = re.compile(r"(mig-(\d+g\.\d+gb)(?:\.me)?)(?:\.shared)?")
+_COMPUTE_INSTANCES = re.compile(r"nvidia\.com/mig-\d+c\..+")
 _SHARING = {"mps": "mps"}
 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
-    """Nodes with GPUs; other nodes and GPUs of other vendors are skipped."""
+    """Nodes with GPUs; other nodes and GPUs of other vendors are skipped.
+
+    Raises:
+        InputError: not the output of kubectl; GPUs of unknown type; a node that advertises compute instances of slices.
+    """
     try:
         body = json.loads(text)
     except json.JSONDecodeError as error:
@@ -50,6 +55,14 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
         for key, number in capacity.items()
         if (match := _SLICES.fullmatch(key.removeprefix(_DOMAIN))) and int(number)
     ]
+    for key, number in capacity.items():
+        if _COMPUTE_INSTANCES.fullmatch(key) and int(number):
+            raise InputError(
+                f"node {item['metadata']['name']} advertises compute instances of MIG slices",
+                expected="slices, such as nvidia.com/mig-3g.20gb",
+                got=key,
+                hint="import that node from nvidia-smi -L, which lists the slices that they share",
+            )
     # A card with slices counts in the label but not in the capacity.
     number = int(capacity.get("nvidia.com/gpu", 0)) or int(capacity.get("nvidia.com/gpu.shared", 0))
     advertised = _undivided(labels, "gpu", number)

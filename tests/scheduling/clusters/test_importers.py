@@ -305,6 +305,11 @@ def test_titles() -> None:
         ("kubectl", "[]", "list of nodes"),
         ("kubectl", json.dumps(node_json({}, {"nvidia.com/gpu": "1"})), "of unknown type"),
         ("kubectl", '{"items": []}', "no GPU"),
+        (
+            "kubectl",
+            json.dumps(node_json({}, {"nvidia.com/gpu": "0", "nvidia.com/mig-1c.3g.20gb": "3"})),
+            r"expected slices, such as nvidia.com/mig-3g.20gb, got nvidia.com/mig-1c.3g.20gb; .*nvidia-smi -L",
+        ),
     ],
 )
 def test_unreadable_input(source: str, text: str, message: str) -> None:

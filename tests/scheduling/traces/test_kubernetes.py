@@ -110,7 +110,13 @@ def test_kubernetes_pods_with_a_fraction_of_a_gpu(tmp_path: Path, quantity: str)
 
 @pytest.mark.parametrize(
     "resource",
-    ["nvidia.com/gpu.shared", "nvidia.com/mig-3g.20gb", "nvidia.com/mig-1g.10gb.me", "amd.com/gpu"],
+    [
+        "nvidia.com/gpu.shared",
+        "nvidia.com/mig-3g.20gb",
+        "nvidia.com/mig-1g.10gb.me",
+        "nvidia.com/mig-1c.3g.20gb",
+        "amd.com/gpu",
+    ],
 )
 def test_kubernetes_slices_and_shared_gpus_count_as_one(tmp_path: Path, resource: str) -> None:
     part: Any = pod("part", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 0, {})
