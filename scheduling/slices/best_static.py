@@ -8,6 +8,7 @@ from profiling.devices import mig_layout
 from profiling.errors import InfeasibleError, InputError
 from scheduling.slices.cluster import SlicePolicy
 from scheduling.slices.policies import get_slice_policy
+from scheduling.slices.policies.static import check_mig
 from scheduling.slices.simulate import SliceResult
 
 BEST = "static-mig:best"
@@ -23,12 +24,18 @@ def best_static(cards: Sequence[str], simulate: Callable[[SlicePolicy], SliceRes
         simulate: runs a policy.
 
     Raises:
-        InputError: the cards are of several types.
+        InputError: the cards are of several types, or cannot be partitioned.
         InfeasibleError: every partition leaves jobs waiting.
     """
     types = list(dict.fromkeys(cards))
     if len(types) > 1:
-        raise InputError(f"{BEST} needs cards of one type", got=", ".join(types))
+        raise InputError(
+            f"policy {BEST} tries partitions that every card supports",
+            expected="cards of one type",
+            got=", ".join(types),
+            hint="isacpp-slices partitions each card by its own type",
+        )
+    check_mig(BEST, types[0])
     best: SliceResult | None = None
     for partition in mig_layout(types[0]).maximal:
         try:

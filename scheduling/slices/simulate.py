@@ -96,7 +96,8 @@ def simulate_slices(
         on_progress: called with the numbers of finished and of all jobs.
 
     Raises:
-        InputError: no jobs or no cards, two jobs with one id, or a multi-GPU job.
+        InputError: no jobs or no cards, two jobs with one id, a multi-GPU job, or a card that the policy cannot take;
+            before anything runs.
         InfeasibleError: the policy leaves jobs waiting forever, or puts one where it does not fit.
     """
     if not jobs or not cards:
@@ -104,8 +105,14 @@ def simulate_slices(
             "nothing to simulate", expected="jobs and cards", got=f"{len(jobs)} jobs, {len(cards)} cards"
         )
     check_ids(jobs)
-    if any(job.gpus > 1 for job in jobs):
-        raise InputError("slice policies need single-GPU jobs", got=f"{max(job.gpus for job in jobs)} GPUs")
+    gangs = [job for job in jobs if job.gpus > 1]
+    if gangs:
+        raise InputError(
+            f"policy {policy.name} places every job on one card",
+            expected="jobs of one GPU",
+            got=f"{len(gangs)} of {len(jobs)} jobs with more, such as {gangs[0].id} with {gangs[0].gpus}",
+            hint="Leave them out of the trace, or use a policy of whole GPUs such as isacpp-gangs",
+        )
     return _Simulation(jobs, cards, policy, truth, belief, costs or SliceCosts(), on_progress).run()
 
 

@@ -81,9 +81,10 @@ class Oracle:
         largest = largest_slice(device)
         if not largest.endswith("=7g"):
             raise InputError(
-                f"{self.name} only supports cards with seven slices",
-                expected="such as a100",
+                f"policy {self.name} only partitions cards with seven slices",
+                expected="cards such as a100, or without MIG",
                 got=device,
+                hint="isacpp-slices and static-mig take every card with MIG",
             )
         return (Slot(largest, 0),)
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from predictor.types import SetPredictor
-from profiling.devices import get_device, mig_layout
-from profiling.errors import InputError
+from profiling.devices import get_device, has_mig, mig_layout
+from profiling.errors import InputError, UnknownNameError
 from profiling.workload import ColocationSet
 from scheduling.slices.cluster import Card, Reshape, SliceSnapshot, Slot
 
@@ -28,14 +28,19 @@ class StaticMig:
     blocking: bool = True
 
     def initial(self, device: str) -> tuple[Slot, ...]:
+        check_mig(self.name, device)
         layout = mig_layout(device)
-        partition = layout.place(self.partition.split("+"))
+        try:
+            partition = layout.place(self.partition.split("+"))
+        except UnknownNameError:  # other cards have such a slice
+            partition = None
         if partition is None:
             raise InputError(
                 f"{device} does not support this partition",
                 expected="slices of one of " + ", ".join(map(str, layout.maximal)),
                 got=self.partition,
-                hint=f"--policy static-mig:{layout.maximal[-1]}, or static-mig:best to try all",
+                hint=f"--policy static-mig:{layout.maximal[-1]}, or static-mig:best to try all; beside cards of other "
+                "types, isacpp-slices partitions each by its own",
             )
         return tuple(Slot(layout.device(profile), start) for start, profile in partition.placements)
 
@@ -61,6 +66,17 @@ class StaticMig:
                 slots = _with(card, {larger: card.slots[smaller].jobs, smaller: ()})
                 return Reshape(card.number, slots, drain=False)
         return None
+
+
+def check_mig(policy: str, device: str) -> None:
+    """Raise `InputError` if `device` is not a whole card that can be partitioned."""
+    if not has_mig(device):
+        raise InputError(
+            f"policy {policy} partitions every card",
+            expected="whole cards with MIG, such as a100",
+            got=device,
+            hint="isacpp-slices, miso and oracle also take cards without MIG and slices, each as one GPU",
+        )
 
 
 def _upward(card: Card) -> tuple[int, int] | None:
