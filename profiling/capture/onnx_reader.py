@@ -8,6 +8,7 @@ import warnings
 from functools import partial
 from typing import Any
 
+from profiling.capture.onnx_branches import take_branches
 from profiling.capture.onnx_inputs import bind_inputs, drop_weights, input_bytes, item_bytes
 from profiling.capture.onnx_limits import OnnxLimits, check_model, graphs_of
 from profiling.capture.onnx_sizes import recurrent_shapes, sizes_of
@@ -60,6 +61,9 @@ def read_operators(
         import onnx.inliner
 
         model = onnx.inliner.inline_local_functions(model)
+        check_model(model, limits)
+    if take_branches(model.graph, limits.depth):
+        drop_weights(model.graph)
         check_model(model, limits)
     size = bind_inputs(model.graph, batch_size, sequence_length)
     try:
