@@ -6,15 +6,18 @@ The policy chooses the GPUs, the ranking predicts the outcome.
 from __future__ import annotations
 
 from dataclasses import replace
+from math import isfinite
 
 from predictor.types import SetPredictor
 from profiling.workload import Workload
 from scheduling.core.job import Allocation, JobState, TraceJob
+from scheduling.core.limits import unknown_steps
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.decision import PlacementDecision, RankedGpu
+from scheduling.placement.gangs import solo_step_s
 from scheduling.placement.place import Placer
 from scheduling.placement.ranking import PlacementConfig
 
@@ -43,22 +46,45 @@ class PolicyPlacer(Placer):
         """Like `Placer.place`; `ranked` begins with the GPU chosen by the policy."""
         config = config or PlacementConfig()
         ranking = super().place(job, iterations, snapshot, replace(config, wait=False))
-        state = SchedulingSnapshot(snapshot)
         steps = ranking.iterations
         assert steps is not None  # `Placer` always says
-        waiting = JobState(
-            TraceJob(_JOB_ID, job, steps, gpus=config.gpus), 0, steps, frozen_prefix=job.frozen_prefix
-        )
-        state.waiting[0] = waiting
-        allocation = next(
-            (a for a in self.policy.decide(state, self.cache) if a.job is waiting and a.gpus), None
-        )
+        allocation, state = self._allocation(job, steps, snapshot, config)
         if allocation is None:
             why = f"policy {self.policy.name} lets the job wait"
             return replace(ranking, decision="wait", reasons=(*ranking.reasons, why))
         chosen = self._chosen(allocation, state, steps, ranking)
         others = tuple(r for r in ranking.ranked if (r.node, r.gpu) != (chosen.node, chosen.gpu))
         return replace(ranking, decision="place", ranked=(chosen, *others)[: config.limit])
+
+    def choose(
+        self,
+        job: Workload,
+        iterations: float | None,
+        snapshot: ClusterSnapshot,
+        config: PlacementConfig | None = None,
+    ) -> tuple[str, str] | None:
+        """Node and id of the GPU that the policy chooses, the first of a gang; None if it lets the job wait."""
+        config = config or PlacementConfig()
+        steps = iterations
+        if steps is None:
+            fastest = min(solo_step_s(SchedulingSnapshot(snapshot), self.cache, job))
+            if not isfinite(fastest):
+                return None
+            steps = unknown_steps(fastest, config.default_duration_s)
+        allocation, state = self._allocation(job, steps, snapshot, config)
+        return None if allocation is None else state.names[allocation.gpus[0]]
+
+    def _allocation(
+        self, job: Workload, steps: float, snapshot: ClusterSnapshot, config: PlacementConfig
+    ) -> tuple[Allocation | None, SchedulingSnapshot]:
+        """The policy's decision about the job, None to wait, and what it saw."""
+        state = SchedulingSnapshot(snapshot)
+        waiting = JobState(
+            TraceJob(_JOB_ID, job, steps, gpus=config.gpus), 0, steps, frozen_prefix=job.frozen_prefix
+        )
+        state.waiting[0] = waiting
+        decisions = self.policy.decide(state, self.cache)
+        return next((a for a in decisions if a.job is waiting and a.gpus), None), state
 
     def _chosen(
         self, allocation: Allocation, state: SchedulingSnapshot, steps: float, ranking: PlacementDecision

@@ -12,7 +12,9 @@ what is left for each node is done off the event loop.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from itertools import accumulate
+from operator import itemgetter
 from typing import Any
 
 import structlog
@@ -28,7 +30,7 @@ from serving.extender.offers import Offers
 from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
 from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit
-from serving.handlers.place import score_gpus
+from serving.handlers.place import choose_gpu, score_gpus
 from serving.http import decode
 from serving.service import Service
 
@@ -51,6 +53,9 @@ async def filter_nodes(service: Service, raw: bytes) -> dict[str, Any]:
 
 async def prioritize_nodes(service: Service, raw: bytes) -> list[dict[str, Any]]:
     """`HostPriorityList`: 10 for the best node, in proportion for the others, 0 for unknown or full nodes.
+
+    The best node is that of the configured policy, chosen among the nodes of the request. If there is no policy, or it
+    would let the job wait, which a scheduler cannot be told here, or for a gang, the predicted cost decides.
 
     The response type has no error field, so on failure every node gets 0 and the scheduler uses its other
     preferences.
@@ -199,7 +204,30 @@ async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[s
         kept, scores = await score_gpus(service, job.workload, job.iterations, state.snapshot, config)
     except InfeasibleError:
         return {}
-    return await service.batcher.bulk.run(_in_proportion, state, arguments, job.mig_profile, kept, scores)
+    chosen = None
+    if service.config.policy is not None:
+        offered = await service.batcher.bulk.run(_offered_part, state, arguments, job.mig_profile, kept)
+        chosen = await choose_gpu(service, job.workload, job.iterations, offered, config)
+    scored = await service.batcher.bulk.run(_in_proportion, state, arguments, job.mig_profile, kept, scores)
+    return scored if chosen is None else _with_first(scored, chosen[0])
+
+
+def _offered_part(
+    state: ClusterState, arguments: Arguments, mig_profile: str | None, kept: ClusterSnapshot
+) -> ClusterSnapshot:
+    """The part of `kept` that the pod can get: its GPUs on the nodes of the request."""
+    offers, nodes = Offers(mig_profile), []
+    # In the cluster's order, so that a policy decides among equal GPUs as it does for a placement.
+    for place, node in sorted(_asked(state, arguments), key=itemgetter(0)):
+        ids = {node.gpus[k].id for k in offers.places(node)}
+        whole = kept.nodes[place]
+        nodes.append(replace(whole, gpus=tuple(gpu for gpu in whole.gpus if gpu.id in ids)))
+    return replace(kept, nodes=tuple(nodes))
+
+
+def _with_first(scores: dict[str, int], first: str) -> dict[str, int]:
+    """The scores with one node before all others, whose order among themselves stays."""
+    return {name: min(score, MAX_SCORE - 1) for name, score in scores.items()} | {first: MAX_SCORE}
 
 
 def _in_proportion(

@@ -13,6 +13,7 @@ from profiling.devices import get_device
 from profiling.errors import CotenantError, InfeasibleError, InputError, LimitError
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Tenant
+from scheduling.placement.by_policy import PolicyPlacer
 from scheduling.placement.decision import PlacementDecision
 from scheduling.placement.place import Placer
 from scheduling.placement.ranking import PlacementConfig
@@ -147,6 +148,26 @@ async def score_gpus(
     scores = await service.batcher.place(belief.placer.scores, job, iterations, snapshot, config)
     service.metrics.decision_duration.observe(time.perf_counter() - started)
     return snapshot, scores
+
+
+async def choose_gpu(
+    service: Service,
+    job: Workload,
+    iterations: float | None,
+    snapshot: ClusterSnapshot,
+    config: PlacementConfig,
+) -> tuple[str, str] | None:
+    """The GPU that the configured policy chooses in a cluster that `score_gpus` returned or in a part of it.
+
+    None if it lets the job wait, or if there is no policy. A cluster without GPUs leaves it no choice.
+    """
+    placer = service.belief().placer
+    if not isinstance(placer, PolicyPlacer) or not any(node.gpus for node in snapshot.nodes):
+        return None
+    choice: tuple[str, str] | None = await service.batcher.place(
+        placer.choose, job, iterations, snapshot, config
+    )
+    return choice
 
 
 def counted(service: Service, outcome: PlacementDecision | CotenantError, took_s: float) -> PlacementDecision:
