@@ -54,6 +54,7 @@ _PRESENT = {
 # installed when their collections are rebuilt.
 _ELSEWHERE = {
     "capture/onnx.py": {"onnx"},
+    "capture/onnx_branches.py": {"onnx"},
     "capture/onnx_inputs.py": {"onnx"},
     "capture/onnx_reader.py": {"onnx", "google"},
     "capture/onnx_worker.py": {"onnx"},

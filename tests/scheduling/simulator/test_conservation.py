@@ -110,14 +110,14 @@ def _run(name: str, jobs: list[TraceJob], realism: Realism | None) -> tuple[Simu
 def _work(result: SimulationResult, truth: Counted, job: JobState) -> float:
     """Iterations done on GPUs, from the rates and the times on GPUs."""
     work = 0.0
-    # A job may be stopped at the moment at which it was placed.
+    # A job may be stopped at the moment at which it was placed, or a rounding error later, before it has a rate.
     held = (i for i in result.intervals if i.job == job.number and i.start_s < i.stop_s)
     spans = sorted({(i.start_s, i.stop_s) for i in held})
     changes = truth.rates[job.id]
     for start, stop in spans:
         own = [(at, rate) for at, rate in changes if start <= at < stop]
         ends = [at for at, _ in own[1:]] + [stop]
-        work += sum(rate * (end - at) for (at, rate), end in zip(own, ends, strict=True))
+        work += sum(rate * (end - at) for (at, rate), end in zip(own, ends, strict=False))
     return work
 
 
