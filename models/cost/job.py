@@ -78,7 +78,7 @@ class JobInput:
             workload.memory_layout == "channels-last"
         )
         return cls(
-            operator_features(columns, context, graph.batch_size),
+            operator_features(columns, context, channels_last),
             work_of(columns, device, workload.precision, workload.sm_share_ratio, channels_last),
             mask,
             fitted_kind(columns),

@@ -19,8 +19,13 @@ _SECTOR_BYTES = 32.0
 _BY_CHANNEL = [KINDS.index(name) for name in ("batch_norm", "activation")]
 
 
+def type_bytes(codes: Floats) -> Floats:
+    """Bytes per element of types by index into `DTYPES`; 0 for an unknown one."""
+    return np.where(codes >= 0, _BYTES[np.maximum(codes.astype(int), 0)], 0.0)
+
+
 def are_channels_last(columns: Columns, batch_size: int) -> NDArray[np.bool_]:
-    """[N] whether an operator's images have the channels last in a job of that layout."""
+    """[N] whether an operator's images follow the job's memory layout where that has the channels last."""
     return ~_is_per_sample(columns, batch_size)
 
 
@@ -47,5 +52,6 @@ def moved_per_byte(columns: Columns, channels_last: NDArray[np.bool_]) -> Floats
     With the channels last, neighbours in a channel are far apart, so a kernel that goes through one channel
     at a time moves a sector for each element.
     """
-    codes = np.maximum(columns["dtype"].astype(int), 0)
-    return np.where(by_channel(columns) & channels_last, _SECTOR_BYTES / _BYTES[codes], 1.0)
+    element = type_bytes(columns["dtype"])
+    strided = by_channel(columns) & channels_last & (element > 0)
+    return np.where(strided, _SECTOR_BYTES / np.maximum(element, 1.0), 1.0)

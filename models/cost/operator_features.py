@@ -8,12 +8,11 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from models.cost.layouts import are_channels_last, by_channel
+from models.cost.layouts import by_channel, type_bytes
 from models.cost.work import IS_FP8, Columns, Floats
-from profiling.operators import DTYPE_BYTES, DTYPES, KINDS
+from profiling.operators import KINDS
 from profiling.workload import Workload
 
-_BYTES = np.array([DTYPE_BYTES[name] for name in DTYPES], dtype=np.float64)
 _LOGS = (
     "input_channels",
     "output_channels",
@@ -108,7 +107,9 @@ def fitted_kind(columns: Columns) -> NDArray[np.int64]:
     return np.where(np.isin(kind, _AS_ELEMENTWISE), KINDS.index("elementwise"), kind)
 
 
-def operator_features(columns: Columns, context: Floats, batch_size: int = 1) -> Floats:
+def operator_features(
+    columns: Columns, context: Floats, channels_last: NDArray[np.bool_] | None = None
+) -> Floats:
     """[N, len(OPERATOR_FEATURES)] float32 features; the same at every batch size.
 
     The exception is convolutions with separate weights for every sample.
@@ -116,7 +117,8 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
     Args:
         columns: columns of the graph.
         context: see `context_of`.
-        batch_size: batch size of the graph.
+        channels_last: [N] operators whose images follow a job's channels-last layout, see `are_channels_last`;
+            by default all.
     """
     log = np.log1p
     kind = fitted_kind(columns)
@@ -139,8 +141,8 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
     specialised = (grouped > 0) & is_3x3 & (source_each == sink_each) & np.isin(source_each, _SPECIALISED)
     generic = depthwise & ~np.isin(area, _DEPTHWISE_AREAS)
     log_area = np.log(np.maximum(area, 1)) / 3
-    input_bytes, weight_bytes = _type_bytes(columns["input_dtype"]), _type_bytes(columns["weight_dtype"])
-    channels_last = context[0] * are_channels_last(columns, batch_size)
+    input_bytes, weight_bytes = type_bytes(columns["input_dtype"]), type_bytes(columns["weight_dtype"])
+    last = context[0] * (np.ones(len(kind)) if channels_last is None else channels_last)
     features = [
         is_product * log(width) / 7,
         is_product * log(depth) / 7,
@@ -165,7 +167,7 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
         np.isin(kind, _REDUCE_WITHIN_SAMPLES) * log(columns["reduction_size"]) / 7,
         # Operands in FP8 count as those in 16 bits, as none were measured.
         (input_bytes == 2) | IS_FP8[columns["input_dtype"].astype(int)],
-        _type_bytes(columns["dtype"]) == 2,
+        type_bytes(columns["dtype"]) == 2,
         weight_bytes == 4,
         input_bytes == 8,
         np.clip(columns["backward_flops"] / np.maximum(columns["forward_flops"], 1), 0, 4) / 2,
@@ -176,13 +178,13 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
         specialised,
         depthwise * log_area,
         generic * log_area,
-        grouped * channels_last,
-        grouped * log(source_each) / 3 * channels_last,
-        specialised * channels_last,
-        depthwise * channels_last,
-        depthwise * log_area * channels_last,
-        generic * channels_last,
-        channels_last,
+        grouped * last,
+        grouped * log(source_each) / 3 * last,
+        specialised * last,
+        depthwise * last,
+        depthwise * log_area * last,
+        generic * last,
+        last,
         *(np.full(len(kind), value) for value in context[1:]),
     ]
     numbers = np.stack([np.asarray(column, dtype=np.float64) for column in features], 1)
@@ -192,8 +194,3 @@ def operator_features(columns: Columns, context: Floats, batch_size: int = 1) ->
 def _each(channels: Floats, groups: Floats) -> Floats:
     """Channels per group; 0 without groups."""
     return np.where(groups > 0, channels / np.maximum(groups, 1), 0.0)
-
-
-def _type_bytes(codes: Floats) -> Floats:
-    """Bytes per element; 0 for an unknown type."""
-    return np.where(codes >= 0, _BYTES[np.maximum(codes.astype(int), 0)], 0.0)

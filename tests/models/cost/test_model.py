@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from models.cost import CostModel, default_cost_model
 from models.cost.job import JobInput
+from models.cost.layouts import are_channels_last
 from models.cost.operator_features import CONTEXT_FEATURES, OPERATOR_FEATURES, context_of, operator_features
 from predictor.training.cost.examples import merge_equal
 from profiling.capture import graph_for
@@ -125,7 +126,8 @@ def test_features_of_operators_do_not_depend_on_the_batch(name: str) -> None:
 def test_convolutions_with_per_sample_weights_are_not_channels_last() -> None:
     workload = Workload("timm/efficientnet_cc_b0_4e", 16, precision="amp", memory_layout="channels-last")
     graph = graph_for(workload.captured())
-    features = operator_features(graph.columns, context_of(workload, False), graph.batch_size)
+    channels_last = are_channels_last(graph.columns, graph.batch_size)
+    features = operator_features(graph.columns, context_of(workload, False), channels_last)
     column = features[:, OPERATOR_FEATURES.index("channels_last")]
     contiguous = {op.name for op, flag in zip(graph.operators, column, strict=True) if not flag}
     # The last three stages of the network have them (Yang et al., NeurIPS 2019).
