@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import solve_triangular
 
 from models.features import Floats
+from predictor.learning.inducing import choose
 from predictor.learning.kernel import KernelParameters, Members
-from predictor.learning.rows import Rows, covariance
+from predictor.learning.rows import Rows, covariance, variance
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-_JITTER = 1e-8
 # Rows per block of covariances with the inducing rows.
 _TOGETHER = 4096
 
@@ -47,7 +47,7 @@ class Evidence:
 
 
 class Covariances:
-    """Covariances of N rows with each other or, above `most_rows`, with that many inducing rows.
+    """Covariances of N rows with each other or, above `most_rows`, with at most that many inducing rows.
 
     Args:
         parameters: kernel parameters.
@@ -60,10 +60,12 @@ class Covariances:
         exact: whether all rows are used.
         used: numbers of the rows that are conditioned on.
         rows: these rows.
-        gram: [N, N] if `exact`, else [used, used].
-        factor: Cholesky factor of `gram`; only if not `exact`.
+        prior: [N] prior variance of every row.
+        gram: [N, N] covariance of all rows; only if `exact`.
+        factor: Cholesky factor of the covariance of the used rows; only if not `exact`.
         through: [N, used] transposed solution x of `factor` x = covariance of the inducing rows with all
             rows; only if not `exact`.
+        unexplained: [N] prior variance of each row given the inducing rows; only if not `exact`.
         reused: whether `through` was taken over from `earlier`.
         replaced: numbers of the rows taken over that changed, and their former rows of `through`; only if not
             `exact`.
@@ -82,45 +84,61 @@ class Covariances:
         if earlier is not None and (earlier.parameters != parameters or earlier.most_rows != most_rows):
             earlier = None
         fresh = _not_in(rows, earlier.known) if earlier is not None else np.arange(len(rows))
+        self.prior = np.empty(len(rows))
+        if earlier is not None:
+            before = min(len(rows), len(earlier.prior))
+            self.prior[:before] = earlier.prior[:before]
+        self.prior[fresh] = variance(parameters, members, rows.take(fresh))
         if self.exact:
             self.used, self.rows = np.arange(len(rows)), rows
             self.gram = self._all(members, fresh, earlier if earlier is not None and earlier.exact else None)
             return
-        self.used = np.sort(np.argpartition(evidence.rank, most_rows)[:most_rows])
+        if earlier is None or earlier.exact or not self._extend(members, fresh, evidence.rank, earlier):
+            self._choose(members, evidence.rank)
+        self.used = self.inducing.numbers
         self.rows = rows.take(self.used)
-        buffer = None
-        if (
-            earlier is not None
-            and not earlier.exact
-            and len(earlier.known) <= len(rows)  # fewer if a job alone displaced a set from the sample
-            and np.array_equal(earlier.used, self.used)
-            and not len(_not_in(self.rows, earlier.rows))
-        ):
-            buffer = earlier.handed_over()
-        if earlier is not None and buffer is not None:
-            self.gram, self.reused = earlier.gram, True
-            self.factor: Floats = earlier.factor
-        else:
-            fresh = np.arange(len(rows))
-            self.gram = covariance(parameters, members, self.rows, members, self.rows)
-            steadied = self.gram.copy()
-            steadied[np.diag_indices_from(steadied)] += _JITTER + 1e-6 * np.diag(steadied).mean()
-            self.factor = cholesky(steadied, lower=True, check_finite=False, overwrite_a=True)
-        if buffer is None or len(buffer) < len(rows):
-            larger = np.empty((len(rows) + len(rows) // 4, most_rows))
-            if buffer is not None:
-                larger[: len(buffer)] = buffer
+        self.factor: Floats = self.inducing.factor
+
+    def _choose(self, members: Members, rank: Integers) -> None:
+        """Choose the inducing rows anew."""
+        rows = self.known
+        self._buffer: Floats | None = np.empty((len(rows) + len(rows) // 4, self.most_rows))
+        self.inducing = choose(self.parameters, members, rows, self.prior, rank, self._buffer[: len(rows)])
+        self.through = self._buffer[: len(rows), : len(self.inducing)]
+        self.unexplained = np.maximum(self.prior - (self.through**2).sum(1), 0.0)
+        self.replaced = np.zeros(0, np.int64), self.through[:0]
+
+    def _extend(self, members: Members, fresh: Integers, rank: Integers, earlier: Covariances) -> bool:
+        """Keep the inducing rows of `earlier`, if they would be chosen from these rows, too."""
+        rows, inducing, known = self.known, earlier.inducing, len(earlier.known)
+        # There are fewer rows if a job alone displaced a set from the sample.
+        if len(rows) < known or np.isin(fresh, inducing.numbers).any():
+            return False
+        through = np.empty((len(fresh), len(inducing)))
+        for start in range(0, len(fresh), _TOGETHER):
+            part = slice(start, start + _TOGETHER)
+            cross = covariance(self.parameters, members, earlier.rows, members, rows.take(fresh[part]))
+            through[part] = solve_triangular(inducing.factor, cross, lower=True, check_finite=False).T
+        if inducing.would_choose(self.prior[fresh], through, rank[fresh]).any():
+            return False
+        buffer = earlier.handed_over()
+        if buffer is None:
+            return False
+        if len(buffer) < len(rows):
+            larger = np.empty((len(rows) + len(rows) // 4, self.most_rows))
+            larger[:known] = buffer[:known]
             buffer = larger
-        before = fresh[fresh < len(earlier.known)] if earlier is not None and self.reused else fresh[:0]
+        before = fresh[fresh < known]
         if len(before):
             buffer = buffer.copy()  # `earlier` goes on answering from these rows
-        self.replaced = before, buffer[before]
-        for start in range(0, len(fresh), _TOGETHER):
-            part = fresh[start : start + _TOGETHER]
-            cross = covariance(parameters, members, self.rows, members, rows.take(part))
-            buffer[part] = solve_triangular(self.factor, cross, lower=True, check_finite=False).T
-        self._buffer: Floats | None = buffer
-        self.through = buffer[: len(rows)]
+        self._buffer, self.inducing, self.reused = buffer, inducing, True
+        self.through = buffer[: len(rows), : len(inducing)]
+        self.replaced = before, self.through[before]
+        self.through[fresh] = through
+        self.unexplained = np.empty(len(rows))
+        self.unexplained[:known] = earlier.unexplained
+        self.unexplained[fresh] = np.maximum(self.prior[fresh] - (through**2).sum(1), 0.0)
+        return True
 
     def handed_over(self) -> Floats | None:
         """Give away the buffer behind `through`, once: the receiver may add rows."""

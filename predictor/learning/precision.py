@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
@@ -12,86 +14,140 @@ from models.features import Floats
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# If more than this fraction of the width has changed, nothing is gained by an update.
+# If more than this fraction of the width has changed, nothing is gained by updating leverages.
 _FEW = 0.25
 
 
 class Precision:
-    """A = I + sum of weight x x^T over N rows x, its Cholesky factor, and the leverage of every row.
+    """A = I + sum of weight x x^T over N rows x, and its Cholesky factor.
 
     Args:
         rows: [N, W].
         weight: [N] at least 0.
-        earlier: the same of the first rows, which may have had other weights. Saves time without changing
-            results.
-        replaced: numbers of rows that were others in `earlier`.
-        former: [len(replaced), W] these others.
+        before: earlier sums over the first of these rows, with other weights. The nearest is updated, which saves
+            time without changing results.
 
     Attributes:
         weight: as given.
         total: [W, W] A; factor: its lower Cholesky factor.
+    """
+
+    total: Floats
+    factor: Floats
+
+    def __init__(self, rows: Floats, weight: Floats, before: Sequence[Before[Precision]] = ()) -> None:
+        self.weight = weight
+        changes = [Change.since(one, weight) for one in before]
+        nearest = min(changes, key=len, default=None)
+        if nearest is None or 2 * len(nearest) > len(rows):
+            self.total = _weighted(rows, weight) + np.eye(rows.shape[1])
+        elif len(nearest):
+            self.total = nearest.earlier.total + _weighted(*nearest.products(rows))
+        else:
+            self.total, self.factor = nearest.earlier.total, nearest.earlier.factor
+            return
+        self.factor = cholesky(self.total, lower=True, check_finite=False)
+
+
+class LeveragedPrecision(Precision):
+    """The same with the leverage of every row.
+
+    Attributes:
         leverage: [N] x^T A^-1 x.
     """
 
     def __init__(
-        self,
-        rows: Floats,
-        weight: Floats,
-        earlier: Precision | None = None,
-        replaced: Integers | None = None,
-        former: Floats | None = None,
+        self, rows: Floats, weight: Floats, before: Before[LeveragedPrecision] | None = None
     ) -> None:
-        self.weight, width = weight, rows.shape[1]
-        if earlier is not None:
-            known = len(earlier.weight)
-            before = np.zeros(len(rows))
-            before[:known] = earlier.weight
-            parts, change, fresh = np.zeros((0, width)), np.zeros(0), np.arange(known, len(rows))
-            if replaced is not None and former is not None:
-                parts, change, fresh = former, -before[replaced], np.concatenate([replaced, fresh])
-                before[replaced] = 0.0
-            changed = np.flatnonzero(weight != before)
-            if len(changed) + len(change) < _FEW * width:
-                parts = np.concatenate([parts, rows[changed]])
-                change = np.concatenate([change, (weight - before)[changed]])
-                self._update(rows, earlier, parts[change != 0], change[change != 0], fresh)
-                return
-        self.total = _weighted(rows, weight) + np.eye(width)
-        self.factor = _factor(self.total)
-        self.leverage = self._leverage(rows)
-
-    def _update(
-        self, rows: Floats, earlier: Precision, parts: Floats, change: Floats, fresh: Integers
-    ) -> None:
-        """Add `change` times the outer products of `parts`; `earlier` did not have the rows numbered
-        `fresh`."""
-        self.total = earlier.total + _weighted(parts, change)
-        self.factor = _factor(self.total)
+        super().__init__(rows, weight, () if before is None else (before,))
+        change = None if before is None else Change.since(before, weight)
+        if before is None or change is None or len(change) >= _FEW * rows.shape[1]:
+            self.leverage = self._leverage(rows)
+            return
+        earlier = before.precision
         self.leverage = np.zeros(len(rows))
         self.leverage[: len(earlier.leverage)] = earlier.leverage
-        if len(parts):
+        if len(change):
             # The Woodbury identity (Rasmussen and Williams 2006, equation A.9).
+            parts, by = change.products(rows)
             half = solve_triangular(earlier.factor, parts.T, lower=True, check_finite=False)
             through = solve_triangular(earlier.factor, half, lower=True, trans=1, check_finite=False)
             moved = rows @ through
-            self.leverage -= (moved @ np.linalg.inv(np.diag(1.0 / change) + half.T @ half) * moved).sum(1)
-        self.leverage[fresh] = self._leverage(rows[fresh])
+            self.leverage -= (moved @ np.linalg.inv(np.diag(1.0 / by) + half.T @ half) * moved).sum(1)
+        self.leverage[change.fresh] = self._leverage(rows[change.fresh])
 
     def _leverage(self, rows: Floats) -> Floats:
         half = solve_triangular(self.factor, rows.T, lower=True, check_finite=False)
         return np.asarray((half**2).sum(0))
 
-    def factor_with(self, rows: Floats, weight: Floats) -> Floats:
-        """[W, W] lower Cholesky factor of A with other weights of the same rows."""
-        changed = np.flatnonzero(weight != self.weight)
-        if not len(changed):
-            return self.factor
-        return _factor(self.total + _weighted(rows[changed], (weight - self.weight)[changed]))
+
+_Sum = TypeVar("_Sum", bound=Precision, covariant=True)
+
+
+@dataclass(frozen=True, slots=True)
+class Before(Generic[_Sum]):
+    """An earlier sum.
+
+    Attributes:
+        precision: over the first rows.
+        replaced: numbers of rows that were others then; former: [len(replaced), W] these others.
+    """
+
+    precision: _Sum
+    replaced: Integers | None = None
+    former: Floats | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """Outer products to add to an earlier sum.
+
+    Attributes:
+        earlier: this sum.
+        former, former_by: rows that are no longer there, and minus their weights.
+        changed, by: numbers of rows, and what their weights have grown by.
+        fresh: numbers of the rows that the earlier sum was not over.
+    """
+
+    earlier: Precision
+    former: Floats | None
+    former_by: Floats
+    changed: Integers
+    by: Floats
+    fresh: Integers
+
+    def __len__(self) -> int:
+        return len(self.former_by) + len(self.by)
+
+    @classmethod
+    def since(cls, before: Before[Precision], weight: Floats) -> Change:
+        """To get from an earlier sum to that with `weight` [N]."""
+        known = len(before.precision.weight)
+        earlier_weight = np.zeros(len(weight))
+        earlier_weight[:known] = before.precision.weight
+        former, former_by, fresh = None, np.zeros(0), np.arange(known, len(weight))
+        if before.replaced is not None and before.former is not None:
+            was = -earlier_weight[before.replaced]
+            former, former_by = before.former[was != 0], was[was != 0]
+            fresh = np.concatenate([before.replaced, fresh])
+            earlier_weight[before.replaced] = 0.0
+        changed = np.flatnonzero(weight != earlier_weight)
+        return cls(before.precision, former, former_by, changed, (weight - earlier_weight)[changed], fresh)
+
+    def products(self, rows: Floats) -> tuple[Floats, Floats]:
+        """[C, W] rows, given all of them now, and [C] what to multiply their outer products by."""
+        parts = rows[self.changed]
+        if self.former is None:
+            return parts, self.by
+        return np.concatenate([self.former, parts]), np.concatenate([self.former_by, self.by])
 
 
 def _weighted(rows: Floats, weight: Floats) -> Floats:
-    return (rows * weight[:, None]).T @ rows
-
-
-def _factor(total: Floats) -> Floats:
-    return np.asarray(cholesky(total, lower=True, check_finite=False))
+    """Sum of weight x x^T; products of a matrix with its own transpose take half the time of others."""
+    total = np.zeros((rows.shape[1], rows.shape[1]))
+    for sign in (1.0, -1.0):
+        some = sign * weight > 0
+        if some.any():
+            scaled = rows[some] * np.sqrt(sign * weight[some])[:, None]
+            total += sign * (scaled.T @ scaled)
+    return total

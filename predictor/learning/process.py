@@ -7,6 +7,7 @@ their order.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -19,8 +20,9 @@ from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.leave_one_out import LeftOut
 from predictor.learning.pair_table import PairWeights
-from predictor.learning.precision import Precision
+from predictor.learning.precision import Before, LeveragedPrecision, Precision
 from predictor.learning.rows import Rows, covariance, variance
+from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -32,6 +34,8 @@ _OWN_FAULT = 10.0
 _JITTER = 1e-8
 # Rows that are answered together.
 _TOGETHER = 4096
+# Noise added to rows is rounded to this much of its log, so that most keep theirs when an observation is added.
+_GRID = 0.25
 
 
 class Process:
@@ -56,43 +60,50 @@ class Process:
         self.private: dict[tuple[int, int], float] = {}
         self.noise = evidence.noise.copy()
         self._inner: Floats | None = None
+        self._precision: LeveragedPrecision
+        self._final: Precision
+        self.covariances: Covariances
         self._used: Integers = np.zeros(0, np.int64)
-        self._precision: Precision | None = None
         self.variance_ratio = 1.0
         if not len(evidence.rows):
             return
-        prior = variance(parameters, evidence.members, evidence.rows)
-        self._distrust(prior)
         before = None if earlier is None or not len(earlier.evidence.rows) else earlier
-        self.covariances: Covariances = Covariances(
+        self.covariances = Covariances(
             parameters, evidence, most_rows, None if before is None else before.covariances
         )
+        self._distrust(self.covariances.prior)
         self._rows = self.covariances.rows
         self._through = self._with_private()
         active = ~evidence.bound
+        starts: list[Before[Precision]] = []
         if self._through is not None:
+            first = None
+            if before is not None and self.covariances.reused and not (self.private or before.private):
+                replaced = self.covariances.replaced
+                first = Before(before._precision, *replaced)
+                starts.append(Before(before._final, *replaced))
             weight = np.where(active, 1.0 / self.noise, 0.0)
-            same = before is not None and self.covariances.reused and not (self.private or before.private)
-            self._precision = Precision(
-                self._through, weight, before._precision if before is not None and same else None,
-                *self.covariances.replaced,
-            )  # fmt: skip
-        self._condition(active)
-        left_out, rows = self._left_out(active, prior), np.flatnonzero(active)
+            self._precision = LeveragedPrecision(self._through, weight, first)
+            starts.append(Before(self._precision))
+        self._condition(active, starts)
+        left_out, rows = self._left_out(active), np.flatnonzero(active)
         plain = self.noise[rows] == evidence.noise[rows]
         self.variance_ratio = left_out.variance_ratio(plain)
         unlike = left_out.unlike
         if unlike.any():
             # If rows contradict each other, trust the one observed more often.
             count = np.broadcast_to(evidence.count, self.noise.shape)[rows]
-            self.noise[rows] += np.where(unlike, left_out.error**2 / count, 0.0)
-            self._condition(active)
+            own_fault = left_out.error**2 / count
+            if self._through is not None:
+                own_fault = _on_grid(own_fault)
+            self.noise[rows] += np.where(unlike, own_fault, 0.0)
+            self._condition(active, starts)
         if evidence.bound.any():
             # A bound that the mean respects carries almost no information; one that it exceeds is treated as
             # a value.
             mean, _ = self.answer(evidence.members, evidence.rows, with_variance=False)
             active = active | (evidence.bound & (mean > evidence.target))
-            self._condition(active)
+            self._condition(active, starts)
 
     def _distrust(self, prior: Floats) -> None:
         """Discount observations that are implausible under the prior.
@@ -132,15 +143,15 @@ class Process:
         self._factor = known.factor
         if not self.private:
             return known.through
-        gram = self._plus_private(known.gram, known.rows, known.rows)
-        gram[np.diag_indices_from(gram)] += _JITTER + 1e-6 * np.diag(gram).mean()
+        gram = self._plus_private(known.factor @ known.factor.T, known.rows, known.rows)
         self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
         cross = self._plus_private(known.factor @ known.through.T, known.rows, self.evidence.rows)
         return np.asarray(solve_triangular(self._factor, cross, lower=True, check_finite=False).T)
 
-    def _condition(self, active: np.ndarray) -> None:
+    def _condition(self, active: Bools, starts: Sequence[Before[Precision]] = ()) -> None:
+        """Weigh the active rows; `starts` are sums of earlier weights."""
         index, through = np.flatnonzero(active), self._through
-        if through is None or self._precision is None:
+        if through is None:
             self._used, self._rows = index, self.evidence.rows.take(index)
             gram = self._gram.copy() if active.all() else self._gram[np.ix_(index, index)]
             gram[np.diag_indices_from(gram)] += self.noise[index] + _JITTER
@@ -150,19 +161,20 @@ class Process:
         self._used = self.covariances.used
         weight = np.where(active, 1.0 / self.noise, 0.0)
         self._row_weight = weight
-        self._inner = self._precision.factor_with(through, weight)
+        self._final = Precision(through, weight, starts)
+        self._inner = self._final.factor
         solved = _solved(self._inner, through.T @ (weight * self.evidence.target))
         self._solved_inner = solved
         self.weight = solve_triangular(self._factor, solved, lower=True, trans=1, check_finite=False)
 
-    def _left_out(self, active: np.ndarray, prior: Floats) -> LeftOut:
+    def _left_out(self, active: np.ndarray) -> LeftOut:
         """Each active row, predicted from the other ones."""
         through, noise = self._through, self.noise
-        if through is None or self._precision is None:
+        if through is None:
             inverse = solve_triangular(self._factor, np.eye(len(self._used)), lower=True, check_finite=False)
             return LeftOut.of((inverse**2).sum(0), self.weight, noise[active])
         # What the inducing rows do not explain of a row, no other row does.
-        unexplained = np.maximum(prior - np.einsum("nw,nw->n", through, through), 0.0)
+        unexplained = self.covariances.unexplained
         residual = self.evidence.target - through @ self._solved_inner
         share = np.minimum(self._precision.leverage / noise, 1 - 1e-6)
         variance = noise * share / (1 - share) + unexplained
@@ -299,6 +311,12 @@ class Process:
         moved = through[rows].T @ (change * self._row_weight[rows])
         inner = solve_triangular(self._inner, moved, lower=True, check_finite=False)
         return np.concatenate([np.zeros(len(inner)), inner])
+
+
+def _on_grid(values: Floats) -> Floats:
+    """[N] values rounded on a logarithmic scale; 0 stays 0."""
+    with np.errstate(divide="ignore"):
+        return np.exp(_GRID * np.round(np.log(values) / _GRID))
 
 
 def _has_partner(rows: Rows) -> NDArray[np.bool_]:

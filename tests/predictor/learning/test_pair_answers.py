@@ -88,8 +88,9 @@ def test_a_predicted_solo_step_time_is_corrected_for_any_partners(most: int) -> 
 
 @pytest.mark.parametrize("most", [100, 8])
 def test_slowdowns_absorb_an_error_of_the_solo_step_time(most: int) -> None:
-    """By as much as means move if all targets of the job do."""
-    process, solo = told(most), alone()
+    """By as much as means move if all targets of the job do, none of which contradicts the others."""
+    process, solo = told(most, np.random.default_rng(1).normal(0, 0.1, len(PAIRS))), alone()
+    assert (process.noise == process.evidence.noise).all()
     members = known(solo_predicted=True)
     answers = answers_of(process, members, solo).beside(KEYS)
     without = answers_of(process, known(), solo).beside(KEYS)

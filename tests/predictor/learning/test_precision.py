@@ -5,20 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from predictor.learning.precision import Precision
+from predictor.learning.precision import Before, LeveragedPrecision, Precision
 
 RNG = np.random.default_rng(3)
 ROWS = RNG.normal(size=(90, 24))
 WEIGHT = RNG.uniform(0.5, 300.0, 90)
 
 
-def same(one: Precision, other: Precision) -> None:
+def same(one: LeveragedPrecision, other: LeveragedPrecision) -> None:
     for name in ("total", "factor", "leverage", "weight"):
         np.testing.assert_allclose(getattr(one, name), getattr(other, name), rtol=1e-8, atol=1e-10)
 
 
 def test_leverage_matches_the_textbook_formula() -> None:
-    one = Precision(ROWS, WEIGHT)
+    one = LeveragedPrecision(ROWS, WEIGHT)
     inverse = np.linalg.inv(np.eye(24) + (ROWS.T * WEIGHT) @ ROWS)
     np.testing.assert_allclose(one.leverage, np.einsum("ni,ij,nj->n", ROWS, inverse, ROWS), rtol=1e-8)
 
@@ -30,28 +30,32 @@ def test_later_rows_and_weights(more: int) -> None:
     before[[3, 7]] = 0.0, 40.0
     weight = WEIGHT.copy()
     weight[-1] = 0.0
-    same(Precision(ROWS, weight, Precision(ROWS[:known], before)), Precision(ROWS, weight))
+    earlier = Before(LeveragedPrecision(ROWS[:known], before))
+    same(LeveragedPrecision(ROWS, weight, earlier), LeveragedPrecision(ROWS, weight))
 
 
 def test_replaced_rows() -> None:
     former = ROWS[:80].copy()
     former[[2, 40]] = RNG.normal(size=(2, 24))
-    earlier = Precision(former, WEIGHT[:80])
+    earlier = Before(LeveragedPrecision(former, WEIGHT[:80]), np.array([2, 40]), former[[2, 40]])
     weight = WEIGHT[:82].copy()
     weight[40] *= 2.0
-    later = Precision(ROWS[:82], weight, earlier, np.array([2, 40]), former[[2, 40]])
-    same(later, Precision(ROWS[:82], weight))
+    later = LeveragedPrecision(ROWS[:82], weight, earlier)
+    same(later, LeveragedPrecision(ROWS[:82], weight))
 
 
 def test_many_updates_do_not_drift() -> None:
-    one = Precision(ROWS[:10], WEIGHT[:10])
+    one = LeveragedPrecision(ROWS[:10], WEIGHT[:10])
     for count in range(11, 91):
-        one = Precision(ROWS[:count], WEIGHT[:count], one)
-    same(one, Precision(ROWS, WEIGHT))
+        one = LeveragedPrecision(ROWS[:count], WEIGHT[:count], Before(one))
+    same(one, LeveragedPrecision(ROWS, WEIGHT))
 
 
-def test_other_weights_of_the_same_rows() -> None:
+def test_the_nearest_earlier_sum_is_updated() -> None:
     one, weight = Precision(ROWS, WEIGHT), WEIGHT.copy()
-    assert one.factor_with(ROWS, weight) is one.factor
+    far = Precision(ROWS, WEIGHT[::-1].copy())
+    assert Precision(ROWS, weight, [Before(far), Before(one)]).factor is one.factor
     weight[[0, 5]] = 0.0, 1.0
-    np.testing.assert_allclose(one.factor_with(ROWS, weight), Precision(ROWS, weight).factor, rtol=1e-8)
+    anew = Precision(ROWS, weight)
+    for before in ([Before(one)], [Before(far)], [Before(far), Before(one)]):
+        np.testing.assert_allclose(Precision(ROWS, weight, before).factor, anew.factor, rtol=1e-8)

@@ -1,0 +1,187 @@
+"""Which rows stand for all others: those that the rows chosen before them explain least.
+
+Rows are considered in an order of their own, again and again, and chosen if what is unexplained of their prior
+variance is above a threshold that falls by half each time. This approximates a pivoted Cholesky factorisation
+(Foster et al., JMLR 2009), without its dependence on ties. A random sample of many rows would contain few of a job
+observed only a few times, and the rest say little about it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import solve_triangular
+
+from models.features import Floats
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.prior_variance import PriorVariance
+from predictor.learning.rows import Rows, covariance
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+    from predictor.types import Bools
+
+# The first threshold, as a fraction of the prior variance of a pair; the noise of an observation is the last.
+_FIRST = 0.47
+# Rows considered together.
+_BLOCK = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Inducing:
+    """The U chosen rows.
+
+    Attributes:
+        numbers: [U] in the order of choice.
+        factor: [U, U] lower Cholesky factor of their covariance.
+        round: [U] in which each was chosen, ascending; rank: [U] its rank, ascending within a round.
+        thresholds: of the rounds that took place.
+        full: whether no more were wanted, so that the last round ended early.
+    """
+
+    numbers: Integers
+    factor: Floats
+    round: Integers
+    rank: Integers
+    thresholds: Floats
+    full: bool
+
+    def __len__(self) -> int:
+        return len(self.numbers)
+
+    def would_choose(self, prior: Floats, through: Floats, rank: Integers) -> Bools:
+        """[R] whether further rows would have been chosen, had they been there.
+
+        Args:
+            prior: [R] their prior variance.
+            through: [R, U] solution x of `factor` x = their covariance with the chosen rows.
+            rank: [R] their rank.
+        """
+        explained = np.concatenate([np.zeros((len(prior), 1)), np.cumsum(through**2, 1)], 1)
+        result = np.zeros(len(prior), dtype=bool)
+        for number, threshold in enumerate(self.thresholds.tolist()):
+            start, end = np.searchsorted(self.round, [number, number + 1])
+            before = start + np.searchsorted(self.rank[start:end], rank)
+            unexplained = prior - explained[np.arange(len(prior)), before]
+            in_time = not self.full or number < self.round[-1] or rank < self.rank[-1]
+            result |= (unexplained > threshold) & in_time
+        return result
+
+
+def choose(
+    parameters: KernelParameters,
+    members: Members,
+    rows: Rows,
+    prior: Floats,
+    rank: Integers,
+    through: Floats,
+) -> Inducing:
+    """Choose rows, fewer than wanted if these explain the rest to within the noise of an observation.
+
+    Args:
+        rows: N rows of `members`.
+        prior: [N] their prior variance.
+        rank: [N] numbers that order the rows.
+        through: [N, most] receives, in its first U columns, solutions x of `factor` x = covariance of the chosen
+            rows with all rows.
+    """
+    return _Choice(parameters, members, rows, prior, rank, through).made()
+
+
+class _Choice:
+    """See `choose`, which has the same arguments."""
+
+    def __init__(
+        self,
+        parameters: KernelParameters,
+        members: Members,
+        rows: Rows,
+        prior: Floats,
+        rank: Integers,
+        through: Floats,
+    ) -> None:
+        self.parameters, self.members, self.rows, self.rank = parameters, members, rows, rank
+        self.through, self.unexplained, self.most = through, prior.copy(), through.shape[1]
+        self.factor, self.numbers = np.zeros((self.most, self.most)), np.zeros(self.most, np.int64)
+        order = np.argsort(rank, kind="stable")
+        self.blocks = [order[start : start + _BLOCK] for start in range(0, len(order), _BLOCK)]
+        # How many of the chosen rows each block's `unexplained` already takes into account.
+        self.done = [0] * len(self.blocks)
+        self.count = 0
+
+    def made(self) -> Inducing:
+        rounds, thresholds = [], []
+        for number, threshold in enumerate(self._thresholds()):
+            before = self.count
+            thresholds.append(threshold)
+            for block in range(len(self.blocks)):
+                if self.count < self.most:
+                    self._consider(block, threshold)
+            rounds += [number] * (self.count - before)
+            if self.count == self.most:
+                break
+        for block in range(len(self.blocks)):
+            self._explain(block)
+        numbers = self.numbers[: self.count]
+        return Inducing(
+            numbers, self.factor[: self.count, : self.count], np.array(rounds, np.int64), self.rank[numbers],
+            np.array(thresholds), self.count == self.most,
+        )  # fmt: skip
+
+    def _thresholds(self) -> Iterator[float]:
+        threshold = _FIRST * PriorVariance(self.parameters).beside_one
+        while threshold > self.parameters.noise:
+            yield threshold
+            threshold /= 2
+
+    def _explain(self, block: int) -> None:
+        """Take all rows chosen so far into account."""
+        start, end, rows = self.done[block], self.count, self.blocks[block]
+        if start == end:
+            return
+        new = self.rows.take(self.numbers[start:end])
+        cross = covariance(self.parameters, self.members, new, self.members, self.rows.take(rows))
+        cross -= self.factor[start:end, :start] @ self.through[rows, :start].T
+        more = solve_triangular(
+            self.factor[start:end, start:end], cross, lower=True, check_finite=False, overwrite_b=True
+        )
+        self.through[rows, start:end] = more.T
+        self.unexplained[rows] -= (more**2).sum(0)
+        self.done[block] = end
+
+    def _consider(self, block: int, threshold: float) -> None:
+        rows = self.blocks[block]
+        if not (self.unexplained[rows] > threshold).any():
+            return
+        self._explain(block)
+        candidates = rows[self.unexplained[rows] > threshold]
+        if not len(candidates):
+            return
+        known, start = self.through[candidates, : self.count], self.count
+        among = self.rows.take(candidates)
+        left = covariance(self.parameters, self.members, among, self.members, among) - known @ known.T
+        chosen, factor = _above(left, threshold, self.most - start)
+        end = start + len(chosen)
+        self.numbers[start:end] = candidates[chosen]
+        self.factor[start:end, :start] = known[chosen]
+        self.factor[start:end, start:end] = factor
+        self.count = end
+
+
+def _above(covariance: Floats, threshold: float, most: int) -> tuple[list[int], Floats]:
+    """Numbers of at most C of the rows [R, R], whose variance given those taken before is above the threshold.
+
+    Also the lower Cholesky factor [C, C] of these rows.
+    """
+    left, chosen = np.diag(covariance).copy(), list[int]()
+    solved = np.zeros((min(most, len(left)), len(left)))
+    for row in range(len(left)):
+        if len(chosen) < most and left[row] > threshold:
+            before = solved[: len(chosen)]
+            solved[len(chosen)] = (covariance[row] - before[:, row] @ before) / np.sqrt(left[row])
+            left -= solved[len(chosen)] ** 2
+            chosen.append(row)
+    return chosen, np.tril(solved[: len(chosen), chosen].T)
