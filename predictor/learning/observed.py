@@ -119,11 +119,24 @@ class Observed:
             step[row], count[row] = median(values[row]), len(values[row])
         return replace(self, values=tuple(values), log_step_s=step, count=count)
 
-    def lowest(self, most: int) -> Integers:
-        """Numbers of at most `most` rows, those of lowest rank."""
+    def sample(self, most: int) -> Integers:
+        """Numbers of at most `most` rows: as many of every member, and beside every member, as there is room for.
+
+        So a job observed a few times among thousands of others keeps its rows. First are those of a job alone,
+        then those of lowest rank.
+        """
         if len(self) <= most:
             return np.arange(len(self))
-        return np.sort(np.argpartition(self.rank, most)[:most])
+        # What a job suffers and what it does to others are two things to learn.
+        roles = np.concatenate([self.own[:, None], self.partners + self.own.max() + 1], 1)
+        row, column = np.nonzero(np.concatenate([self.own[:, None], self.partners], 1) >= 0)
+        role, together = roles[row, column], np.asarray((self.partners >= 0).any(1))
+        order = np.lexsort((self.rank[row], together[row], role))
+        row, role = row[order], role[order]
+        place = np.arange(len(row)) - np.searchsorted(role, role)
+        first = np.full(len(self), len(row))
+        np.minimum.at(first, row, place)
+        return np.sort(np.lexsort((self.rank, together, first))[:most])
 
 
 def _rank(name: ObservedKey) -> int:

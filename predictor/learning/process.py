@@ -1,8 +1,8 @@
 """A Gaussian process conditioned on observations, robust against implausible ones.
 
 Beyond some hundreds, rows are used through inducing rows (the deterministic training conditional:
-Quinonero-Candela and Rasmussen, JMLR 2005). The choice of inducing rows depends on the rows alone, not on
-their order.
+Quinonero-Candela and Rasmussen, JMLR 2005; see `predictor.learning.inducing`). Their choice depends on the rows
+alone, not on their order.
 """
 
 from __future__ import annotations

@@ -71,7 +71,7 @@ class State:
             prior: variances without observations.
             labels: cache of the observations in words.
         """
-        kept = observed.lowest(config.most_observed)
+        kept = observed.sample(config.most_observed)
         numbers = measured.told_members(known, predictor)
         told = measured.told_rows(observed, kept, numbers, predictor, told)
         solo, solo_rows, jobs = of_solo_step_times(told, kept, known, config)

@@ -20,9 +20,8 @@ from scheduling.core.learner import SettledGpus
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 
-# A policy compares sets, so all extra step time is attributed to sharing; and it decides often, so this must
-# be fast.
-CONFIG = PosteriorConfig(most_rows=256, learn_solo=False)
+# A policy compares sets, so all extra step time is attributed to sharing.
+CONFIG = PosteriorConfig(learn_solo=False)
 
 
 class PosteriorLearner:

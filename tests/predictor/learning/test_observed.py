@@ -1,0 +1,37 @@
+"""Rows of observations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from predictor.learning.observed import Observed
+from profiling.workload import Workload
+
+
+def observed(pairs: list[tuple[int, int]]) -> Observed:
+    """Rows of members beside others, -1 for a job alone."""
+    jobs = [Workload.parse(f"alpha:batch_size={size}") for size in range(1, 60)]
+    keys = [("v100", "mps", jobs[own], (jobs[other],) if other >= 0 else ()) for own, other in pairs]
+    nothing = np.zeros(len(pairs))
+    return Observed.nothing().met(keys, np.array(pairs), nothing, nothing)
+
+
+def test_all_rows_are_kept_if_there_is_room() -> None:
+    assert observed([(0, 1), (1, 0)]).sample(2).tolist() == [0, 1]
+
+
+def test_a_sample_has_rows_of_every_member() -> None:
+    busy = [(own, other) for own in range(20) for other in range(20)]
+    new = [(0, 30), (31, 2), (3, -1)]
+    rows = observed([*busy, *new])
+    kept = rows.sample(60)
+    assert len(kept) == 60
+    assert set(range(400, 403)) <= set(kept.tolist())
+    assert set(rows.own[kept]) == {*range(20), 31}
+
+
+def test_a_sample_does_not_depend_on_the_order_of_rows() -> None:
+    pairs = [(own, other) for own in range(15) for other in range(-1, 15)]
+    order = np.random.default_rng(0).permutation(len(pairs))
+    one, other = observed(pairs), observed([pairs[k] for k in order])
+    assert {one.keys[k] for k in one.sample(50)} == {other.keys[k] for k in other.sample(50)}
