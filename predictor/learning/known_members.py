@@ -130,6 +130,20 @@ class KnownMembers:
         with self._lock:
             return list(self._index)
 
+    def of_jobs(self, jobs: Iterable[tuple[str, bool, Workload]], count: int) -> Integers:
+        """Numbers of those of the first `count` members that run some jobs.
+
+        Args:
+            jobs: device, whether in a MIG slice, and job without solo measurements, `in_short`.
+        """
+        numbers = {
+            (self._devices[device], self._jobs[self._named(job)])
+            for device, _, job in jobs
+            if device in self._devices and self._named(job) in self._jobs
+        }
+        pairs = zip(self.members.device[:count].tolist(), self.members.job[:count].tolist(), strict=True)
+        return np.flatnonzero([pair in numbers for pair in pairs])
+
     def _add(self, new: dict[MemberKey, float]) -> None:
         if not new:
             return

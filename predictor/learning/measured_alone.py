@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 Job = tuple[str, bool, Workload]
 # Jobs with their SPECs of which is kept what to tell.
 _KEPT = 50_000
+_UNKNOWN = -1
 
 
 class MeasuredAlone:
@@ -40,6 +42,10 @@ class MeasuredAlone:
     def __init__(self, alone: Mapping[Job, Alone] | None = None) -> None:
         self._alone = alone or {}
         self._told: dict[Job, Told] = {}
+        # The keys of `_told` by what they are kept under.
+        self._spelled: dict[Job, tuple[Job, ...]] = {}
+        # What `told_members` found for the first members.
+        self._numbers: WeakKeyDictionary[KnownMembers, Integers] = WeakKeyDictionary()
 
     def __len__(self) -> int:
         return len(self._alone)
@@ -76,7 +82,20 @@ class MeasuredAlone:
             job: Alone.of((*(self._alone[job].profiles if job in self._alone else ()), *profiles), job[0])
             for job, profiles in new.items()
         }
-        return MeasuredAlone({**self._alone, **more})
+        return self._and(more)
+
+    def _and(self, more: Mapping[Job, Alone]) -> MeasuredAlone:
+        """With other knowledge of some jobs; what was found of all others is kept."""
+        result = MeasuredAlone({**self._alone, **more})
+        result._told, result._spelled = self._told.copy(), self._spelled.copy()
+        for job in more:
+            for spelled in result._spelled.pop(job, ()):
+                result._told.pop(spelled, None)
+        for known, numbers in list(self._numbers.items()):
+            numbers = numbers.copy()
+            numbers[known.of_jobs(more, len(numbers))] = _UNKNOWN
+            result._numbers[known] = numbers
+        return result
 
     def about(self, device: str, sharing: str, workload: Workload) -> Told | None:
         """What to tell of a job; None if nothing was observed that its SPEC does not state."""
@@ -84,7 +103,8 @@ class MeasuredAlone:
         told = self._told.get(job)
         if told is not None:
             return told
-        alone = self._alone.get((device, job[1], in_short(workload.without_solo())))
+        plain = device, job[1], in_short(workload.without_solo())
+        alone = self._alone.get(plain)
         missing = {} if alone is None else alone.missing(workload)
         if alone is None or not missing:
             return None
@@ -95,8 +115,9 @@ class MeasuredAlone:
             f"{workload.model}: its {words} alone on {device} replaced the prediction",
         )
         if len(self._told) >= _KEPT:
-            self._told = {}
+            self._told, self._spelled = {}, {}
         self._told[job] = told
+        self._spelled[plain] = (*self._spelled.get(plain, ()), job)
         return told
 
     def told(self, device: str, sharing: str, workload: Workload) -> Workload:
@@ -132,11 +153,16 @@ class MeasuredAlone:
         if not self._alone:
             return np.arange(len(known.members))
         keys = known.keys()
-        result = np.arange(len(keys))
+        result = np.full(len(keys), _UNKNOWN)
+        before = self._numbers.get(known, result[:0])
+        result[: len(before)] = before
         places, told = [], []
-        for number, (workload, device, sharing) in enumerate(keys):
+        for number in np.flatnonzero(result == _UNKNOWN).tolist():
+            workload, device, sharing = keys[number]
             now = self.told(device, sharing, workload)
-            if now is not workload:
+            if now is workload:
+                result[number] = number
+            else:
                 places.append(number)
                 told.append((now, device, sharing))
         new = [key for key in dict.fromkeys(told) if key not in known]
@@ -146,6 +172,7 @@ class MeasuredAlone:
             known.numbers(new, predictor.predict_arrays(sets).solo_step_time_s[:, 0].tolist())
         if places:
             result[places] = known.numbers(told)
+        self._numbers[known] = result
         return result
 
     def told_rows(

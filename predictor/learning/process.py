@@ -7,9 +7,9 @@ alone, not on their order.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,7 @@ from models.features import Floats
 from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.leave_one_out import LeftOut
+from predictor.learning.own_effects import OwnEffects
 from predictor.learning.pair_table import PairWeights
 from predictor.learning.precision import Before, LeveragedPrecision, Precision
 from predictor.learning.rows import Rows, covariance, variance
@@ -27,6 +28,7 @@ from predictor.types import Bools
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
+_Sum = TypeVar("_Sum", bound=Precision)
 # Standard deviations from the prior beyond which a row, or all that was observed of a job, is an outlier.
 CANNOT_BE = 3.0
 # The variance attributed to an outlying job or row itself is its squared error times this.
@@ -57,7 +59,7 @@ class Process:
         earlier: Process | None = None,
     ) -> None:
         self.parameters, self.evidence, self.most_rows = parameters, evidence, most_rows
-        self.private: dict[tuple[int, int], float] = {}
+        self.own_effects = OwnEffects()
         self.noise = evidence.noise.copy()
         self._inner: Floats | None = None
         self._precision: LeveragedPrecision
@@ -73,15 +75,14 @@ class Process:
         )
         self._distrust(self.covariances.prior)
         self._rows = self.covariances.rows
-        self._through = self._with_private()
+        self._own = self.own_effects.columns(evidence.members, evidence.rows)
+        self._through = self._loadings()
         active = ~evidence.bound
         starts: list[Before[Precision]] = []
         if self._through is not None:
-            first = None
-            if before is not None and self.covariances.reused and not (self.private or before.private):
-                replaced = self.covariances.replaced
-                first = Before(before._precision, *replaced)
-                starts.append(Before(before._final, *replaced))
+            first = self._since(before, lambda one: one._precision)
+            final = self._since(before, lambda one: one._final)
+            starts += [] if final is None else [final]
             weight = np.where(active, 1.0 / self.noise, 0.0)
             self._precision = LeveragedPrecision(self._through, weight, first)
             starts.append(Before(self._precision))
@@ -118,35 +119,45 @@ class Process:
         off = np.abs(evidence.target) > CANNOT_BE * spread
         if not off.any():
             return
+        variances = {}
         centre = np.zeros(len(own))
         keys = np.stack([members.setting[own], members.job[own]], 1)
-        groups = np.unique(keys[off], axis=0)
-        for group in groups:
-            rows = (keys == group).all(1)
+        jobs, job_of = np.unique(keys, axis=0, return_inverse=True)
+        for number in np.unique(job_of[off]).tolist():
+            rows = job_of == number
             middle = float(np.median(evidence.target[rows]))
             if abs(middle) > CANNOT_BE * float(spread[rows].mean()):
-                setting, job = group.tolist()
-                self.private[setting, job] = _OWN_FAULT * middle**2
+                setting, job = jobs[number].tolist()
+                fault = middle**2
+                if not self.covariances.exact:
+                    fault = float(_on_grid(np.array(fault)))
+                variances[setting, job] = _OWN_FAULT * fault
                 centre[rows] = middle
                 # Nor do differences between this job's sets say anything about its partners.
-                self.noise[rows] += middle**2
+                self.noise[rows] += fault
+        self.own_effects = OwnEffects(variances)
         error = evidence.target - centre
         off = np.abs(error) > CANNOT_BE * spread
         self.noise[off] += _OWN_FAULT * error[off] ** 2
 
-    def _with_private(self) -> Floats | None:
-        """[N, used] `Covariances.through` with job-specific effects added; None if all rows are used."""
+    def _loadings(self) -> Floats | None:
+        """[N, used + effects] of all rows on the inducing rows and on own effects, each of unit variance; None if
+        all rows are used."""
         known = self.covariances
         if known.exact:
-            self._gram = self._plus_private(known.gram, known.rows, known.rows)
+            self._gram = known.gram + self._own @ self._own.T if len(self.own_effects) else known.gram
             return None
         self._factor = known.factor
-        if not self.private:
-            return known.through
-        gram = self._plus_private(known.factor @ known.factor.T, known.rows, known.rows)
-        self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
-        cross = self._plus_private(known.factor @ known.through.T, known.rows, self.evidence.rows)
-        return np.asarray(solve_triangular(self._factor, cross, lower=True, check_finite=False).T)
+        return np.concatenate([known.through, self._own], 1) if len(self.own_effects) else known.through
+
+    def _since(self, before: Process | None, precision: Callable[[Process], _Sum]) -> Before[_Sum] | None:
+        """What an earlier process had summed up, if its rows have the same loadings."""
+        if before is None or not self.covariances.reused or self.own_effects != before.own_effects:
+            return None
+        replaced, former = self.covariances.replaced
+        if not len(replaced):
+            return Before(precision(before))
+        return None if len(self.own_effects) else Before(precision(before), replaced, former)
 
     def _condition(self, active: Bools, starts: Sequence[Before[Precision]] = ()) -> None:
         """Weigh the active rows; `starts` are sums of earlier weights."""
@@ -164,8 +175,9 @@ class Process:
         self._final = Precision(through, weight, starts)
         self._inner = self._final.factor
         solved = _solved(self._inner, through.T @ (weight * self.evidence.target))
-        self._solved_inner = solved
-        self.weight = solve_triangular(self._factor, solved, lower=True, trans=1, check_finite=False)
+        self._solved_inner, count = solved, len(self._used)
+        self.weight = solve_triangular(self._factor, solved[:count], lower=True, trans=1, check_finite=False)
+        self._own_weight = solved[count:]
 
     def _left_out(self, active: np.ndarray) -> LeftOut:
         """Each active row, predicted from the other ones."""
@@ -180,27 +192,28 @@ class Process:
         variance = noise * share / (1 - share) + unexplained
         return LeftOut((residual / (1 - share))[active], variance[active], noise[active])
 
-    def _covariance(self, members: Members, a: Rows, b: Rows, others: Members | None = None) -> Floats:
-        """Covariance of queried rows with rows of the evidence (of `others`), or with each other."""
-        total = covariance(self.parameters, members, a, members if others is None else others, b)
-        if not self.private:
-            return total
-        # Without partners, a job's own effect is a measurement fault and says nothing about the job.
-        left, right = _has_partner(a), _has_partner(b) if others is None else np.ones(len(b), dtype=bool)
-        return total + self._of_private(members, a, b, others) * np.outer(left, right)
+    def _seen_from(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
+        """[R, used] covariance of queried rows with the used ones, and [R, effects] their loadings on own effects.
 
-    def _plus_private(self, total: Floats, a: Rows, b: Rows) -> Floats:
-        """Covariance of rows of the evidence with job-specific effects added."""
-        return total + self._of_private(self.evidence.members, a, b, None) if self.private else total
+        If all rows are used, the covariance includes own effects.
+        """
+        cross = covariance(self.parameters, members, rows, self.evidence.members, self._rows)
+        own = self.own_effects.columns(members, rows)
+        if self._inner is None and len(self.own_effects):
+            cross += own @ self._own[self._used].T
+        return cross, own
 
-    def _of_private(self, members: Members, a: Rows, b: Rows, others: Members | None) -> Floats:
-        """Contribution of job-specific effects to the covariance of rows."""
-        others, total = members if others is None else others, np.zeros((len(a), len(b)))
-        for (setting, job), extra in self.private.items():
-            left = (members.setting[a.own] == setting) & (members.job[a.own] == job)
-            right = (others.setting[b.own] == setting) & (others.job[b.own] == job)
-            total += extra * np.outer(left, right)
-        return total
+    def _mean(self, cross: Floats, own: Floats) -> Floats:
+        return cross @ self.weight if self._inner is None else cross @ self.weight + own @ self._own_weight
+
+    def _halves(self, cross: Floats, own: Floats) -> Floats:
+        """[W, R] vectors for `explained_sign`."""
+        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
+        if self._inner is None:
+            return half
+        half = np.concatenate([half, own.T])
+        left = solve_triangular(self._inner, half, lower=True, check_finite=False)
+        return np.concatenate([half, left])
 
     def answer(self, members: Members, rows: Rows, with_variance: bool = True) -> tuple[Floats, Floats]:
         """[R] mean and [R] variance of rows of `members`; variances are 0 if not requested."""
@@ -212,33 +225,20 @@ class Process:
                 spread[part] = variance(self.parameters, members, asked)
             if not len(self.evidence.rows):
                 continue
-            cross = self._covariance(members, asked, self._rows, self.evidence.members)
-            mean[part] = cross @ self.weight
+            cross, own = self._seen_from(members, asked)
+            mean[part] = self._mean(cross, own)
             if with_variance:
-                spread[part] += self.own_variance(members, asked.own) * _has_partner(asked)
-                spread[part] -= self._explained(cross.T, None)
+                spread[part] += (own**2).sum(1) - self.explained_sign @ self._halves(cross, own) ** 2
         return mean, np.maximum(spread, 0.0)
 
     def joint(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
         """[R] mean and [R, R] covariance of rows of `members`."""
-        total = self._covariance(members, rows, rows)
+        total = covariance(self.parameters, members, rows, members, rows)
         if not len(self.evidence.rows):
             return np.zeros(len(rows)), total
-        cross = self._covariance(members, rows, self._rows, self.evidence.members)
-        return cross @ self.weight, total - self._explained(cross.T, cross.T)
-
-    def _explained(self, cross: Floats, other: Floats | None) -> Floats:
-        """Reduction of the prior variance ([R]) or covariance ([R, R]) of columns `cross` [N, R] by the
-        evidence."""
-        half = solve_triangular(self._factor, cross, lower=True, check_finite=False)
-        left = (
-            None
-            if self._inner is None
-            else solve_triangular(self._inner, half, lower=True, check_finite=False)
-        )
-        if other is None:
-            return np.asarray((half**2).sum(0) - (0.0 if left is None else (left**2).sum(0)))
-        return np.asarray(half.T @ half - (0.0 if left is None else left.T @ left))
+        cross, own = self._seen_from(members, rows)
+        half = self._halves(cross, own)
+        return self._mean(cross, own), total + own @ own.T - half.T @ (self.explained_sign[:, None] * half)
 
     @cached_property
     def pair_weights(self) -> PairWeights:
@@ -247,10 +247,9 @@ class Process:
         used, index = np.unique(np.concatenate([pairs.own, pairs.partner]), return_inverse=True)
         weight, half = np.zeros((len(used), len(used))), len(pairs.own)
         np.add.at(weight, (index[:half], index[half:]), self.weight[pairs.row] * pairs.share)
-        private = []
-        for (setting, job), extra in self.private.items():
-            same = (known.setting[self._rows.own] == setting) & (known.job[self._rows.own] == job)
-            private.append((setting, job, extra * float(self.weight[same].sum())))
+        own = self._own_weight if self._inner is not None else self._own[self._used].T @ self.weight
+        own_means = (own * self.own_effects.deviation).tolist()
+        private = [(*name, mean) for name, mean in zip(self.own_effects.names, own_means, strict=True)]
         return PairWeights(self.parameters, known.take(used), weight, used, tuple(private))
 
     def table(self, own: Members, partners: Members) -> Floats:
@@ -271,14 +270,13 @@ class Process:
         The evidence reduces the covariance of two rows by the signed sum of the products of their vectors.
         """
         count = len(self._used)
-        return np.repeat([1.0, -1.0], [count, 0 if self._inner is None else count])
+        if self._inner is None:
+            return np.ones(count)
+        return np.repeat([1.0, -1.0], len(self._inner))
 
     def own_variance(self, members: Members, own: Integers) -> Floats:
         """[R] prior variance beside partners that job-specific effects add."""
-        total = np.zeros(len(own))
-        for (setting, job), extra in self.private.items():
-            total += extra * ((members.setting[own] == setting) & (members.job[own] == job))
-        return total
+        return self.own_effects.variance(members, own)
 
     def parts(self, members: Members, rows: Rows) -> tuple[Floats, Floats, Floats]:
         """[R] mean, [R, W] vectors for `explained_sign`, and [R, used] contribution of each used row to the
@@ -288,12 +286,13 @@ class Process:
         """
         if not len(self._used):
             return np.zeros(len(rows)), np.zeros((len(rows), 0)), np.zeros((len(rows), 0))
-        cross = self._covariance(members, rows, self._rows, self.evidence.members)
-        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        if self._inner is not None:
-            left = solve_triangular(self._inner, half, lower=True, check_finite=False)
-            half = np.concatenate([half, left])
-        return cross @ self.weight, half.T, cross * self.weight
+        cross, own = self._seen_from(members, rows)
+        added = cross * self.weight
+        if self._inner is not None and len(self.own_effects):
+            # What a job has for itself is put down to its used rows, if there are any.
+            shares = self._own[self._used] > 0
+            added += (own * self._own_weight) @ (shares / np.maximum(shares.sum(0), 1)).T
+        return self._mean(cross, own), self._halves(cross, own).T, added
 
     def response(self, rows: Integers, change: Floats) -> Floats:
         """[W] vector whose product with those of `parts` says by how much means move if the targets of some

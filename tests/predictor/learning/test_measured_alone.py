@@ -88,6 +88,25 @@ def test_slices_are_not_mistaken_for_the_whole_gpu(predictor: Predictor) -> None
     assert measured.about("v100", "mig", SLOW) is None is measured.about("p100", "mps", SLOW)
 
 
+def test_what_was_found_of_other_jobs_is_kept(predictor: Predictor) -> None:
+    """Telling members after each observation gives what telling them after all of them gives."""
+    posterior, none = Posterior(predictor), MeasuredAlone()
+    jobs, known = (SLOW, OTHER, THIRD), posterior._known
+    posterior.predict_arrays([ColocationSet(d, jobs, m) for d in ("v100", "p100") for m in ("mps", "mig")])
+    posterior._numbers(
+        [ColocationSet("v100", jobs, "mps"), ColocationSet("v100", jobs, "mig"), ColocationSet("p100", jobs)],
+        np.full((3, 3), 0.1),
+    )
+    measured, observations = none, []
+    for k, job in enumerate((SLOW, OTHER, SLOW, stated(predictor, 0.2))):
+        observations.append(Observation(ColocationSet("v100", (job,)), 0, 0.1 + k, memory_bytes=10**9))
+        measured = measured.observed(observations[-1:])
+        one = measured.told_members(known, predictor)
+        other = none.observed(observations).told_members(known, predictor)
+        assert one.tolist() == other[: len(one)].tolist()
+        assert (one != np.arange(len(one))).any()
+
+
 def test_it_applies_to_every_sharing_mode_and_to_no_other_job(predictor: Predictor) -> None:
     posterior = told(predictor, 30.0, sharing="mps")
     before, after = (p.predict_arrays([ALONE]).solo_step_time_s[0, 0] for p in (predictor, posterior))

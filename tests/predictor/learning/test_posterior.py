@@ -188,7 +188,7 @@ def test_an_absurd_observation_does_not_change_the_solo_step_time(
     step_s = factor * float(predictor.predict_arrays([pair]).step_time_s[0, 0])
     posterior = Posterior(predictor)
     posterior.observe([Observation(pair, 0, step_s)])
-    assert posterior.process.private, "it counts as absurd"
+    assert posterior.process.own_effects, "it counts as absurd"
     for asked in (pair, alone, ColocationSet("v100", tuple(jobs)), ColocationSet("v100", (jobs[2], jobs[1]))):
         told, arrays = posterior.predict(asked), posterior.predict_arrays([asked])
         for name in ("solo_step_time_s", "slowdown", "step_time_s", "utilization_ratio"):
