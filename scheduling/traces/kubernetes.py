@@ -107,13 +107,23 @@ def _together(spans: Sequence[tuple[float, float]], gpus: Sequence[float]) -> tu
 
 
 def _gpus(pod: dict[str, Any]) -> float:
-    """GPUs of all containers: resources whose name ends in `/gpu` (nvidia.com, amd.com), and MIG slices as one each."""
-    total = 0.0
-    for container in (pod.get("spec") or {}).get("containers", []):
-        resources = container.get("resources") or {}
-        asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
-        total += sum(_quantity(count) for name, count in asked.items() if _GPU.search(name))
-    return total
+    """GPUs that a pod holds: those of all containers, or of its largest init container if that has more.
+
+    Init containers run one by one before the others on the same GPUs, except sidecars (`restartPolicy: Always`),
+    which run beside them.
+    """
+    spec = pod.get("spec") or {}
+    before = spec.get("initContainers") or []
+    sidecars = [c for c in before if c.get("restartPolicy") == "Always"]
+    together = sum(map(_requested, [*spec.get("containers", []), *sidecars]))
+    return max([together, *(_requested(c) for c in before if c not in sidecars)])
+
+
+def _requested(container: dict[str, Any]) -> float:
+    """GPUs of a container: resources whose name ends in `/gpu` (nvidia.com, amd.com), and MIG slices as one each."""
+    resources = container.get("resources") or {}
+    asked = {**(resources.get("requests") or {}), **(resources.get("limits") or {})}
+    return sum(_quantity(count) for name, count in asked.items() if _GPU.search(name))
 
 
 def _quantity(text: object) -> float:

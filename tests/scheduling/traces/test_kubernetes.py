@@ -129,6 +129,19 @@ def test_kubernetes_slices_and_shared_gpus_count_as_one(tmp_path: Path, resource
     assert (job.id, job.gpus) == ("vision/part", 1)
 
 
+@pytest.mark.parametrize(
+    ("own", "before", "policy", "gpus"),
+    [(0, 1, None, 1), (2, 1, None, 2), (1, 4, None, 4), (2, 1, "Always", 3)],
+)
+def test_kubernetes_init_containers_run_before_the_others_and_sidecars_beside_them(
+    tmp_path: Path, own: int, before: int, policy: str | None, gpus: int
+) -> None:
+    first = {"resources": {"limits": {"nvidia.com/gpu": str(before)}}, "restartPolicy": policy}
+    one = pod("one", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", own, {}, initContainers=[first])
+    (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": [one]}))
+    assert job.gpus == gpus
+
+
 def test_kubernetes_events_supply_times_missing_in_the_status(tmp_path: Path) -> None:
     about = {"kind": "Pod", "namespace": "vision", "name": "runs"}
     events = [
