@@ -109,21 +109,32 @@ def write_json(path: Path | str, value: Any) -> Path:
     return write_whole(path, json.dumps(value, indent=2, sort_keys=False, allow_nan=False) + "\n")
 
 
+def parse_json(text: str) -> Any:
+    """The JSON value of `text`.
+
+    Raises:
+        ValueError: it is not JSON, is nested too deeply, or has an integer of more digits than Python reads.
+    """
+    try:
+        return json.loads(text)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
 def read_json(path: Path | str) -> Any:
     """Read a JSON file.
 
     Raises:
-        InputError: the file is missing, is not UTF-8, or is not JSON; with line and column.
+        InputError: the file is missing, is not UTF-8, or is not JSON, with line and column; or cannot be read
+            as such (`parse_json`).
     """
     source = Path(path)
     try:
-        return json.loads(source.read_text(encoding="utf-8"))
+        return parse_json(source.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise InputError(f"no file at {source}", hint="check the path") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not text", expected="JSON in UTF-8", got=str(error)) from None
-    except RecursionError:
-        raise InputError(f"{source} is nested too deeply", expected="JSON of ordinary depth") from None
     except json.JSONDecodeError as error:
         raise InputError(
             f"{source} is not valid JSON",
@@ -131,3 +142,5 @@ def read_json(path: Path | str) -> Any:
             got=f"{error.msg} at line {error.lineno}, column {error.colno}",
             hint="the file may be truncated; download it again",
         ) from None
+    except ValueError as error:
+        raise InputError(f"{source} cannot be read", expected="ordinary JSON", got=str(error)) from None

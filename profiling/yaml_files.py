@@ -35,7 +35,13 @@ def read_yaml(text: str) -> Any:
     """Parse a text with one YAML document.
 
     Raises:
-        InputError: a mapping has a duplicate key.
+        InputError: a mapping has a duplicate key, a value is not of the type that it looks like (`2024-13-01`), or
+            the text is nested too deeply.
         yaml.YAMLError: the text is not YAML.
     """
-    return yaml.load(text, _Loader)
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise InputError("nested too deeply", expected="YAML of ordinary depth") from None
+    except ValueError as error:  # of int and datetime
+        raise InputError("a value cannot be read", expected="quotes around text", got=str(error)) from None

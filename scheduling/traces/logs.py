@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 from profiling.errors import InputError
+from profiling.files import parse_json
 from scheduling.traces.columns import Columns, read_columns
 from scheduling.traces.kubernetes import is_pod_list, read_pods
 from scheduling.traces.logged import LoggedJob, read_text
@@ -31,8 +31,8 @@ def read_rows(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
         raise InputError(f"{path} is not a trace", expected="a text file", got=str(error)) from None
     if path.suffix == ".json" or header.lstrip().startswith(("[", "{")):  # Philly's has no suffix
         try:
-            body = json.loads(read_text(path))
-        except json.JSONDecodeError as error:
+            body = parse_json(read_text(path))
+        except ValueError as error:
             raise InputError(f"{path} is not JSON", got=str(error)) from None
         try:
             if is_pod_list(body):

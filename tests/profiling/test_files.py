@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profiling.errors import InputError
-from profiling.files import check_folder, write_whole
+from profiling.files import check_folder, read_json, write_whole
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_file(
@@ -49,3 +49,10 @@ def test_a_folder_of_another_user(tmp_path: Path) -> None:
     tmp_path.chmod(0o500)
     with pytest.raises(InputError, match="cannot be written to"):
         check_folder(tmp_path / "a")
+
+
+@pytest.mark.parametrize(("text", "got"), [("[" * 100_000, "nested too deeply"), ("9" * 5000, "5000 digits")])
+def test_json_that_python_cannot_read_is_an_input_error(tmp_path: Path, text: str, got: str) -> None:
+    (tmp_path / "body.json").write_text(text)
+    with pytest.raises(InputError, match=rf"body\.json cannot be read: .*{got}"):
+        read_json(tmp_path / "body.json")

@@ -43,7 +43,14 @@ def import_cluster(
     check_source(source)
     module, command = SOURCES[source]
     reader = import_module(f"scheduling.clusters.importers.{module}")
-    nodes = reader.read(text, dict(devices or {}), node)
+    try:
+        nodes = reader.read(text, dict(devices or {}), node)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the output of {source} has an entry that does not match its format",
+            expected=f"the output of `{command}`",
+            got=f"{type(error).__name__}: {error}",
+        ) from None
     cluster = ClusterSnapshot(tuple(nodes))
     if not any(True for _ in cluster.gpus()):
         raise InputError(f"no GPU in the output of {source}", expected=f"the output of `{command}`")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
 from profiling.devices import canonical
 from profiling.errors import InputError
+from profiling.files import parse_json
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
 
@@ -33,8 +33,8 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
         InputError: not the output of kubectl; GPUs of unknown type; a node that advertises compute instances of slices.
     """
     try:
-        body = json.loads(text)
-    except json.JSONDecodeError as error:
+        body = parse_json(text)
+    except ValueError as error:
         raise InputError("not JSON", expected="kubectl get nodes -o json", got=str(error)) from None
     items = body.get("items", [body]) if isinstance(body, dict) else None
     if not isinstance(items, list) or not all(isinstance(i, dict) and "metadata" in i for i in items):

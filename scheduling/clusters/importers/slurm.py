@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from profiling.devices import get_device
 from profiling.errors import InputError
+from profiling.files import parse_json
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
 
@@ -108,8 +108,8 @@ def _expanded(part: str, text: str) -> list[str]:
 
 def _json_nodes(text: str) -> Iterator[tuple[str, str]]:
     try:
-        body = json.loads(text)
-    except json.JSONDecodeError as error:
+        body = parse_json(text)
+    except ValueError as error:
         raise InputError("not the JSON of Slurm", expected="sinfo --json", got=str(error)) from None
     rows: Any = body.get("nodes") or body.get("sinfo")
     if not isinstance(rows, list):

@@ -212,6 +212,12 @@ def test_json_with_a_malformed_entry_is_one_line(tmp_path: Path, body: object) -
         read(tmp_path / "log.json", json.dumps(body))
 
 
+@pytest.mark.parametrize("body", ["[" * 100_000, '{"kind": "List", "items": [' + "9" * 5000 + "]}"])
+def test_json_that_python_cannot_read_is_one_line(tmp_path: Path, body: str) -> None:
+    with pytest.raises(InputError, match=r"log\.json is not JSON"):
+        read(tmp_path / "log.json", body)
+
+
 def test_empty_ids_and_users_of_a_csv_stay_empty(tmp_path: Path) -> None:
     header, row = "job_id,user,submit_time,duration,gpu_num\n", "{},{},{},60,1\n"
     cells = [("41", "1000"), ("", "1001"), ("43", "")]
