@@ -51,7 +51,8 @@ def read_sacct(path: Path) -> list[LoggedJob]:
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
-    lines = [line for line in read_text(path).splitlines() if line.strip()]
+    # Not `splitlines`, which also splits at characters that a job's name may have (U+0085, U+2028).
+    lines = [line for line in read_text(path).split("\n") if line.strip()]
     if not lines or not is_sacct(lines[0]):
         raise InputError(
             f"{path} is not a log of sacct",

@@ -43,6 +43,12 @@ def test_sacct(tmp_path: Path, form: str) -> None:
     }
 
 
+def test_sacct_names_with_unicode_line_separators(tmp_path: Path) -> None:
+    text = "JobID|JobName|Submit|Elapsed|AllocTRES\n7|a\u2028b\x85c|2024-05-01T10:00:00|01:00:00|gres/gpu=2\n"
+    (job,) = read(tmp_path / "sacct.txt", text)
+    assert (job.id, job.gpus, seconds(job)) == ("7", 2, 3600.0)
+
+
 def test_truncated_sacct(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 2"):
         read(tmp_path / "s.txt", "JobID|Submit|AllocTRES\n1|2024-05-01T10:00:00\n")
