@@ -22,6 +22,8 @@ _GPU = re.compile(r"/(gpu|mig-(\d+c\.)?\d+g\.\d+gb(\.me)?)(\.shared)?$")
 _ENDS = ("Killing", "Completed", "Evicted", "Preempted", "Failed")
 # Phases of pods that have not ended.
 _ACTIVE = ("Pending", "Running")
+# Phases of pods that have.
+_OVER = ("Failed", "Succeeded")
 _Events = dict[tuple[str, str], list[dict[str, Any]]]
 
 
@@ -139,7 +141,8 @@ def _span_s(pod: dict[str, Any], events: list[dict[str, Any]]) -> tuple[float, f
     """First start and last end of the pod's containers, or by its events; the end is NaN while one runs.
 
     A pod whose containers were restarted begins when its node took it, because it has held its GPUs since and the
-    status has the last run only. One whose containers could not start has no length.
+    status has the last run only. One whose containers could not start has no length, nor has an evicted one whose
+    status says no more.
     """
     status = pod.get("status") or {}
     containers = status.get("containerStatuses") or []
@@ -151,6 +154,10 @@ def _span_s(pod: dict[str, Any], events: list[dict[str, Any]]) -> tuple[float, f
         if status.get("phase") in _ACTIVE:
             stops = []  # a container that failed its probe was killed and started again
         start = min(starts) if starts else stamp_s(status.get("startTime"))
+        if not stops and not containers and status.get("phase") in _OVER:
+            # Evicted: its last change of state, if it is stated.
+            changes = [stamp_s(c.get("lastTransitionTime")) for c in status.get("conditions") or []]
+            stops = [max([start, *filter(isfinite, changes)])]
         return start, max(stops) if stops else nan
     starts = [stamp_s(e.get("startedAt")) for e in ended if e]
     if any(s.get("restartCount") for s in containers):

@@ -10,7 +10,8 @@ from profiling.devices import canonical
 from profiling.errors import InputError
 from profiling.files import parse_json
 from scheduling.clusters.importers.titles import device_of
-from scheduling.core.snapshot import Gpu, Node
+from scheduling.core.limits import CLUSTER_GPUS
+from scheduling.core.snapshot import Gpu, Node, check_counts
 
 PRODUCT = "nvidia.com/gpu.product"
 GKE = "cloud.google.com/gke-accelerator"
@@ -39,9 +40,11 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     items = body.get("items", [body]) if isinstance(body, dict) else None
     if not isinstance(items, list) or not all(isinstance(i, dict) and "metadata" in i for i in items):
         raise InputError("not a list of nodes", expected="kubectl get nodes -o json", got=type(body).__name__)
-    nodes = []
+    nodes, total = [], 0
     for item in items:
         gpus = _gpus(item, devices)
+        total += len(gpus)
+        check_counts({"GPUs": total}, CLUSTER_GPUS)
         if gpus:
             nodes.append(Node(str(item["metadata"]["name"]), tuple(gpus)))
     return nodes
@@ -84,9 +87,11 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
     device = canonical(f"{card}:mig={uniform.removesuffix('.me')}") if uniform else card
     strategy = labels.get("nvidia.com/gpu.sharing-strategy") or labels.get(_GKE_SHARING, "")
     sharing = _SHARING.get(strategy, "time-slice")
+    check_counts({"GPUs": count}, CLUSTER_GPUS)
     gpus = [Gpu(str(k), device, sharing) for k in range(count)]
     for resource, profile, number in slices:
         count = int(labels.get(f"{_DOMAIN}{resource}.count", 0)) or _undivided(labels, resource, number)
+        check_counts({"GPUs": count}, CLUSTER_GPUS)
         part = canonical(f"{card}:mig={profile}")
         gpus += [Gpu(f"{resource.removeprefix('mig-')}-{k}", part, sharing) for k in range(count)]
     return gpus

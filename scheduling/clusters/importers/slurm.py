@@ -10,7 +10,8 @@ from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.files import parse_json
 from scheduling.clusters.importers.titles import device_of
-from scheduling.core.snapshot import Gpu, Node
+from scheduling.core.limits import CLUSTER_GPUS
+from scheduling.core.snapshot import Gpu, Node, check_counts
 
 _MIG_TYPE = re.compile(r"(?:(?P<card>.+?)_)?(?P<profile>\d+g\.\d+gb)(?:\+me)?", re.IGNORECASE)
 
@@ -19,9 +20,11 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     """Nodes with GPUs in their `Gres`, in the order of the text; each once, even if it is in several
     partitions."""
     gres_of = dict(_json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text))
-    nodes = []
+    nodes, total = [], 0
     for name, gres in gres_of.items():
         kinds, _ = gpus_of(gres)
+        total += len(kinds)
+        check_counts({"GPUs": total}, CLUSTER_GPUS)
         if "" in kinds:
             raise InputError(
                 f"node {name}: Gres names no GPU type", expected="gpu:TYPE:COUNT in gres.conf", got=gres
@@ -67,12 +70,16 @@ def gpus_of(gres: str) -> tuple[list[str], int]:
 
     >>> gpus_of("gpu:k80:2(S:0),shard:k80:8")
     (['k80', 'k80'], 4)
+
+    Raises:
+        LimitError: more GPUs than `CLUSTER_GPUS`.
     """
     types: list[str] = []
     shards = 0
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
         names = part.split(":")
         if names[0] == "gpu":
+            check_counts({"GPUs": len(types) + int(names[-1])}, CLUSTER_GPUS)
             types += [names[1] if len(names) > 2 else ""] * int(names[-1])
         elif names[0] == "shard":
             shards += int(names[-1])
@@ -95,12 +102,13 @@ def _expanded(part: str, text: str) -> list[str]:
     if not bracket:
         return [part]
     inside, _, after = rest.partition("]")
-    names = []
+    names: list[str] = []
     for piece in inside.split(","):
         low, dash, high = piece.partition("-")
         if not low.isdigit() or (dash and not high.isdigit()):
             raise InputError("not a host list", expected="names such as gpu[01-04]", got=text)
         last = int(high) if dash else int(low)
+        check_counts({"nodes": len(names) + last + 1 - int(low)}, CLUSTER_GPUS)
         for number in range(int(low), last + 1):
             names += [f"{before}{number:0{len(low)}d}{end}" for end in _expanded(after, text)]
     return names

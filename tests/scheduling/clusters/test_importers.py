@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from profiling.errors import InputError, UnknownNameError
+from profiling.errors import InputError, LimitError, UnknownNameError
 from scheduling.clusters.importers import import_cluster
 from scheduling.clusters.importers.slurm import gpus_of, host_names
 from scheduling.clusters.importers.titles import device_of
@@ -301,6 +301,16 @@ def test_titles() -> None:
         ("sinfo", '{"partitions": []}', "a list"),
         ("sinfo", '{"nodes": [' + "9" * 5000 + "]}", "JSON"),
         ("scontrol", '{"nodes": [null]}', "does not match its format"),
+        ("sinfo", "NODELIST GRES\na gpu:a100:99999999\n", "too large.*at most 100000 GPUs"),
+        ("sinfo", "NODELIST GRES\na[1-9999] gpu:a100:64\n", "too large.*at most 100000 GPUs"),
+        ("sinfo", "NODELIST GRES\na[1-99999999] gpu:a100:1\n", "too large.*at most 100000 nodes"),
+        (
+            "kubectl",
+            json.dumps(
+                node_json({"nvidia.com/gpu.product": "A100-SXM4-40GB"}, {"nvidia.com/gpu": "99999999"})
+            ),
+            "too large",
+        ),
         ("sinfo", "NODELIST GRES\nn1 gpu:2\n", "no GPU type"),
         ("sinfo", "NODELIST GRES\nn1 (null)\n", "no GPU"),
         ("kubectl", "{", "JSON"),
@@ -317,7 +327,7 @@ def test_titles() -> None:
     ],
 )
 def test_unreadable_input(source: str, text: str, message: str) -> None:
-    with pytest.raises(InputError, match=message):
+    with pytest.raises((InputError, LimitError), match=message):
         import_cluster(source, text)
 
 

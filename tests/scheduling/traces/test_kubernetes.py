@@ -12,7 +12,9 @@ from profiling.errors import InputError
 from tests.scheduling.traces.reading import ignored, read, seconds
 
 
-def pod(name: str, start: str, end: str | None, gpus: int, labels: dict[str, str], **spec: object) -> object:
+def pod(
+    name: str, start: str, end: str | None, gpus: int, labels: dict[str, str], **spec: object
+) -> dict[str, object]:
     state = {"terminated": {"startedAt": start, "finishedAt": end}} if end else {"running": {}}
     return {
         "kind": "Pod",
@@ -140,6 +142,21 @@ def test_kubernetes_init_containers_run_before_the_others_and_sidecars_beside_th
     one = pod("one", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", own, {}, initContainers=[first])
     (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": [one]}))
     assert job.gpus == gpus
+
+
+@pytest.mark.parametrize(("changed", "length_s"), [(None, 60.0), ("2024-05-01T10:00:40Z", 90.0)])
+def test_kubernetes_evicted_pods_of_a_job_do_not_leave_it_open(
+    tmp_path: Path, changed: str | None, length_s: float
+) -> None:
+    label = {"job-name": "again"}
+    evicted = pod("again-0", "2024-05-01T10:00:10Z", None, 2, label)
+    status = {"phase": "Failed", "reason": "Evicted", "startTime": "2024-05-01T10:00:10Z"}
+    if changed:
+        status |= {"conditions": [{"type": "DisruptionTarget", "lastTransitionTime": changed}]}
+    evicted = {**evicted, "status": status}
+    tried = pod("again-1", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 2, label)
+    (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": [evicted, tried]}))
+    assert (job.gpus, seconds(job)) == (2, length_s)
 
 
 def test_kubernetes_events_supply_times_missing_in_the_status(tmp_path: Path) -> None:
