@@ -14,7 +14,13 @@ from predictor.learning.rows import Rows
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-_JOBS = 2**32
+JOBS = 2**32
+"""More than there are numbers of jobs."""
+
+
+def keys_of(members: Members, own: Integers) -> Integers:
+    """[R] the setting and job of each member as one number, setting * `JOBS` + job."""
+    return members.setting[own] * JOBS + members.job[own]
 
 
 class OwnEffects:
@@ -32,7 +38,7 @@ class OwnEffects:
         self._variances = dict(sorted((variances or {}).items()))
         self.names = list(self._variances)
         self.deviation = np.sqrt(np.array(list(self._variances.values()), dtype=np.float64))
-        self._keys = np.array([setting * _JOBS + job for setting, job in self.names], dtype=np.int64)
+        self._keys = np.array([setting * JOBS + job for setting, job in self.names], dtype=np.int64)
 
     def __len__(self) -> int:
         return len(self.names)
@@ -46,7 +52,7 @@ class OwnEffects:
         """[R] number of each member's effect, -1 if it has none."""
         if not len(self):
             return np.full(len(own), -1)
-        keys = members.setting[own] * _JOBS + members.job[own]
+        keys = keys_of(members, own)
         place = np.minimum(np.searchsorted(self._keys, keys), len(self) - 1)
         return np.where(self._keys[place] == keys, place, -1)
 

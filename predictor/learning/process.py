@@ -19,7 +19,7 @@ from models.features import Floats
 from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.leave_one_out import LeftOut
-from predictor.learning.own_effects import OwnEffects
+from predictor.learning.own_effects import JOBS, OwnEffects, keys_of
 from predictor.learning.pair_table import PairWeights
 from predictor.learning.precision import Before, LeveragedPrecision, Precision
 from predictor.learning.rows import Rows, covariance, variance
@@ -121,17 +121,15 @@ class Process:
             return
         variances = {}
         centre = np.zeros(len(own))
-        keys = np.stack([members.setting[own], members.job[own]], 1)
-        jobs, job_of = np.unique(keys, axis=0, return_inverse=True)
-        for number in np.unique(job_of[off]).tolist():
-            rows = job_of == number
+        jobs = keys_of(members, own)
+        for job in np.unique(jobs[off]).tolist():
+            rows = jobs == job
             middle = float(np.median(evidence.target[rows]))
             if abs(middle) > CANNOT_BE * float(spread[rows].mean()):
-                setting, job = jobs[number].tolist()
                 fault = middle**2
                 if not self.covariances.exact:
                     fault = float(_on_grid(np.array(fault)))
-                variances[setting, job] = _OWN_FAULT * fault
+                variances[divmod(job, JOBS)] = _OWN_FAULT * fault
                 centre[rows] = middle
                 # Nor do differences between this job's sets say anything about its partners.
                 self.noise[rows] += fault
