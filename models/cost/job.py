@@ -32,7 +32,7 @@ class JobInput:
         host_bytes: copied from the host per step.
         samples: samples per step, in all its passes.
         host: index into `HOSTS`.
-        sm_share_ratio: share of the multiprocessors that the job may use.
+        sm_share_ratio: share of the multiprocessors that the job may use, at least one of them.
         in_fp32: for a job in TF32, the same job in FP32, whose kernels a library may fall back on.
     """
 
@@ -73,13 +73,14 @@ class JobInput:
         is_training = workload.mode == "training"
         trained = trained_ratio(graph, workload.frozen_prefix) if is_training else 0.0
         stays = workload.data_on_device or device.is_processor
+        share = max(workload.sm_share_ratio, 1.0 / device.sm_count)
         context = context_of(workload, device.is_processor)
         channels_last = are_channels_last(columns, graph.batch_size) & (
             workload.memory_layout == "channels-last"
         )
         return cls(
             operator_features(columns, context, channels_last),
-            work_of(columns, device, workload.precision, workload.sm_share_ratio, channels_last),
+            work_of(columns, device, workload.precision, share, channels_last),
             mask,
             fitted_kind(columns),
             trained * graph.optimizer_bytes,
@@ -90,7 +91,7 @@ class JobInput:
             workload.compiler == "compile",
             workload.precision,
             HOSTS.index("on_device" if workload.data_on_device else workload.mode),
-            workload.sm_share_ratio,
+            share,
             in_fp32,
         )
 

@@ -264,6 +264,14 @@ def test_a_smaller_share_of_the_multiprocessors_is_never_faster() -> None:
         assert seconds[-1] < 20.0 * seconds[0] * 1.01
 
 
+@pytest.mark.parametrize("device", ["k80", "v100", "a100:mig=1g"])
+def test_a_share_leaves_at_least_one_multiprocessor(device: str) -> None:
+    workload = Workload("torchvision/resnet50", 8, mode="inference")
+    one = step_s(replace(workload, sm_share_ratio=1 / get_device(device).sm_count), device)
+    for share in (0.5 / get_device(device).sm_count, 1e-3, 1e-300):
+        assert step_s(replace(workload, sm_share_ratio=share), device) == one
+
+
 def test_a_device_file_with_only_the_required_fields(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(
