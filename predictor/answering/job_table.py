@@ -19,7 +19,8 @@ from predictor.examples.examples import Integers, MemberVariants, settings_of
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.fitted.model import CotenantModel
-from profiling.workload import Workload
+from profiling.errors import InputError
+from profiling.workload import STEP_TIMES_S, Workload
 
 JobKey = tuple[Workload, str, str]
 # If MPS was never measured, jobs are assumed to be at most as slow under it as time-sliced.
@@ -76,7 +77,7 @@ class JobTable:
         """Row of each job; new jobs are encoded together.
 
         Raises:
-            UnknownNameError, InputError: unknown model, device or option.
+            UnknownNameError, InputError: unknown model, device or option, or a step that takes more than two weeks.
         """
         index = self._index
         missing = [job for job in jobs if job not in index]
@@ -100,6 +101,10 @@ class JobTable:
         ratio = np.array([r for _, r in whole])
         plain = [(w, device, mode) for (w, _), (_, device, mode) in zip(whole, jobs, strict=True)]
         variants, where = self._model.variants([w for w, _, _ in plain], [d for _, d, _ in plain])
+        solo_step_s = variants.step_s[where] / ratio
+        for (w, device, _), step_s in zip(jobs, solo_step_s.tolist(), strict=True):
+            if w.solo.step_time_s is None:
+                _check_predicted(step_s, w, device)
         member = self._model.scaler(variants.features)[where].astype(np.float32)
         setting = setting_rows([mode for _, _, mode in jobs], self._model.campaigns)
         memory = [
@@ -117,7 +122,7 @@ class JobTable:
         start = len(self.solo_step_s)
         self._share = np.concatenate([self._share, [w.sm_share_ratio for w, _, _ in jobs]])
         self._unlimited = np.concatenate([self._unlimited, ratio])
-        self.solo_step_s = np.concatenate([self.solo_step_s, variants.step_s[where] / ratio])
+        self.solo_step_s = np.concatenate([self.solo_step_s, solo_step_s])
         self.utilization = np.concatenate([self.utilization, utilization])
         self.memory_bytes = np.concatenate([self.memory_bytes, memory])
         state = [min(variants.jobs[v].demand.state_bytes, m) for v, m in zip(where, memory, strict=True)]
@@ -245,6 +250,16 @@ class JobTable:
         each = [n.utilization_residual(p, rows) for n, p in zip(self.networks, self.prepared, strict=True)]
         known = np.where(rows >= 0, self.utilization_measured[rows], True).all(1)
         return np.asarray(np.mean(each, axis=0, dtype=np.float64) * known)
+
+
+def _check_predicted(step_time_s: float, workload: Workload, device: str) -> None:
+    most_s = STEP_TIMES_S[1]
+    if step_time_s > most_s:
+        raise InputError(
+            f"{workload.model}: a step would take {step_time_s:.3g} s on {device}",
+            expected=f"steps of at most {most_s:.3g} s (two weeks)",
+            hint="lower its batch size or gradient accumulation",
+        )
 
 
 def setting_rows(modes: Sequence[str], campaigns: Sequence[str]) -> Array:

@@ -6,6 +6,7 @@ import pytest
 
 from predictor.predictor import Predictor
 from predictor.types import Prediction
+from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 
 
@@ -75,3 +76,13 @@ def test_a_measured_step_that_contradicts_the_data_sheet_is_reported(
     step_s = share * predictor.fitted_.model.featurizer.job(job, "v100").cost.floor_s
     answer = predicted(predictor, "v100", f"alpha:batch_size=64,step_time_s={step_s}")
     assert any("check its unit" in reason for reason in answer.reasons) == (share < 0.6)
+
+
+def test_a_predicted_step_of_more_than_two_weeks_is_refused(predictor: Predictor) -> None:
+    job = "alpha:batch_size=1000000000,sm_share_ratio=0.02"
+    with pytest.raises(
+        InputError, match=r"alpha: a step would take .* s on v100.*two weeks.*lower its batch size"
+    ):
+        predicted(predictor, "v100", job)
+    stated = predicted(predictor, "v100", f"{job},step_time_s=1e6")
+    assert stated.members[0].solo_step_time_s.value == pytest.approx(1e6)
