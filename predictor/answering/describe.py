@@ -34,7 +34,7 @@ class _Facts:
     """Facts repeated in every answer about a row of the job table. Errors are 90 % bounds of a log.
 
     `unmeasured` says that no step time was measured on the device or in the precision, if one is predicted;
-    `too_fast` that a measured one contradicts the data sheet.
+    `too_fast` that a measured one contradicts the data sheet, `too_little` that measured memory does the graph.
     """
 
     spec: str
@@ -44,6 +44,7 @@ class _Facts:
     in_domain: bool
     unmeasured: str
     too_fast: str
+    too_little: str
     solo_error: float
     memory_error: float
     memory_most_bytes: float
@@ -163,8 +164,7 @@ class Describer:
             if count > 1 and cut is None:
                 shares = shares_of(slowdown - 1, parts[i], fact.job)
                 reasons.append(sentence(fact.model, slowdown, shares))
-            if fact.too_fast:
-                reasons.append(fact.too_fast)
+            reasons.extend(filter(None, (fact.too_fast, fact.too_little)))
             if not fact.in_domain:
                 reasons.append(
                     f"{fact.model} is unlike the models that the predictor learned from; its interval may be too narrow"
@@ -209,6 +209,7 @@ class Describer:
             in_domain=fitted.domain.contains(embedding),
             unmeasured=self._unmeasured(workload, job),
             too_fast=_too_fast(workload, job),
+            too_little=_too_little(workload, job),
             solo_error=self._solo_error(workload, job),
             memory_error=graph_error if measured_bytes is None else solo_memory_error,
             # A job that was measured alone had enough with what there is.
@@ -257,6 +258,16 @@ def _too_fast(workload: Workload, job: JobOnDevice) -> str:
     return (
         f"{workload.model}: its measured step time ({step_s:.3g} s) is shorter than at the peak rates of "
         f"{job.device.name} in {job.workload.precision} ({least_s:.3g} s); check its unit, precision and batch size"
+    )
+
+
+def _too_little(workload: Workload, job: JobOnDevice) -> str:
+    measured_bytes, least_bytes = workload.solo.memory_bytes, job.demand.state_bytes
+    if measured_bytes is None or measured_bytes >= least_bytes:
+        return ""
+    return (
+        f"{workload.model}: its measured memory ({measured_bytes:.3g} bytes) is less than its parameters, gradients "
+        f"and optimiser state ({least_bytes:.3g} bytes); check its unit, precision and optimiser"
     )
 
 

@@ -78,6 +78,16 @@ def test_a_measured_step_that_contradicts_the_data_sheet_is_reported(
     assert any("check its unit" in reason for reason in answer.reasons) == (share < 0.6)
 
 
+@pytest.mark.parametrize(("share", "is_reported"), [(1e-9, True), (0.9, True), (1.0, False)])
+def test_measured_memory_below_the_jobs_state_is_reported(
+    predictor: Predictor, share: float, is_reported: bool
+) -> None:
+    job = Workload.parse("alpha:batch_size=64")
+    state_bytes = predictor.fitted_.model.featurizer.job(job, "v100").demand.state_bytes
+    answer = predicted(predictor, "v100", f"alpha:batch_size=64,memory_bytes={share * state_bytes!r}")
+    assert any("its measured memory" in reason for reason in answer.reasons) == is_reported
+
+
 def test_a_predicted_step_of_more_than_two_weeks_is_refused(predictor: Predictor) -> None:
     job = "alpha:batch_size=1000000000,sm_share_ratio=0.02"
     with pytest.raises(
