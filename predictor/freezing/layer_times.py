@@ -144,6 +144,8 @@ def layer_times(
     each = 2.0 * costs.update_kernels or graph.optimizer_kernels / max(int(held.sum()), 1)
     optimizer = np.maximum(cost.optimizer_s * share, each * held * costs.optimizer_launch_s)
     optimizer += updated / costs.gradient_bytes_per_s
+    if job.mode == "inference":
+        optimizer = np.zeros(count)
     overhead = costs.step_overhead_s + costs.sample_overhead_s * graph.step_samples + cost.host_s
     return LayerTimes(forward, backward, gradient, optimizer, overhead, parameters, boundary)
 

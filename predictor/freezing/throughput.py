@@ -133,6 +133,7 @@ def layer_throughput(
     anchor = workload.solo.step_time_s or anchor_step_time_s
     stretch = anchor / job(measured_at).cost.step_time_s if anchor else 1.0
     exchange = _exchange(times, spec, nodes, network_bytes_per_s)
+    is_training = workload.mode == "training"
 
     # The step time is the cost model's; the layers' times only divide the device's part of it. What freezing
     # saves beyond the optimiser is taken off the backward pass. Rescaling all parts instead would shorten the
@@ -148,7 +149,8 @@ def layer_throughput(
         backward = on_device - forward - optimizer
         if cache_rate is not None:
             forward = shrunk * scale * times.split(prefix, cache_rate)[0]
-        share = float(times.parameter_bytes[prefix:].sum() / max(times.parameter_bytes.sum(), 1e-300))
+        trained = times.parameter_bytes[prefix:].sum() if is_training else 0.0
+        share = float(trained / max(times.parameter_bytes.sum(), 1e-300))
         # Gradients are exchanged once per step, during the last pass.
         exposed = (
             float(
@@ -160,7 +162,7 @@ def layer_throughput(
                     rewrapped=rewrapped,
                 )[0]
             )
-            if gpus > 1
+            if gpus > 1 and is_training
             else 0.0
         )
         return _StepParts(forward, backward, optimizer, overhead, exposed, share)

@@ -57,6 +57,20 @@ def test_backward_pass_saves_no_more_than_the_step_where_the_host_is_slow() -> N
             assert after.forward_s == pytest.approx(before.forward_s)
 
 
+@pytest.mark.parametrize("rewrapped", [True, False])
+def test_inference_updates_and_exchanges_nothing(rewrapped: bool) -> None:
+    made, job = source(6), replace(JOB, mode="inference")
+    one, *several = (
+        layer_throughput(job, "v100", k, gpus, nodes=gpus // 4 or 1, rewrapped=rewrapped, featurizer=made)
+        for k, gpus in ((0, 1), (0, 8), (3, 8))
+    )
+    for answer in several:
+        assert answer.optimizer_s == answer.exchange_s == answer.unfrozen_parameter_ratio == 0.0
+        assert answer.backward_s == pytest.approx(0.0, abs=1e-12)
+        assert answer.step_time_s == pytest.approx(one.step_time_s)
+        assert answer.speedup == pytest.approx(1.0)
+
+
 def test_parts_sum_to_the_step() -> None:
     answer = layer_throughput(JOB, "v100", 2, gpus=4, featurizer=source())
     parts = answer.forward_s + answer.backward_s + answer.optimizer_s + answer.exchange_s + answer.overhead_s
