@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from models.features import Floats
-from predictor.learning.inducing import choose
+from predictor.learning.inducing import Choice
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.rows import Rows, covariance, variance
 
@@ -103,8 +103,9 @@ class Covariances:
         """Choose the inducing rows anew."""
         rows = self.known
         self._buffer: Floats | None = np.empty((len(rows) + len(rows) // 4, self.most_rows))
-        self.inducing = choose(self.parameters, members, rows, self.prior, rank, self._buffer[: len(rows)])
-        self.through = self._buffer[: len(rows), : len(self.inducing)]
+        through = self._buffer[: len(rows)]
+        self.inducing = Choice(self.parameters, members, rows, self.prior, rank, through).made()
+        self.through = through[:, : len(self.inducing)]
         self.unexplained = np.maximum(self.prior - (self.through**2).sum(1), 0.0)
         self.replaced = np.zeros(0, np.int64), self.through[:0]
 

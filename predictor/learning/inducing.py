@@ -71,15 +71,8 @@ class Inducing:
         return result
 
 
-def choose(
-    parameters: KernelParameters,
-    members: Members,
-    rows: Rows,
-    prior: Floats,
-    rank: Integers,
-    through: Floats,
-) -> Inducing:
-    """Choose rows, fewer than wanted if these explain the rest to within the noise of an observation.
+class Choice:
+    """Chooses rows, fewer than wanted if these explain the rest to within the noise of an observation.
 
     Args:
         rows: N rows of `members`.
@@ -88,11 +81,6 @@ def choose(
         through: [N, most] receives, in its first U columns, solutions x of `factor` x = covariance of the chosen
             rows with all rows.
     """
-    return _Choice(parameters, members, rows, prior, rank, through).made()
-
-
-class _Choice:
-    """See `choose`, which has the same arguments."""
 
     def __init__(
         self,
@@ -113,6 +101,7 @@ class _Choice:
         self.count = 0
 
     def made(self) -> Inducing:
+        """Choose, once."""
         rounds, thresholds = [], []
         for number, threshold in enumerate(self._thresholds()):
             before = self.count

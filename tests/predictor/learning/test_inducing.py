@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.learning.inducing import Inducing, choose
+from predictor.learning.inducing import Choice, Inducing
 from predictor.learning.kernel import Members
 from predictor.learning.rows import Rows, covariance, variance
 from tests.predictor.learning.test_process import P
@@ -27,7 +27,7 @@ def drawn(count: int, jobs: int = JOBS) -> Rows:
 
 def chosen(rows: Rows, rank: np.ndarray, most: int) -> tuple[Inducing, Floats]:
     through = np.zeros((len(rows), most))
-    inducing = choose(P, MEMBERS, rows, variance(P, MEMBERS, rows), rank, through)
+    inducing = Choice(P, MEMBERS, rows, variance(P, MEMBERS, rows), rank, through).made()
     return inducing, through[:, : len(inducing)]
 
 
