@@ -25,6 +25,7 @@ from predictor.examples.examples import Examples, examples_of
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
+from predictor.predictor import Predictor
 from profiling.workload import ColocationSet
 from scheduling.beliefs.constant import ConstantPredictor
 
@@ -47,9 +48,20 @@ def observations(examples: Examples) -> list[tuple[int, Observation]]:
     return found
 
 
-def errors(examples: Examples, architecture: str, observe: int, seed: int) -> dict[str, Floats]:
-    """Relative errors of the throughput of the architecture's other sets, by number of rows."""
-    predictor = load_predictor()
+def errors(
+    predictor: Predictor,
+    examples: Examples,
+    everyone: list[tuple[int, Observation]],
+    architecture: str,
+    observe: int,
+    seed: int,
+) -> dict[str, Floats]:
+    """Relative errors of the throughput of the architecture's other sets, by number of rows.
+
+    Args:
+        predictor: reads the jobs' graphs.
+        everyone: from `observations`.
+    """
     featurizer = predictor.fitted_.model.featurizer
     of = np.array(examples.architectures)
     own = {examples.set_index[row] for row in np.flatnonzero(of == architecture).tolist()}
@@ -61,7 +73,6 @@ def errors(examples: Examples, architecture: str, observe: int, seed: int) -> di
         taken[place] += 1
         if taken[place] <= observe:
             seen.add(number)
-    everyone = observations(examples)
     others = [o for row, o in everyone if examples.set_index[row] not in own]
     few = [o for row, o in everyone if examples.set_index[row] in seen]
     asked = [
@@ -93,14 +104,17 @@ def main() -> None:
     size = np.bincount(examples.set_index, minlength=len(examples.set_ids))
     kept = examples.resident & (size > 1)
     examples = examples.subset([s for s, keep in zip(examples.set_ids, kept, strict=True) if keep])
+    predictor, everyone = load_predictor(), observations(examples)
     by_model: dict[str, dict[str, Floats]] = {}
     for architecture in sorted(set(examples.architectures)):
-        by_model[architecture] = errors(examples, architecture, options.observe, options.seed)
+        by_model[architecture] = errors(
+            predictor, examples, everyone, architecture, options.observe, options.seed
+        )
         print(
             architecture,
             {rows: round(100 * float(e.mean()), 1) for rows, e in by_model[architecture].items()},
         )
-    figures: dict[str, Any] = {"observe": options.observe, "observed_rows": len(observations(examples))}
+    figures: dict[str, Any] = {"observe": options.observe, "observed_rows": len(everyone)}
     for rows in ("none", *map(str, ROWS)):
         together = np.concatenate([errors_of[rows] for errors_of in by_model.values()])
         figures[rows] = {

@@ -32,19 +32,22 @@ class Precision:
         total: [W, W] A; factor: its lower Cholesky factor.
     """
 
+    weight: Floats
     total: Floats
     factor: Floats
 
     def __init__(self, rows: Floats, weight: Floats, before: Sequence[Before[Precision]] = ()) -> None:
+        self._sum(rows, weight, min((Change.since(one, weight) for one in before), key=len, default=None))
+
+    def _sum(self, rows: Floats, weight: Floats, change: Change | None) -> None:
+        """Add up all rows, or to an earlier sum what has changed, if that is less."""
         self.weight = weight
-        changes = [Change.since(one, weight) for one in before]
-        nearest = min(changes, key=len, default=None)
-        if nearest is None or 2 * len(nearest) > len(rows):
+        if change is None or 2 * len(change) > len(rows):
             self.total = _weighted(rows, weight) + np.eye(rows.shape[1])
-        elif len(nearest):
-            self.total = nearest.earlier.total + _weighted(*nearest.products(rows))
+        elif len(change):
+            self.total = change.earlier.total + _weighted(*change.products(rows))
         else:
-            self.total, self.factor = nearest.earlier.total, nearest.earlier.factor
+            self.total, self.factor = change.earlier.total, change.earlier.factor
             return
         self.factor = cholesky(self.total, lower=True, check_finite=False)
 
@@ -59,8 +62,8 @@ class LeveragedPrecision(Precision):
     def __init__(
         self, rows: Floats, weight: Floats, before: Before[LeveragedPrecision] | None = None
     ) -> None:
-        super().__init__(rows, weight, () if before is None else (before,))
         change = None if before is None else Change.since(before, weight)
+        self._sum(rows, weight, change)
         if before is None or change is None or len(change) >= _FEW * rows.shape[1]:
             self.leverage = self._leverage(rows)
             return

@@ -12,7 +12,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats
@@ -46,7 +45,7 @@ class Process:
     Args:
         parameters: kernel parameters.
         evidence: the observations; may be empty.
-        most_rows: largest number of rows used exactly; with more, this many inducing rows are used.
+        most_rows: largest number of rows used exactly; with more, at most this many inducing rows.
         earlier: process of evidence that this evidence extends by further rows. Saves time without changing
             results, and can still be queried afterwards.
     """
@@ -157,7 +156,7 @@ class Process:
             return Before(precision(before))
         return None if len(self.own_effects) else Before(precision(before), replaced, former)
 
-    def _condition(self, active: Bools, starts: Sequence[Before[Precision]] = ()) -> None:
+    def _condition(self, active: Bools, starts: Sequence[Before[Precision]]) -> None:
         """Weigh the active rows; `starts` are sums of earlier weights."""
         index, through = np.flatnonzero(active), self._through
         if through is None:
@@ -314,10 +313,6 @@ def _on_grid(values: Floats) -> Floats:
     """[N] values rounded on a logarithmic scale; 0 stays 0."""
     with np.errstate(divide="ignore"):
         return np.exp(_GRID * np.round(np.log(values) / _GRID))
-
-
-def _has_partner(rows: Rows) -> NDArray[np.bool_]:
-    return np.asarray((rows.partners >= 0).any(1))
 
 
 def _solved(factor: Floats, values: Floats) -> Floats:
