@@ -1,4 +1,4 @@
-"""Projects jobs under a plain rule: shortest job first, alone or with blind packing of pairs.
+"""Projects jobs under a plain rule: shortest job first, alone or with blind packing of pairs, or critical jobs first.
 
 The simulator under `sjf` gives the same (a test requires equal end and mean), but keeps a policy, states and
 records for every job: eleven times as long for 100 to 400 waiting jobs, and each decision is projected
@@ -21,6 +21,19 @@ from scheduling.core.truth import current_workload
 from scheduling.placement.gangs import solo_step_s
 
 _EPS = 1e-9
+
+
+class PlainRule(NamedTuple):
+    """Shortest job first on empty GPUs.
+
+    Attributes:
+        pack: whether a waiting job may join a single tenant.
+        critical_ratio: the last job of the queue goes first if it alone takes more than this many times the
+            work per GPU; `inf`: never.
+    """
+
+    pack: bool
+    critical_ratio: float = np.inf
 
 
 class Outcome(NamedTuple):
@@ -84,7 +97,7 @@ class Steps:
 
 
 class PlainSchedule:
-    """A cluster under shortest job first, with exclusive GPUs or, with `pack`, pairs of jobs.
+    """A cluster under a plain rule.
 
     Gangs hold whole GPUs of one type, wherever those are.
 
@@ -95,7 +108,7 @@ class PlainSchedule:
         left: iterations left by number.
         tenants: numbers of the jobs on every GPU.
         now_s: time of the snapshot.
-        pack: whether a waiting job may join a single tenant.
+        rule: the rule.
     """
 
     def __init__(
@@ -106,9 +119,9 @@ class PlainSchedule:
         left: dict[int, float],
         tenants: list[list[int]],
         now_s: float,
-        pack: bool,
+        rule: PlainRule,
     ) -> None:
-        self.jobs, self.pack, self.now_s = jobs, pack, now_s
+        self.jobs, self.rule, self.now_s = jobs, rule, now_s
         self.left, self.tenants = left, tenants
         self.queue: list[int] = []
         self.ended: list[float] = []
@@ -120,6 +133,8 @@ class PlainSchedule:
             for number in members:
                 self._held.setdefault(number, []).append(gpu)
         self._since, self._version = [now_s] * len(kinds), [0] * len(kinds)
+        # When each GPU would be empty if its jobs ran one after another; work of the queue on the fastest types.
+        self._due_s, self._queued_s = [now_s] * len(kinds), 0.0
         self._pace: list[list[float]] = [[] for _ in kinds]
         self._events: list[tuple[float, int, int]] = []
         self._empty: list[set[int]] = [set() for _ in range(max(kinds) + 1)]
@@ -133,7 +148,18 @@ class PlainSchedule:
         """A copy that can be followed independently."""
         other = object.__new__(PlainSchedule)
         other.__dict__.update(self.__dict__)
-        for name in ("jobs", "left", "queue", "ended", "_held", "_since", "_version", "_pace", "_events"):
+        for name in (
+            "jobs",
+            "left",
+            "queue",
+            "ended",
+            "_held",
+            "_since",
+            "_version",
+            "_due_s",
+            "_pace",
+            "_events",
+        ):
             setattr(other, name, getattr(self, name).copy())
         other.tenants = [members.copy() for members in self.tenants]
         other._empty = [gpus.copy() for gpus in self._empty]
@@ -146,12 +172,13 @@ class PlainSchedule:
         for number, job, left in jobs:
             self.jobs[number], self.left[number] = job, left
             self.queue.append(number)
+            self._queued_s += self._work_s(number)
         self.queue.sort(key=lambda n: (self.jobs[n].key, n))
         before = len(self.queue)
         waiting = self.queue.copy()
         for gpu in sorted(self._start_alone()):
             self._go_on(gpu)
-        if self.pack and self.queue:
+        if self.rule.pack and self.queue:
             self._start_beside(range(len(self._kinds)))
         if len(self.queue) == before:
             return {}
@@ -186,6 +213,7 @@ class PlainSchedule:
         else:
             self._pace[gpu] = [self.jobs[n].solo[kind] for n in members]
         self._since[gpu] = self.now_s
+        self._due_s[gpu] = self.now_s + sum(self.left[n] * self.jobs[n].solo[kind] for n in members)
         self._version[gpu] += 1
         if members and self._held[members[0]][0] == gpu:
             soonest = min(max(self.left[n], 0.0) * s for n, s in zip(members, self._pace[gpu], strict=True))
@@ -210,28 +238,49 @@ class PlainSchedule:
                 self.tenants[own].remove(n)
                 if not self.tenants[own]:
                     self._empty[self._kinds[own]].add(own)
+                    self._due_s[own] = self.now_s
                 if own != gpu:
                     touched.append(own)
         if self.queue:
             touched += [g for g in self._start_alone() if g not in touched]
         for own in touched:
             self._go_on(own)
-        if self.pack and self.queue:
+        if self.rule.pack and self.queue:
             self._start_beside(touched)
+
+    def _work_s(self, number: int) -> float:
+        """GPU seconds of a job alone on its fastest type; 0 if it fits on none."""
+        job = self.jobs[number]
+        seconds = self.left[number] * min(job.solo) * job.gpus
+        return seconds if seconds < np.inf else 0.0
+
+    def _in_order(self) -> list[int]:
+        """The queue, with its last job first if that is critical."""
+        if self.rule.critical_ratio == np.inf or not self.queue:
+            return self.queue
+        last = self.queue[-1]
+        work_s = self._queued_s + sum(max(due_s - self.now_s, 0.0) for due_s in self._due_s)
+        needed_s = self._work_s(last) / self.jobs[last].gpus
+        if needed_s <= self.rule.critical_ratio * work_s / len(self._kinds):
+            return self.queue
+        return [last, *self.queue[:-1]]
+
+    def _leave(self, started: set[int]) -> None:
+        if started:
+            self.queue = [n for n in self.queue if n not in started]
+            self._queued_s -= sum(map(self._work_s, started))
 
     def _start_alone(self) -> set[int]:
         """Start waiting jobs, in order, on empty GPUs of their fastest type; returns the GPUs."""
         filled: set[int] = set()
-        rest: list[int] = []
-        for position, n in enumerate(self.queue):
+        started: set[int] = set()
+        for n in self._in_order():
             if not any(self._empty):
-                rest += self.queue[position:]
                 break
             job = self.jobs[n]
             kinds = (k for k, e in enumerate(self._empty) if len(e) >= job.gpus and job.solo[k] < np.inf)
             kind = min(kinds, key=job.solo.__getitem__, default=-1)
             if kind < 0:
-                rest.append(n)
                 continue
             gpus = sorted(self._empty[kind])[: job.gpus]
             self._held[n] = gpus
@@ -239,16 +288,16 @@ class PlainSchedule:
                 self._empty[kind].discard(gpu)
                 self.tenants[gpu].append(n)
             filled.update(gpus)
-        self.queue = rest
+            started.add(n)
+        self._leave(started)
         return filled
 
     def _start_beside(self, gpus: Iterable[int]) -> None:
         """Start waiting jobs, in order, beside the only tenant of one of `gpus`."""
         room = [g for g in gpus if len(self.tenants[g]) == 1 and self.jobs[self.tenants[g][0]].shares]
-        rest: list[int] = []
-        for position, n in enumerate(self.queue):
+        started: set[int] = set()
+        for n in self._in_order():
             if not room:
-                rest += self.queue[position:]
                 break
             job = self.jobs[n]
             for gpu in room if job.shares else ():
@@ -260,10 +309,9 @@ class PlainSchedule:
                     self._held[n] = [gpu]
                     self._go_on(gpu)
                     room.remove(gpu)
+                    started.add(n)
                     break
-            else:
-                rest.append(n)
-        self.queue = rest
+        self._leave(started)
 
 
 class Projection:
@@ -298,9 +346,9 @@ class Projection:
             self.left[tenant.number] = snapshot.left(tenant) / (step if step < np.inf else 1.0)
 
     def schedule(
-        self, decisions: Sequence[Allocation], pack: bool
+        self, decisions: Sequence[Allocation], rule: PlainRule
     ) -> tuple[PlainSchedule, dict[int, tuple[int, ...]]]:
-        """Apply `decisions`, then continue with the plain rule.
+        """Apply `decisions`, then continue with `rule`.
 
         Returns:
             The schedule, and the GPUs by number of the jobs that the rule starts at once.
@@ -325,7 +373,7 @@ class Projection:
             else:
                 waiting.add(number)
         now_s = snapshot.now_s
-        schedule = PlainSchedule(self._steps, self._kinds, self.jobs.copy(), left, tenants, now_s, pack)
+        schedule = PlainSchedule(self._steps, self._kinds, self.jobs.copy(), left, tenants, now_s, rule)
         started = schedule.submit([(n, self.jobs[n], left[n]) for n in waiting], now_s)
         return schedule, started
 

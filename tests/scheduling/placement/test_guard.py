@@ -11,7 +11,7 @@ from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.placement.guard import guarded
-from scheduling.placement.projection import Projection, Steps
+from scheduling.placement.projection import PlainRule, Projection, Steps
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS, table
@@ -49,7 +49,9 @@ def test_the_projection_equals_a_simulation_of_sjf(seed: int) -> None:
     trace, belief = jobs(seed), SetCache(table(seed))
     state = waiting(trace)
     result = simulate(trace, CLUSTER, get_policy("sjf"), SetTruth(belief), belief)
-    schedule, started = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule([], False)
+    schedule, started = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule(
+        [], PlainRule(pack=False)
+    )
     outcome = schedule.outcome()
     assert len(started) == 4
     assert outcome.end_s == pytest.approx(result.makespan_s)
@@ -59,7 +61,9 @@ def test_the_projection_equals_a_simulation_of_sjf(seed: int) -> None:
 def test_a_copy_leaves_the_schedule_unchanged() -> None:
     trace, belief = jobs(1), SetCache(table(1))
     state = waiting(trace)
-    schedule, _ = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule([], True)
+    schedule, _ = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule(
+        [], PlainRule(pack=True)
+    )
     first = schedule.copy().outcome()
     assert schedule.now_s == 0.0
     assert schedule.copy().outcome() == first
