@@ -74,6 +74,7 @@ def start_at_price(
     shared: Ints,
     jobs: Sequence[JobState],
     config: PlacementConfig,
+    begun: Sequence[Allocation] = (),
 ) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
     """Give each of `jobs`, in order, the cheapest of an empty GPU, a place beside others, or waiting.
 
@@ -84,6 +85,7 @@ def start_at_price(
         shared: GPUs with tenants and room.
         jobs: first jobs of the queue, one GPU each.
         config: configuration of the ranking.
+        begun: what this decision has already started on empty GPUs.
 
     Returns:
         The allocations to start; and by job number, GPU and finish plus delays in seconds of the jobs that
@@ -93,6 +95,11 @@ def start_at_price(
     steps = np.array([solo_step_s(snapshot, belief, j.job.workload) for j in jobs])
     alone_s = np.array([snapshot.left(j) for j in jobs])[:, None] * steps
     departures = _Departures(snapshot, tenancy)
+    for allocation in begun:
+        kind = int(snapshot.type_of[allocation.gpus[0]])
+        step_s = solo_step_s(snapshot, belief, allocation.job.job.workload)[kind]
+        for _ in allocation.gpus:
+            departures.add(kind, snapshot.left(allocation.job) * step_s)
     values = _type_values(snapshot, steps)
     count = len(snapshot.waiting)
     pairs = offers(snapshot, tenancy, shared, jobs, config)

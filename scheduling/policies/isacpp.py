@@ -7,6 +7,7 @@ moves to one that becomes empty if that outweighs its restart.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -96,7 +97,7 @@ def _propose(
             jobs = [critical, *(j for j in jobs if j is not critical)]
         shared = np.setdiff1d(shared_gpus(snapshot, tenancy, config.max_members), kept, assume_unique=True)
         if shared.size or any(pool.free_of_type):
-            placed, sharing = _start(snapshot, tenancy, pool, shared, jobs[: queue.batch], config)
+            placed, sharing = _start(snapshot, tenancy, pool, shared, jobs[: queue.batch], config, started)
             if restart_s is not None and config.objective == "jct":
                 on_empty = {a.job.number for a in placed} - set(sharing)
                 rest = [j for j in jobs[: queue.batch] if j.number not in on_empty and j is not critical]
@@ -130,11 +131,12 @@ def _start(
     shared: Ints,
     jobs: list[JobState],
     config: PlacementConfig,
+    begun: Sequence[Allocation] = (),
 ) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
     """Allocations to start; and by job number, GPU and finish plus delays of jobs to be shared."""
     if config.objective == "interference":
         return _assign(snapshot, tenancy, pool, shared, jobs, config), {}
-    return start_at_price(snapshot, tenancy, pool, shared, jobs, config)
+    return start_at_price(snapshot, tenancy, pool, shared, jobs, config, begun)
 
 
 def _before_all(
