@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
@@ -28,9 +30,9 @@ from scheduling.placement.projection import (
 _MOST_JOBS = _MOST_GPUS = 512
 
 # In the virtual cluster; and after a decision. Stopping a long job for a short one would not look safe if the
-# long one then always came last.
+# long one then always came last, nor waiting for a fast GPU if the rule then took a slow one.
 _PLAIN = (PlainRule(pack=False), PlainRule(pack=True))
-_AFTER = (*_PLAIN, *(PlainRule(pack, ratio) for ratio in (1.0, 0.7) for pack in (False, True)))
+_AFTER = tuple(PlainRule(pack, ratio, patient=True) for ratio in (np.inf, 1.0, 0.7) for pack in (False, True))
 
 Proposal = Callable[[], list[Allocation]]
 

@@ -30,10 +30,12 @@ class PlainRule(NamedTuple):
         pack: whether a waiting job may join a single tenant.
         critical_ratio: the last job of the queue goes first if it alone takes more than this many times the
             work per GPU; `inf`: never.
+        patient: whether a single-GPU job waits for a faster type if it would end earlier there.
     """
 
     pack: bool
     critical_ratio: float = np.inf
+    patient: bool = False
 
 
 class Outcome(NamedTuple):
@@ -265,6 +267,14 @@ class PlainSchedule:
             return self.queue
         return [last, *self.queue[:-1]]
 
+    def _next_s(self) -> list[float]:
+        """[T] seconds until the first busy GPU of each type is empty, if its jobs run one after another."""
+        next_s = [np.inf] * len(self._empty)
+        for kind, due_s, members in zip(self._kinds, self._due_s, self.tenants, strict=True):
+            if members and due_s < self.now_s + next_s[kind]:
+                next_s[kind] = max(due_s - self.now_s, 0.0)
+        return next_s
+
     def _leave(self, started: set[int]) -> None:
         if started:
             self.queue = [n for n in self.queue if n not in started]
@@ -274,6 +284,7 @@ class PlainSchedule:
         """Start waiting jobs, in order, on empty GPUs of their fastest type; returns the GPUs."""
         filled: set[int] = set()
         started: set[int] = set()
+        next_s = self._next_s() if self.rule.patient and len(self._empty) > 1 else []
         for n in self._in_order():
             if not any(self._empty):
                 break
@@ -281,6 +292,11 @@ class PlainSchedule:
             kinds = (k for k, e in enumerate(self._empty) if len(e) >= job.gpus and job.solo[k] < np.inf)
             kind = min(kinds, key=job.solo.__getitem__, default=-1)
             if kind < 0:
+                continue
+            if job.gpus == 1 and any(
+                wait_s < self.left[n] * (job.solo[kind] - solo)
+                for wait_s, solo in zip(next_s, job.solo, strict=False)
+            ):
                 continue
             gpus = sorted(self._empty[kind])[: job.gpus]
             self._held[n] = gpus
