@@ -1,4 +1,4 @@
-"""Decides whether one of the jobs that share a GPU moves to an empty one, restart included."""
+"""Decides which running jobs move to empty GPUs, away from a neighbour or to a faster type, restart included."""
 
 from __future__ import annotations
 
@@ -55,7 +55,9 @@ def part(
     joined: Collection[int] = (),
     makespan: bool = False,
 ) -> list[Allocation]:
-    """Move jobs of shared GPUs to empty ones of `pool`, the most gainful move first, while any move gains.
+    """Move jobs to empty GPUs of `pool`, the most gainful move first, while any move gains.
+
+    Jobs that share a GPU may go anywhere, the others only to another type.
 
     Args:
         snapshot: the cluster.
@@ -67,11 +69,14 @@ def part(
     """
     if not any(pool.free_of_type):
         return []
-    shared = np.flatnonzero((snapshot.tenant_count > 1) & tenancy.shareable)
+    kinds = np.flatnonzero(pool.free_of_type)
+    elsewhere = (snapshot.type_of[:, None] != kinds).any(axis=1)
+    crowded = (snapshot.tenant_count > 1) & tenancy.shareable
+    left = np.flatnonzero(crowded | ((snapshot.tenant_count == 1) & elsewhere))
     if joined:
-        shared = shared[~np.isin(shared, list(joined))]
+        left = left[~np.isin(left, list(joined))]
     looked: _LookedAt | None = None
-    if shared.size > _ALWAYS:
+    if left.size > _ALWAYS:
         looked = snapshot.derived(
             ("parting", tenancy.cache, makespan),
             lambda: _LookedAt(
@@ -79,24 +84,43 @@ def part(
                 np.zeros((len(snapshot.types), len(snapshot))),
             ),
         )
-        kinds = np.flatnonzero(pool.free_of_type)
-        shared = looked.stale(snapshot, shared, kinds, tenancy.cache.revision)
-    if not shared.size:
+        left = looked.stale(snapshot, left, kinds, tenancy.cache.revision)
+    if not left.size:
         return []
-    moves = _gainful_moves(snapshot, tenancy, pool, shared, restart_s, makespan)
+    whole = ~tenancy.shareable[left]
+    moves = _whole_moves(snapshot, tenancy, pool, left[whole], restart_s)
+    if not whole.all():
+        moves += _gainful_moves(snapshot, tenancy, pool, left[~whole], restart_s, makespan)
     if looked is not None:
         # Jobs that would gain but find no GPU now are evaluated again.
         looked.stamp[:, [gpu for _, _, _, gpu, _ in moves]] = -1
     moved: list[Allocation] = []
     touched: set[int] = set()
     for _, _, kind, gpu, column in sorted(moves):
-        if gpu in touched or not pool.free_of_type[kind]:
-            continue
-        gpus = pool.take(1, kind)
-        if gpus:
-            touched.add(gpu)
-            moved.append(Allocation(snapshot.tenants[gpu][column], gpus))
+        job = snapshot.tenants[gpu][column]
+        if touched.isdisjoint(job.gpus):
+            gpus = pool.take(len(job.gpus), kind)
+            if gpus:
+                touched.update(job.gpus)
+                moved.append(Allocation(job, gpus))
     return moved
+
+
+def _whole_moves(
+    snapshot: SchedulingSnapshot, tenancy: Tenancy, pool: Pool, gpus: Ints, restart_s: float
+) -> list[tuple[float, int, int, int, int]]:
+    """As `_gainful_moves`, of gangs and jobs that must be alone."""
+    moves: list[tuple[float, int, int, int, int]] = []
+    for gpu in gpus.tolist():
+        job = snapshot.tenants[gpu][0]
+        if gpu != job.gpus[0] or not job.job.preemptible or job.resume_s > snapshot.now_s:
+            continue
+        steps = solo_step_s(snapshot, tenancy.cache, job.job.workload)
+        for kind, step in enumerate(steps):
+            gain = snapshot.left(job) * (steps[snapshot.type_of[gpu]] - step) - restart_s
+            if pool.free_of_type[kind] >= len(job.gpus) and gain > _MARGIN * restart_s:
+                moves.append((-gain, job.number, kind, gpu, 0))
+    return moves
 
 
 def _gainful_moves(
