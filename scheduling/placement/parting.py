@@ -35,13 +35,16 @@ class _LookedAt:
     at_s: Floats
     revision: int = -1
 
-    def stale(self, snapshot: SchedulingSnapshot, shared: Ints, kinds: Ints, revision: int) -> Ints:
-        """Those of `shared` to be evaluated with empty GPUs of the types `kinds`; marks them as evaluated."""
+    def stale(self, snapshot: SchedulingSnapshot, gpus: Ints, kinds: Ints, revision: int) -> Ints:
+        """Those of `gpus` to be evaluated with empty GPUs of the types `kinds`; marks them as evaluated.
+
+        What a job that is alone gains by moving only falls with time.
+        """
         if self.revision != revision:
             self.stamp[:], self.revision = -1, revision
-        at = np.ix_(kinds, shared)
-        known = (self.stamp[at] == snapshot.stamp[shared]) & (self.at_s[at] >= snapshot.now_s - _REFRESH_S)
-        chosen = np.asarray(shared[~known.all(axis=0)], np.int64)
+        recent = (self.at_s[kinds] >= snapshot.now_s - _REFRESH_S) | (snapshot.tenant_count == 1)
+        known = ((self.stamp[kinds] == snapshot.stamp) & recent).all(axis=0)
+        chosen = np.asarray(gpus[~known[gpus]], np.int64)
         at = np.ix_(kinds, chosen)
         self.stamp[at], self.at_s[at] = snapshot.stamp[chosen], snapshot.now_s
         return chosen
@@ -70,11 +73,12 @@ def part(
     if not any(pool.free_of_type):
         return []
     kinds = np.flatnonzero(pool.free_of_type)
-    elsewhere = (snapshot.type_of[:, None] != kinds).any(axis=1)
-    crowded = (snapshot.tenant_count > 1) & tenancy.shareable
-    left = np.flatnonzero(crowded | ((snapshot.tenant_count == 1) & elsewhere))
-    if joined:
-        left = left[~np.isin(left, list(joined))]
+    movable = (snapshot.tenant_count > 1) & tenancy.shareable
+    if len(snapshot.types) > 1:
+        alone = snapshot.tenant_count == 1
+        movable |= alone if len(kinds) > 1 else alone & (snapshot.type_of != kinds[0])
+    movable[list(joined)] = False
+    left = np.flatnonzero(movable)
     looked: _LookedAt | None = None
     if left.size > _ALWAYS:
         looked = snapshot.derived(
@@ -87,43 +91,48 @@ def part(
         left = looked.stale(snapshot, left, kinds, tenancy.cache.revision)
     if not left.size:
         return []
-    whole = ~tenancy.shareable[left]
-    moves = _whole_moves(snapshot, tenancy, pool, left[whole], restart_s)
-    if not whole.all():
-        moves += _gainful_moves(snapshot, tenancy, pool, left[~whole], restart_s, makespan)
+    shared = left[snapshot.tenant_count[left] > 1]
+    moves = _moves_apart(snapshot, tenancy, pool, shared, restart_s, makespan) if shared.size else []
+    moves += _moves_to_faster(snapshot, tenancy, pool, left[snapshot.tenant_count[left] == 1], restart_s)
     if looked is not None:
-        # Jobs that would gain but find no GPU now are evaluated again.
+        # Jobs that would gain but find no GPU now, or have just been moved, are evaluated again.
         looked.stamp[:, [gpu for _, _, _, gpu, _ in moves]] = -1
+        looked.stamp[:, left[(tenancy.resume_s[left] > snapshot.now_s).any(axis=1)]] = -1
     moved: list[Allocation] = []
     touched: set[int] = set()
+    refused: set[tuple[int, int]] = set()
     for _, _, kind, gpu, column in sorted(moves):
         job = snapshot.tenants[gpu][column]
-        if touched.isdisjoint(job.gpus):
+        if (len(job.gpus), kind) not in refused and touched.isdisjoint(job.gpus):
             gpus = pool.take(len(job.gpus), kind)
             if gpus:
                 touched.update(job.gpus)
                 moved.append(Allocation(job, gpus))
+            else:
+                refused.add((len(job.gpus), kind))
     return moved
 
 
-def _whole_moves(
+def _moves_to_faster(
     snapshot: SchedulingSnapshot, tenancy: Tenancy, pool: Pool, gpus: Ints, restart_s: float
 ) -> list[tuple[float, int, int, int, int]]:
-    """As `_gainful_moves`, of gangs and jobs that must be alone."""
+    """(-gain, job number, GPU type, GPU, 0) of every move of a job that is alone on `gpus` that gains enough."""
     moves: list[tuple[float, int, int, int, int]] = []
     for gpu in gpus.tolist():
         job = snapshot.tenants[gpu][0]
         if gpu != job.gpus[0] or not job.job.preemptible or job.resume_s > snapshot.now_s:
             continue
         steps = solo_step_s(snapshot, tenancy.cache, job.job.workload)
+        own = steps[snapshot.type_of[gpu]]
         for kind, step in enumerate(steps):
-            gain = snapshot.left(job) * (steps[snapshot.type_of[gpu]] - step) - restart_s
-            if pool.free_of_type[kind] >= len(job.gpus) and gain > _MARGIN * restart_s:
-                moves.append((-gain, job.number, kind, gpu, 0))
+            if step < own and pool.free_of_type[kind]:
+                gain = snapshot.left(job) * (own - step) - restart_s
+                if gain > _MARGIN * restart_s:
+                    moves.append((-gain, job.number, kind, gpu, 0))
     return moves
 
 
-def _gainful_moves(
+def _moves_apart(
     snapshot: SchedulingSnapshot, tenancy: Tenancy, pool: Pool, shared: Ints, restart_s: float, makespan: bool
 ) -> list[tuple[float, int, int, int, int]]:
     """(-gain, job number, GPU type, GPU, position on it) of every move from a GPU of `shared` that gains enough."""
