@@ -56,10 +56,8 @@ class _Costs:
             return pairs.score + self.waiting * gpu_time
         return np.where(np.isfinite(pairs.score), gpu_time + _LATE * pairs.late_s(self.end_s), np.inf)
 
-    def alone(self, start_s: Floats, alone_s: Floats, behind: float) -> Floats:
-        """[T] cost of running alone from `start_s` for `alone_s`, with `behind` jobs per GPU later in the
-        queue."""
-        end = np.asarray(start_s + alone_s, float)
+    def alone(self, end: Floats, alone_s: Floats, behind: float) -> Floats:
+        """[T] cost of running alone until `end` for `alone_s`, with `behind` jobs per GPU later in the queue."""
         offered = np.isfinite(end)
         gpu_time = self.values * np.where(offered, alone_s, 0.0)
         if np.isinf(self.end_s):
@@ -75,6 +73,7 @@ def start_at_price(
     jobs: Sequence[JobState],
     config: PlacementConfig,
     begun: Sequence[Allocation] = (),
+    restart_s: float | None = None,
 ) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
     """Give each of `jobs`, in order, the cheapest of an empty GPU, a place beside others, or waiting.
 
@@ -86,6 +85,7 @@ def start_at_price(
         jobs: first jobs of the queue, one GPU each.
         config: configuration of the ranking.
         begun: what this decision has already started on empty GPUs.
+        restart_s: cost of moving a job; None: jobs are not moved.
 
     Returns:
         The allocations to start; and by job number, GPU and finish plus delays in seconds of the jobs that
@@ -107,6 +107,7 @@ def start_at_price(
     if config.objective == "makespan":
         end_s = _end_s(snapshot, tenancy, departures, pairs, alone_s.min(axis=1))
     costs = _Costs((count - 1) / gpus, values, end_s)
+    may_move = restart_s is not None and config.objective == "jct" and len(snapshot.types) > 1
     sharing = costs.share(pairs, snapshot.type_of[shared])
     still_open = sharing.copy()
     joins: list[tuple[int, int]] = []
@@ -114,8 +115,13 @@ def start_at_price(
     for position, job in enumerate(jobs):
         own, behind = alone_s[position], max(count - 1 - position, 0) / gpus
         now = np.where(np.array(pool.free_of_type) > 0, 0.0, np.inf)
-        on_empty = costs.alone(now, own, behind)
-        later = costs.alone(departures.next_s(), own, behind) if config.wait else np.full(len(own), np.inf)
+        next_s = departures.next_s()
+        end = now + own
+        if may_move and job.job.preemptible and sum(pool.free_of_type) > count - 1 - position:
+            # No job behind it needs the GPU, so it may start on a slow one.
+            end = np.minimum(end, _ends_elsewhere(end, next_s, own, restart_s or 0.0))
+        on_empty = costs.alone(end, own, behind)
+        later = costs.alone(next_s + own, own, behind) if config.wait else np.full(len(own), np.inf)
         column = int(still_open[position].argmin()) if shared.size else -1
         beside = float(still_open[position, column]) if shared.size else np.inf
         kind, wait_kind = int(on_empty.argmin()), int(later.argmin())
@@ -141,6 +147,19 @@ def start_at_price(
         started.append(Allocation(jobs[position], (gpu,)))
         sharers[jobs[position].number] = gpu, float(pairs.cost_s[position, column])
     return started, sharers
+
+
+def _ends_elsewhere(end_s: Floats, next_s: Floats, alone_s: Floats, restart_s: float) -> Floats:
+    """[T] when a job that starts now on each type is done if it moves to the best type at its next departure."""
+
+    def moved(end: float) -> float:
+        offers = zip(next_s.tolist(), alone_s.tolist(), strict=True)
+        return min(
+            (s + restart_s + (1.0 - s / end) * alone for s, alone in offers if s < end < np.inf),
+            default=np.inf,
+        )
+
+    return np.array([moved(end) for end in end_s.tolist()])
 
 
 def _match(sharing: Floats, joins: list[tuple[int, int]]) -> list[tuple[int, int]]:

@@ -303,6 +303,8 @@ class PlainSchedule:
             for gpu in gpus:
                 self._empty[kind].discard(gpu)
                 self.tenants[gpu].append(n)
+            if next_s:
+                next_s[kind] = min(next_s[kind], self.left[n] * job.solo[kind])
             filled.update(gpus)
             started.add(n)
         self._leave(started)

@@ -97,7 +97,9 @@ def _propose(
             jobs = [critical, *(j for j in jobs if j is not critical)]
         shared = np.setdiff1d(shared_gpus(snapshot, tenancy, config.max_members), kept, assume_unique=True)
         if shared.size or any(pool.free_of_type):
-            placed, sharing = _start(snapshot, tenancy, pool, shared, jobs[: queue.batch], config, started)
+            placed, sharing = _start(
+                snapshot, tenancy, pool, shared, jobs[: queue.batch], config, started, restart_s
+            )
             if restart_s is not None and config.objective == "jct":
                 on_empty = {a.job.number for a in placed} - set(sharing)
                 rest = [j for j in jobs[: queue.batch] if j.number not in on_empty and j is not critical]
@@ -132,11 +134,12 @@ def _start(
     jobs: list[JobState],
     config: PlacementConfig,
     begun: Sequence[Allocation] = (),
+    restart_s: float | None = None,
 ) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
     """Allocations to start; and by job number, GPU and finish plus delays of jobs to be shared."""
     if config.objective == "interference":
         return _assign(snapshot, tenancy, pool, shared, jobs, config), {}
-    return start_at_price(snapshot, tenancy, pool, shared, jobs, config, begun)
+    return start_at_price(snapshot, tenancy, pool, shared, jobs, config, begun, restart_s)
 
 
 def _before_all(

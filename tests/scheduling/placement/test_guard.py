@@ -5,13 +5,15 @@ from functools import partial
 import numpy as np
 import pytest
 
+from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
+from scheduling.placement.gangs import remaining_s
 from scheduling.placement.guard import guarded
-from scheduling.placement.projection import PlainRule, Projection, Steps
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS, table
@@ -44,43 +46,28 @@ def waiting(trace: list[TraceJob]) -> SchedulingSnapshot:
     return state
 
 
-@pytest.mark.parametrize("seed", range(4))
-def test_the_projection_equals_a_simulation_of_sjf(seed: int) -> None:
-    trace, belief = jobs(seed), SetCache(table(seed))
-    state = waiting(trace)
-    result = simulate(trace, CLUSTER, get_policy("sjf"), SetTruth(belief), belief)
-    schedule, started = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule(
-        [], PlainRule(pack=False)
-    )
-    outcome = schedule.outcome()
-    assert len(started) == 4
-    assert outcome.end_s == pytest.approx(result.makespan_s)
-    assert outcome.mean_s == pytest.approx(float(result.completion_s.mean()))
-
-
-def test_a_copy_leaves_the_schedule_unchanged() -> None:
-    trace, belief = jobs(1), SetCache(table(1))
-    state = waiting(trace)
-    schedule, _ = Projection(state, belief, Steps(state, belief, 1e9), 30.0).schedule(
-        [], PlainRule(pack=True)
-    )
-    first = schedule.copy().outcome()
-    assert schedule.now_s == 0.0
-    assert schedule.copy().outcome() == first
-
-
 def decide(state: SchedulingSnapshot, belief: SetCache, *proposals: list[Allocation]) -> list[Allocation]:
     return guarded(state, belief, [partial(list, p) for p in proposals], 0.01, 1e9, 30.0)
 
 
 def test_a_decision_with_a_later_end_is_not_taken() -> None:
-    belief = SetCache(table(2))
-    state = waiting(jobs(2))
-    # Only the longest may start, on the slowest type, and the others wait until it is done.
-    longest = max(state.waiting.values(), key=lambda j: j.left)
-    slow = [Allocation(longest, (2,))]
-    assert decide(state, belief, slow) != slow
-    assert decide(state, belief, slow), "the plain rule starts somebody"
+    a = Workload("a")
+    belief = SetCache(TablePredictor({("v100", a): Solo(1.0)}, {("v100", (a, a)): (0.3, 0.3)}))
+    state = SchedulingSnapshot(
+        ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": 2}]}]})
+    )
+    for number in range(2):
+        state.waiting[number] = JobState(TraceJob(f"j{number}", a, 100.0), number, 100.0)
+    together = [Allocation(job, (0,)) for job in state.waiting.values()]  # 333 s instead of 100
+    assert sorted(d.gpus for d in decide(state, belief, together)) == [(0,), (1,)]
+
+
+def test_a_long_job_may_wait_for_a_fast_gpu() -> None:
+    """By the plain rule it would start on a slow one at once."""
+    belief, state = SetCache(table(2)), waiting(jobs(2))
+    first, second, *_ = sorted(state.waiting.values(), key=lambda j: remaining_s(state, belief, j))
+    fast = [Allocation(first, (0,)), Allocation(second, (1,))]
+    assert decide(state, belief, fast) == fast
 
 
 def test_a_safe_decision_is_taken_without_computing_the_others() -> None:
