@@ -40,7 +40,7 @@ class SchedulingSnapshot:
     """Cluster, running jobs and queue at one moment. Read-only for policies.
 
     Args:
-        cluster: nodes and GPUs; tenants in it count as running jobs of one GPU.
+        cluster: nodes and GPUs; tenants in it count as running jobs of one GPU that cannot be stopped.
 
     Attributes:
         now_s: time.
@@ -102,6 +102,7 @@ class SchedulingSnapshot:
                     tenant.job_id or f"tenant-{len(self.running)}",
                     tenant.job,
                     max(tenant.iterations_left, 1e-9),
+                    preemptible=False,
                 )
                 state = JobState(
                     job, -1 - len(self.running), job.iterations, gpus=(gpu_number,),

@@ -27,9 +27,8 @@ _JOB_ID = "job"
 class PolicyPlacer(Placer):
     """A `Placer` whose choice is a policy's.
 
-    The policy sees the cluster with its tenants running and the job as the only waiting one. Its decisions
-    about tenants are ignored, because the service moves no running job. A stateful policy starts afresh each
-    time.
+    The policy sees the cluster with its tenants running and the job as the only waiting one. No job may be
+    stopped or moved, because the service does neither. A stateful policy starts afresh each time.
     """
 
     def __init__(self, predictor: SetPredictor | SetCache, policy: Policy) -> None:
@@ -80,9 +79,15 @@ class PolicyPlacer(Placer):
         """The policy's decision about the job, None to wait, and what it saw."""
         state = SchedulingSnapshot(snapshot)
         waiting = JobState(
-            TraceJob(_JOB_ID, job, steps, gpus=config.gpus), 0, steps, frozen_prefix=job.frozen_prefix
+            TraceJob(_JOB_ID, job, steps, gpus=config.gpus, preemptible=False),
+            0,
+            steps,
+            frozen_prefix=job.frozen_prefix,
         )
         state.waiting[0] = waiting
+        # Policies that divide the GPUs among the jobs would count a shared one once for each of its tenants.
+        for tenant in (t for tenants in state.tenants for t in tenants[1:]):
+            del state.running[tenant.number]
         decisions = self.policy.decide(state, self.cache)
         return next((a for a in decisions if a.job is waiting and a.gpus), None), state
 

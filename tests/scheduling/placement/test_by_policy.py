@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import pytest
+
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import Allocation
@@ -12,7 +14,7 @@ from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.truth import current_workload
 from scheduling.placement.by_policy import PolicyPlacer
 from scheduling.placement.ranking import PlacementConfig
-from scheduling.policies import get_policy
+from scheduling.policies import POLICIES, get_policy
 from tests.scheduling.tables import JOBS, table
 
 CLUSTER = ClusterSnapshot(
@@ -78,3 +80,39 @@ def test_gangs() -> None:
     )
     assert decision.ranked[0].gang == (("a", "0"), ("a", "1"))
     assert decision.ranked[0].reasons[-1] == "chosen by policy exclusive"
+
+
+A, B = Workload("a"), Workload("b")
+# Two of these jobs do not fit on a GPU.
+LARGE = TablePredictor(
+    {
+        (device, job): Solo(step, 10 * 2.0**30)
+        for device, step in (("v100", 1.0), ("k80", 4.0))
+        for job in (A, B)
+    },
+    {},
+    {"v100": 16 * 2.0**30, "k80": 12 * 2.0**30},
+)
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_no_policy_places_a_job_where_it_would_have_to_stop_another(name: str) -> None:
+    """The service stops no job, however long it still takes."""
+    full = ClusterSnapshot((Node("n", (Gpu("0", "v100", tenants=(Tenant(B, 1e6),)),)),))
+    placer = PolicyPlacer(LARGE, get_policy(name))
+    assert placer.choose(A, 100.0, full) is None
+    assert placer.place(A, 100.0, full).decision == "wait"
+
+
+@pytest.mark.parametrize("name", POLICIES)
+def test_every_policy_finds_the_empty_gpu_beside_a_shared_one(name: str) -> None:
+    shared = Gpu("0", "v100", tenants=(Tenant(JOBS[0], 1e6), Tenant(JOBS[1], 1e6)))
+    cluster = ClusterSnapshot((Node("n", (shared, Gpu("1", "v100"))),))
+    assert PolicyPlacer(table(), get_policy(name)).choose(JOBS[2], 100.0, cluster) == ("n", "1")
+
+
+def test_a_job_is_not_placed_on_a_slow_gpu_to_be_moved_later() -> None:
+    busy = Gpu("0", "v100", tenants=(Tenant(B, 1000.0),))
+    cluster = ClusterSnapshot((Node("n", (busy, Gpu("1", "k80"))),))
+    # 2,400 s on the K80; 1,600 s with the wait; 1,380 s if it could be moved.
+    assert PolicyPlacer(LARGE, get_policy("isacpp")).place(A, 600.0, cluster).decision == "wait"
