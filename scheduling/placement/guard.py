@@ -16,14 +16,8 @@ import numpy as np
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.projection import (
-    Outcome,
-    PlainRule,
-    PlainSchedule,
-    Projection,
-    Steps,
-    plain_job,
-)
+from scheduling.placement.plain_schedule import Outcome, PlainRule, PlainSchedule, Steps
+from scheduling.placement.projection import Projection, plain_job
 
 # With more running and waiting jobs, here or under the plain rule, a projection takes longer than a decision
 # should. The same holds for more GPUs; with fewer jobs than GPUs, hardly any wait.

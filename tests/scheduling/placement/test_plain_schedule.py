@@ -10,7 +10,8 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
-from scheduling.placement.projection import Outcome, PlainRule, Projection, Steps
+from scheduling.placement.plain_schedule import Outcome, PlainRule, Steps
+from scheduling.placement.projection import Projection
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
 from tests.scheduling.placement.test_guard import CLUSTER, jobs, waiting
