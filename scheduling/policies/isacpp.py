@@ -21,9 +21,9 @@ from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import Pool, exclusive_gpus, remaining_s, solo_step_s
 from scheduling.placement.guard import guarded
+from scheduling.placement.migrating import migrate
 from scheduling.placement.packing import Tenancy, may_share, shared_gpus
 from scheduling.placement.pairing import offers
-from scheduling.placement.parting import part
 from scheduling.placement.preempting import preempt
 from scheduling.placement.pricing import start_at_price
 from scheduling.placement.queueing import QueueConfig, first_empty, first_overdue, in_order, work_s
@@ -112,7 +112,7 @@ def _propose(
         snapshot.waiting
     ):  # no other job wants the remaining empty GPUs
         joined = {gpu for allocation in started for gpu in allocation.gpus}
-        moved = part(snapshot, tenancy, pool, restart_s, joined, makespan=config.objective == "makespan")
+        moved = migrate(snapshot, tenancy, pool, restart_s, joined, makespan=config.objective == "makespan")
         started += moved
     return started
 

@@ -9,7 +9,7 @@ from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.truth import SetTruth
-from scheduling.placement import parting
+from scheduling.placement import migrating
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies.isacpp import isacpp
 from scheduling.simulator.engine import simulate
@@ -42,7 +42,7 @@ def test_reexamining_only_changed_gpus_gives_the_same_decisions(
     seed: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     always = _ends(seed)
-    monkeypatch.setattr(parting, "_ALWAYS", 0)
+    monkeypatch.setattr(migrating, "_ALWAYS", 0)
     assert _ends(seed) == always
 
 

@@ -22,6 +22,9 @@ _MARGIN = 0.5
 _ALWAYS = 256
 _REFRESH_S = 300.0
 
+# (-gain in seconds, job number, GPU type, the job's first GPU, position on it); the most gainful one is the least.
+_Move = tuple[float, int, int, int, int]
+
 
 @dataclass(slots=True, eq=False)
 class _LookedAt:
@@ -50,7 +53,7 @@ class _LookedAt:
         return chosen
 
 
-def part(
+def migrate(
     snapshot: SchedulingSnapshot,
     tenancy: Tenancy,
     pool: Pool,
@@ -82,7 +85,7 @@ def part(
     looked: _LookedAt | None = None
     if left.size > _ALWAYS:
         looked = snapshot.derived(
-            ("parting", tenancy.cache, makespan),
+            ("migrating", tenancy.cache, makespan),
             lambda: _LookedAt(
                 np.full((len(snapshot.types), len(snapshot)), -1, np.int64),
                 np.zeros((len(snapshot.types), len(snapshot))),
@@ -115,9 +118,9 @@ def part(
 
 def _moves_to_faster(
     snapshot: SchedulingSnapshot, tenancy: Tenancy, pool: Pool, gpus: Ints, restart_s: float
-) -> list[tuple[float, int, int, int, int]]:
-    """(-gain, job number, GPU type, GPU, 0) of every move of a job that is alone on `gpus` that gains enough."""
-    moves: list[tuple[float, int, int, int, int]] = []
+) -> list[_Move]:
+    """Moves that gain enough, of jobs that are alone on `gpus`."""
+    moves: list[_Move] = []
     for gpu in gpus.tolist():
         job = snapshot.tenants[gpu][0]
         if gpu != job.gpus[0] or not job.job.preemptible or job.resume_s > snapshot.now_s:
@@ -134,14 +137,14 @@ def _moves_to_faster(
 
 def _moves_apart(
     snapshot: SchedulingSnapshot, tenancy: Tenancy, pool: Pool, shared: Ints, restart_s: float, makespan: bool
-) -> list[tuple[float, int, int, int, int]]:
-    """(-gain, job number, GPU type, GPU, position on it) of every move from a GPU of `shared` that gains enough."""
+) -> list[_Move]:
+    """Moves that gain enough, of jobs that share one of the GPUs `shared`."""
     belief, state = tenancy.cache, tenancy.candidates(snapshot, shared)
     no_candidate = np.zeros_like(state.present)
     together = stages(
         belief, state.devices, state.members, state.iterations, state.present, no_candidate
     ).finish_s
-    moves: list[tuple[float, int, int, int, int]] = []
+    moves: list[_Move] = []
     for column in range(state.present.shape[1]):
         rest = state.take(np.arange(len(shared)))
         rest.present[:, column] = False
