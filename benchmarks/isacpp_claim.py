@@ -29,6 +29,7 @@ from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
 from benchmarks.record import record
+from predictor.examples.featurizer import shared_featurizer
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
 from scheduling.beliefs.constant import ConstantPredictor
@@ -93,13 +94,11 @@ def run(
     entries = [(name, get_policy(name), table) for name in (*SIMPLE, *PEERS)]
     for objective in ("",) if floor else ("", "-makespan"):
         for name in names:
-            online = BELIEFS[name]
-            suffix = "-online" if online else ""
-            policy = get_policy(f"isacpp{objective}{suffix}")
-            if name == EXPLORING:
-                policy = learning(
-                    get_policy(f"isacpp{objective}"), make=partial(PosteriorLearner, exploration=EXPLORATION)
-                )
+            policy = get_policy(f"isacpp{objective}")
+            if BELIEFS[name]:
+                exploration = EXPLORATION if name == EXPLORING else 0.0
+                make = partial(PosteriorLearner, exploration=exploration, featurizer=shared_featurizer())
+                policy = learning(policy, make=make)
             entries.append((name + objective, policy, beliefs[name.rpartition("-")[0] or name]))
     return {
         name: simulate(trace, cluster, policy, SetTruth(SetCache(table)), SetCache(seen)).to_json()

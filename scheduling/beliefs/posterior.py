@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +20,9 @@ from profiling.workload import ColocationSet
 from scheduling.core.learner import SettledGpus
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
+
+if TYPE_CHECKING:
+    from predictor.examples.featurizer import Featurizer
 
 # A policy compares sets, so all extra step time is attributed to sharing.
 CONFIG = PosteriorConfig(learn_solo=False)
@@ -33,15 +37,21 @@ class PosteriorLearner:
         exploration: standard deviations by which the log excess slowdown of a set is answered below its mean, so
             that a policy prefers sets that also teach (optimism in the face of uncertainty: Lai and Robbins,
             Advances in Applied Mathematics 1985).
+        featurizer: reads graphs, so that what is learned of a job also says something about similar ones; by
+            default the predictor's, if it has one.
 
     Attributes:
         posterior: the predictor conditioned on the observations.
     """
 
     def __init__(
-        self, predictor: SetPredictor, config: PosteriorConfig = CONFIG, exploration: float = 0.0
+        self,
+        predictor: SetPredictor,
+        config: PosteriorConfig = CONFIG,
+        exploration: float = 0.0,
+        featurizer: Featurizer | None = None,
     ) -> None:
-        self.posterior, self.exploration = Posterior(predictor, config), exploration
+        self.posterior, self.exploration = Posterior(predictor, config, featurizer=featurizer), exploration
         self._seen: set[ColocationSet] = set()
         self._settled = SettledGpus()
 
