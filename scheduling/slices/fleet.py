@@ -24,6 +24,7 @@ from scheduling.slices.joining import CardPlanner, filled
 from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of, sets_of
 from scheduling.slices.plan import best_of
 from scheduling.slices.questions import answer, check_jobs
+from scheduling.slices.reasons import too_large
 
 # Maximum number of sets queried when cards are replanned; the limits on set size are lowered to stay below
 # it.
@@ -39,6 +40,7 @@ class FleetPlan:
         waiting: numbers of the jobs without room.
         bound: upper bound of the objective if no slice is shared, for as many jobs as can get a slice of
             their own.
+        reasons: why some jobs fit on no such card.
     """
 
     jobs: tuple[SliceJob, ...]
@@ -48,6 +50,7 @@ class FleetPlan:
     cards: tuple[tuple[tuple[int, ...], SlicePlan], ...]
     waiting: tuple[int, ...]
     bound: float
+    reasons: tuple[str, ...] = ()
 
     @property
     def value(self) -> float:
@@ -75,6 +78,7 @@ class FleetPlan:
             "kinds": dict(Counter(_title(plan.chosen) for _, plan in self.cards).most_common()),
             "cards": [{"jobs": list(numbers), **plan.card_json(plan.chosen)} for numbers, plan in self.cards],
             "waiting": [str(self.jobs[j].workload) for j in self.waiting],
+            "reasons": list(self.reasons),
         }
 
 
@@ -124,7 +128,8 @@ def plan_fleet(
         groups, joined = _joined(planner, groups, left, gpus, kind_of.tolist())
     cards = [*(_replan(jobs, card, devices, groups, predictor, config) if groups else ()), *joined]
     waiting = set(range(len(jobs))) - {j for numbers, plan in cards for j in _placed(numbers, plan)}
-    return FleetPlan(tuple(jobs), card, gpus, config, tuple(cards), tuple(sorted(waiting)), bound)
+    reasons = tuple(filter(None, (too_large(alone, k) for k in range(len(kinds)))))
+    return FleetPlan(tuple(jobs), card, gpus, config, tuple(cards), tuple(sorted(waiting)), bound, reasons)
 
 
 def _placed(numbers: tuple[int, ...], plan: SlicePlan) -> list[int]:

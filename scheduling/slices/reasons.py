@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from profiling.devices import get_device, split_device
 from scheduling.slices.card_plan import CardPlan, SlicePlan
+from scheduling.slices.options import Options
 
 
 def reasons_for(plan: SlicePlan) -> list[str]:
@@ -16,7 +17,7 @@ def reasons_for(plan: SlicePlan) -> list[str]:
             f"{len(chosen.waiting)} of {len(options.jobs)} jobs wait: no partition or sharing fits more of "
             f"them"
         )
-        reasons += [reason for number in chosen.waiting if (reason := _too_large(plan, number))]
+        reasons += [reason for number in chosen.waiting if (reason := too_large(plan.options, number))]
     if not plan.alternatives:
         return reasons
     other = plan.alternatives[0]
@@ -39,9 +40,8 @@ def reasons_for(plan: SlicePlan) -> list[str]:
     return reasons
 
 
-def _too_large(plan: SlicePlan, number: int) -> str:
+def too_large(options: Options, number: int) -> str:
     """Why a job fits on no such card, not even alone; empty if it does."""
-    options = plan.options
     alone = options.choices(options.card, (number,))[0]
     if alone.fits:
         return ""

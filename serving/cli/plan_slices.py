@@ -111,6 +111,8 @@ def _fleet(
             f"job alone, least speed {answer['least_speed_ratio']:.2f}, mean completion {answer['mean_completion_s']:.0f} s"
         )
         _show_waiting(Counter(renamed(answer["waiting"])))
+        if answer["reasons"]:
+            out.print(bullets(renamed(answer["reasons"])))
     if fleet.waiting:
         raise typer.Exit(1)
 

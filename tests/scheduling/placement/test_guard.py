@@ -2,7 +2,6 @@ from __future__ import annotations
 
 from functools import partial
 
-import numpy as np
 import pytest
 
 from profiling.workload import Workload
@@ -16,34 +15,8 @@ from scheduling.placement.gangs import remaining_s
 from scheduling.placement.guard import guarded
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
-from tests.scheduling.tables import JOBS, table
-
-CLUSTER = ClusterSnapshot.from_mapping(
-    {
-        "nodes": [
-            {"name": "fast", "gpus": [{"device": "v100", "count": 2}]},
-            {"name": "slow", "gpus": [{"device": "k80", "count": 2}]},
-        ]
-    }
-)
-
-
-def jobs(seed: int, count: int = 16, span_s: float = 0.0) -> list[TraceJob]:
-    """Each workload at most once among jobs that may share: beside itself, a pair's columns look alike."""
-    rng = np.random.default_rng(seed)
-    picks = rng.integers(0, len(JOBS), count)
-    submit = np.sort(rng.uniform(0.0, span_s, count)) if span_s else np.zeros(count)
-    return [
-        TraceJob(f"j{k}", JOBS[p], float(rng.uniform(200, 3000)), float(submit[k]))
-        for k, p in enumerate(picks)
-    ]
-
-
-def waiting(trace: list[TraceJob]) -> SchedulingSnapshot:
-    state = SchedulingSnapshot(CLUSTER)
-    for number, job in enumerate(trace):
-        state.waiting[number] = JobState(job, number, job.iterations)
-    return state
+from tests.scheduling.placement.waiting import CLUSTER, jobs, waiting
+from tests.scheduling.tables import table
 
 
 def decide(state: SchedulingSnapshot, belief: SetCache, *proposals: list[Allocation]) -> list[Allocation]:

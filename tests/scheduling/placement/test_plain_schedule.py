@@ -14,7 +14,7 @@ from scheduling.placement.plain_schedule import Outcome, PlainRule, Steps
 from scheduling.placement.projection import Projection
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
-from tests.scheduling.placement.test_guard import CLUSTER, jobs, waiting
+from tests.scheduling.placement.waiting import CLUSTER, jobs, waiting
 from tests.scheduling.tables import table
 
 A = Workload("a")
