@@ -6,10 +6,11 @@
 `sjf`, `srtf`), blind packing by submission and shortest first, and the same placement with a belief that
 ignores interference: every member of every pair keeps .65 of its speed, or the table's mean. The oracle is
 the same placement with the true table. Headline figures are gains over the best simple rule for each figure.
-Only pairs were measured, so sets have at most two members, and every belief is told which pairs exist. A
-model may have been trained on these very sets; the output says on how many. `--folds K` uses predictors of
-the same configuration trained without the pair of models in question (and with the bundled measurements);
-`--new-models` predicts every job by one that never saw its model.
+Only pairs were measured, so sets have at most two members, and every belief is told which pairs exist.
+Beliefs that learn during the run read the jobs' graphs. A model may have been trained on these very sets; the
+output says on how many. `--folds K` uses predictors of the same configuration trained without the pair of
+models in question (and with the bundled measurements); `--new-models` predicts every job by one that never
+saw its model.
 """
 
 from __future__ import annotations

@@ -8,6 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor.examples.featurizer import shared_featurizer
 from predictor.types import PredictionArrays
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.posterior import PosteriorLearner
@@ -150,3 +151,22 @@ def test_exploration_favours_unknown_sets() -> None:
     assert hoped[1] > hoped[0] >= 1.0
     assert hoped[2] == 1.0
     assert optimistic.step_time_s[1] == pytest.approx(optimistic.solo_step_time_s[1] * optimistic.slowdown[1])
+
+
+def test_with_graphs_a_job_learns_more_from_a_similar_one() -> None:
+    near, seen, far = (
+        Workload.parse(f"{name}:batch_size={size}")
+        for name, size in (("resnet50-imagenet", 64), ("resnet50-imagenet", 32), ("lstm-wikitext2", 5))
+    )
+    jobs = (near, seen, far)
+    truth = TablePredictor(
+        {("v100", j): Solo(0.1) for j in jobs}, {("v100", (a, b)): (0.4, 0.4) for a in jobs for b in jobs}
+    )
+    asked = [ColocationSet("v100", (job, job)) for job in (near, far)]
+    moved = {}
+    for featurizer in (None, shared_featurizer()):
+        belief = PosteriorLearner(Told(truth, 1.1), featurizer=featurizer)
+        belief.observe(running(truth, [(seen, seen)], now_s=5.0))
+        moved[featurizer is None] = belief.predict_arrays(asked).slowdown[:, 0] - 1.1
+    assert moved[False][0] > 1.3 * moved[True][0] > 0.0
+    assert moved[False][0] > 1.3 * moved[False][1]
