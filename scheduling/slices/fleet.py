@@ -128,7 +128,8 @@ def plan_fleet(
         groups, joined = _joined(planner, groups, left, gpus, kind_of.tolist())
     cards = [*(_replan(jobs, card, devices, groups, predictor, config) if groups else ()), *joined]
     waiting = set(range(len(jobs))) - {j for numbers, plan in cards for j in _placed(numbers, plan)}
-    reasons = tuple(filter(None, (too_large(alone, k) for k in range(len(kinds)))))
+    # Kinds may differ in their iterations alone.
+    reasons = tuple(dict.fromkeys(filter(None, (too_large(alone, k) for k in range(len(kinds))))))
     return FleetPlan(tuple(jobs), card, gpus, config, tuple(cards), tuple(sorted(waiting)), bound, reasons)
 
 

@@ -17,7 +17,7 @@ def reasons_for(plan: SlicePlan) -> list[str]:
             f"{len(chosen.waiting)} of {len(options.jobs)} jobs wait: no partition or sharing fits more of "
             f"them"
         )
-        reasons += [reason for number in chosen.waiting if (reason := too_large(plan.options, number))]
+        reasons += dict.fromkeys(filter(None, (too_large(options, number) for number in chosen.waiting)))
     if not plan.alternatives:
         return reasons
     other = plan.alternatives[0]

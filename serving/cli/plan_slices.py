@@ -112,7 +112,7 @@ def _fleet(
         )
         _show_waiting(Counter(renamed(answer["waiting"])))
         if answer["reasons"]:
-            out.print(bullets(renamed(answer["reasons"])))
+            out.print(bullets(renamed(answer["reasons"][:_WAITING_LINES])))
     if fleet.waiting:
         raise typer.Exit(1)
 

@@ -154,9 +154,11 @@ def test_invalid_plans() -> None:
 def test_a_job_that_fits_on_no_card_is_named_with_the_memory_it_needs() -> None:
     predictor = AmdahlPredictor([0.5, 0.5], [10, 100])
     small, huge = (SliceJob(w, 1000.0) for w in predictor.jobs())
-    fleet = plan_fleet([small, huge, huge], "a100", 2, predictor)
+    longer = SliceJob(huge.workload, 2000.0)
+    fleet = plan_fleet([small, huge, longer], "a100", 2, predictor)
     assert fleet.waiting == (1, 2)
     (reason,) = fleet.to_json()["reasons"]
     assert str(huge.workload) in reason
     assert "100.0 GiB and a100 has 40.0" in reason
+    assert plan_slices([small, huge, longer], "a100", predictor).reasons.count(reason) == 1
     assert plan_fleet([small], "a100", 2, predictor).reasons == ()
