@@ -19,6 +19,8 @@ from scheduling.traces.remarks import Remark, RowCount, counted_rows
 
 # Default for a job with tunable batch whose noise scale the log does not state; ours.
 _NOISE_RATIO = 8.0
+# Digits of seconds since 1970 from September 2001 on.
+_EPOCH_DIGITS = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,11 +172,15 @@ def weights_of_levels(levels: Sequence[float]) -> list[float]:
 
 
 def stamp_s(text: object) -> float:
-    """Seconds since 1970 of an ISO timestamp (UTC if it names no zone); NaN for anything else."""
+    """Seconds since 1970 of an ISO timestamp (UTC if it names no zone) or of such seconds; NaN for anything else."""
     if not isinstance(text, str):
         return float("nan")
+    text = text.strip()
+    # As Slurm writes them with `SLURM_TIME_FORMAT=%s`. Fewer digits may be a date without separators.
+    if text.isdecimal() and len(text) >= _EPOCH_DIGITS:
+        return float(text)
     try:
-        when = datetime.fromisoformat(text.strip())
+        when = datetime.fromisoformat(text)
     except ValueError:
         return float("nan")
     return (when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp()

@@ -49,6 +49,18 @@ def test_sacct_names_with_unicode_line_separators(tmp_path: Path) -> None:
     assert (job.id, job.gpus, seconds(job)) == ("7", 2, 3600.0)
 
 
+def test_sacct_with_seconds_since_1970(tmp_path: Path) -> None:
+    text = (
+        "JobID|Submit|Start|End|AllocTRES\n"
+        "7|1714557600|1714557610|1714561210|gres/gpu=2\n"
+        "8|1714557605|Unknown|Unknown|gres/gpu=1\n"
+        "9|1714557630|1714557640|1714557700|gres/gpu=1\n"
+    )
+    first, second = read(tmp_path / "sacct.txt", text)
+    assert (first.id, first.submit_s, seconds(first)) == ("7", 0.0, 3600.0)
+    assert (second.id, second.submit_s, seconds(second)) == ("9", 30.0, 60.0)
+
+
 def test_truncated_sacct(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 2"):
         read(tmp_path / "s.txt", "JobID|Submit|AllocTRES\n1|2024-05-01T10:00:00\n")
