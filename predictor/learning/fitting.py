@@ -29,8 +29,9 @@ START = KernelParameters(
 _FREE = ("noise", "both", "job", "partner", "models", "job_model", "partner_model")
 _FREE_DEVIATION, _HELD_DEVIATION = 1.5, 0.15
 _NOT_FITTED = ("solo_job", "solo_like", "solo_model")
-# Sets sampled for the likelihood, seed of the sample, steps of L-BFGS.
-_SETS, _SEED, _STEPS = 150, 0, 8
+# Most sets that the likelihood takes (a sample of 150 leaves the choice of probes to its seed), seed of the
+# sample, steps of L-BFGS.
+_SETS, _SEED, _STEPS = 600, 0, 8
 
 
 def fit_parameters(
