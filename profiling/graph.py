@@ -308,6 +308,7 @@ class ComputationGraph:
         try:
             operators = _read_operators(dict(body["operators"]), version)
             check_values("edges", "float", [size for _, _, size in body["edges"]])
+            check_values("edges", "int", [end for *ends, _ in body["edges"] for end in ends])
             edges = tuple(TensorEdge(int(s), int(t), float(b)) for s, t, b in body["edges"])
             known = {f.name for f in fields(cls)} - {"operators", "edges", "layers"}
             if version == 1:

@@ -172,7 +172,7 @@ class Lane:
     def stuck_for(self) -> float:
         """Seconds by which the longest-running call exceeds its limit; 0 if none does."""
         now = time.monotonic()
-        return max((now - call.started - self.stuck_s for call in tuple(self._running)), default=0.0) or 0.0
+        return max((0.0, *(now - call.started - self.stuck_s for call in tuple(self._running))))
 
     def forgive(self, seconds: float) -> None:
         """Exclude `seconds` from the running calls' time, because the process was stopped."""

@@ -62,7 +62,6 @@ def operation(
     also: dict[int, str] | None = None,
     body: Any = None,
     examples: dict[str, Any] | None = None,
-    example_answer: Any = None,
     errors: tuple[int, ...] = (),
     content: dict[str, Any] | None = None,
     parameters: list[dict[str, Any]] | None = None,
@@ -85,8 +84,6 @@ def operation(
         entry: dict[str, Any] = {"description": text}
         if answer is not None and code not in (204, 304):
             entry["content"] = {media: {"schema": _schema(answer)}}
-            if example_answer is not None:
-                entry["content"][media]["example"] = example_answer
         responses[code] = entry
     if body is not None:
         errors = (*errors, 400, 415)

@@ -22,7 +22,7 @@ from models.cost.form import (
     slowed_memory,
 )
 from models.cost.job import JobCost, JobInput, OperatorCost, effect_names, mean_cost
-from models.cost.operator_features import OPERATOR_FEATURES
+from models.cost.operator_features import OPERATOR_FEATURES, fused
 from models.cost.work import Floats, memory_s, strain_of, width_of
 from profiling.devices import DeviceSpec, get_device
 from profiling.errors import InputError, UnknownNameError
@@ -161,7 +161,8 @@ class CostModel:
         shift[_SHIFTED] = self.effects(w["device_effect"], job)
         slowed = slowed_memory(job.sm_share_ratio, 1.0 + float(np.exp(w["log_pull"])))
         clock = np.exp(float(_sigmoid(w["slowing"])) * strain_of(job.device))
-        latency_s = LATENCY_S * (np.exp(w["log_compiled_launches"]) if job.is_compiled else 1.0)
+        is_fused = fused(job.kind) & job.is_compiled
+        latency_s = LATENCY_S * np.where(is_fused, np.exp(w["log_compiled_launches"]), 1.0)
         feeding, padding = np.exp(w["log_feeding"]), _sigmoid(w["padding"])
         fed = clock * (1.0 + feeding[0] * work.density + feeding[2] * work.double_density)
         times = np.zeros((2, len(job.kind)))
@@ -180,7 +181,7 @@ class CostModel:
                 memory[side] * slowed * (1.0 + feeding[1] * width_of(job.device)) / _sigmoid(outputs[:, 1])
             )
             if job.is_compiled:
-                moved = moved * _sigmoid(outputs[:, 4])
+                moved = moved * np.where(is_fused, _sigmoid(outputs[:, 4]), 1.0)
             else:
                 moved = np.maximum(moved, work.serial_s[side])
             joined = (compute**OVERLAP + moved**OVERLAP) ** (1 / OVERLAP)
@@ -205,14 +206,21 @@ class CostModel:
         A type not measured in that precision takes the effects of types with the same chip that were, those with
         the memory most like its own; failing these, it takes the effect of the types with that chip and, for the
         precision, of all GPUs measured in it. If there is no such type either, all GPUs stand in for the type.
-        CPUs are not averaged. A type known by training scripts only has one effect with its precision, and is not
-        averaged either.
+        CPUs are not averaged. A type known by training scripts only has one effect with its precision, which holds
+        for its other precisions, too, and is not averaged either.
         """
         whole, in_precision = effect_names(device.name, precision)
         known = self._effect_rows_of.get((whole, in_precision))
         if known is not None:
             return known
         suffix = in_precision.removeprefix(whole)
+        by_scripts = [
+            name for name in self.devices if whole not in self.devices and name.startswith(f"{whole} ")
+        ]
+        if by_scripts:
+            rows: list[int] = []
+            known = self._effect_rows_of[whole, in_precision] = rows, [self.devices.index(by_scripts[0])]
+            return known
 
         def measured(types: list[str]) -> list[str]:
             return [t for t in types if t + suffix in self.devices]

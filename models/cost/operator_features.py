@@ -87,6 +87,11 @@ OPERATOR_FEATURES = (
 )
 
 
+def fused(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
+    """[N] operators that a compiler speeds up, by `fitted_kind`; recurrent layers stay calls of a library."""
+    return kind != KINDS.index("recurrent")
+
+
 def context_of(workload: Workload, is_processor: bool) -> Floats:
     """[len(CONTEXT_FEATURES)] of a job."""
     return np.array(
@@ -185,7 +190,10 @@ def operator_features(
         depthwise * log_area * last,
         generic * last,
         last,
-        *(np.full(len(kind), value) for value in context[1:]),
+        *(
+            value * fused(kind) if name == "compiled" else np.full(len(kind), value)
+            for name, value in zip(CONTEXT_FEATURES[1:], context[1:], strict=True)
+        ),
     ]
     numbers = np.stack([np.asarray(column, dtype=np.float64) for column in features], 1)
     return np.concatenate([numbers, np.eye(len(KINDS))[kind]], 1).astype(np.float32)

@@ -35,6 +35,7 @@ class _Facts:
 
     `unmeasured` says that no step time was measured on the device or in the precision, if one is predicted;
     `too_fast` that a measured one contradicts the data sheet, `too_little` that measured memory does the graph.
+    `least_s` is the shortest solo step time that the data sheet allows, 0 for a measured one.
     """
 
     spec: str
@@ -46,6 +47,7 @@ class _Facts:
     too_fast: str
     too_little: str
     solo_error: float
+    least_s: float
     memory_error: float
     memory_most_bytes: float
     state_bytes: float
@@ -144,14 +146,16 @@ class Describer:
             half = float(halves[i]) if count > 1 else 0.0
             apart = math.exp(half)
             slow = Quantity(slowdown, max(1.0, slowdown / apart), slowdown * apart)
-            solo = _around(numbers.solo[k][i], fact.solo_error)
+            solo = _at_least(_around(numbers.solo[k][i], fact.solo_error), fact.least_s)
             memory = _around(numbers.memory[k][i], fact.memory_error)
             floor = min(fact.state_bytes, memory.value)
             members.append(
                 MemberPrediction(
                     job=fact.spec,
                     solo_step_time_s=solo,
-                    step_time_s=_around(solo.value * slowdown, math.hypot(half, fact.solo_error)),
+                    step_time_s=_at_least(
+                        _around(solo.value * slowdown, math.hypot(half, fact.solo_error)), solo.lower
+                    ),
                     slowdown=slow,
                     throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
                     memory_bytes=Quantity(
@@ -211,6 +215,7 @@ class Describer:
             too_fast=_too_fast(workload, job),
             too_little=_too_little(workload, job),
             solo_error=self._solo_error(workload, job),
+            least_s=_BOOSTED * job.cost.floor_s if workload.solo.step_time_s is None else 0.0,
             memory_error=graph_error if measured_bytes is None else solo_memory_error,
             # A job that was measured alone had enough with what there is.
             memory_most_bytes=room_bytes if (measured_bytes or math.inf) <= room_bytes else math.inf,
@@ -292,6 +297,11 @@ def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:
 def _around(value: float, log_error: float) -> Quantity:
     factor = math.exp(log_error)
     return Quantity(value, value / factor, value * factor)
+
+
+def _at_least(quantity: Quantity, least: float) -> Quantity:
+    """With a lower end of at least `least`, or the value if that is smaller."""
+    return Quantity(quantity.value, max(quantity.lower, min(least, quantity.value)), quantity.upper)
 
 
 def _ratio(value: float, error: float) -> Quantity:

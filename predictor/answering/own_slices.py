@@ -102,15 +102,24 @@ class OwnSlices:
         step_s = self._table.solo_step_s[places]
         slowdown = np.maximum(step_s[:, 1:] / step_s[:, :1], 1.0)
         room = self._table.device_bytes[places[0, 1:]]
-        fits = np.array([self._most_bytes(row) for row in rows])[:, None] <= room
+        # On a slice, a process holds less for threads than on the whole card.
+        most_bytes = [
+            [self._most_bytes(row, place) for place in there]
+            for row, there in zip(rows, places[:, 1:].tolist(), strict=True)
+        ]
+        fits = np.array(most_bytes) <= room
         return _best(layout, slowdown, fits)
 
-    def _most_bytes(self, row: int) -> float:
-        """Upper bound of a job's memory."""
+    def _most_bytes(self, row: int, place: int) -> float:
+        """Upper bound of a job's memory on a slice: as measured on the whole card, or predicted on the slice.
+
+        Args:
+            row: the job's row on the whole card; place: on the slice.
+        """
         table, (of_graph, of_solo) = self._table, self._memory_error
-        factor = math.exp(of_solo if table.memory_measured[row] else of_graph)
+        row, error = (row, of_solo) if table.memory_measured[row] else (place, of_graph)
         state = float(table.state_bytes[row])
-        return state + (float(table.memory_bytes[row]) - state) * factor
+        return state + (float(table.memory_bytes[row]) - state) * math.exp(error)
 
 
 def _best(layout: MigLayout, slowdown: Floats, fits: np.ndarray) -> Cut:

@@ -19,6 +19,9 @@ from profiling.workload import Workload
 # Part of the unlimited excess that neighbours with almost no multiprocessors still cause. Chosen on 900 of
 # MISO's mixes on an A100 (`python -m benchmarks.share_mixes`; from .4 to .6 it makes no difference).
 _NOT_OF_MULTIPROCESSORS = 0.5
+# The smallest share in these mixes. Below it that part falls in proportion to the share, down to none: a job at a
+# fiftieth of its speed asks for a fiftieth of the bandwidth.
+_LEAST_MEASURED = 0.14
 
 
 def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[Workload, float]:
@@ -47,4 +50,5 @@ def beside_shares(share: Floats, present: NDArray[np.bool_]) -> Floats:
     mean = np.where(
         present.sum(1, keepdims=True) > 1, (limited.sum(1, keepdims=True) - limited) / others, 1.0
     )
-    return np.asarray(_NOT_OF_MULTIPROCESSORS + (1.0 - _NOT_OF_MULTIPROCESSORS) * mean)
+    rest = _NOT_OF_MULTIPROCESSORS * np.minimum(mean / _LEAST_MEASURED, 1.0)
+    return np.asarray(rest + (1.0 - _NOT_OF_MULTIPROCESSORS) * mean)

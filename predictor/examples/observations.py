@@ -95,7 +95,8 @@ class Observation:
 
     @classmethod
     def from_mapping(cls, values: Any) -> Observation:
-        """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}` and optionally
+        """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}` (a SPEC may also be
+        an object with its fields) and optionally
         `memory_bytes` and `utilization_ratio`; the body of `POST /v1/observations` (`"of": {"device", ...}`) and the
         entries of its listing are read, too.
         """
@@ -103,18 +104,16 @@ class Observation:
             raise InputError("not an observation", expected="an object", got=type(values).__name__)
         flat = {**values, **values["of"]} if isinstance(values.get("of"), dict) else values
         try:
-            if not isinstance(flat["jobs"], list | tuple):
-                raise TypeError(f"jobs is {flat['jobs']!r}, not a list")
-            jobs = [
-                Workload.parse(j) if isinstance(j, str) else Workload.from_mapping(j) for j in flat["jobs"]
-            ]
+            if not isinstance(flat["jobs"], list | tuple) or not flat["jobs"]:
+                raise TypeError(f"jobs is {flat['jobs']!r}, not a list of jobs")
+            jobs = [_job(value) for value in flat["jobs"]]
             # Via text, as in a CSV, because neither true nor 1.5 is a member.
             device, step = str(flat["device"]), float(str(flat["step_time_s"]))
             more = {name: float(str(flat[name])) for name in OF_DEVICE if flat.get(name) not in (None, "")}
             if flat.get("member") not in (None, ""):
                 member = int(str(flat["member"]))
             else:
-                job = Workload.parse(flat["job"]) if flat.get("job") or len(jobs) > 1 else jobs[0]
+                job = _job(flat["job"]) if flat.get("job") or len(jobs) > 1 else jobs[0]
                 if job not in jobs:
                     raise InputError(
                         "job is not in the set", expected="one of " + "; ".join(map(str, jobs)), got=job
@@ -145,6 +144,10 @@ class Observation:
     def of_device(self) -> dict[str, float]:
         """What was observed besides the step time."""
         return {name: value for name in OF_DEVICE if (value := getattr(self, name)) is not None}
+
+
+def _job(value: Any) -> Workload:
+    return Workload.parse(value) if isinstance(value, str) else Workload.from_mapping(value)
 
 
 def check_plausible(step_time_s: float, predicted_s: float) -> None:

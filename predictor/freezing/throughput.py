@@ -139,7 +139,13 @@ def layer_throughput(
     # saves beyond the optimiser is taken off the backward pass. Rescaling all parts instead would shorten the
     # backward pass by more than the step, and an overlapping exchange would then cost more than was saved.
     overhead = stretch * (unfrozen_job.cost.overhead_s + unfrozen_job.cost.host_s)
-    scale = (stretch * unfrozen_job.cost.step_time_s - overhead) / sum(times.split(least)[:3])
+    on_layers = sum(times.split(least)[:3])
+    if not on_layers:
+        raise InputError(
+            f"{workload.model} has no work in any layer",
+            expected="a graph whose operators compute or move something",
+        )
+    scale = (stretch * unfrozen_job.cost.step_time_s - overhead) / on_layers
 
     def parts(prefix: int, cache_rate: float | None) -> _StepParts:
         on_device = stretch * job(prefix).cost.step_time_s - overhead

@@ -68,6 +68,7 @@ class Posterior:
         featurizer: Featurizer | None = None,
     ) -> None:
         self.predictor, self.config = predictor, config or PosteriorConfig()
+        self._featurizer = featurizer
         if featurizer is None and hasattr(predictor, "fitted_"):
             featurizer = predictor.fitted_.model.featurizer
         self._known = KnownMembers(self.config.parameters, scale or default_scale(), featurizer)
@@ -133,7 +134,9 @@ class Posterior:
 
     def unobserved(self, predictor: SetPredictor | None = None) -> Posterior:
         """The same without observations, over another predictor if one is given."""
-        return Posterior(predictor or self.predictor, self.config, self._known.scale)
+        if predictor is None:
+            predictor = self.predictor
+        return Posterior(predictor, self.config, self._known.scale, self._featurizer)
 
     def take(self, observations: Iterable[Observation]) -> int:
         """Like `observe`, but skips observations that the predictor cannot predict and returns how many."""

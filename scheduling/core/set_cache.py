@@ -51,11 +51,11 @@ class SetCache:
     batch of sets is looked up without a Python loop. A row's columns are the set's members by ascending
     workload number.
 
-    The cache is cleared when it would exceed `limit` sets. The probability that any two of a million sets
+    The cache is cleared when it would exceed `limit` sets; a single call may exceed it. The probability that any two of a million sets
     collide is below 1e-7.
 
     Attributes:
-        revision: number of times that the answers were cleared.
+        revision: number of times that the answers changed; a cache that was full does not count.
         step_time_s, slowdown, contention: [K, M] of the sets known so far. Contention is kappa of the
             multi-stage quantification: the mean over memory bandwidth, compute and PCIe of solo demand over
             co-located share.
@@ -143,7 +143,7 @@ class SetCache:
         if missing.any():
             _, first = np.unique(keys[missing], return_index=True)
             chosen = np.flatnonzero(missing)[first]
-            if self._count + 2 * len(chosen) > self.limit:
+            if self._count and self._count + 2 * len(chosen) > self.limit:
                 self._clear(self.step_time_s.shape[1])
                 return self.rows(devices, members, present)
             members, present = members[chosen], present[chosen]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import unicodedata
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from operator import is_
@@ -114,7 +115,10 @@ class ClusterSnapshot:
             else:
                 nodes.extend(Node(f"{name}-{copy}", gpus) for copy in range(count))
         if len({node.name for node in nodes}) != len(nodes):
-            raise InputError("cluster.nodes: names are not unique", expected="each node name once")
+            twice = next(name for name, count in Counter(n.name for n in nodes).items() if count > 1)
+            raise InputError(
+                "cluster.nodes: names are not unique", expected="each node name once", got=repr(twice[:80])
+            )
         links = []
         for index, raw in enumerate(_list(body.get("links") or [], "cluster.links")):
             link = _object(raw, f"cluster.links[{index}]", {"source", "target", "bandwidth_bytes_per_s"})

@@ -122,7 +122,7 @@ class Placer:
         tenants = grouped.candidates.present.sum(axis=1)
         order = _first(ranking.score, ranking.cost_s, tenants, grouped.state_of, count_of, config.limit)
         ranked = tuple(_ranked(grouped, ranking, int(i), has_share) for i in order)
-        refusals = _refusals(ranking, count_of)
+        refusals = _refusals(ranking, count_of, config.max_members)
         best = ranked[0].score if ranked else np.inf
         if not ranked or (config.wait and config.objective != "interference"):
             waiting = best_wait(
@@ -274,13 +274,18 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int, has_share: bool)
     )
 
 
-def _refusals(ranking: Ranking, count_of: Ints) -> list[str]:
-    """Number of refused GPUs by first applicable reason; `count_of` is the number in each state."""
+def _refusals(ranking: Ranking, count_of: Ints, most: int) -> list[str]:
+    """Number of refused GPUs by first applicable reason.
+
+    Args:
+        count_of: number of GPUs in each state.
+        most: largest number of jobs on a GPU.
+    """
     room = ~ranking.has_room
     memory = ranking.has_room & ~ranking.fits
     budget = ranking.has_room & ranking.fits & ~ranking.within_budget
     texts = (
-        (room, "refused: already has the maximum number of jobs"),
+        (room, f"refused: already has {most} jobs, the most on one GPU"),
         (
             memory,
             "refused: predicted memory (upper bound) exceeds the device's, or no such precision or MIG slices",

@@ -25,7 +25,7 @@ def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> lis
     if least == most:
         return [job.job.gpus]
     steps = solo_step_s(snapshot, belief, job.job.workload)
-    most = min(most, int(snapshot.type_size[np.isfinite(steps)].max()))
+    most = min(most, int(snapshot.type_size[np.isfinite(steps)].max(initial=0)))
     return [2**k for k in range(17) if least <= 2**k <= most] or [job.job.gpus]
 
 

@@ -60,19 +60,20 @@ async def prioritize_nodes(service: Service, raw: bytes) -> list[dict[str, Any]]
     The response type has no error field, so on failure every node gets 0 and the scheduler uses its other
     preferences.
     """
+    off_loop = service.batcher.off_loop
     try:
-        arguments = await service.batcher.off_loop(len(raw), _arguments, raw, service.config.cluster_gpus)
+        arguments = await off_loop(len(raw), _arguments, raw, service.config.cluster_gpus)
     except CotenantError as error:
         log.warning("prioritize not understood", error=error.message)
         return []
     scores: dict[str, int] = {}
     try:
-        job = read_job(arguments.pod)
+        job = await off_loop(len(raw), read_job, arguments.pod)
         if job is not None:
             scores = await _scores(service, arguments, job)
     except CotenantError as error:
         log.warning("prioritize without preference", error=error.message)
-    listed: list[dict[str, Any]] = await service.batcher.off_loop(len(raw), _listed, arguments, scores)
+    listed: list[dict[str, Any]] = await off_loop(len(raw), _listed, arguments, scores)
     return listed
 
 

@@ -151,12 +151,13 @@ def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
     spec = field(pod, "spec")
     asked, before = Counter[str | None](), Counter[str | None]()
     for container in _containers(spec, "containers"):
-        asked += _requested(container)
+        asked.update(_requested(container))
     for container in _containers(spec, "initContainers"):
         if field(container, "restartPolicy") == "Always":  # a sidecar, which runs beside the others
-            asked += _requested(container)
+            asked.update(_requested(container))
         else:  # they run one by one before the others, on the same GPUs
-            before |= _requested(container)
+            for kind, count in _requested(container).items():
+                before[kind] = max(before[kind], count)
     asked |= before
     kinds = +asked
     if len(kinds) > 1:

@@ -66,6 +66,7 @@ _READ_GPUS = select(_NODES.c.gpus).where(
 _READ_TENANTS = select(_TENANTS.c.gpu, _TENANTS.c.job, _TENANTS.c.job_id, _TENANTS.c.placement_id).where(
     _TENANTS.c.node == bindparam("node")
 )
+_NAMES_A_QUERY = 500
 _REPORTED = update(_NODES).where(_NODES.c.name == bindparam("node")).values(reported_at=bindparam("heard"))
 
 
@@ -174,7 +175,7 @@ def replace_cluster(
         row = advance(session, expected)
         links = inventory.snapshot.to_mapping()["links"]
         session.connection().execute(update(_CLUSTER).values(links=links))
-        stored = {n.name: n for n in session.scalars(select(NodeRow))}
+        stored = _stored_nodes(session, [node.name for node in inventory.snapshot.nodes])
         change = _Change(service, session, row.changes, inventory, replace_tenants)
         for position, node in enumerate(inventory.snapshot.nodes):
             change.put(stored.pop(node.name, None), node, position)
@@ -182,6 +183,16 @@ def replace_cluster(
             change.remove(gone)
         change.finish()
         return row.version
+
+
+def _stored_nodes(session: Session, names: list[str]) -> dict[str, NodeRow]:
+    """The rows of all present nodes, and of those `names` that were removed before."""
+    stored = {n.name: n for n in session.scalars(select(NodeRow).where(NodeRow.removed.is_(False)))}
+    new = [name for name in names if name not in stored]
+    for first in range(0, len(new), _NAMES_A_QUERY):
+        some = select(NodeRow).where(NodeRow.name.in_(new[first : first + _NAMES_A_QUERY]))
+        stored |= {n.name: n for n in session.scalars(some)}
+    return stored
 
 
 def put_node(
@@ -278,12 +289,12 @@ class _Change:
         self.replace_tenants = replace_tenants
         self.in_the_way: list[str] = []
         self._new: list[dict[str, Any]] = []
-        self._tenants: dict[str, list[TenantRow]] = {}
+        self._tenants: dict[str, dict[str, list[TenantRow]]] = {}
         query = select(TenantRow).order_by(TenantRow.id)
         if node is not None:
             query = query.where(TenantRow.node == node)
         for tenant in session.scalars(query):
-            self._tenants.setdefault(tenant.node, []).append(tenant)
+            self._tenants.setdefault(tenant.node, {}).setdefault(tenant.gpu, []).append(tenant)
 
     def put(self, row: NodeRow | None, node: Node, position: int) -> None:
         old = {} if row is None or row.removed else {gpu["id"]: gpu for gpu in row.gpus}
@@ -304,8 +315,8 @@ class _Change:
 
     def remove(self, row: NodeRow) -> None:
         if not row.removed:
-            self._end(self._tenants.get(row.name, []))
-            row.removed, row.gpus, row.revision = True, [], self.number
+            self._end([t for here in self._tenants.get(row.name, {}).values() for t in here])
+            row.removed, row.gpus, row.revision, row.reported_at = True, [], self.number, self.now
 
     def finish(self) -> None:
         """Write the differences. Raises `ConflictError` if tenants are affected."""
@@ -321,7 +332,7 @@ class _Change:
             self.session.execute(insert(TenantRow), self._new)
 
     def _on(self, node: str, gpu: str) -> list[TenantRow]:
-        return [t for t in self._tenants.get(node, []) if t.gpu == gpu]
+        return self._tenants.get(node, {}).get(gpu, [])
 
     def _end(self, tenants: list[TenantRow]) -> bool:
         if tenants and not self.replace_tenants:

@@ -171,10 +171,11 @@ def without_unpredictable(service: Service, serving: Serving, snapshot: ClusterS
         snapshot, lambda gpu: any((gpu.device, gpu.sharing, t.job) in told for t in gpu.tenants)
     )
     if pruned is not snapshot and not any(node.gpus for node in pruned.nodes):
+        here = ((gpu.device, gpu.sharing, t.job) for _, gpu in snapshot.gpus() for t in gpu.tenants)
         raise InputError(
             "every GPU runs a job that cannot be predicted",
             expected="jobs that can run on their GPU as described",
-            got=next(iter(told.values())),
+            got=next(told[key] for key in here if key in told),
             hint="remove the tenants from the cluster, or correct them",
         )
     service.predictable = (snapshot, pruned, len(told))

@@ -11,9 +11,11 @@ from serving.handlers.idempotency import forget_old
 from serving.handlers.placements import expire
 from serving.service import Service
 from serving.store.observations import oldest_at
-from serving.store.tables import AuditRow, ModelEventRow, ObservationRow, PlacementRow
+from serving.store.tables import AuditRow, ModelEventRow, NodeRow, ObservationRow, PlacementRow
 
 _AT_ONCE = 5_000  # rows deleted per transaction, so that nobody waits long
+# How long a removed node keeps its row; every process reads the changes far more often.
+_REMOVED_S = 24 * 3600.0
 # How long observations may be overdue. Every process learns the rest anew after a deletion, so they are rare.
 _OVERDUE_S, _OVERDUE_RATIO = 3600.0, 0.01
 # Then all that are overdue go, for at most this long: far less than a thread of the store may take.
@@ -33,6 +35,8 @@ def upkeep(service: Service) -> int:
             PlacementRow.state.in_(("waiting", "ended", "expired")), PlacementRow.updated_at < before
         )
         session.execute(delete(PlacementRow).where(PlacementRow.id.in_(placements.limit(_AT_ONCE))))
+        gone = select(NodeRow.name).where(NodeRow.removed, NodeRow.reported_at < now - _REMOVED_S)
+        session.execute(delete(NodeRow).where(NodeRow.name.in_(gone.limit(_AT_ONCE))))
         for table in (ModelEventRow, AuditRow):
             old = select(table.id).where(table.at < before).limit(_AT_ONCE)
             session.execute(delete(table).where(table.id.in_(old)))

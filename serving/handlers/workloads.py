@@ -16,6 +16,9 @@ from serving.service import Service
 from serving.store.graphs import packed, unpacked
 from serving.store.tables import TenantRow, WorkloadRow
 
+# Most edges of a graph, per operator that it may have.
+_EDGES = 4
+
 
 async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, Any], bool]:
     """Capture a zoo model with the job's options and store its graph.
@@ -68,12 +71,21 @@ async def register_graph(
     graph = await service.batcher.bulk.run(ComputationGraph.from_dict, body)
     if not graph.operators:
         raise InputError("the graph has no operators", expected="at least one")
-    for what, items in (("operators", graph.operators), ("layers", graph.layers)):
-        if len(items) > service.config.graph_operators:
-            raise LimitError(
-                "the graph is too large", expected=f"at most {service.config.graph_operators} {what}",
-                got=len(items),
-            )  # fmt: skip
+    most = service.config.graph_operators
+    for what, items, limit in (
+        ("operators", graph.operators, most),
+        ("layers", graph.layers, most),
+        ("edges", graph.edges, _EDGES * most),
+    ):
+        if len(items) > limit:
+            raise LimitError("the graph is too large", expected=f"at most {limit} {what}", got=len(items))
+    pairs = {(edge.source, edge.target) for edge in graph.edges}
+    if len(pairs) < len(graph.edges):
+        raise InputError(
+            "the graph has several edges between the same operators",
+            expected="one edge for each pair of operators",
+            got=f"{len(graph.edges)} edges of {len(pairs)} pairs",
+        )
     return await service.stored(keep, service, graph, name or graph.name, "graph")
 
 

@@ -265,7 +265,7 @@ def run(service: ServiceClient, config: SlurmConfig) -> None:
         done, fault = {}, ""
         try:
             done = bridge.step()
-        except (subprocess.SubprocessError, OSError, ValueError, KeyError) as error:
+        except (subprocess.SubprocessError, OSError, ValueError, KeyError, CotenantError) as error:
             fault = _told(error)
         if fault != said:  # log once, not at every check
             if fault:

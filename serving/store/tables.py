@@ -43,7 +43,8 @@ class NodeRow(Base):
     """A node and its GPUs (id, device, sharing), without tenants.
 
     `revision` is the number of its last change, tenants included; `reported_at` is the time of its last
-    report. A deleted node keeps its row, marked `removed`, so that readers of changes notice.
+    report. A deleted node keeps its row for a day, marked `removed`, so that readers of changes notice; then
+    `reported_at` is the time of the deletion.
     """
 
     __tablename__ = "nodes"

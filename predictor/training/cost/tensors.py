@@ -12,6 +12,7 @@ from torch import Tensor
 from models.cost.form import TIMINGS
 from models.cost.job import effect_names
 from models.cost.network import Jobs
+from models.cost.operator_features import fused
 from models.cost.work import strain_of, width_of
 from predictor.training.cost.examples import CostExample
 
@@ -139,7 +140,7 @@ class CostTensors:
             width=self.width[which][job],
             strain=self.strain[which][job],
             share=self.share[which][job],
-            compiled=by_job[:, 4][job],
+            compiled=by_job[:, 4][job] * fused(self.kind[rows].numpy()),
             optimizer_s=by_job[:, 0],
             launches=by_job[:, 1],
             host_s=by_job[:, 2],

@@ -13,6 +13,9 @@ from scheduling.clusters.importers.titles import device_of
 from scheduling.core.limits import CLUSTER_GPUS
 from scheduling.core.snapshot import Gpu, Node, check_counts
 
+# Host lists of Slurm: parts between commas, and the ranges in their brackets.
+_PART = re.compile(r"(?:[^,\[]|\[[^\]]*(?:\]|$))+")
+_RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
 _MIG_TYPE = re.compile(r"(?:(?P<card>.+?)_)?(?P<profile>\d+g\.\d+gb)(?:\+me)?", re.IGNORECASE)
 
 
@@ -94,23 +97,28 @@ def host_names(text: str) -> list[str]:
     >>> host_names("rack[1-2]n[0-1]")
     ['rack1n0', 'rack1n1', 'rack2n0', 'rack2n1']
     """
-    return [name for part in re.findall(r"(?:[^,\[]|\[[^\]]*\])+", text) for name in _expanded(part, text)]
+    names: list[str] = []
+    for part in _PART.findall(text):
+        names += _expanded(part, text)
+        check_counts({"nodes": len(names)}, CLUSTER_GPUS)
+    return names
 
 
 def _expanded(part: str, text: str) -> list[str]:
     before, bracket, rest = part.partition("[")
     if not bracket:
         return [part]
-    inside, _, after = rest.partition("]")
+    inside, closed, after = rest.partition("]")
+    ends = _expanded(after, text)
     names: list[str] = []
     for piece in inside.split(","):
-        low, dash, high = piece.partition("-")
-        if not low.isdigit() or (dash and not high.isdigit()):
-            raise InputError("not a host list", expected="names such as gpu[01-04]", got=text)
-        last = int(high) if dash else int(low)
-        check_counts({"nodes": len(names) + last + 1 - int(low)}, CLUSTER_GPUS)
-        for number in range(int(low), last + 1):
-            names += [f"{before}{number:0{len(low)}d}{end}" for end in _expanded(after, text)]
+        match = _RANGE.fullmatch(piece)
+        first, last = (int(match[1]), int(match[2] or match[1])) if match else (1, 0)
+        if match is None or not closed or last < first:
+            raise InputError("not a host list", expected="names such as gpu[01-04]", got=text[:80])
+        check_counts({"nodes": len(names) + (last + 1 - first) * len(ends)}, CLUSTER_GPUS)
+        for number in range(first, last + 1):
+            names += [f"{before}{number:0{len(match[1])}d}{end}" for end in ends]
     return names
 
 
