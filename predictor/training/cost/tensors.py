@@ -140,7 +140,7 @@ class CostTensors:
             width=self.width[which][job],
             strain=self.strain[which][job],
             share=self.share[which][job],
-            compiled=by_job[:, 4][job] * fused(self.kind[rows].numpy()),
+            compiled=by_job[:, 4][job] * torch.from_numpy(fused(self.kind[rows].numpy())),
             optimizer_s=by_job[:, 0],
             launches=by_job[:, 1],
             host_s=by_job[:, 2],
