@@ -70,6 +70,8 @@ def spoil(body: dict, column: str, value: object) -> None:
         (lambda body: body.update(options=[]), "options"),
         (lambda body: body["layers"].append(3), "layers"),
         (lambda body: body["edges"].append([0, 1, float("inf")]), "edges"),
+        (lambda body: body["edges"].append([0, float("inf"), 1.0]), "edges"),
+        (lambda body: body["edges"].append([0.5, 1, 1.0]), "edges"),
         (lambda body: spoil(body, "forward_flops", None), "forward_flops.*numbers from 0 to 1e"),
         (lambda body: spoil(body, "kernel_count", -4.0), "kernel_count"),
         (lambda body: spoil(body, "repeat", 1.5), "repeat"),

@@ -305,3 +305,23 @@ def test_small_outputs_are_interpolated_slowly_unless_a_compiler_writes_the_kern
 
     assert 0.5 < busy_s(eager) < 1.0
     assert busy_s(compiled) < 0.02
+
+
+def test_half_precision_without_its_arithmetic_is_no_leap() -> None:
+    """A K80 has one peak for all precisions, and was measured in FP32 only; half the traffic is the most to gain."""
+    full, half = (
+        step_s(Workload.parse(f"torchvision/resnet50:batch_size=64,precision={p}"), "k80")
+        for p in ("fp32", "amp")
+    )
+    assert 1.0 <= full / half < 2.0
+
+
+@pytest.mark.parametrize("device", ["v100", "a100"])
+def test_a_compiler_leaves_recurrent_layers_alone(device: str) -> None:
+    plain = Workload.parse("lstm-wikitext2:data_on_device=true")
+    graph, kinds = graph_for(plain), []
+    for job in (plain, replace(plain, compiler="compile")):
+        times = MODEL.cost(graph, get_device(device), job).operators.busy_s
+        kinds.append(times[:, [op.kind == "recurrent" for op in graph.operators]])
+    assert kinds[0].sum() > 0
+    np.testing.assert_allclose(*kinds)

@@ -96,3 +96,12 @@ def test_a_predicted_step_of_more_than_two_weeks_is_refused(predictor: Predictor
         predicted(predictor, "v100", job)
     stated = predicted(predictor, "v100", f"{job},step_time_s=1e6")
     assert stated.members[0].solo_step_time_s.value == pytest.approx(1e6)
+
+
+@pytest.mark.parametrize("device", ["v100", "h100"])
+def test_lower_ends_respect_the_data_sheet_and_the_step_alone(predictor: Predictor, device: str) -> None:
+    job = Workload("alpha", 4096)
+    alone, together = predictor.predict_many([ColocationSet(device, (job,) * k) for k in (1, 2)])
+    cost = predictor.fitted_.model.featurizer.job(job, device).cost
+    assert 0.65 * cost.floor_s <= alone.members[0].step_time_s.lower <= alone.members[0].step_time_s.value
+    assert together.members[0].step_time_s.lower >= together.members[0].solo_step_time_s.lower

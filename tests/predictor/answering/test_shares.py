@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.answering.shares import unlimited
+from predictor.answering.shares import beside_shares, unlimited
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, SoloProfile, Workload
 
@@ -35,8 +35,9 @@ def test_shares_are_not_counted_twice(predictor: Predictor, count: int) -> None:
         shared = steps(predictor, *[limited(JOB, share)] * count)
         assert max(alone, whole) <= shared[0] <= alone + together - whole + 1e-12
         np.testing.assert_allclose(shared, shared[0])
-        # Half of what neighbours take is not of the multiprocessors.
-        np.testing.assert_allclose(shared[0], alone + (0.5 + 0.5 * share) * (together - whole), rtol=1e-6)
+        # Half of what neighbours take is not of the multiprocessors, down to the smallest share measured.
+        part = 0.5 * min(share / 0.14, 1.0) + 0.5 * share
+        np.testing.assert_allclose(shared[0], alone + part * (together - whole), rtol=1e-6)
 
 
 def test_limiting_a_job_makes_it_no_faster(predictor: Predictor) -> None:
@@ -73,3 +74,11 @@ def test_a_share_that_nothing_enforces_is_pointed_out(predictor: Predictor) -> N
     assert told(limited(JOB, 0.3), "time-slice")
     assert not told(limited(JOB, 0.3), "mps")
     assert not told(JOB, "time-slice")
+
+
+def test_a_neighbour_with_almost_no_multiprocessors_costs_almost_nothing() -> None:
+    shares = np.array([1.0, 0.5, 0.14, 0.07, 0.01])
+    remaining = [float(beside_shares(np.array([[1.0, s]]), np.ones((1, 2), bool))[0, 0]) for s in shares]
+    assert remaining[:3] == pytest.approx([1.0, 0.75, 0.57])
+    assert remaining[3] == pytest.approx(0.285)
+    assert remaining[4] < 0.05

@@ -67,11 +67,20 @@ def test_bad_rows(tmp_path: Path, text: str, word: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "changes", [{"jobs": "alpha"}, {"member": True}, {"member": 0.5}, {"step_time_s": True}]
+    "changes",
+    [
+        {"jobs": "alpha"},
+        {"jobs": [], "member": None},
+        {"member": True},
+        {"member": 0.5},
+        {"step_time_s": True},
+    ],
 )
 def test_values_of_the_wrong_type(changes: dict[str, object]) -> None:
     right = {"device": "v100", "jobs": ["alpha", "beta"], "member": 1, "step_time_s": 0.1}
     assert Observation.from_mapping(right).member == 1
+    by_job = {**right, "member": None, "job": {"model": "beta"}}
+    assert Observation.from_mapping(by_job).member == 1
     with pytest.raises(InputError, match="not an observation"):
         Observation.from_mapping(right | changes)
 

@@ -149,6 +149,14 @@ def test_slurm_text() -> None:
     assert host_names("a[1-2,08],b") == ["a1", "a2", "a08", "b"]
 
 
+@pytest.mark.parametrize(
+    "text", ["a[²]", "a[5-3]", "a[1-2", "a[]", "a[0-999][0-999]", "a[0-99999],b[0-99999]"]
+)
+def test_bad_or_endless_host_lists(text: str) -> None:
+    with pytest.raises((InputError, LimitError), match="host list|too large"):
+        host_names(text)
+
+
 def node_json(labels: dict[str, str], capacity: dict[str, str]) -> dict[str, Any]:
     return {"metadata": {"name": "n", "labels": labels}, "status": {"capacity": capacity}}
 
