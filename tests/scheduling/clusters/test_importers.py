@@ -153,7 +153,7 @@ def test_slurm_text() -> None:
     "text", ["a[²]", "a[5-3]", "a[1-2", "a[]", "a[0-999][0-999]", "a[0-99999],b[0-99999]"]
 )
 def test_bad_or_endless_host_lists(text: str) -> None:
-    with pytest.raises((InputError, LimitError), match="host list|too large"):
+    with pytest.raises((InputError, LimitError), match=r"host list|too large"):
         host_names(text)
 
 
