@@ -10,6 +10,7 @@ from fastapi.testclient import TestClient
 from sqlalchemy import event
 
 from serving.handlers import cluster
+from serving.handlers.upkeep import upkeep
 from serving.service import Service
 from serving.store.tables import NodeRow
 from tests.serving.problems import problem
@@ -227,3 +228,30 @@ def test_the_name_in_the_url_may_be_as_long_as_the_one_in_a_body(client: TestCli
     body = problem(client.put(f"/v1/cluster/nodes/{'x' * 201}", json={"gpus": []}), 422)
     assert "200 characters" in body["expected"]
     assert client.put(f"/v1/cluster/nodes/{'x' * 200}", json={"gpus": []}).status_code == 201
+
+
+def test_removed_nodes_come_back_and_are_forgotten_after_a_day(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    service: Service = client.app.state.service  # type: ignore[attr-defined]
+    both = {"nodes": [{"name": name, "gpus": [{"device": "v100"}]} for name in ("a", "b")]}
+    one = {"nodes": both["nodes"][:1]}
+
+    def rows() -> set[str]:
+        with service.store.read() as session:
+            return {row.name for row in session.query(NodeRow)}
+
+    for body in (both, one, both, one):
+        assert client.put("/v1/cluster", json=body).status_code == 200
+        named = [node["name"] for node in client.get("/v1/cluster").json()["cluster"]["nodes"]]
+        assert named == [node["name"] for node in body["nodes"]]
+    upkeep(service)
+    assert rows() == {"a", "b"}
+    monkeypatch.setattr("serving.handlers.upkeep._REMOVED_S", -1.0)
+    upkeep(service)
+    assert rows() == {"a"}
+
+
+def test_the_name_that_occurs_twice_is_named(client: TestClient) -> None:
+    answer = client.put("/v1/cluster", json={"nodes": [{"name": "gpu-7"}, {"name": "a"}, {"name": "gpu-7"}]})
+    assert problem(answer, 422)["got"] == "'gpu-7'"

@@ -105,3 +105,15 @@ def test_without_a_slice_for_each_job_they_do_not_fit(predictor: Predictor, devi
     arrays = predictor.predict_arrays([mig(*JOBS[1:2] * count, device=device), mig(JOBS[1], device=device)])
     assert arrays.fits.tolist() == [False, True]
     assert (arrays.slowdown[0] > 1.0).all()
+
+
+def test_jobs_fit_by_their_memory_on_the_slice(predictor: Predictor) -> None:
+    """A process holds memory for each thread of the device, so less on a slice than on the whole card."""
+    answers = []
+    for batch in range(16, 1024, 16):
+        job = Workload("alpha", batch)
+        alone, seven = predictor.predict_many([ColocationSet("a100:mig=1g", (job,)), mig(*[job] * 7)])
+        assert alone.fits == seven.fits
+        answers.append(alone.fits)
+    assert True in answers
+    assert False in answers

@@ -114,6 +114,14 @@ def test_cache_queries_each_set_once_and_grows() -> None:
         assert cache.step_time_s[row] == pytest.approx(direct.step_time_s[0])
 
 
+def test_a_single_call_may_exceed_the_caches_limit() -> None:
+    cache = SetCache(table(), limit=2)
+    members = np.array([[cache.workload_id(JOBS[0]), cache.workload_id(job)] for job in JOBS])
+    devices = np.full(len(members), cache.device_id("v100"))
+    rows = cache.rows(devices, members, np.ones(members.shape, bool))
+    assert len(np.unique(rows)) == len(JOBS) > cache.limit
+
+
 def test_the_cache_is_reset_at_its_limit() -> None:
     cache = SetCache(table(), limit=20)
     for job in JOBS:
