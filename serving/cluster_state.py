@@ -151,7 +151,7 @@ class ClusterReader:
     def _tenants(connection: Connection, names: list[str]) -> dict[tuple[str, str], list[Any]]:
         """The tenants on the nodes `names`, by node and GPU."""
         tenants: dict[tuple[str, str], list[Any]] = {}
-        for part in _parts(names):
+        for part in parts(names):
             for tenant in connection.execute(_READ_TENANTS, {"names": part}):
                 tenants.setdefault((tenant.node, tenant.gpu), []).append(tenant)
         return tenants
@@ -217,5 +217,6 @@ def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[
     return body
 
 
-def _parts(names: list[str]) -> Iterable[list[str]]:
+def parts(names: list[str]) -> Iterable[list[str]]:
+    """The names in parts, each small enough for one query."""
     return (names[first : first + _NAMES_A_QUERY] for first in range(0, len(names), _NAMES_A_QUERY))

@@ -134,8 +134,7 @@ class Posterior:
 
     def unobserved(self, predictor: SetPredictor | None = None) -> Posterior:
         """The same without observations, over another predictor if one is given."""
-        if predictor is None:
-            predictor = self.predictor
+        predictor = self.predictor if predictor is None else predictor
         return Posterior(predictor, self.config, self._known.scale, self._featurizer)
 
     def take(self, observations: Iterable[Observation]) -> int:

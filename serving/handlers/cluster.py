@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from profiling.errors import ConflictError, InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant, check_counts
 from serving import audit
-from serving.cluster_state import ClusterState, kind_of, to_mapping
+from serving.cluster_state import ClusterState, kind_of, parts, to_mapping
 from serving.config import ServiceConfig
 from serving.handlers import tenancy
 from serving.handlers.jobs import too_many
@@ -66,7 +66,6 @@ _READ_GPUS = select(_NODES.c.gpus).where(
 _READ_TENANTS = select(_TENANTS.c.gpu, _TENANTS.c.job, _TENANTS.c.job_id, _TENANTS.c.placement_id).where(
     _TENANTS.c.node == bindparam("node")
 )
-_NAMES_A_QUERY = 500
 _REPORTED = update(_NODES).where(_NODES.c.name == bindparam("node")).values(reported_at=bindparam("heard"))
 
 
@@ -189,9 +188,8 @@ def _stored_nodes(session: Session, names: list[str]) -> dict[str, NodeRow]:
     """The rows of all present nodes, and of those `names` that were removed before."""
     stored = {n.name: n for n in session.scalars(select(NodeRow).where(NodeRow.removed.is_(False)))}
     new = [name for name in names if name not in stored]
-    for first in range(0, len(new), _NAMES_A_QUERY):
-        some = select(NodeRow).where(NodeRow.name.in_(new[first : first + _NAMES_A_QUERY]))
-        stored |= {n.name: n for n in session.scalars(some)}
+    for some in parts(new):
+        stored |= {n.name: n for n in session.scalars(select(NodeRow).where(NodeRow.name.in_(some)))}
     return stored
 
 
