@@ -27,6 +27,10 @@ class Quantity(Struct, frozen=True, gc=False):
     def to_json(self) -> dict[str, float]:
         return {"value": self.value, "lower": self.lower, "upper": self.upper}
 
+    def at_least(self, least: float) -> Quantity:
+        """The same with a lower end of at least `least`, or of the value if that is smaller."""
+        return Quantity(self.value, max(self.lower, min(least, self.value)), self.upper)
+
 
 class MemberPrediction(Struct, frozen=True, gc=False):
     """One job of a co-location set.

@@ -6,10 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from models.cost.form import HOSTS
 from models.cost.layouts import are_channels_last
-from models.cost.operator_features import context_of, fitted_kind, operator_features
+from models.cost.operator_features import context_of, fitted_kind, fused, operator_features
 from models.cost.work import IS_CONTRACTION, Floats, OperatorWork, floor_s, work_of
 from profiling.devices import DeviceSpec, split_device
 from profiling.graph import ComputationGraph
@@ -97,8 +98,16 @@ class JobInput:
 
     @property
     def launches(self) -> float:
-        """Kernels per step."""
-        return float((self.work.kernels * self.mask * self.work.repeat).sum()) + self.optimizer_kernels
+        """Kernels per step, without those of `library_launches`."""
+        return self._launches(fused(self.kind)) + self.optimizer_kernels
+
+    @property
+    def library_launches(self) -> float:
+        """Kernels per step that a compiler leaves to a library."""
+        return self._launches(~fused(self.kind))
+
+    def _launches(self, these: NDArray[np.bool_]) -> float:
+        return float((self.work.kernels * self.mask * self.work.repeat * these).sum())
 
     @property
     def floor_s(self) -> float:

@@ -114,7 +114,7 @@ class CostModel:
         device, work = job.device, job.work
         times = self._operator_times(w, job) * job.mask
         repeat = work.repeat
-        compiled_launches = float(np.exp(w["log_compiled_launches"])) if job.is_compiled else 1.0
+        launches_ratio = float(np.exp(w["log_compiled_launches"])) if job.is_compiled else 1.0
         kernels = work.kernels * job.mask * repeat
         operators = OperatorCost(
             times * repeat,
@@ -129,7 +129,7 @@ class CostModel:
         if campaign in self.campaigns:
             log_host_s = log_host_s + w["host_effect"][self.campaigns.index(campaign)]
         launch_s, fixed_s, sample_s = np.exp(log_host_s)
-        launches = (float(kernels.sum()) + job.optimizer_kernels) * compiled_launches
+        launches = job.launches * launches_ratio + job.library_launches
         launching = float(launches * launch_s)
         host = job.host_bytes / device.pcie_bytes_per_s if job.host_bytes else 0.0
         overhead = float(fixed_s + job.samples * sample_s)
@@ -206,21 +206,14 @@ class CostModel:
         A type not measured in that precision takes the effects of types with the same chip that were, those with
         the memory most like its own; failing these, it takes the effect of the types with that chip and, for the
         precision, of all GPUs measured in it. If there is no such type either, all GPUs stand in for the type.
-        CPUs are not averaged. A type known by training scripts only has one effect with its precision, which holds
-        for its other precisions, too, and is not averaged either.
+        CPUs are not averaged. A type known by training scripts only has an effect with its precision alone, which
+        holds for its other precisions, too, and is not averaged either.
         """
         whole, in_precision = effect_names(device.name, precision)
         known = self._effect_rows_of.get((whole, in_precision))
         if known is not None:
             return known
         suffix = in_precision.removeprefix(whole)
-        by_scripts = [
-            name for name in self.devices if whole not in self.devices and name.startswith(f"{whole} ")
-        ]
-        if by_scripts:
-            rows: list[int] = []
-            known = self._effect_rows_of[whole, in_precision] = rows, [self.devices.index(by_scripts[0])]
-            return known
 
         def measured(types: list[str]) -> list[str]:
             return [t for t in types if t + suffix in self.devices]
@@ -230,10 +223,14 @@ class CostModel:
         if not measured(alike):
             alike = [t for t in gpus if t == whole or _have_one_chip(t, whole)]
             alike = _with_nearest_memory(measured(alike) or alike, whole) or gpus
-        known = self._effect_rows_of[whole, in_precision] = (
+        known = (
             [self.devices.index(t) for t in alike if t in self.devices],
             [self.devices.index(t + suffix) for t in measured(alike) or measured(gpus)],
         )
+        if whole not in self.devices and in_precision not in self.devices:
+            by_scripts = [k for k, name in enumerate(self.devices) if name.startswith(f"{whole} ")]
+            known = ([], by_scripts) if by_scripts else known
+        self._effect_rows_of[whole, in_precision] = known
         return known
 
     def save(self, folder: Path) -> None:

@@ -46,7 +46,7 @@ class Jobs:
         width, strain: [R] see `width_of` and `strain_of`.
         share: [R] share of the multiprocessors that the job may use.
         compiled: [R] 1 if a compiler fused operators; job_compiled: [J] the same.
-        optimizer_s, launches, host_s, samples: [J].
+        optimizer_s, launches, library_launches, host_s, samples: [J]; a compiler lowers only the first launches.
         campaign: [J] int64.
         host: [J] int64: index into `HOSTS`.
         timing: [J] int64: index into `TIMINGS`, which quantity was measured.
@@ -73,6 +73,7 @@ class Jobs:
     compiled: Tensor
     optimizer_s: Tensor
     launches: Tensor
+    library_launches: Tensor
     host_s: Tensor
     samples: Tensor
     campaign: Tensor
@@ -174,7 +175,7 @@ class EfficiencyNetwork(nn.Module):
         launches = jobs.launches * torch.where(
             jobs.job_compiled > 0, torch.exp(self.log_compiled_launches), 1.0
         )
-        launching = launches * host[:, 0]
+        launching = (launches + jobs.library_launches) * host[:, 0]
         overhead = host[:, 1] + jobs.samples * host[:, 2] + jobs.host_s
         # An operator timed by itself has one call for all its kernels; such a job has one operator, hence one
         # kind.

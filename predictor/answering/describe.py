@@ -146,16 +146,15 @@ class Describer:
             half = float(halves[i]) if count > 1 else 0.0
             apart = math.exp(half)
             slow = Quantity(slowdown, max(1.0, slowdown / apart), slowdown * apart)
-            solo = _at_least(_around(numbers.solo[k][i], fact.solo_error), fact.least_s)
+            solo = _around(numbers.solo[k][i], fact.solo_error).at_least(fact.least_s)
+            step = _around(solo.value * slowdown, math.hypot(half, fact.solo_error))
             memory = _around(numbers.memory[k][i], fact.memory_error)
             floor = min(fact.state_bytes, memory.value)
             members.append(
                 MemberPrediction(
                     job=fact.spec,
                     solo_step_time_s=solo,
-                    step_time_s=_at_least(
-                        _around(solo.value * slowdown, math.hypot(half, fact.solo_error)), solo.lower
-                    ),
+                    step_time_s=step.at_least(solo.lower),
                     slowdown=slow,
                     throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
                     memory_bytes=Quantity(
@@ -297,11 +296,6 @@ def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:
 def _around(value: float, log_error: float) -> Quantity:
     factor = math.exp(log_error)
     return Quantity(value, value / factor, value * factor)
-
-
-def _at_least(quantity: Quantity, least: float) -> Quantity:
-    """With a lower end of at least `least`, or the value if that is smaller."""
-    return Quantity(quantity.value, max(quantity.lower, min(least, quantity.value)), quantity.upper)
 
 
 def _ratio(value: float, error: float) -> Quantity:

@@ -94,7 +94,7 @@ class Corrector:
         return MemberPrediction(
             member.job,
             solo,
-            Quantity(step, step / apart, step * apart),
+            Quantity(step, step / apart, step * apart).at_least(solo.lower),
             slow,
             Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
             member.memory_bytes,

@@ -13,6 +13,7 @@ CARDS_WITH = {
     "fp8": ("l4", "l40s", "rtx-4090", "h100", "h200", "b200", "rtx-5090", "mi300x"),
     "fp64": ("v100", "a100", "h100", "mi250"),
 }
+_VOLTA = 7.0
 DEVICE_PRECISIONS = ("fp64", "fp32", "tf32", "amp", "fp16", "bf16", "fp8")
 
 
@@ -94,6 +95,16 @@ class DeviceSpec:
     def is_processor(self) -> bool:
         """Whether this is a CPU."""
         return self.name == "cpu" or self.name.startswith("cpu-")
+
+    @property
+    def has_mps(self) -> bool:
+        """Whether NVIDIA's Multi-Process Service runs on it."""
+        return self.vendor == "nvidia" and not self.is_processor
+
+    @property
+    def has_mps_shares(self) -> bool:
+        """Whether MPS can limit a process to a share of the multiprocessors: from Volta on (NVIDIA, MPS manual)."""
+        return self.has_mps and float(self.compute_capability or 0) >= _VOLTA
 
     def supports(self, precision: str) -> bool:
         """Whether this type supports that precision natively.

@@ -95,7 +95,7 @@ def plan_fleet(
         InputError: no jobs, no cards, or a job that the card cannot run.
         InfeasibleError: no job fits on the card at all.
     """
-    config = config or SliceConfig()
+    config = (config or SliceConfig()).on(card)
     if gpus < 1:
         raise InputError("gpus is out of range", expected="an integer from 1", got=gpus)
     check_jobs(jobs, card)

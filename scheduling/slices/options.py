@@ -10,7 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from predictor.types import Bools, Floats
-from profiling.devices import has_mig, mig_layout
+from profiling.devices import get_device, has_mig, mig_layout
 from profiling.errors import InputError
 from profiling.workload import Workload
 
@@ -80,6 +80,26 @@ class SliceConfig:
                 )
         if not self.shares or not all(0 < share <= 1 for share in self.shares):
             raise InputError("shares are out of range", expected="above 0, at most 1", got=self.shares)
+
+    def on(self, card: str) -> SliceConfig:
+        """The same without what the card lacks: MPS, or its SM shares.
+
+        Raises:
+            InputError: it lacks the only sharing mode.
+        """
+        device = get_device(card)
+        if device.has_mps_shares or "mps" not in self.sharing:
+            return self
+        if device.has_mps:
+            return replace(self, shares=(1.0,))
+        left = tuple(mode for mode in self.sharing if mode != "mps")
+        if not left:
+            raise InputError(
+                f"{card} has no MPS",
+                expected="sharing time-slice or none, or an NVIDIA GPU",
+                got="sharing mps",
+            )
+        return replace(self, sharing=left)
 
 
 @dataclass(frozen=True, slots=True)

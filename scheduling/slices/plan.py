@@ -35,7 +35,7 @@ def plan_slices(
         InfeasibleError: no job fits on the card at all.
         LimitError: more jobs than the exact search supports.
     """
-    config = config or SliceConfig()
+    config = (config or SliceConfig()).on(card)
     if len(jobs) > MAX_JOBS:
         hint = "plan for several with --gpus"
         raise LimitError(

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from serving.cli.given_options import no_effect
-from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
+from serving.cli.output import Force, JsonFlag, check_new, console, counted, plain_table, print_json
 
 app = typer.Typer(
     rich_markup_mode="markdown",
@@ -25,20 +25,16 @@ Cluster = Annotated[
 @app.command()
 def init(
     out: Annotated[Path, typer.Option("--out", "-o", help="File to write.")] = Path("cluster.yaml"),
-    force: Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")] = False,
+    force: Force = False,
 ) -> None:
     """Write a sample cluster.yaml with a comment beside every field.
 
     Example: `cotenant cluster init -o cluster.yaml`
     """
-    from profiling.errors import InputError
     from profiling.files import write_whole
     from scheduling.clusters import cluster_text
 
-    if out.exists() and not force:
-        raise InputError(
-            f"{out} exists", expected="a new file", hint="name another with -o, or give --force to replace it"
-        )
+    check_new(out, force)
     write_whole(out, cluster_text("sample"))
     console().print(
         f"wrote {out}; check it with: cotenant cluster validate {out}", highlight=False, soft_wrap=True

@@ -9,7 +9,7 @@ import typer
 
 from datasets.schema import TABLES
 from serving.cli.given_options import no_effect
-from serving.cli.output import JsonFlag, console, counted, print_json, progress
+from serving.cli.output import Force, JsonFlag, check_new, console, counted, print_json, progress
 
 app = typer.Typer(
     no_args_is_help=True, rich_markup_mode="markdown", help="Import, describe and check measurements."
@@ -221,6 +221,7 @@ def template(
     describe: Annotated[
         bool, typer.Option("--describe", help="Describe the columns instead of printing the CSV.")
     ] = False,
+    force: Force = False,
 ) -> None:
     """Print a CSV to fill in with your own measurements.
 
@@ -235,6 +236,7 @@ def template(
     if out is None:
         typer.echo(text, nl=False)
     else:
+        check_new(out, force)
         write_whole(out, text)
         typer.echo(f"wrote {out}", err=True)
 

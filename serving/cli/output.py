@@ -6,11 +6,13 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 JsonFlag = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite an existing file.")]
 
 _UNBOUNDED = 100_000  # characters
 
@@ -116,3 +118,15 @@ def progress() -> Any:
         console=screen,
         transient=True,
     )
+
+
+def check_new(path: Path, force: bool) -> None:
+    """Refuse to overwrite a file that is meant to be edited, unless `force`. Raises `InputError`."""
+    from profiling.errors import InputError
+
+    if path.exists() and not force:
+        raise InputError(
+            f"{path} exists",
+            expected="a new file",
+            hint="name another with -o, or give --force to replace it",
+        )

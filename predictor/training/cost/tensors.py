@@ -78,6 +78,7 @@ class CostTensors:
                 float(j.samples),
                 float(j.is_compiled),
                 float(j.host),
+                j.library_launches,
             )
             for j in jobs
         ]
@@ -143,6 +144,7 @@ class CostTensors:
             compiled=by_job[:, 4][job] * torch.from_numpy(fused(self.kind[rows].numpy())),
             optimizer_s=by_job[:, 0],
             launches=by_job[:, 1],
+            library_launches=by_job[:, 6],
             host_s=by_job[:, 2],
             samples=by_job[:, 3],
             campaign=self.campaign[which],

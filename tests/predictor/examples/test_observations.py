@@ -79,10 +79,14 @@ def test_bad_rows(tmp_path: Path, text: str, word: str) -> None:
 def test_values_of_the_wrong_type(changes: dict[str, object]) -> None:
     right = {"device": "v100", "jobs": ["alpha", "beta"], "member": 1, "step_time_s": 0.1}
     assert Observation.from_mapping(right).member == 1
-    by_job = {**right, "member": None, "job": {"model": "beta"}}
-    assert Observation.from_mapping(by_job).member == 1
     with pytest.raises(InputError, match="not an observation"):
         Observation.from_mapping(right | changes)
+
+
+def test_jobs_as_objects() -> None:
+    jobs = [{"model": "alpha"}, {"model": "beta", "batch_size": 8}]
+    body = {"device": "v100", "jobs": jobs, "job": jobs[1], "step_time_s": 0.1}
+    assert Observation.from_mapping(body).workload == Workload("beta", 8)
 
 
 @pytest.mark.parametrize("step_time_s", ["1e-30", "9e-7", "1.3e6", "1e30", "inf", "nan"])

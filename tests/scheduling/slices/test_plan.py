@@ -313,3 +313,26 @@ def test_the_plan_without_sharing_is_what_the_predictor_answers_under_mig() -> N
         assert place is not None
         assert place[0].option is not None
         assert member.step_time_s.value == pytest.approx(place[0].option.step_time_s[place[1]])
+
+
+@pytest.mark.parametrize(
+    ("card", "sharing", "shares"),
+    [
+        ("a100", ("time-slice", "mps"), SliceConfig().shares),
+        ("k80", ("time-slice", "mps"), (1.0,)),
+        ("mi300x", ("time-slice",), SliceConfig().shares),
+        ("cpu", ("time-slice",), SliceConfig().shares),
+    ],
+)
+def test_plans_use_what_the_card_has(card: str, sharing: tuple[str, ...], shares: tuple[float, ...]) -> None:
+    config = SliceConfig().on(card)
+    assert (config.sharing, config.shares) == (sharing, shares)
+
+
+def test_mps_alone_is_refused_where_there_is_none() -> None:
+    predictor = AmdahlPredictor([0.9, 0.9], [1, 1])
+    jobs = [SliceJob(w) for w in predictor.jobs()]
+    with pytest.raises(InputError, match="mi300x has no MPS"):
+        plan_slices(jobs, "mi300x", predictor, SliceConfig(sharing=("mps",)))
+    plan = plan_slices(jobs, "mi300x", predictor)
+    assert {p.kind for p in (plan.chosen, *plan.alternatives)} == {"time-slice", "whole"}

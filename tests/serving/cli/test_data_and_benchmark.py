@@ -103,6 +103,18 @@ def test_template_validates_and_becomes_data(tmp_path: Path, capsys: pytest.Capt
     assert "throughput_ratio: " in call(capsys, "data", "template", "--describe")
 
 
+def test_a_filled_in_template_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    mine = tmp_path / "mine.csv"
+    mine.write_text("my,own,rows\n")
+    with pytest.raises(SystemExit) as stopped:
+        main(["data", "template", "-o", str(mine)])
+    assert stopped.value.code == 2
+    assert "--force" in capsys.readouterr().err
+    assert mine.read_text() == "my,own,rows\n"
+    call(capsys, "data", "template", "-o", str(mine), "--force")
+    assert mine.read_text() == call(capsys, "data", "template")
+
+
 def test_rows_of_a_second_file_are_added_and_the_same_file_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
