@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING
 
 from datasets.derived import columns_of
 from datasets.tables import Fault
-from profiling.capture import local_workload
+from profiling.capture import cache, local_workload
 from profiling.capture.naming import check_model
+from profiling.collections import collection_of, default_job
 from profiling.devices import get_device
-from profiling.errors import CotenantError, InputError
+from profiling.errors import CotenantError, InputError, shortened
 from profiling.spelling import in_short
 from profiling.workload import REGISTERED, Workload
-from profiling.zoo import get_model
+from profiling.zoo import get_model, resolve
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -23,19 +24,49 @@ _ANY_MODEL = "a model of `cotenant zoo list`, or your own: module:factory, FILE.
 _NO_MEASUREMENTS = "a SPEC without measurements (columns hold them: solo_step_time_s here, or table solo)"
 
 
+def with_captured_models(frame: pd.DataFrame) -> pd.DataFrame:
+    """Replace SPECs of custom models by those of their captured graphs, with all options of the capture.
+
+    A captured graph has a precision and a batch size of its own, which a row's other columns must not contradict.
+    `architecture`, if empty, keeps the given name. SPECs that cannot be captured stay; `with_known_names` reports
+    them. This runs the code named in `workload`.
+
+    Args:
+        frame: rows of any table, as read.
+    """
+    if "workload" not in frame:
+        return frame
+    frame = frame.copy()
+    frame["workload"] = frame["workload"].astype(object)
+    for spec in frame["workload"].dropna().unique():
+        try:
+            given = Workload.parse(str(spec))
+            job = local_workload(str(spec))
+        except (CotenantError, OSError):
+            continue
+        if job.model == given.model or given != given.without_solo():
+            continue
+        rows = frame["workload"] == spec
+        if "architecture" not in frame:
+            frame["architecture"] = None
+        named = frame["architecture"].notna() & (frame["architecture"].astype(str).str.strip() != "")
+        frame["architecture"] = frame["architecture"].astype(object).where(named | ~rows, given.model)
+        frame.loc[rows, "workload"] = str(job)
+    return frame
+
+
 def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     """Look up the devices and models of a typed table.
 
-    Devices and zoo models get the catalogue's spelling, and a job's defaults are left out, so that all rows of a job
-    have one spelling. A custom model (code, a file, or the hash of a captured graph) is captured now. Its SPEC
-    becomes that of the graph, which can be read without the code; `architecture` keeps the given name. This runs the
-    code named in `workload`.
+    Devices and zoo models get the catalogue's spelling, and a job's defaults are left out of its SPEC, so that all
+    rows of a job have one spelling.
 
     Args:
-        frame: rows of any table, typed and without faults.
+        frame: rows of any table, typed, without faults, and `with_captured_models`.
 
     Returns:
-        the rows with those names, and a fault for each row with an unknown device or model.
+        the rows with those names, and a fault for each row with an unknown device or model, or with another batch
+        size than its model's default if the SPEC states none.
     """
     frame, faults = frame.copy(), []
     if "device" in frame:
@@ -57,6 +88,7 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
                 got = f"{spec!r}: {getattr(error, 'detail', None) or error}"
                 faults += _of_rows(frame, "workload", spec, expected, got)
                 continue
+            faults += _other_batch_sizes(frame, spec, known)
             _rename(frame, spec, known)
     return frame, faults
 
@@ -73,12 +105,36 @@ def _known(workload: Workload, spec: str) -> Workload:
     """
     if workload != workload.without_solo():
         raise InputError("a SPEC in a table has options only", expected=_NO_MEASUREMENTS)
-    job = local_workload(spec)
+    job = local_workload(spec)  # reports what cannot be captured
     if not job.model.startswith(REGISTERED):
         check_model(job)
         if "/" not in job.model:
             job = replace(workload, model=get_model(job.model).name)
     return job
+
+
+def _other_batch_sizes(frame: pd.DataFrame, spec: str, job: Workload) -> list[Fault]:
+    """Rows whose batch size is not that of `job`; empty cells are filled."""
+    if "batch_size" not in frame:
+        return []
+    size = _batch_size(job)
+    rows = frame["workload"] == spec
+    other = rows & frame["batch_size"].notna() & (frame["batch_size"] != size)
+    frame.loc[rows & frame["batch_size"].isna(), "batch_size"] = size
+    said = f"{size}, the batch size of {shortened(spec, 60)!r} (state another in the SPEC: batch_size=...)"
+    return [
+        Fault(int(row) + 1, "batch_size", said, str(frame.loc[row, "batch_size"]))
+        for row in frame.index[other.fillna(False)]
+    ]
+
+
+def _batch_size(job: Workload) -> int | None:
+    """Samples per step and GPU, the model's default included."""
+    if job.model.startswith(REGISTERED):
+        return cache.registered(job.model).batch_size
+    if collection_of(job.model):
+        return job.batch_size or default_job(job.model).batch_size
+    return resolve(job).batch_size
 
 
 def _rename(frame: pd.DataFrame, spec: str, job: Workload) -> None:
@@ -91,7 +147,7 @@ def _rename(frame: pd.DataFrame, spec: str, job: Workload) -> None:
     follows = dict(columns_of(str(job)))
     # A custom model at several batch sizes has several graphs, but is one architecture.
     if job.model.startswith(REGISTERED):
-        del follows["architecture"]
+        del follows["architecture"], follows["batch_size"]
     elif "architecture" in frame:
         own = rows & (frame["architecture"] != Workload.parse(spec).model)
         follows["architecture"] = frame.loc[rows, "architecture"].where(own[rows], job.model)

@@ -151,16 +151,17 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
     """
     frame = read_user_file(path)
     name = table or guess_table(frame)
-    typed, faults = find_faults(name, frame)
+    from datasets.names import with_captured_models, with_known_names
+
+    typed, faults = find_faults(name, with_captured_models(frame))
     if not faults:
         faults = _in_other_units(typed) + (_contradicted_ratios(typed) if name == "colocation" else [])
     if not faults:
-        from datasets.names import with_known_names
-
         typed, faults = with_known_names(typed)
         # Two spellings of one job may have become the same row.
         faults = faults or find_faults(name, typed)[1]
-        faults = faults or (_more_than_slices(typed) if name == "colocation" else [])
+        if name == "colocation":
+            faults = faults or _sets_of_one(typed) or _more_than_slices(typed)
     return name, typed, sorted(faults, key=lambda fault: (fault.row, fault.column))
 
 
@@ -194,6 +195,20 @@ def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
         _fault(frame, row, ratio.name, f"about {by_steps[row]:.3g}, which is solo_step_time_s / step_time_s")
         for row in frame.index[apart]
     ] + [_fault(frame, row, ratio.name, possible) for row in frame.index[large]]
+
+
+def _sets_of_one(frame: pd.DataFrame) -> list[Fault]:
+    """Sets of one job that nothing ran beside."""
+    size = frame.groupby("set_id")["member"].transform("nunique")
+    return [
+        Fault(
+            int(row) + 1,
+            "set_id",
+            "a set of two jobs or more, or `processes` above 1 (jobs alone belong in table solo)",
+            f"one job in {frame.loc[row, 'set_id']}",
+        )
+        for row in frame.index[(size == 1) & (frame["processes"].fillna(1) <= 1)]
+    ]
 
 
 def _more_than_slices(frame: pd.DataFrame) -> list[Fault]:

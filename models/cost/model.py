@@ -87,6 +87,16 @@ class CostModel:
             return precision not in PREDICTED_PRECISIONS and in_precision in self.devices
         return any(name.split(" ", 1)[0] == whole for name in self.devices)
 
+    def never_measured(self, device: str, precision: str) -> str:
+        """What was never measured of steps on that GPU type in that precision, in words; empty if both were."""
+        if self.has_measured(device, precision):
+            return ""
+        if precision in PREDICTED_PRECISIONS:
+            return f"step times in {precision} were never measured on any GPU type"
+        if self.has_measured(device):
+            return f"step times in {precision} were never measured on {device}"
+        return f"step times were never measured on this GPU type ({device})"
+
     def for_unmeasured(self, device: DeviceSpec) -> CostModel:
         """The model with the device's type treated as unmeasured, if only training scripts measured it."""
         whole = effect_names(device.name, "")[0]

@@ -15,6 +15,7 @@ from predictor.answering.job_table import JobTable, setting_rows
 from predictor.answering.own_slices import Cut, OwnSlices
 from predictor.answering.set_network import prior_parts
 from predictor.examples.examples import Integers
+from predictor.examples.plausibility import MOST_OFF
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
 from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR, SLICE_LOG_ERROR
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
@@ -22,6 +23,7 @@ from profiling.devices import DeviceSpec, get_device
 from profiling.workload import PREDICTED_PRECISIONS, ColocationSet, Workload
 
 if TYPE_CHECKING:
+    from models.cost import CostModel
     from predictor.examples.featurizer import JobOnDevice
     from predictor.fitted.fitted import Fitted
 
@@ -34,7 +36,8 @@ class _Facts:
     """Facts repeated in every answer about a row of the job table. Errors are 90 % bounds of a log.
 
     `unmeasured` says that no step time was measured on the device or in the precision, if one is predicted;
-    `too_fast` that a measured one contradicts the data sheet, `too_little` that measured memory does the graph.
+    `far_off` that a measured one contradicts the data sheet or is far from the model's, `too_little` that measured
+    memory contradicts the graph.
     `least_s` is the shortest solo step time that the data sheet allows, 0 for a measured one.
     """
 
@@ -44,7 +47,7 @@ class _Facts:
     measured: bool
     in_domain: bool
     unmeasured: str
-    too_fast: str
+    far_off: str
     too_little: str
     solo_error: float
     least_s: float
@@ -167,7 +170,7 @@ class Describer:
             if count > 1 and cut is None:
                 shares = shares_of(slowdown - 1, parts[i], fact.job)
                 reasons.append(sentence(fact.model, slowdown, shares))
-            reasons.extend(filter(None, (fact.too_fast, fact.too_little)))
+            reasons.extend(filter(None, (fact.far_off, fact.too_little)))
             if not fact.in_domain:
                 reasons.append(
                     f"{fact.model} is unlike the models that the predictor learned from; its interval may be too narrow"
@@ -211,7 +214,7 @@ class Describer:
             measured=workload.solo.step_time_s is not None,
             in_domain=fitted.domain.contains(embedding),
             unmeasured=self._unmeasured(workload, job),
-            too_fast=_too_fast(workload, job),
+            far_off=_far_off(workload, job),
             too_little=_too_little(workload, job),
             solo_error=self._solo_error(workload, job),
             least_s=_BOOSTED * job.cost.floor_s if workload.solo.step_time_s is None else 0.0,
@@ -223,15 +226,10 @@ class Describer:
         return facts
 
     def _unmeasured(self, workload: Workload, job: JobOnDevice) -> str:
-        cost_model, device = self.fitted.model.featurizer.cost_model, job.device.name
-        precision = job.workload.precision
-        if workload.solo.step_time_s is not None or cost_model.has_measured(device, precision):
+        if workload.solo.step_time_s is not None:
             return ""
-        if precision in PREDICTED_PRECISIONS:
-            return f"step times in {precision} were never measured on any GPU type"
-        if cost_model.has_measured(device):
-            return f"step times in {precision} were never measured on {device}"
-        return f"step times were never measured on this GPU type ({device})"
+        cost_model: CostModel = self.fitted.model.featurizer.cost_model
+        return cost_model.never_measured(job.device.name, job.workload.precision)
 
     def _solo_error(self, workload: Workload, job: JobOnDevice) -> float:
         """Error of a solo step time, measured or predicted.
@@ -255,9 +253,16 @@ class Describer:
         return math.hypot(off, *[NEW_DEVICE_LOG_ERROR] * (is_new + (not is_known)))
 
 
-def _too_fast(workload: Workload, job: JobOnDevice) -> str:
-    step_s, least_s = workload.solo.step_time_s, job.cost.floor_s
-    if step_s is None or step_s >= _BOOSTED * least_s:
+def _far_off(workload: Workload, job: JobOnDevice) -> str:
+    step_s, least_s, predicted_s = workload.solo.step_time_s, job.cost.floor_s, job.cost.step_time_s
+    if step_s is None:
+        return ""
+    if step_s > MOST_OFF * predicted_s:
+        return (
+            f"{workload.model}: its measured step time ({step_s:.3g} s) is {step_s / predicted_s:,.0f} times the "
+            f"{predicted_s:.3g} s predicted without it; check that it is in seconds per step"
+        )
+    if step_s >= _BOOSTED * least_s:
         return ""
     return (
         f"{workload.model}: its measured step time ({step_s:.3g} s) is shorter than at the peak rates of "

@@ -29,12 +29,6 @@ FORMAT, VERSION = "cotenant-feedback", 1
 OF_DEVICE = ("memory_bytes", "utilization_ratio")
 """What can be observed of a job alone besides its step time."""
 CAMPAIGN = "feedback"
-MOST_OFF = 100.0
-"""Largest factor between an observed and a predicted step time.
-
-Unmeasured models are predicted to within a factor of 3. A value this far off has another unit or belongs to
-another job, and would distort every answer about its job.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,22 +141,6 @@ class Observation:
 
 def _job(value: Any) -> Workload:
     return Workload.parse(value) if isinstance(value, str) else Workload.from_mapping(value)
-
-
-def check_plausible(step_time_s: float, predicted_s: float) -> None:
-    """Check an observed step time against the model's own prediction.
-
-    Raises:
-        InputError: the two are far apart.
-    """
-    if not predicted_s / MOST_OFF <= step_time_s <= predicted_s * MOST_OFF:
-        raise InputError(
-            "step_time_s is implausible",
-            expected=f"{predicted_s / MOST_OFF:.3g} to {predicted_s * MOST_OFF:.3g} s, "
-            f"1/{MOST_OFF:g} to {MOST_OFF:g} times the predicted {predicted_s:.3g} s",
-            got=f"{step_time_s:.6g} s",
-            hint="check that it is in seconds per step; if so, give the job's solo step_time_s in its SPEC",
-        )
 
 
 def read_observations(path: Path | str) -> list[Observation]:

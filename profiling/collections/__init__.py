@@ -96,7 +96,16 @@ def collected_graph(workload: Workload) -> ComputationGraph:
         )
     own = (entry.alias_of or entry.name, size, RECORDED[workload.precision])
     if own not in store_of(collection).rows:
-        raise InputError(f"{workload.model} is not stored in {own[2]}", got=workload.precision)
+        sizes = [str(s) for s in stored if (own[0], s, own[2]) in store_of(collection).rows]
+        other = " or ".join(
+            sorted({kept for name, s, kept in store_of(collection).rows if (name, s) == own[:2]})
+        )
+        of_size = f" with {size_option} {size}" if size_option else ""
+        raise InputError(
+            f"{workload.model}{of_size} is not stored in {own[2]}",
+            expected=f"precision {other}" + (f", or {size_option} {' or '.join(sizes)}" if sizes else ""),
+            got=workload.precision,
+        )
     return _graph(
         workload.model,
         size,

@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from profiling.capture.naming import check_model
-from profiling.devices import get_device
+from profiling.devices import get_device, runs_on
 from profiling.errors import InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot
 
@@ -15,7 +15,7 @@ def check_cluster(cluster: ClusterSnapshot) -> list[str]:
     """Raise on the first fault that makes a cluster unusable, and return notes on mere oddities.
 
     Raises:
-        InputError: no GPUs, or a link without bandwidth.
+        InputError: no GPUs, a tenant in a precision that its GPU lacks, or a link without bandwidth.
         UnknownNameError: unknown device, or model of a tenant.
     """
     places = list(cluster.gpus())
@@ -52,6 +52,12 @@ def _check_tenants(cluster: ClusterSnapshot) -> None:
                 check_model(tenant.job)
             except InputError as error:
                 raise type(error)(f"a tenant of GPU {gpu.id} of node {node.name}: {error.message}") from None
+            if not runs_on(gpu.device, tenant.job.precision):
+                raise InputError(
+                    f"a tenant of GPU {gpu.id} of node {node.name}, {tenant.job.model}, cannot run there",
+                    expected=f"a precision that {gpu.device} has",
+                    got=tenant.job.precision,
+                )
 
 
 def summary(cluster: ClusterSnapshot) -> dict[str, Any]:

@@ -40,10 +40,14 @@ class Block:
 
 
 def operator_times(
-    graph: ComputationGraph, device: DeviceSpec, precision: str = "fp32"
+    graph: ComputationGraph, device: DeviceSpec, job: Workload | None = None
 ) -> list[tuple[float, float]]:
-    """(forward, backward) seconds of each operator by the cost model; all repeats together."""
-    workload = Workload(graph.name, precision=precision)
+    """(forward, backward) seconds of each operator by the cost model; all repeats together.
+
+    Args:
+        job: its options; by default, the precision that the graph was captured in.
+    """
+    workload = job or Workload(graph.name, precision=str(graph.options.get("precision", "fp32")))
     busy = default_cost_model().cost(graph, device, workload).operators.busy_s
     return [(float(forward), float(backward)) for forward, backward in busy.T]
 
@@ -131,7 +135,7 @@ def graph_states(
     if times is None:
         if device is None:
             raise InputError(f"{graph.name} has no times", expected="device= a catalogue name, or times=")
-        times = operator_times(graph, device, str(graph.options.get("precision", "fp32")))
+        times = operator_times(graph, device)
     space = block_states(graph.name, blocks_of(graph, times, granularity), granularity)
     kept = (graph.gradient_bytes + graph.optimizer_state_bytes) / max(float(space.parameter_bytes[-1]), 1.0)
     return replace(space, fixed_bytes=space.parameter_bytes * kept)

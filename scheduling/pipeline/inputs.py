@@ -1,7 +1,8 @@
-"""Inputs of a plan: PipeDream profiles, captured graphs, and zoo models."""
+"""Inputs of a plan: PipeDream profiles, captured graphs, and jobs."""
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,52 +11,92 @@ from scheduling.pipeline.states import StateSpace, antichain_states
 
 if TYPE_CHECKING:
     from profiling.graph import ComputationGraph
+    from profiling.workload import Workload
 
 
-def read_states(
-    source: str, device: str | None = None, *, as_published: bool = False, granularity: str = "block"
-) -> StateSpace:
-    """States of a `graph.txt`, a `graph.json` of `cotenant capture`, or a job SPEC.
+@dataclass(frozen=True, slots=True)
+class PipelineInput:
+    """A model to be planned.
 
-    Graphs and SPECs have no measured times: they are timed for `device` (a catalogue name) and cut at a
-    `granularity` of `scheduling.pipeline.cuts`.
+    Attributes:
+        model: states of a profile, or a graph.
+        times: (forward, backward) seconds of each operator of a graph; None for a profile, which has its own.
+        never_measured: what was never measured of these times, in words; empty if nothing.
+    """
+
+    model: StateSpace | ComputationGraph
+    times: list[tuple[float, float]] | None = None
+    never_measured: str = ""
+
+    def states(self, granularity: str = "block") -> StateSpace:
+        """Its states; those of a graph are cut at a `granularity` of `scheduling.pipeline.cuts`."""
+        if isinstance(self.model, StateSpace):
+            return self.model
+        from scheduling.pipeline.computation import graph_states
+
+        return graph_states(self.model, None, self.times, granularity)
+
+
+def read_input(source: str, device: str | None = None, *, as_published: bool = False) -> PipelineInput:
+    """Read a `graph.txt`, which has measured times, or a job SPEC, which is timed for a device type.
+
+    A SPEC's `step_time_s` scales the times of its operators, so that they sum to it.
+
+    Args:
+        source: PipeDream graph.txt, or a SPEC whose NAME may be a file (`profiling.capture.local_workload`).
+        device: catalogue name.
+        as_published: read a profile as the public optimizer does.
 
     Raises:
-        InputError: not such an input, or it needs a device.
+        InputError: not such an input, it needs a device, or the SPEC has an option that a plan cannot respect.
     """
-    graph = read_graph(source, device, as_published=as_published)
-    if isinstance(graph, StateSpace):
-        return graph
-    from profiling.devices import get_device
-    from scheduling.pipeline.computation import graph_states
+    if device is not None:
+        from profiling.devices import get_device
 
-    return graph_states(graph, get_device(str(device)), granularity=granularity)
-
-
-def read_graph(
-    source: str, device: str | None = None, *, as_published: bool = False
-) -> StateSpace | ComputationGraph:
-    """Read states from a `graph.txt`, which has measured times, or else a graph.
-
-    The graph of a file or job SPEC needs a device.
-    """
+        get_device(device)
     path = Path(source)
     if path.suffix == ".txt":
         from profiling.capture.pipedream_profile import read_profile
 
-        return antichain_states(read_profile(path), as_published=as_published)
+        return PipelineInput(antichain_states(read_profile(path), as_published=as_published))
     if device is None:
         raise InputError(
             f"{source} has no measured times",
             expected="a device type to predict times for, or a PipeDream graph.txt",
             hint="add --device NAME; `cotenant devices list` shows them",
         )
-    if path.suffix == ".json":
-        from profiling.graph import ComputationGraph
-
-        return ComputationGraph.load(path)
+    from models.cost import default_cost_model
     from profiling.capture import graph_for, local_workload
     from profiling.devices import get_device
+    from scheduling.pipeline.computation import operator_times
 
-    get_device(device)
-    return graph_for(local_workload(source))
+    job = local_workload(source)
+    _check_options(job)
+    graph = graph_for(job)
+    times = operator_times(graph, get_device(device), job)
+    never = default_cost_model().never_measured(device, job.precision)
+    if job.solo.step_time_s is not None:
+        scale = job.solo.step_time_s / sum(map(sum, times))
+        times, never = [(forward * scale, backward * scale) for forward, backward in times], ""
+    return PipelineInput(graph, times, never)
+
+
+def _check_options(job: Workload) -> None:
+    """Raise `InputError` for options that would have no effect on a plan of training steps."""
+    solo = job.solo
+    without = {
+        "mode": job.mode != "training",
+        "frozen_prefix": bool(job.frozen_prefix),
+        "sm_share_ratio": job.sm_share_ratio < 1,
+        "memory_bytes": solo.memory_bytes is not None,
+        "utilization_ratio": solo.utilization_ratio is not None,
+        "memory_bandwidth_ratio": solo.memory_bandwidth_ratio is not None,
+    }
+    for name, is_given in without.items():
+        if is_given:
+            raise InputError(
+                f"{name} has no effect on a pipeline",
+                expected="a SPEC of a training job without it",
+                got=str(job),
+                hint="leave it out",
+            )

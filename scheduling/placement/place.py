@@ -122,7 +122,7 @@ class Placer:
         tenants = grouped.candidates.present.sum(axis=1)
         order = _first(ranking.score, ranking.cost_s, tenants, grouped.state_of, count_of, config.limit)
         ranked = tuple(_ranked(grouped, ranking, int(i), has_share) for i in order)
-        refusals = _refusals(ranking, count_of, config.max_members)
+        refusals = _refusals(ranking, count_of, config)
         best = ranked[0].score if ranked else np.inf
         if not ranked or (config.wait and config.objective != "interference"):
             waiting = best_wait(
@@ -274,23 +274,25 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int, has_share: bool)
     )
 
 
-def _refusals(ranking: Ranking, count_of: Ints, most: int) -> list[str]:
+def _refusals(ranking: Ranking, count_of: Ints, config: PlacementConfig) -> list[str]:
     """Number of refused GPUs by first applicable reason.
 
     Args:
         count_of: number of GPUs in each state.
-        most: largest number of jobs on a GPU.
+        config: configuration of the ranking.
     """
     room = ~ranking.has_room
     memory = ranking.has_room & ~ranking.fits
     budget = ranking.has_room & ranking.fits & ~ranking.within_budget
+    least = ranking.worst_slowdown[budget & (count_of > 0)].min(initial=np.inf)
+    limits = f"{config.max_slowdown:.4g} unless it has its own; the worst-off member is slowed {least:.2f}x or more"
     texts = (
-        (room, f"refused: already has {most} jobs, the most on one GPU"),
+        (room, f"refused: already has {config.max_members} jobs, the most on one GPU"),
         (
             memory,
             "refused: predicted memory (upper bound) exceeds the device's, or no such precision or MIG slices",
         ),
-        (budget, "refused: a member would exceed its slowdown budget"),
+        (budget, f"refused: a member would exceed its slowdown budget ({limits})"),
     )
     numbers = [(int(count_of[mask].sum()), text) for mask, text in texts]
     return [f"{number} GPU{'s' if number != 1 else ''} {text}" for number, text in numbers if number]

@@ -118,6 +118,7 @@ class Ranking:
         finish_s: [N]; delays_s: [N, M]; slowdown: [N, M + 1], the job in the last column.
         extension_s: [N] how much later the GPU becomes empty than without the job.
         fits: [N] memory; within_budget: [N]; has_room: [N] set size.
+        worst_slowdown: [N] of any member while all are there.
     """
 
     score: Floats
@@ -129,6 +130,7 @@ class Ranking:
     fits: NDArray[np.bool_]
     within_budget: NDArray[np.bool_]
     has_room: NDArray[np.bool_]
+    worst_slowdown: Floats
 
 
 def rank(
@@ -180,7 +182,8 @@ def rank(
     room = candidates.present.sum(axis=1) < config.max_members
     score = np.where(after.fits & within & room, score, np.inf)
     extension = after.finish_s.max(axis=1) - before.finish_s.max(axis=1, initial=0.0)
-    return Ranking(score, cost, finish, delays, extension, after.slowdown, after.fits, within, room)
+    worst = after.slowdown.max(axis=1)
+    return Ranking(score, cost, finish, delays, extension, after.slowdown, after.fits, within, room, worst)
 
 
 def rank_possible(
@@ -230,7 +233,7 @@ def rank_possible(
     within[at] = ranking.within_budget
     return Ranking(
         whole(ranking.score, np.inf), whole(ranking.cost_s), whole(ranking.finish_s), delays,
-        whole(ranking.extension_s), slowdown, fits, within, room,
+        whole(ranking.extension_s), slowdown, fits, within, room, worst,
     )  # fmt: skip
 
 

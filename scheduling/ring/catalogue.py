@@ -28,6 +28,8 @@ SCHEDULERS: dict[str, Scheduler] = {
 
 
 EXACT = "exact"
+ONLINE = "online"
+"""The policy for jobs that arrive, see `scheduling.ring.online`; not one of `plan`."""
 
 
 def plan(
@@ -46,6 +48,6 @@ def plan(
         return solved.schedule, max(bound_s, solved.lower_bound_s)
     if policy not in SCHEDULERS:
         raise UnknownNameError(
-            "unknown scheduler", expected="one of " + ", ".join([*SCHEDULERS, EXACT]), got=policy
+            "unknown scheduler", expected="one of " + ", ".join([*SCHEDULERS, EXACT, ONLINE]), got=policy
         )
     return SCHEDULERS[policy](cluster, jobs, execution), bound_s

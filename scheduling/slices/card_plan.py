@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
-from scheduling.slices.options import Options, SetOption
+from profiling.workload import ColocationSet
+from scheduling.slices.options import Options, SetOption, SliceJob
 
 KINDS = ("whole", "time-slice", "mps", "mps-shares", "mig", "mixture")
 
@@ -25,6 +27,17 @@ class PlacedSlice:
     device: str
     start: int | None
     option: SetOption | None
+
+    def colocation_set(self, jobs: Sequence[SliceJob]) -> ColocationSet | None:
+        """Its jobs as a query to the predictor; None if it is empty."""
+        option = self.option
+        if option is None:
+            return None
+        members = tuple(
+            replace(jobs[number].workload, sm_share_ratio=share)
+            for number, share in zip(option.members, option.sm_share_ratio, strict=True)
+        )
+        return ColocationSet(self.device, members, "mps" if option.sharing == "mps" else "time-slice")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +62,10 @@ class CardPlan:
     @property
     def placed(self) -> int:
         return sum(len(s.option.members) for s in self.slices if s.option is not None)
+
+    def sets(self, jobs: Sequence[SliceJob]) -> list[ColocationSet | None]:
+        """The jobs of each slice as a query to the predictor; None for an empty one."""
+        return [placed.colocation_set(jobs) for placed in self.slices]
 
     def of_job(self, number: int) -> tuple[PlacedSlice, int] | None:
         """Return the slice of a job and the job's position on it."""

@@ -147,22 +147,34 @@ def validate(
 ) -> None:
     """Check a file of measurements and print every fault: row, column, expected and actual value.
 
-    Exit code 2 if there are any.
+    Exit code 2 if there are any. Step times over 100 times longer or shorter than predicted are noted, not refused.
 
     Example: `cotenant data validate mine.csv -o data/`
     """
     from dataclasses import asdict
 
     from datasets.user_files import add_rows, check_file
+    from predictor.examples.plausibility import implausible_rows
 
     if out is None:
         no_effect(context, "without --out", "replace")
     name, rows, faults = check_file(file, table)
     if out is not None and not faults:
         add_rows(out, name, rows, replace)
+    notes = [] if faults else implausible_rows(rows)
+    for row, note in notes[:limit]:
+        typer.echo(f"note: {file}, row {row}: {note}; check that it is in seconds per step", err=True)
+    if len(notes) > limit:
+        typer.echo(f"note: {len(notes) - limit} more step times are far from predicted", err=True)
     if json:
         print_json(
-            {"table": name, "rows": len(rows), "valid": not faults, "faults": [asdict(f) for f in faults]}
+            {
+                "table": name,
+                "rows": len(rows),
+                "valid": not faults,
+                "faults": [asdict(f) for f in faults],
+                "notes": [{"row": row, "note": note} for row, note in notes],
+            }
         )
     elif faults:
         for fault in faults[:limit]:

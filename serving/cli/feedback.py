@@ -45,7 +45,6 @@ def command(
 
     from predictor.examples.observations import (
         check_new,
-        check_plausible,
         default_store,
         keep,
         read_observations,
@@ -56,6 +55,7 @@ def command(
     target, new = store or default_store(), read_observations(file)
     # An unreadable file is reported before the imports below, which take seconds.
     from predictor import load_predictor
+    from predictor.examples.plausibility import check_plausible
     from predictor.learning.drift import drift_of
     from predictor.learning.effects import alone_of, corrections_of
     from predictor.learning.posterior import Posterior

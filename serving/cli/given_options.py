@@ -1,6 +1,8 @@
-"""Refuses options that would have no effect, because another one is missing or excludes them."""
+"""Refuses options that would have no effect: another one is missing or excludes them, or they are repeated."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import typer
 
@@ -18,6 +20,13 @@ def no_effect(context: typer.Context, where: str, *names: str) -> None:
         if parameter.name in names and source is not None and source.name == "COMMANDLINE":
             option = next(name for name in parameter.opts if name.startswith("--"))
             raise InputError(f"{option} has no effect {where}", hint="leave it out" + _or_add(where))
+
+
+def only(option: str, values: Sequence[str]) -> str:
+    """The value of an option that is given once. Raises `InputError` if it is given more often."""
+    if len(values) > 1:
+        raise InputError(f"{option} is given {len(values)} times", expected="one", got=", ".join(values))
+    return values[0]
 
 
 def _or_add(where: str) -> str:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, plain_table, print_json, progress
+from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json, progress
 
 _IN_TABLE = 8
 
@@ -31,6 +31,7 @@ def command(
 
     Example: `cotenant matrix --device a100 --job resnet18-cifar --job lstm-wikitext2 --job bert-base-squad --plot pairs.svg`
     """
+    from predictor.answering.never_measured import never_measured
     from profiling.capture import local_workload, named_workload
     from profiling.devices import get_device
     from profiling.workload import ColocationSet
@@ -49,11 +50,14 @@ def command(
     jobs = [local_workload(name) for name in names]
     with progress() as bar:
         bar.add_task(f"predicting {len(names) * (len(names) + 1) // 2} pairs on {device}", total=None)
-        matrix = pair_matrix(load_belief(model), device, jobs, sharing, names)
+        belief = load_belief(model)
+        matrix = pair_matrix(belief, device, jobs, sharing, names)
+        # Each job's options are in the pair with itself.
+        never = never_measured(belief, [ColocationSet(device, (job, job), sharing) for job in jobs])
         if plot is not None:
             write_matrix(matrix, plot)
     if as_json:
-        print_json(matrix.to_json())
+        print_json({**matrix.to_json(), "never_measured": never})
         return
     out = console()
     if len(names) <= _IN_TABLE:
@@ -68,6 +72,8 @@ def command(
         out.print(table)
     else:
         out.print(_extremes(names, matrix.slowdown, matrix.fits), highlight=False)
+    if never:
+        out.print(bullets(never))
     if plot is not None:
         out.print(f"wrote {plot}", highlight=False, soft_wrap=True)
 

@@ -72,6 +72,12 @@ def duration(seconds: float, digits: int = 3) -> str:
     return f"{seconds * 1e3:.{digits}g} ms" if seconds < 1 else f"{seconds:.{digits}g} s"
 
 
+def interval(quantity: Any) -> str:
+    """The ends of a step time's interval, in the unit in which `duration` prints its value."""
+    scale = 1e3 if quantity.value < 1 else 1.0
+    return f"[{quantity.lower * scale:.3g}, {quantity.upper * scale:.3g}]"
+
+
 _CELL = 24  # characters of a line of options
 
 

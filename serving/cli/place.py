@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serving.cli.given_options import only
 from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json
 from serving.cli.predict import FeedbackOption, corrected
+
+if TYPE_CHECKING:
+    from profiling.workload import ColocationSet, Workload
+    from scheduling.core.snapshot import ClusterSnapshot
+    from scheduling.placement.decision import PlacementDecision
 
 
 def command(
@@ -15,7 +21,7 @@ def command(
         str, typer.Option(help="cluster.yaml (see `cotenant cluster init`), or `small-mixed`, `sia-64`, ...")
     ],
     job: Annotated[
-        str,
+        list[str],
         typer.Option(help="Job SPEC `NAME[:key=value,...]`, as for `predict`."),
     ],
     iterations: Annotated[
@@ -39,23 +45,46 @@ def command(
 ) -> None:
     """Choose a GPU for a job: on every GPU, the tenants and the job are simulated until they finish.
 
+    Exit code 1: with --no-wait, no GPU can take it now.
+
     Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
     """
+    from predictor.answering.never_measured import never_measured
     from profiling.capture import local_workload
     from scheduling.beliefs.own import load_belief
     from scheduling.clusters import load_cluster
     from scheduling.placement.place import place
     from scheduling.placement.ranking import PlacementConfig
 
+    spec = only("--job", job)
     config = PlacementConfig(
         objective=objective, max_slowdown=max_slowdown, wait=wait, limit=limit, gpus=gpus
     )
-    snapshot, workload = load_cluster(cluster), local_workload(job)
+    snapshot, workload = load_cluster(cluster), local_workload(spec)
     belief = corrected(load_belief(model), feedback)
     decision = place(workload, iterations, snapshot, belief, config)
+    never = never_measured(belief, _best_set(decision, snapshot, workload))
     if as_json:
-        print_json(decision.to_json())
-        return
+        print_json({**decision.to_json(), "never_measured": never})
+    else:
+        _show(decision, spec, never)
+    if not wait and decision.decision == "wait":
+        raise typer.Exit(1)
+
+
+def _best_set(decision: PlacementDecision, snapshot: ClusterSnapshot, job: Workload) -> list[ColocationSet]:
+    """The job beside the tenants of the best GPU; empty if no GPU can take it now."""
+    from profiling.workload import ColocationSet
+
+    best = {(first.node, first.gpu) for first in decision.ranked[:1]}
+    return [
+        ColocationSet(gpu.device, (*(tenant.job for tenant in gpu.tenants), job), gpu.sharing)
+        for node, gpu in snapshot.gpus()
+        if (node.name, gpu.id) in best
+    ]
+
+
+def _show(decision: PlacementDecision, job: str, never_measured: list[str]) -> None:
     out = console()
     first = f" on {decision.ranked[0].node}/{decision.ranked[0].gpu}" if decision.decision == "place" else ""
     out.print(f"[bold]{decision.decision}[/]{first}  {job}")
@@ -78,8 +107,9 @@ def command(
         )
     if decision.ranked:
         out.print(table)
-    if decision.reasons:
-        out.print(bullets(decision.reasons))
+    reasons = (*decision.reasons, *never_measured)
+    if reasons:
+        out.print(bullets(reasons))
 
 
 def _score(value: float) -> str:

@@ -23,9 +23,7 @@ def pipeline(
     context: typer.Context,
     graph: Annotated[
         str,
-        typer.Argument(
-            help="A PipeDream graph.txt, a captured graph.json, or a job SPEC of the zoo.", metavar="GRAPH"
-        ),
+        typer.Argument(help="A PipeDream graph.txt, or a job SPEC, as for `predict`.", metavar="GRAPH"),
     ],
     workers: Annotated[
         list[int], typer.Option(help="Workers per group, innermost first: `4 4` is 4 machines of 4.")
@@ -37,7 +35,10 @@ def pipeline(
             help="Compression factor of activations on the wire (1: none). Without it, their transfer takes no time."
         ),
     ] = None,
-    memory_limit: Annotated[float | None, typer.Option(help="Memory of one worker, bytes.")] = None,
+    memory_limit: Annotated[
+        float | None,
+        typer.Option(help="Memory of one worker, bytes (default: that of --device; without it, no limit)."),
+    ] = None,
     straight: Annotated[
         bool, typer.Option("--straight", help="No replication: one worker per stage.")
     ] = False,
@@ -51,7 +52,7 @@ def pipeline(
         bool, typer.Option("--compat", help="Reproduce PipeDream's public optimizer exactly.")
     ] = False,
     device: Annotated[
-        str | None, typer.Option(help="Device type for the times of a graph.json or SPEC, e.g. v100.")
+        str | None, typer.Option(help="Device type of the workers, e.g. v100; a SPEC is timed for it.")
     ] = None,
     schedule: Annotated[
         str | None,
@@ -84,10 +85,11 @@ def pipeline(
     With a flush: `cotenant plan pipeline bert-base-squad --device v100 --workers 4 --bandwidth 10e9 --schedule zb-h1
     --plot plan.svg`
     """
+    from profiling.devices import get_device
     from profiling.files import check_folder
     from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
     from scheduling.pipeline.gantt import picture_type
-    from scheduling.pipeline.inputs import read_graph, read_states
+    from scheduling.pipeline.inputs import read_input
     from scheduling.pipeline.partition import partition
     from scheduling.pipeline.plan import plan
 
@@ -98,7 +100,11 @@ def pipeline(
         no_effect(context, "without --schedule or --plot", "microbatches")
     if schedule != "interleaved":
         no_effect(context, "without --schedule interleaved", "chunks")
+    given = read_input(graph, device, as_published=compat and schedule is None)
+    if memory_limit is None and device is not None:
+        memory_limit = get_device(device).memory_bytes
     cluster = PipelineCluster(tuple(workers), tuple(bandwidth), memory_limit)
+    never = [given.never_measured] if given.never_measured else []
     options = PartitionOptions(activation_compression_ratio, straight, fewer_machines)
     if schedule is not None:
         if compat or straight or fewer_machines or activation_compression_ratio is not None:
@@ -107,17 +113,21 @@ def pipeline(
                 expected="none of --compat, --straight, --fewer-machines, --activation-compression-ratio",
             )
         whole = plan(
-            read_graph(graph, device),
+            given.model,
             cluster,
             schedule,
             microbatches,
             recompute=recompute,
-            device=device,
+            times=given.times,
             chunks=chunks,
             depth=depth,
             granularity=granularity,
         )
-        print_json(whole.to_json()) if json else _print_plan(whole)
+        if json:
+            print_json(whole.to_json() | {"never_measured": never})
+        else:
+            _print_plan(whole)
+            _print_never(never)
         _draw(plot, whole.timeline, f"{whole.name}, {schedule}")
         return
     if depth is not None or recompute or (fewer_machines and not compat):
@@ -125,14 +135,22 @@ def pipeline(
             "an option needs another one",
             expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
         )
-    states = read_states(graph, device, as_published=compat, granularity=granularity)
-    chosen = partition(states, cluster, options, compat=compat)
-    print_json(chosen.to_json()) if json else _print(chosen)
+    chosen = partition(given.states(granularity), cluster, options, compat=compat)
+    if json:
+        print_json(chosen.to_json() | {"never_measured": never})
+    else:
+        _print(chosen)
+        _print_never(never)
     if not json and granularity == "operator" and chosen.split_spec is None and len(chosen.stages) > 1:
         console().print(
             "torch.distributed.pipelining cuts before modules; --granularity block or module names them."
         )
     _draw(plot, chosen.timeline(microbatches), f"{chosen.name}, pipedream")
+
+
+def _print_never(never: list[str]) -> None:
+    for reason in never:
+        console().print(reason, highlight=False, soft_wrap=True)
 
 
 def _draw(path: Path | None, timeline: Timeline, title: str) -> None:

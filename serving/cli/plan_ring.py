@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 
 def ring(
+    context: typer.Context,
     case: Annotated[Path, typer.Argument(help="JSON with cluster, jobs and placement.", metavar="CASE.json")],
     clamp: Annotated[
         bool,
@@ -87,8 +89,10 @@ def ring(
     from scheduling.ring.case import RingCase
     from scheduling.ring.engine import Execution
 
-    if slot_s and not policy:
-        raise InputError("--slot-s needs --policy", expected="--policy with it", got="no --policy")
+    if not policy:
+        no_effect(context, "without --policy", "slot_s")
+    if policy != "online":
+        no_effect(context, "without --policy online", "order", "pick", "backfill", "admission")
     if duty_cycle and (policy or not clamp):
         raise InputError(
             "--duty-cycle is for placed jobs in the clamped form",
@@ -151,23 +155,21 @@ def _schedule(
     case: RingCase, policy: str, execution: Execution, queue: Mapping[str, str], json: bool
 ) -> None:
     from profiling.errors import InputError
-    from scheduling.ring.catalogue import plan
+    from scheduling.ring.catalogue import ONLINE, plan
     from scheduling.ring.online import OnlineConfig, RingArrival, run_online
     from scheduling.ring.search import lower_bound_s
 
     jobs = list(case.jobs.values())
-    config = OnlineConfig(**queue)
-    if policy == "online":
+    if policy == ONLINE:
+        config = OnlineConfig(**queue)
         arrivals = [RingArrival(job, case.arrivals_s.get(job.name, 0.0)) for job in jobs]
         result = run_online(case.cluster, arrivals, config, execution)
         schedule, bound_s = result.schedule, lower_bound_s(case.cluster, jobs, execution)
         mean_s = result.summary()["mean_jct_s"]
     else:
-        if case.arrivals_s or config != OnlineConfig():
+        if case.arrivals_s:
             raise InputError(
-                "arrival_s, --order, --pick, --backfill and --admission are for jobs that arrive",
-                expected="--policy online with them",
-                got=policy,
+                "arrival_s is for jobs that arrive", expected="--policy online with it", got=policy
             )
         schedule, bound_s = plan(policy, case.cluster, jobs, execution)
         mean_s = schedule.mean_completion_s

@@ -8,16 +8,26 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serving.cli.given_names import as_given
-from serving.cli.output import JsonFlag, bullets, console, duration, plain_table, print_json
+from serving.cli.output import (
+    JsonFlag,
+    bullets,
+    console,
+    counted,
+    duration,
+    interval,
+    plain_table,
+    print_json,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
-    from predictor.types import SetPredictor
+    from predictor import Predictor
+    from predictor.types import Prediction
     from scheduling.slices.card_plan import SlicePlan
     from scheduling.slices.options import SliceConfig, SliceJob
 
-_WAITING_LINES = 10
+_LINES = 10
 
 
 def slices(
@@ -56,6 +66,7 @@ def slices(
     Example: `cotenant plan slices --device a100 --job resnet50-imagenet:batch_size=32 --job lstm-wikitext2 --job dcgan-64`
     """
     from predictor import load_predictor
+    from predictor.answering.never_measured import never_measured
     from profiling.capture import local_workload
     from profiling.devices import get_device
     from profiling.errors import InputError
@@ -78,64 +89,115 @@ def slices(
     if gpus > 1:
         _fleet(jobs, device, gpus, load_predictor(model), config, as_json, renamed)
         return
-    plan = plan_slices(jobs, device, load_predictor(model), config)
+    predictor = load_predictor(model)
+    plan = plan_slices(jobs, device, predictor, config)
+    sets = plan.chosen.sets(jobs)
+    answers = [None if asked is None else predictor.predict(asked) for asked in sets]
+    never = never_measured(predictor, list(filter(None, sets)))
     if as_json:
-        print_json(renamed(plan.to_json()))
+        print_json(renamed(_with_intervals(plan.to_json(), answers) | {"never_measured": never}))
     else:
-        show(plan, renamed)
+        show(plan, renamed, answers, never)
     if plan.chosen.waiting:
         raise typer.Exit(1)
+
+
+def _with_intervals(plan: dict[str, Any], answers: Sequence[Prediction | None]) -> dict[str, Any]:
+    """The JSON object of a plan, with a 90 % interval beside each job's step time."""
+    for part, answer in zip(plan["slices"], answers, strict=True):
+        for job, member in zip(part["jobs"], answer.members if answer else (), strict=True):
+            job["step_time_interval_s"] = [member.step_time_s.lower, member.step_time_s.upper]
+    return plan
 
 
 def _fleet(
     jobs: list[SliceJob],
     device: str,
     gpus: int,
-    predictor: SetPredictor,
+    predictor: Predictor,
     config: SliceConfig,
     as_json: bool,
     renamed: Callable[[Any], Any],
 ) -> None:
+    from predictor.answering.never_measured import never_measured
     from scheduling.slices.fleet import plan_fleet
 
     fleet = plan_fleet(jobs, device, gpus, predictor, config)
-    answer = fleet.to_json()
+    # Cards with equal jobs ask the same.
+    sets = dict.fromkeys(
+        asked
+        for numbers, card in fleet.cards
+        for asked in card.chosen.sets([jobs[number] for number in numbers])
+        if asked is not None
+    )
+    answer = fleet.to_json() | {"never_measured": never_measured(predictor, list(sets))}
     if as_json:
         print_json(renamed(answer))
     else:
         out = console()
-        for kind, count in answer["kinds"].items():
-            out.print(f"{count:6d} x {device}: {renamed(kind)}")
+        _show_cards(renamed(answer["cards"]))
         out.print(
             f"{answer['placed']:.0f} of {len(jobs)} jobs placed, {answer['speed_sum']:.2f} times the throughput of one "
             f"job alone, least speed {answer['least_speed_ratio']:.2f}, mean completion {answer['mean_completion_s']:.0f} s"
         )
         _show_waiting(Counter(renamed(answer["waiting"])))
-        if answer["reasons"]:
-            out.print(bullets(renamed(answer["reasons"][:_WAITING_LINES])))
+        reasons = [*renamed(answer["reasons"][:_LINES]), *answer["never_measured"]]
+        if reasons:
+            out.print(bullets(reasons))
     if fleet.waiting:
         raise typer.Exit(1)
+
+
+def _show_cards(cards: Sequence[dict[str, Any]]) -> None:
+    """What each card holds; cards with equal slices and jobs in one row."""
+    count: Counter[tuple[str, ...]] = Counter()
+    for card in cards:
+        what = f"{card['kind']} {card['partition']}".strip()
+        on = [
+            f"{part['device']}: {', '.join(job['job'] for job in part['jobs'])}"
+            for part in card["slices"]
+            if part["jobs"]
+        ]
+        count[(what, *sorted(on))] += 1
+    table = plain_table("cards", "use", "jobs", right=("cards",))
+    for (what, *on), number in count.most_common(_LINES):
+        table.add_row(str(number), what, "\n".join(on))
+    console().print(table)
+    if len(count) > _LINES:
+        rest = len(cards) - sum(number for _, number in count.most_common(_LINES))
+        console().print(f"and {counted(rest, 'card')} more, see --json")
 
 
 def _show_waiting(count: Counter[str]) -> None:
     """The jobs without room, equal ones in one line."""
     rest = count.total()
-    for spec, number in count.most_common(_WAITING_LINES):
+    for spec, number in count.most_common(_LINES):
         console().print(f"waits: {spec}" + (f" ({number} times)" if number > 1 else ""))
         rest -= number
     if rest:
         console().print(f"and {rest} more, see --json")
 
 
-def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:
-    """Print a plan as tables with its reasons; `renamed` comes from `as_given`."""
+def show(
+    plan: SlicePlan,
+    renamed: Callable[[Any], Any],
+    answers: Sequence[Prediction | None],
+    never_measured: Sequence[str],
+) -> None:
+    """Print a plan as tables with its reasons.
+
+    Args:
+        renamed: from `as_given`.
+        answers: for each slice of the plan, the prediction of its jobs; None if it is empty.
+        never_measured: what was never measured of them.
+    """
     from scheduling.slices.reasons import describe
 
     out, options = console(), plan.options
     numbers = ("share", "step", "speed")
     table = plain_table("slice", "job", "how", *numbers, right=numbers)
-    for part in plan.chosen.slices:
-        if part.option is None:
+    for part, answer in zip(plan.chosen.slices, answers, strict=True):
+        if part.option is None or answer is None:
             table.add_row(part.device, "(empty)", "", "", "", "")
             continue
         for k, number in enumerate(part.option.members):
@@ -145,14 +207,14 @@ def show(plan: SlicePlan, renamed: Callable[[Any], Any]) -> None:
                 renamed(str(options.jobs[number].workload)),
                 part.option.sharing,
                 f"{100 * share:.0f} %" if share < 1 else "",
-                duration(part.option.step_time_s[k]),
+                f"{duration(part.option.step_time_s[k])}\n{interval(answer.members[k].step_time_s)}",
                 f"{plan.speed(plan.chosen, number):.2f}",
             )
     out.print(f"[bold]{describe(plan.chosen)}[/]")
     out.print(table)
     for number in plan.chosen.waiting:
         out.print(f"waits: {renamed(str(options.jobs[number].workload))}")
-    out.print(bullets(renamed(plan.reasons)))
+    out.print(bullets([*renamed(plan.reasons), *never_measured]))
     summed = ("jobs", "speeds", "least", "mean\ncompletion")
     others = plain_table("otherwise", *summed, right=summed)
     for other in plan.alternatives[:8]:

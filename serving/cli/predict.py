@@ -8,7 +8,16 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli.given_names import as_given
-from serving.cli.output import JsonFlag, bullets, console, duration, job_cell, plain_table, print_json
+from serving.cli.output import (
+    JsonFlag,
+    bullets,
+    console,
+    duration,
+    interval,
+    job_cell,
+    plain_table,
+    print_json,
+)
 
 JobOption = Annotated[
     list[str],
@@ -103,7 +112,7 @@ def show(prediction: object) -> None:
         table.add_row(
             job_cell(m.job),
             f"{duration(m.solo_step_time_s.value)}",
-            f"{duration(m.step_time_s.value)}\n{_interval(m.step_time_s)}",
+            f"{duration(m.step_time_s.value)}\n{interval(m.step_time_s)}",
             f"{m.slowdown.value:.2f}\n[{m.slowdown.lower:.2f}, {m.slowdown.upper:.2f}]",
             f"{m.memory_bytes.value / 2**30:.2f} GiB",
             f"{100 * m.utilization_ratio.value:.0f} %",
@@ -111,8 +120,3 @@ def show(prediction: object) -> None:
     out = console()
     out.print(table)
     out.print(bullets(answer.reasons))
-
-
-def _interval(quantity: Any) -> str:
-    scale = 1e3 if quantity.value < 1 else 1.0  # same unit as the value above it
-    return f"[{quantity.lower * scale:.3g}, {quantity.upper * scale:.3g}]"

@@ -8,13 +8,14 @@ from typing import Annotated
 import typer
 
 from serving.cli.given_names import as_given
+from serving.cli.given_options import only
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.predict import ModelOption
 
 
 def command(
     device: Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")],
-    job: Annotated[str, typer.Option(help="The job to learn about: SPEC `NAME[:key=value,...]`.")],
+    job: Annotated[list[str], typer.Option(help="The job to learn about: SPEC `NAME[:key=value,...]`.")],
     running: Annotated[
         list[str] | None,
         typer.Option(help="Candidate partner; may be repeated (default: four zoo models)."),
@@ -39,11 +40,13 @@ def command(
     from profiling.workload import ColocationSet
 
     get_device(device)
-    own = local_workload(job)
+    spec = only("--job", job)
+    own = local_workload(spec)
     beside = [local_workload(spec) for spec in running or ()]
     ColocationSet(device, (own, *beside), sharing)
     # A misspelt name is reported before the imports below, which take seconds.
     from predictor import load_predictor
+    from predictor.answering.never_measured import never_measured
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior
     from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
@@ -53,13 +56,15 @@ def command(
     if feedback is not None:
         posterior.observe(stored(feedback))
     plan = suggest_probes(posterior, device, own, partners, count, sharing)
-    renamed = as_given([job, *(running or STANDARD_PARTNERS)], [own, *partners])
+    renamed = as_given([spec, *(running or STANDARD_PARTNERS)], [own, *partners])
+    sets = [ColocationSet(device, (own, partner), sharing) for partner in partners]
+    never = renamed(never_measured(posterior, sets))
     if as_json:
-        print_json(renamed(plan.to_json()))
+        print_json({**renamed(plan.to_json()), "never_measured": never})
         return
     out = console()
     out.print(
-        f"Most informative runs of {job} on {device}; expected error now {100 * plan.error_ratio:.1f} %",
+        f"Most informative runs of {spec} on {device}; expected error now {100 * plan.error_ratio:.1f} %",
         highlight=False,
         soft_wrap=True,
     )
@@ -69,5 +74,5 @@ def command(
         table.add_row(beside_one, f"{100 * probe.error_ratio:.1f} %")
     if plan.probes:
         out.print(table)
-    for reason in plan.reasons:
+    for reason in (*plan.reasons, *never):
         out.print(reason, highlight=False, soft_wrap=True)

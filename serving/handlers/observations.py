@@ -7,7 +7,8 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from predictor.examples.observations import Observation, check_plausible
+from predictor.examples.observations import Observation
+from predictor.examples.plausibility import check_plausible
 from predictor.types import Prediction
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet

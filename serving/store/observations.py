@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from predictor.examples.observations import MOST_OFF, Observation, check_plausible
+from predictor.examples.observations import Observation
+from predictor.examples.plausibility import MOST_OFF, check_plausible
 from profiling.errors import InputError
 from profiling.workload import ColocationSet
 from serving.job_ranges import spec_of

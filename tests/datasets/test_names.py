@@ -113,3 +113,30 @@ def test_a_user_model_is_captured_and_usable_for_training(tmp_path: Path) -> Non
 def test_a_factory_is_refused_with_a_hint_where_code_is_not_run() -> None:
     with pytest.raises(UnknownNameError, match=r"graph:HASH.*cotenant capture"):
         graph_for(Workload("own_factory_of_test:factory"))
+
+
+@pytest.mark.usefixtures("here")
+def test_columns_must_agree_with_the_captured_graph(tmp_path: Path) -> None:
+    job = Workload("own_factory_of_test:factory", batch_size=16, precision="amp")
+    graph_for(job, local=True).save(tmp_path / "own.json")
+    for name in ("own.json", '"own_factory_of_test:factory:batch_size=16,precision=amp"'):
+        text = template("solo").replace("resnet18-cifar:batch_size=64", name)
+        header, row = text.splitlines()
+        text = f"{header},precision,batch_size\n{row},"
+        rows, faults = checked(f"{text}amp,16\n", tmp_path, "solo")
+        assert (faults, rows.loc[0, ["precision", "batch_size"]].tolist()) == ([], ["amp", 16])
+        faults = checked(f"{text}fp32,64\n", tmp_path, "solo")[1]
+        assert [(fault.column, fault.got) for fault in faults] == [
+            ("batch_size", "64"),
+            ("precision", "'fp32'"),
+        ]
+
+
+def test_a_batch_size_other_than_the_default_belongs_in_the_spec(tmp_path: Path) -> None:
+    text = template("solo").replace("resnet18-cifar:batch_size=64", "lstm-wikitext2")
+    header, row = text.splitlines()
+    rows, faults = checked(f"{header},batch_size\n{row},\n", tmp_path, "solo")
+    assert (faults, rows["batch_size"].tolist()) == ([], [20])
+    (fault,) = checked(f"{header},batch_size\n{row},64\n", tmp_path, "solo")[1]
+    assert (fault.row, fault.column, fault.got) == (1, "batch_size", "64")
+    assert "20" in fault.expected

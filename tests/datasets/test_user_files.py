@@ -136,3 +136,13 @@ def test_numbers_of_parquet_are_shown_as_numbers(tmp_path: Path) -> None:
     path = tmp_path / "mine.parquet"
     pd.read_csv(io.StringIO(template())).assign(batch_size=1e30).to_parquet(path)
     assert {fault.got for fault in check_file(path)[2]} == {"1e+30"}
+
+
+def test_a_set_of_one_job_is_a_fault_unless_other_processes_ran(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    header, first, _ = template().splitlines()
+    path.write_text(f"{header}\n{first}\n")
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column) == (1, "set_id")
+    path.write_text(f"{header},processes\n{first},2\n")
+    assert check_file(path)[2] == []

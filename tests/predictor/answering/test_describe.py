@@ -105,3 +105,13 @@ def test_lower_ends_respect_the_data_sheet_and_the_step_alone(predictor: Predict
     cost = predictor.fitted_.model.featurizer.job(job, device).cost
     assert 0.65 * cost.floor_s <= alone.members[0].step_time_s.lower <= alone.members[0].step_time_s.value
     assert together.members[0].step_time_s.lower >= together.members[0].solo_step_time_s.lower
+
+
+@pytest.mark.parametrize(("factor", "is_reported"), [(1000.0, True), (50.0, False), (1.0, False)])
+def test_a_measured_step_in_milliseconds_is_reported(
+    predictor: Predictor, factor: float, is_reported: bool
+) -> None:
+    job = Workload.parse("alpha:batch_size=64")
+    step_s = factor * predictor.fitted_.model.featurizer.job(job, "v100").cost.step_time_s
+    answer = predicted(predictor, "v100", f"alpha:batch_size=64,step_time_s={step_s}")
+    assert any("check that it is in seconds" in reason for reason in answer.reasons) == is_reported

@@ -12,7 +12,7 @@ from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.computation import block_states, blocks_of
-from scheduling.pipeline.inputs import read_states
+from scheduling.pipeline.inputs import read_input
 from scheduling.pipeline.partition import partition
 from scheduling.pipeline.plan import Plan, plan
 from scheduling.pipeline.schedules import SCHEDULES
@@ -167,7 +167,7 @@ def test_both_entry_points_give_the_same_pipedream_plan(tmp_path: Path) -> None:
     path = tmp_path / "graph.json"
     graph().save(path)
     cluster = PipelineCluster((3,), (1e9,))
-    stages = partition(read_states(str(path), "v100"), cluster, PartitionOptions(1.0)).stages
+    stages = partition(read_input(str(path), "v100").states(), cluster, PartitionOptions(1.0)).stages
     planned = plan(graph(), cluster, "pipedream", device="v100").stages
     assert [stage.memory_bytes for stage in stages] == [stage.memory_bytes for stage in planned]
 

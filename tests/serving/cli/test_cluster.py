@@ -58,6 +58,10 @@ def test_bundled_clusters(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
             "nodes: [{name: a, gpus: [{device: v100, tenants: [{job: dcgan-64}]}]}]",
             "iterations_left is not a number",
         ),
+        (
+            "nodes: [{name: a, gpus: [{device: v100, tenants: [{job: 'dcgan-64:precision=bf16', iterations_left: 9}]}]}]",
+            "expected a precision that v100 has, got bf16",
+        ),
     ],
 )
 def test_mistakes(text: str, message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -114,3 +114,26 @@ def test_graphs_without_times_need_a_device(tmp_path: Path, capsys: pytest.Captu
     with pytest.raises(SystemExit) as done:
         main(["plan", "pipeline", str(tmp_path / "no.txt"), "--workers", "2", "--bandwidth", "1e9"])
     assert done.value.code == 2
+
+
+def test_workers_have_the_memory_of_their_device(capsys: pytest.CaptureFixture[str]) -> None:
+    ask = [
+        "plan",
+        "pipeline",
+        "gpt-7b",
+        "--device",
+        "v100",
+        "--workers",
+        "2",
+        "--bandwidth",
+        "1e10",
+        "--json",
+    ]
+    with pytest.raises(SystemExit) as done:
+        main(ask)
+    assert done.value.code == 1
+    assert "no partition of gpt-7b fits" in capsys.readouterr().err
+    with pytest.raises(SystemExit) as done:
+        main([*ask, "--memory-limit", "1e12"])
+    assert done.value.code == 0
+    assert json.loads(capsys.readouterr().out)["never_measured"] == []

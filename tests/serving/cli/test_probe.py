@@ -66,3 +66,16 @@ def test_slices_of_a_card_without_mig_are_refused(folder: Path, capsys: pytest.C
     code, _, err = run(capsys, *ask, "--running", "beta:batch_size=32", "--sharing", "mig")
     assert code == 2
     assert "v100 cannot be partitioned into MIG slices" in err
+
+
+def test_what_was_never_measured_is_stated(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("probe", "--model", folder / "model", "--device", "a100", "--job", "alpha", "--running", "beta")
+    reason = "co-location was never measured on this GPU type (a100)"
+    assert reason in json.loads(run(capsys, *ask, "--json")[1])["never_measured"]
+    assert reason in run(capsys, *ask)[1]
+
+
+def test_one_job_at_a_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    code, _, err = run(capsys, *probe(folder, 1), "--job", "alpha", "--job", "beta")
+    assert code == 2
+    assert "--job is given 2 times" in err
