@@ -55,7 +55,7 @@ def implausible_rows(frame: pd.DataFrame, featurizer: Featurizer | None = None) 
     stated = frame[frame[column].notna() & frame["workload"].notna()]
     for (device, spec), rows in stated.groupby(["device", "workload"], sort=False):
         try:
-            predicted_s = featurizer.job(Workload.parse(spec), device).cost.step_time_s
+            predicted_s = featurizer.job(Workload.parse(str(spec)), str(device)).cost.step_time_s
         except InputError:  # e.g. a precision that the device emulates
             continue
         factor = rows[column] / predicted_s
