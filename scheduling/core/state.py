@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterable, Iterator
 from typing import TypeVar, cast
 
 import numpy as np
@@ -53,6 +53,8 @@ class SchedulingSnapshot:
         free: [N] empty GPUs of each node.
         tenant_count: [G].
         waiting: jobs in the queue by submission; running: jobs that hold GPUs.
+        down: GPUs of failed nodes; each has a placeholder tenant that is not in `running`.
+        up_of_type: [types] GPUs of each type that are not down.
         refused: when a start first ran out of memory although the job was alone, by (workload, type number).
         stamp: [G] changes whenever the tenants of a GPU or their pace change.
     """
@@ -96,6 +98,8 @@ class SchedulingSnapshot:
         self.refused: dict[tuple[Workload, int], float] = {}
         self.free_of_type: Ints = np.bincount(self.type_of, minlength=len(self.types)).astype(np.int64)
         self.type_size: Ints = self.free_of_type.copy()
+        self.up_of_type: Ints = self.type_size.copy()
+        self.down: set[int] = set()
         for gpu_number, (_, gpu) in enumerate(places):
             for tenant in gpu.tenants:
                 job = TraceJob(
@@ -113,6 +117,11 @@ class SchedulingSnapshot:
 
     def __len__(self) -> int:
         return len(self.devices)
+
+    @property
+    def up(self) -> int:
+        """GPUs that are not down."""
+        return len(self.devices) - len(self.down)
 
     def derived(self, key: Hashable, make: Callable[[], Derived], version: Hashable = None) -> Derived:
         """A value that a policy derived from this snapshot and caches with it.
@@ -157,6 +166,20 @@ class SchedulingSnapshot:
             if not self.tenants[gpu]:
                 self.free[self.node_of[gpu]] += 1
                 self.free_of_type[self.type_of[gpu]] += 1
+
+    def fail(self, placeholders: Iterable[JobState]) -> None:
+        """Take the GPUs of these placeholder jobs, which are empty, out of service (the simulator's side)."""
+        for job in placeholders:
+            self.occupy(job)
+            self.down.update(job.gpus)
+            np.subtract.at(self.up_of_type, self.type_of[list(job.gpus)], 1)
+
+    def repair(self, gpus: Iterable[int]) -> None:
+        """Put failed GPUs back into service (the simulator's side)."""
+        for gpu in gpus:
+            self.vacate(self.tenants[gpu][0])
+            self.down.discard(gpu)
+            self.up_of_type[self.type_of[gpu]] += 1
 
 
 def _switches(cluster: ClusterSnapshot, nodes: list[str]) -> Ints:

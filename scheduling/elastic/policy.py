@@ -83,7 +83,7 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
             (s for s in snapshot.active() if s.job.preemptible or not s.gpus), key=lambda s: s.number
         )
         jobs = [elastic_job(state, snapshot, belief) for state in states]
-        grants = allocator(jobs, len(snapshot) - len({gpu for s in bound for gpu in s.gpus}), config)
+        grants = allocator(jobs, snapshot.up - len({gpu for s in bound for gpu in s.gpus}), config)
         pairs = share_gpus(snapshot, states, grants, belief, config) if config.share_gpus else []
         prefix = {state.number: grant.prefix for state, grant in zip(states, grants, strict=True)}
         for pair in pairs:

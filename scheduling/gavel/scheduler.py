@@ -42,7 +42,7 @@ class GavelScheduler:
         self.together: dict[tuple[int, int], Floats] = {}
         self.running: list[tuple[Unit, int]] = []
         self.started_s = self.ended_s = self.gap_s = 0.0
-        self.refused = 0
+        self.refused = self.down = 0
         self.random = np.random.default_rng(config.seed)
         # Finish-time fairness: isolated seconds so far, steps left and isolated speed at the last solution.
         self.isolated: dict[int, tuple[float, float, float]] = {}
@@ -54,7 +54,7 @@ class GavelScheduler:
         if self.config.rounds.upstream:  # on an idle cluster, the next round waits for a job
             idle &= snapshot.now_s == self.started_s
         self._come_and_go(snapshot, belief)
-        if not self.jobs:
+        if not self.jobs or not snapshot.up:
             self.running = []
             return []
         if self.rounds.due(snapshot.now_s, idle):
@@ -102,6 +102,9 @@ class GavelScheduler:
                 units += self._pairs(snapshot, belief, job)
             self.jobs[number] = job
             self.rounds.come(number, units)
+        if len(snapshot.down) != self.down:  # nodes failed or were repaired
+            self.down = len(snapshot.down)
+            self.rounds.changed = True
         if len(snapshot.refused) > self.refused:  # types on which they are not placed again
             self.refused = len(snapshot.refused)
             for number, job in self.jobs.items():
@@ -133,7 +136,7 @@ class GavelScheduler:
         problem = AllocationProblem.of(
             np.stack([self.alone[n] for n in numbers]),
             [j.job.gpus for j in jobs],
-            snapshot.type_size[self.kinds].tolist(),
+            snapshot.up_of_type[self.kinds].tolist(),
             {(index[a], index[b]): speed for (a, b), speed in self.together.items()},
         )
         x = self._solve(snapshot, problem, jobs)
@@ -181,7 +184,7 @@ class GavelScheduler:
 
     def _choose(self, snapshot: SchedulingSnapshot) -> list[tuple[Unit, int]]:
         """The round's units; a non-preemptible job stays where it is."""
-        free = snapshot.type_size[self.kinds].tolist()
+        free = snapshot.up_of_type[self.kinds].tolist()
         position = {kind: k for k, kind in enumerate(self.kinds)}
         fixed: list[tuple[Unit, int]] = []
         for number, job in self.jobs.items():
@@ -243,7 +246,7 @@ class GavelScheduler:
         """By size, largest first: units stay if they can; the others take the first free GPUs."""
         bound = [self.jobs[unit[0]] for unit, _ in chosen if not self.jobs[unit[0]].job.preemptible]
         placed: dict[Unit, tuple[int, ...]] = {(job.number,): job.gpus for job in bound if job.gpus}
-        claimed = {g for held in placed.values() for g in held}
+        claimed = {g for held in placed.values() for g in held} | snapshot.down
         size = {unit: self.jobs[unit[0]].job.gpus for unit, _ in chosen}
         for gpus in sorted(set(size.values()), reverse=True):
             alike = [

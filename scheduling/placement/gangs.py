@@ -9,7 +9,7 @@ import numpy as np
 from profiling.devices import get_device
 from profiling.errors import UnknownNameError
 from profiling.workload import Workload
-from scheduling.core.job import Allocation, JobState
+from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 
@@ -32,6 +32,7 @@ class Pool:
         self.taken: set[int] = set()
         self.refused: set[tuple[Workload, int]] = set()
         self.also = set(also)
+        self.released: set[int] = set()
         for gpu in self.also:
             if snapshot.tenants[gpu]:
                 self.free[snapshot.node_of[gpu]] += 1
@@ -71,16 +72,42 @@ class Pool:
                 self.free[self.snapshot.node_of[gpu]] -= 1
                 self.free_of_type[self.snapshot.type_of[gpu]] -= 1
 
+    def copy(self) -> Pool:
+        """An independent pool in the same state."""
+        other = Pool(self.snapshot)
+        other.free, other.free_of_type = self.free.copy(), self.free_of_type.copy()
+        other.taken, other.also, other.refused = self.taken.copy(), self.also.copy(), self.refused.copy()
+        other.released = self.released.copy()
+        return other
+
+    def release(self, gpus: Iterable[int]) -> None:
+        """Count `gpus`, of jobs that this decision may stop, as empty too."""
+        for gpu in gpus:
+            self.also.add(gpu)
+            self.released.add(gpu)
+            self.free[self.snapshot.node_of[gpu]] += 1
+            self.free_of_type[self.snapshot.type_of[gpu]] += 1
+        self.refused.clear()
+
+    def withdraw(self, gpus: Iterable[int]) -> None:
+        """Undo `release` for GPUs that were not taken."""
+        for gpu in gpus:
+            self.also.discard(gpu)
+            self.released.discard(gpu)
+            self.free[self.snapshot.node_of[gpu]] -= 1
+            self.free_of_type[self.snapshot.type_of[gpu]] -= 1
+
     def _reserve(self, chosen: Sequence[tuple[int, int]]) -> tuple[int, ...]:
         snapshot = self.snapshot
         numbers_of_gang: list[int] = []
         for node, count in chosen:
-            numbers = (
+            numbers = [
                 g
                 for g in snapshot.node_gpus[node]
                 if g not in self.taken and (not snapshot.tenants[g] or g in self.also)
-            )
-            numbers_of_gang.extend(next(numbers) for _ in range(count))
+            ]
+            # Those of jobs that need not be stopped come last.
+            numbers_of_gang.extend(sorted(numbers, key=self.released.__contains__)[:count])
             self.free[node] -= count
             self.free_of_type[snapshot.node_type[node]] -= count
         self.taken.update(numbers_of_gang)
@@ -188,38 +215,3 @@ def exclusive_gpus(pool: Pool, belief: SetCache, job: JobState, count: int | Non
                 return gpus
     pool.refused.add(key)
     return ()
-
-
-def admit_by_priority(
-    snapshot: SchedulingSnapshot, belief: SetCache, order: Iterable[JobState]
-) -> list[Allocation]:
-    """Time sharing on whole GPUs: the first jobs of `order` that fit run.
-
-    Running jobs stay where they are. A non-preemptible job keeps its GPUs regardless of its position.
-    """
-    room = len(snapshot)
-    keep: dict[int, None] = {}
-    start: list[JobState] = []
-    for job in (j for j in snapshot.running.values() if not j.job.preemptible):
-        room -= len(job.gpus)
-        keep[job.number] = None
-    for job in order:
-        if job.number in keep:
-            continue
-        need = len(job.gpus) or job.job.gpus
-        if need <= room:
-            room -= need
-            if job.gpus:
-                keep[job.number] = None
-            else:
-                start.append(job)
-        if room == 0:
-            break
-    spare = [j for j in snapshot.running.values() if j.number not in keep]
-    if not start:
-        return []
-    pool = Pool(snapshot, (g for j in spare for g in j.gpus))
-    placed = [Allocation(job, gpus) for job in start if (gpus := exclusive_gpus(pool, belief, job))]
-    # Stop only jobs whose GPUs are needed; stopping others gains nothing.
-    stopped = [Allocation(j) for j in spare if any(g in pool.taken for g in j.gpus)]
-    return [*stopped, *placed]

@@ -12,7 +12,7 @@ from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import admit_by_priority
+from scheduling.placement.admission import admit_by_priority
 from scheduling.placement.queueing import KeptOrder, Key
 
 

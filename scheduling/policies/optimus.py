@@ -25,7 +25,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, shortest: bool = Fals
     Args:
         shortest: jobs get their first GPUs by the least GPU-seconds left, not by submission; ours.
     """
-    room = len(snapshot)
+    room = snapshot.up
     sizes: dict[int, int] = {}
     heap: list[tuple[bool, float, int, int]] = []
     choices = {}

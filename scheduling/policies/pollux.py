@@ -21,7 +21,7 @@ _NOTHING = 1e6
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Sizes that minimise the sum of 1 / speedup over the first submitted jobs for which there are GPUs."""
-    room = len(snapshot)
+    room = snapshot.up
     numbers: list[int] = []
     rows: list[tuple[list[int], list[float]]] = []
     for job in sorted(snapshot.active(), key=lambda j: (j.job.submit_s, j.number)):
@@ -39,7 +39,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
         numbers.append(job.number)
         # A size without progress is as good as none; the first is the one with which the job is admitted.
         rows.append((rungs, [1 / s if s > 0 else _NOTHING for s in speedup]))
-    sizes = best_sizes(rows, len(snapshot))
+    sizes = best_sizes(rows, snapshot.up)
     return allocate_sizes(snapshot, belief, dict(zip(numbers, sizes, strict=True)))
 
 

@@ -45,7 +45,7 @@ def decide(
         return []
     table = configuration_table(snapshot, config, jobs)
     goodput, least, current, factor, forced = job_rows(snapshot, belief, jobs, table)
-    capacity = snapshot.type_size
+    capacity = snapshot.up_of_type
     if shared_max_slowdown is None:
         gpus, kinds = np.array([c.gpus for c in table]), np.array([c.kind for c in table])
         worth = utilities(goodput, least, factor, current, config)

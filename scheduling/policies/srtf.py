@@ -8,7 +8,8 @@ from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import admit_by_priority, shortest_first, shortness
+from scheduling.placement.admission import admit_by_priority
+from scheduling.placement.gangs import shortest_first, shortness
 from scheduling.placement.queueing import in_order
 
 

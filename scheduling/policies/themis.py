@@ -3,7 +3,8 @@
 Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020: rho is the predicted
 completion time in the shared cluster over that on a 1/N share of it, where N is the number of jobs present.
 GPUs are leased: a job keeps its own until its lease ends, and those whose leases have ended go to the jobs
-that are worst off. The paper's partial auctions among those jobs are replaced by the order of rho itself.
+that are worst off. The paper's partial auctions among those jobs are replaced by the order of rho itself. While a
+job waits that is worse off, as a gang for which too few GPUs are free, others run without a lease.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import admit_by_priority, remaining_s, solo_step_s
+from scheduling.placement.admission import admit_by_priority
+from scheduling.placement.gangs import remaining_s, solo_step_s
 
 ROUND_S = 60.0
 LEASE_S = 1200.0  # 20 minutes, as in the paper's evaluation
@@ -39,15 +41,14 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, lease_s: float = LEAS
         return not (job.gpus and leased[job.number] > snapshot.now_s), -rho(job), job.number
 
     decisions = admit_by_priority(snapshot, belief, sorted(snapshot.active(), key=rank))
-    stopped = {d.job.number for d in decisions if not d.gpus}
-    for job in snapshot.running.values():
-        if job.number not in stopped and leased[job.number] <= snapshot.now_s:
-            leased[job.number] = snapshot.now_s + lease_s
-    for decision in decisions:
-        if decision.gpus:
-            leased[decision.job.number] = snapshot.now_s + lease_s
-        else:
-            leased.pop(decision.job.number, None)
+    changed = {d.job.number: d for d in decisions}
+    worst = max((rho(j) for j in snapshot.waiting.values() if j.number not in changed), default=0.0)
+    for job in snapshot.active():
+        decision = changed.get(job.number)
+        if not (decision.gpus if decision else job.gpus):
+            leased.pop(job.number, None)
+        elif decision or leased[job.number] <= snapshot.now_s:
+            leased[job.number] = snapshot.now_s + (lease_s if rho(job) >= worst else 0.0)
     return decisions
 
 

@@ -17,7 +17,7 @@ from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import admit_by_priority
+from scheduling.placement.admission import admit_by_priority
 from scheduling.placement.queueing import KeptOrder
 
 THRESHOLDS_GPU_S = (3_600.0, 36_000.0)  # one and ten GPU-hours

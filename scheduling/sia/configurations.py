@@ -50,7 +50,7 @@ def place_configurations(
         jobs = [(job, config) for job, config in chosen.values() if config.kind == kind]
         stay: dict[int, tuple[int, ...]] = {}
         claimed: set[int] = set()  # of two jobs that have shared a GPU, only one can stay alone on it
-        for j, c in jobs:
+        for j, c in sorted(jobs, key=lambda pair: movable(snapshot, pair[0])):
             if _has(snapshot, j, c) and claimed.isdisjoint(j.gpus):
                 stay[j.number] = j.gpus
                 claimed.update(j.gpus)
@@ -58,7 +58,7 @@ def place_configurations(
         placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
         placed = _make_room(snapshot, kind, chosen, stay, rest, placed)
         if len(placed) < len(rest):
-            fixed = {j.number: j.gpus for j, _ in jobs if j.number in stay and not _movable(snapshot, j)}
+            fixed = {j.number: j.gpus for j, _ in jobs if j.number in stay and not movable(snapshot, j)}
             again = [(j, c) for j, c in jobs if j.number not in fixed]
             anew = _pack(snapshot, kind, again, {g for gpus in fixed.values() for g in gpus})
             if len(anew) + len(fixed) > len(placed) + len(stay):
@@ -85,24 +85,24 @@ def _make_room(
         if not missing:
             break
         need = max(missing, key=lambda c: c.gpus)
-        taken = {g for gpus in stay.values() for g in gpus}
-        movable: dict[int, list[int]] = {}
+        taken = {g for gpus in stay.values() for g in gpus} | snapshot.down
+        leaving: dict[int, list[int]] = {}
         for number, gpus in stay.items():
             job = chosen[number][0]
-            if len(gpus) < need.gpus and _movable(snapshot, job):
-                movable.setdefault(int(snapshot.node_of[gpus[0]]), []).append(number)
-        if not movable:
+            if len(gpus) < need.gpus and movable(snapshot, job):
+                leaving.setdefault(int(snapshot.node_of[gpus[0]]), []).append(number)
+        if not leaving:
             break
-        free = {n: sum(g not in taken for g in snapshot.node_gpus[n]) for n in movable}
-        node = max(movable, key=lambda n: (free[n], -n))
-        evicted = min(movable[node], key=lambda number: (len(stay[number]), number))
+        free = {n: sum(g not in taken for g in snapshot.node_gpus[n]) for n in leaving}
+        node = max(leaving, key=lambda n: (free[n], -n))
+        evicted = min(leaving[node], key=lambda number: (len(stay[number]), number))
         rest.append(chosen[evicted])
         del stay[evicted]
         placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
     return placed
 
 
-def _movable(snapshot: SchedulingSnapshot, job: JobState) -> bool:
+def movable(snapshot: SchedulingSnapshot, job: JobState) -> bool:
     """Whether `job` may be stopped: not in the middle of a restart."""
     return job.job.preemptible and job.resume_s <= snapshot.now_s
 
@@ -117,7 +117,7 @@ def _pack(
     snapshot: SchedulingSnapshot, kind: int, jobs: Sequence[tuple[JobState, Configuration]], taken: set[int]
 ) -> dict[int, tuple[int, ...]]:
     room = {
-        int(n): [g for g in snapshot.node_gpus[n] if g not in taken]
+        int(n): [g for g in snapshot.node_gpus[n] if g not in taken and g not in snapshot.down]
         for n in snapshot.nodes_of_type[kind].tolist()
     }
     sizes = {n: len(snapshot.node_gpus[n]) for n in room}

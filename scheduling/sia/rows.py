@@ -11,7 +11,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import solo_step_s
 from scheduling.placement.progress import progress_per_s
 from scheduling.sia.agent import Agent
-from scheduling.sia.configurations import Configuration, configurations
+from scheduling.sia.configurations import Configuration, configurations, movable
 from scheduling.sia.objective import SiaConfig, restart_factor
 
 _RESTART_S = 30.0
@@ -20,7 +20,7 @@ _RESTART_S = 30.0
 def configuration_table(
     snapshot: SchedulingSnapshot, config: SiaConfig, jobs: list[JobState]
 ) -> list[Configuration]:
-    """The paper's configurations, and those of jobs that cannot have any of these sizes."""
+    """The paper's configurations, those of jobs that cannot have any of these sizes, and those that must be kept."""
     sizes = list(snapshot.gpus_per_node.values())
     node_sizes = [np.sort(snapshot.node_size[nodes])[::-1] for nodes in snapshot.nodes_of_type]
     full = [int((own == size).sum()) for own, size in zip(node_sizes, sizes, strict=True)]
@@ -39,7 +39,15 @@ def configuration_table(
         if count <= int(own.sum()):
             # The smallest number of nodes that hold this many.
             table.append(Configuration(int(np.searchsorted(own.cumsum(), count)) + 1, count, kind))
+    held = (_held(snapshot, job) for job in jobs if job.gpus and not movable(snapshot, job))
+    table.extend(dict.fromkeys(c for c in held if c not in table))
     return table
+
+
+def _held(snapshot: SchedulingSnapshot, job: JobState) -> Configuration:
+    """The configuration of a running job."""
+    nodes = len({int(snapshot.node_of[g]) for g in job.gpus})
+    return Configuration(nodes, len(job.gpus), int(snapshot.type_of[job.gpus[0]]))
 
 
 def job_rows(
@@ -59,11 +67,9 @@ def job_rows(
         cost = job.agent.application.penalty_s if isinstance(job.agent, Agent) else _RESTART_S
         factor[row] = restart_factor(snapshot.now_s - job.job.submit_s, job.restarts, cost)
         if job.gpus:
-            nodes = len({int(snapshot.node_of[g]) for g in job.gpus})
-            held = Configuration(nodes, len(job.gpus), int(snapshot.type_of[job.gpus[0]]))
-            current[row] = index.get(held, -1)
+            current[row] = index.get(_held(snapshot, job), -1)
             # A job in the middle of a checkpoint-restart, or a non-preemptible one, keeps what it has.
-            if current[row] >= 0 and (job.resume_s > snapshot.now_s or not job.job.preemptible):
+            if not movable(snapshot, job):
                 forced[row] = int(current[row])
     return goodput, least, current, factor, forced
 

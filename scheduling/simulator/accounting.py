@@ -64,7 +64,8 @@ def accounts(
     figures: dict[str, Any] = {"weighted_mean_jct_s": float(np.average(completion_s, weights=weights))}
     due = [k for k, job in enumerate(jobs) if job.job.deadline_s is not None]
     if due:
-        met = [completion_s[k] <= (jobs[k].job.deadline_s or 0.0) for k in due]
+        # A job that was killed or failed has met nothing.
+        met = [not jobs[k].ends_early and completion_s[k] <= (jobs[k].job.deadline_s or 0.0) for k in due]
         figures |= {"deadlines": len(due), "deadlines_met_ratio": float(np.mean(met))}
     names = sorted({job.job.user for job in jobs})
     members = {name: [k for k, job in enumerate(jobs) if job.job.user == name] for name in names}

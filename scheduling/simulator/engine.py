@@ -125,7 +125,7 @@ class _Simulation:
                 now = min(now, self.jobs[arrivals].job.submit_s)
             now = min(now, next_round)
             if self.outages is not None:
-                if math.isinf(now) and not self.outages.down:
+                if math.isinf(now) and not self.snapshot.down:
                     raise self._stuck()
                 now = min(now, self.outages.next_s)
             if math.isinf(now):
@@ -159,7 +159,7 @@ class _Simulation:
                     raise self._stuck()
             if self.config.record:
                 self.result.queue.append((now, len(snapshot.waiting)))
-                down = 0 if self.outages is None else len(self.outages.down)
+                down = len(self.snapshot.down)
                 self.result.busy.append((now, len(snapshot) - int(snapshot.free.sum()) - down))
             if on_progress is not None and self.done % 64 == 0:
                 on_progress(self.done, total)
@@ -234,7 +234,7 @@ class _Simulation:
             touched.update(dict.fromkeys(job.gpus))
             return
         job.frozen_prefix = decision.prefix
-        if self.outages is not None and self.outages.down.intersection(decision.gpus):
+        if self.snapshot.down.intersection(decision.gpus):
             self._wait(job)
             return
         for gpu in decision.gpus:

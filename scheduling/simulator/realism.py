@@ -113,7 +113,6 @@ class NodeOutages:
 
     def __init__(self, realism: Realism, snapshot: SchedulingSnapshot, rng: np.random.Generator) -> None:
         self._realism, self._snapshot, self._rng = realism, snapshot, rng
-        self.down: set[int] = set()
         self.failures = 0
         self._events: list[tuple[float, int]] = []
         # Nodes of the cluster: one with GPUs of two types, which counts as two for gangs, fails as a whole.
@@ -134,13 +133,11 @@ class NodeOutages:
         """Fail or recover the node that is due; returns its GPUs if it fails, none if it recovers."""
         _, node = heapq.heappop(self._events)
         now_s, gpus = self._snapshot.now_s, self._nodes[node]
-        back = gpus[0] in self.down
+        back = gpus[0] in self._snapshot.down
         wait_s = float(self._rng.exponential(self._realism.node_mtbf_s)) if back else self._realism.repair_s
         heapq.heappush(self._events, (now_s + wait_s, node))
         if back:
-            self.down.difference_update(gpus)
-            for gpu in gpus:
-                self._snapshot.vacate(self._snapshot.tenants[gpu][0])
+            self._snapshot.repair(gpus)
             return []
         self.failures += 1
         return list(gpus)
@@ -152,7 +149,7 @@ class NodeOutages:
             gpus: GPUs of a failed node.
             like: its workload is the one for which the predictor is queried if a policy looks at these GPUs.
         """
-        self.down.update(gpus)
+        placeholders = []
         for gpu in gpus:
             name = f"outage of {self._snapshot.names[gpu][0]}"
             job = TraceJob(name, like.job.workload, self._realism.repair_s, preemptible=False)
@@ -161,4 +158,5 @@ class NodeOutages:
                 frozen_prefix=job.workload.frozen_prefix,
             )  # fmt: skip
             state.updated_s, state.started_s = self._snapshot.now_s, self._snapshot.now_s
-            self._snapshot.occupy(state)
+            placeholders.append(state)
+        self._snapshot.fail(placeholders)

@@ -289,6 +289,11 @@ def _whole_jobs(tasks: pd.DataFrame) -> pd.DataFrame:
         if column not in ("start_time", "end_time") or numbers.notna().any():
             tasks[column] = numbers
     tasks["plan_gpu"] = tasks.plan_gpu.fillna(0.0) * tasks.inst_num.fillna(1.0)
+    # A task without a job's name is a job of its own, named by its row.
+    unnamed = tasks.job_name.isna() | (tasks.job_name.astype(str).str.strip() == "")
+    tasks["job_name"] = tasks.job_name.astype(object).where(
+        ~unnamed, [f"row-{k}" for k in range(1, len(tasks) + 1)]
+    )
     grouped = tasks.groupby("job_name", sort=False)
     others = {name: "first" for name in tasks if name not in ("job_name", "end_time")}
     jobs = grouped.agg({**others, "start_time": "min", "plan_gpu": "sum"})

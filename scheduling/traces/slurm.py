@@ -19,8 +19,10 @@ _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _RESOURCE = re.compile(r"([a-zA-Z_]+(?:/[\w:.-]+)?)=")
 
 
-# States in which Elapsed is only the time so far.
-_NOT_ENDED = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING")
+# States in which Elapsed is only the time so far, or that of an attempt that had to start again (`sacct -D`).
+_NOT_ENDED = ("RUNNING", "SUSPENDED", "STOPPED", "COMPLETING", "REQUEUED")
+# Ends of jobs that are still there, whatever their state is called.
+_NO_END = ("Unknown", "None")
 
 
 def is_sacct(header: str) -> bool:
@@ -110,8 +112,12 @@ def _state(row: dict[str, str]) -> str:
 
 
 def _duration_s(row: dict[str, str]) -> float:
-    if _state(row) in _NOT_ENDED:
-        return float("nan")
+    duration_s = _elapsed_s(row)
+    is_there = duration_s > 0 and row.get("End", "").strip() in _NO_END  # not one that never started
+    return float("nan") if is_there or _state(row) in _NOT_ENDED else duration_s
+
+
+def _elapsed_s(row: dict[str, str]) -> float:
     if _is_number(row.get("ElapsedRaw", "")):
         return float(row["ElapsedRaw"])
     match = _ELAPSED.fullmatch(row.get("Elapsed", "").strip())

@@ -15,7 +15,8 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
-from scheduling.placement.gangs import admit_by_priority, shortest_first
+from scheduling.placement.admission import admit_by_priority
+from scheduling.placement.gangs import shortest_first
 from scheduling.policies import edf, get_policy, tiresias
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS, table

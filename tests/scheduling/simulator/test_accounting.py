@@ -48,6 +48,13 @@ def test_accounts() -> None:
     assert "jain_index" not in accounts(jobs, np.array([100.0, 300.0]), 2, 150.0, None)
 
 
+def test_a_job_that_failed_has_not_met_its_deadline() -> None:
+    jobs = [JobState(TraceJob(f"j{n}", JOBS[0], 100.0, deadline_s=200.0), n, 0.0) for n in range(4)]
+    jobs[0].ends_early = True
+    figures = accounts(jobs, np.array([100.0, 100.0, 100.0, 300.0]), 2, 150.0, None)
+    assert (figures["deadlines"], figures["deadlines_met_ratio"]) == (4, 0.5)
+
+
 def test_energy_is_the_power_limit_over_the_time_in_use() -> None:
     watts = get_device("v100").power_limit_w
     assert energy({"v100": 7200.0}) == {"energy_at_power_limit_kwh": pytest.approx(watts * 2 / 1000)}

@@ -39,7 +39,7 @@ CLUSTER = ClusterSnapshot.from_mapping(
         ],
     }
 )
-ROUGH = Realism.of(["all"])
+ROUGH = replace(Realism.of(["all"]), node_mtbf_s=4000.0, repair_s=600.0)
 
 
 @st.composite
@@ -80,7 +80,12 @@ def watched(policy: Policy) -> Policy:
             real = [t for t in tenants if t.number in snapshot.running]
             assert sorted(t.number for t in held[gpu]) == sorted(t.number for t in real)
             assert sum(MEMORY[t.job.workload] for t in real) <= ROOM[snapshot.devices[gpu]]
-        return policy.decide(snapshot, belief)
+        decisions = policy.decide(snapshot, belief)
+        for decision in decisions:
+            held_by = decision.job
+            assert held_by.job.preemptible or not held_by.gpus or set(decision.gpus) == set(held_by.gpus)
+            assert snapshot.down.isdisjoint(decision.gpus)
+        return decisions
 
     return replace(policy, decide=decide)
 

@@ -262,3 +262,28 @@ def test_jobs_that_never_ran_do_not_change_the_weights_of_others(tmp_path: Path)
         for rows in (ran, [*ran, held])
     ]
     assert weights[1] == weights[0] == [0.5, 1.0, 2.0]
+
+
+@pytest.mark.parametrize("state", ["RESIZING", "SIGNALING", "R", None])
+def test_jobs_of_sacct_without_an_end_still_run(tmp_path: Path, state: str | None) -> None:
+    names = ["JobID", "Submit", "Start", "End", "Elapsed", *(["State"] if state else []), "AllocTRES"]
+    rows = [
+        ["1", "2024-05-01T10:00:00", "2024-05-01T10:00:00", "2024-05-01T11:00:00", "01:00:00", "COMPLETED"],
+        ["2", "2024-05-01T10:00:00", "2024-05-01T10:00:00", "Unknown", "00:30:00", state or ""],
+        ["3", "2024-05-01T10:00:00", "2024-05-01T10:00:00", "2024-05-01T10:30:00", "00:30:00", "REQUEUED"],
+    ]
+    kept = 3 if state else 2
+    lines = ["|".join(names)] + ["|".join([*r[: 6 if state else 5], "gres/gpu=1"]) for r in rows[:kept]]
+    assert [job.id for job in read(tmp_path / "log.txt", "\n".join(lines) + "\n")] == ["1"]
+    assert ignored(tmp_path / "log.txt")["has not ended"][0] == kept - 1
+
+
+def test_a_task_without_a_jobs_name_is_a_job(tmp_path: Path) -> None:
+    jobs = read(
+        tmp_path / "pai.csv",
+        "job_name,task_name,inst_num,status,start_time,end_time,plan_cpu,plan_mem,plan_gpu,gpu_type\n"
+        "a,worker,2,Terminated,100,500,600,10,100,T4\n"
+        ",worker,1,Terminated,200,900,600,10,100,T4\n"
+        ",worker,1,Terminated,300,900,600,10,100,T4\n",
+    )
+    assert sorted(job.gpus for job in jobs) == [1, 1, 2]
