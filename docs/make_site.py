@@ -23,10 +23,16 @@ LINKED = ("benchmarks/results", "clients/python/README.md", "predictor/checkpoin
 MODULES = (
     "predictor.predictor",
     "predictor.types",
+    "predictor.freezing",
+    "predictor.training.fine_tuning",
+    "predictor.fitted.checkpoint",
     "profiling.workload",
     "profiling.graph",
+    "profiling.capture",
     "profiling.devices.spec",
     "profiling.errors",
+    "datasets.tables",
+    "models.cost",
     "scheduling.core.policy",
     "scheduling.core.job",
     "scheduling.core.state",
@@ -173,7 +179,18 @@ def python_reference() -> str:
         "# Python\n\nWhat other code may build on, from the docstrings. The folders are import packages; "
         "run from a checkout with its environment."
     )
-    return "\n\n".join([head, *(f"## `{name}`\n\n::: {name}" for name in MODULES)]) + "\n"
+    return "\n\n".join([head, *(f"## `{name}`\n\n{_directives(name)}" for name in MODULES)]) + "\n"
+
+
+def _directives(module: str) -> str:
+    """One directive, or one for each name of a package that imports them on first use, which mkdocstrings cannot follow."""
+    if module != "profiling.capture":
+        return f"::: {module}"
+    from profiling import capture
+
+    found = [f"{getattr(capture, name).__module__}.{name}" for name in capture.__all__]
+    options = "    options:\n      show_root_heading: true\n      heading_level: 3"
+    return "\n\n".join(f"::: {name}\n{options}" for name in found)
 
 
 if __name__ == "__main__":

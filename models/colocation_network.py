@@ -151,6 +151,7 @@ class ColocationNetwork(nn.Module):
         start_at_zero(self.slow, self.usage, self.baseline[3])
 
     def forward(self, sets: SetTensors) -> SetOutput:
+        """Outputs [S, M] of each member of S sets of up to M; see `SetTensors` and `SetOutput`."""
         member = sets.member
         if not self.config.use_device:
             known = member.shape[-1] - len(DEVICE_FEATURES)

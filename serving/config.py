@@ -63,8 +63,9 @@ class ServiceConfig:
         spare_ratio: share of a core for new workloads while requests are shed.
         queue_length, queue_wait_s: how many calls may wait for a lane (new workloads, decisions, large
             bodies), and how long.
-        new_workloads: most new workloads in one request. capture_processes, capture_s, capture_memory_bytes:
-        number of capture processes, and time and memory limits of one capture.
+        new_workloads: most new workloads in one request.
+        capture_processes, capture_s, capture_memory_bytes: number of capture processes, and time and memory
+            limits of one capture.
         stuck_s: a lane whose call runs longer is stuck; the service is then not ready, and the process exits
             after twice that time.
         model_jobs: number of distinct jobs that a loaded model may remember before a fresh copy replaces it.

@@ -98,7 +98,7 @@ async def read_body(request: Request, kind: type[T], off_loop: OffLoop | None = 
 
     Raises:
         MalformedError: not JSON. MediaTypeError: declared as something else. InputError: JSON that does not
-            match `kind`.
+            match `kind`. LimitError: nested too deeply.
     """
     raw = await read_json(request)
     return decode(raw, kind) if off_loop is None else await off_loop(len(raw), decode, raw, kind)
@@ -117,7 +117,11 @@ async def read_json(request: Request) -> bytes:
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
-    """Decode JSON into `kind`; see `read_body`."""
+    """Decode JSON into `kind`.
+
+    Raises:
+        MalformedError: not JSON. InputError: JSON that does not match `kind`. LimitError: nested too deeply.
+    """
     try:
         with _no_collection(len(raw)):
             return msgspec.json.decode(raw, type=kind)

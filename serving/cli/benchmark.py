@@ -14,7 +14,11 @@ from serving.cli.output import JsonFlag, console, print_json, progress
 if TYPE_CHECKING:
     from predictor.evaluation.protocols.few_shot.catalogue import LearningCurve
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Run the evaluation protocols.")
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Run the evaluation protocols.\n\nExample: `cotenant benchmark run gavel2020-by-model --data data/`",
+)
 
 
 @app.command("list")

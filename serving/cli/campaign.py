@@ -12,7 +12,10 @@ from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, print_json
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Plan and run measurement campaigns."
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Plan and run measurement campaigns.\n\n"
+    "Example: `cotenant campaign plan --device cpu --budget 20m -o plan.json`",
 )
 
 

@@ -12,7 +12,9 @@ from serving.cli.given_options import no_effect
 from serving.cli.output import Force, JsonFlag, check_new, console, counted, print_json, progress
 
 app = typer.Typer(
-    no_args_is_help=True, rich_markup_mode="markdown", help="Import, describe and check measurements."
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Import, describe and check measurements.\n\nExample: `cotenant data import gavel gavel/ -o data/`",
 )
 
 

@@ -89,7 +89,7 @@ def command(
     if as_json:
         print_json(result)
         return
-    numbers = ("seen", "observed", "answer x")
+    numbers = ("seen", "observed", "correction")
     title = f"Effect of the observations ({predictor.version})"
     table = plain_table("device", "job", "beside", *numbers, right=numbers, title=title)
     for c in corrections:

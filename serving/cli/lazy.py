@@ -28,7 +28,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "evaluate": ("evaluate", "Score a predictor on measurements."),
     "predict": ("predict", "Predict how a set of jobs shares a device."),
     "matrix": ("matrix", "Predict how every pair of jobs shares a device."),
-    "probe": ("probe", "Choose the most informative job to run beside another."),
+    "probe": ("probe", "Choose the most informative runs of a job, alone or beside a partner."),
     "place": ("place", "Choose a GPU for a job on a cluster."),
     "cluster": (
         "cluster",
@@ -43,9 +43,6 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "feedback": ("feedback", "Correct predictions with observed step times."),
     "report": ("report", "Write an HTML report about a folder of measurements."),
 }
-
-# Earlier names of commands, still accepted.
-FORMER = {"door": "controller"}
 
 # Below this width, in columns, boxes in a command's help would truncate option names.
 _BOXES = 110
@@ -67,7 +64,6 @@ class LazyGroup(typer.core.TyperGroup):
         return list(COMMANDS)
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:
-        cmd_name = FORMER.get(cmd_name, cmd_name)
         if cmd_name not in COMMANDS:
             return super().get_command(ctx, cmd_name)
         module = importlib.import_module(f"serving.cli.{COMMANDS[cmd_name][0]}")

@@ -11,7 +11,9 @@ from serving.cli.output import JsonFlag, console, counted, plain_table, print_js
 from serving.cli.predict import ModelOption
 
 app = typer.Typer(
-    help="Registered predictors: list, promote, export.", no_args_is_help=True, rich_markup_mode="markdown"
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Registered predictors: list, promote, export.\n\nExample: `cotenant models list`",
 )
 StoreOption = Annotated[
     str | None,

@@ -20,7 +20,11 @@ app = typer.Typer(
     '`curl -s localhost:8080/v1/predict -H \'content-type: application/json\' -d \'{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}\'`\n\n'
     "A loopback address needs no token; for any other, create one first with `cotenant serve token add`.",
 )
-token = typer.Typer(help="Bearer tokens of the service.", no_args_is_help=True)
+token = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Bearer tokens of the service.\n\nExample: `cotenant serve token add scheduler --scope place`",
+)
 app.add_typer(token, name="token")
 
 Database = Annotated[

@@ -8,7 +8,11 @@ import typer
 
 from serving.cli.output import JsonFlag, console, print_json, progress
 
-app = typer.Typer(no_args_is_help=True, rich_markup_mode="markdown", help="Bundled models.")
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    help="Bundled models.\n\nExample: `cotenant zoo list`",
+)
 
 
 @app.command("list")

@@ -24,6 +24,10 @@ async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, 
     """Capture a zoo model with the job's options and store its graph.
 
     Returns the entry and whether it is new.
+
+    Raises:
+        UnknownNameError: the model is not in the zoo. CotenantError: the capture fails or exceeds its limits,
+            too many wait, or the store does not respond.
     """
     if workload.model not in zoo():
         raise UnknownNameError(
@@ -45,6 +49,10 @@ async def register_onnx(
 
     Args:
         batch_size, sequence_length: bind the model's dynamic dimensions.
+
+    Raises:
+        InputError: the upload is empty or not a supported ONNX file. CotenantError: it exceeds a limit, too
+            many wait, or the store does not respond.
     """
     if not data:
         raise InputError("the upload is empty", expected="an ONNX file")
@@ -67,7 +75,14 @@ async def register_onnx(
 async def register_graph(
     service: Service, body: dict[str, Any], name: str | None
 ) -> tuple[dict[str, Any], bool]:
-    """Store a graph written by `cotenant capture -o`."""
+    """Store a graph written by `cotenant capture -o`.
+
+    Returns the entry and whether it is new.
+
+    Raises:
+        InputError: it is malformed, has no operators, or has several edges between two operators. LimitError:
+            it is too large. CotenantError: too many wait, or the store does not respond.
+    """
     graph = await service.batcher.bulk.run(ComputationGraph.from_dict, body)
     if not graph.operators:
         raise InputError("the graph has no operators", expected="at least one")

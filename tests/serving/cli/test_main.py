@@ -27,7 +27,6 @@ from serving.cli.main import main
         ["matrix", "--device", "nothing"],
         ["controller", "slurm", "--device", "tesla=nothing"],
         ["controller", "slurm", "--service", "nothing"],
-        ["door", "slurm", "--service", "nothing"],  # its former name
         ["serve", "--host", "192.0.2.1", "--database", "sqlite:///FOLDER/x.db"],
     ],
 )
