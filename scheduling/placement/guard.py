@@ -129,6 +129,8 @@ def guarded(
             if lost < least:
                 least, chosen = lost, decisions
     gangs = [a for a in first if a.job.job.gpus > 1]
+    theirs = {gpu for a in gangs for gpu in a.gpus}
+    gangs = [a for a in first if a.job.job.gpus > 1 or (a.gpus and theirs.intersection(a.job.gpus))]
     for rule in _AFTER:
         schedule, started = projection.schedule(gangs, rule)
         lost = loss(schedule)

@@ -9,11 +9,10 @@ import numpy as np
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
+from scheduling.placement.gangs import Pool, solo_step_s
+from scheduling.placement.making_room import by_moving, gpus_of_size
 from scheduling.placement.progress import progress_per_s
 from scheduling.sia.agent import Agent
-
-_NODES_TRIED = 4
 
 
 def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> list[int]:
@@ -102,9 +101,9 @@ def allocate_sizes(
             continue
         size = sizes.get(job.number, 0)
         rungs = [size, *(k for k in reversed(ladder(snapshot, belief, job)) if k < size)] if size else []
-        gpus = next(filter(None, (_gpus_of_size(pool, belief, job, rung) for rung in rungs)), ())
+        gpus = next(filter(None, (gpus_of_size(pool, belief, job, rung) for rung in rungs)), ())
         if size and not gpus:
-            pool, gpus, moved = _by_moving(pool, belief, job, size, list(stay.values()))
+            pool, gpus, moved = by_moving(pool, belief, job, size, list(stay.values()))
             given |= moved
             for number in moved:
                 del stay[number]
@@ -114,53 +113,9 @@ def allocate_sizes(
         idle = [j for j in changed if not sizes.get(j.number, 0) and j.number not in locked]
         for job in sorted(idle, key=lambda j: (not j.gpus, j.number)):
             least = len(job.gpus) or ladder(snapshot, belief, job)[0]
-            given[job.number] = _gpus_of_size(pool, belief, job, least)
+            given[job.number] = gpus_of_size(pool, belief, job, least)
     return [
         Allocation(j, given[j.number])
         for j in active
         if j.number in given and set(given[j.number]) != set(j.gpus)
     ]
-
-
-def _gpus_of_size(pool: Pool, belief: SetCache, job: JobState, size: int) -> tuple[int, ...]:
-    """`count` GPUs, its current ones if still available; empty if there is no room."""
-    if size == len(job.gpus) and pool.taken.isdisjoint(job.gpus):
-        pool.keep(job.gpus)
-        return job.gpus
-    return exclusive_gpus(pool, belief, job, size)
-
-
-def _by_moving(
-    pool: Pool, belief: SetCache, job: JobState, size: int, stay: Sequence[JobState]
-) -> tuple[Pool, tuple[int, ...], dict[int, tuple[int, ...]]]:
-    """GPUs of one node for `job` if smaller jobs there move elsewhere.
-
-    Args:
-        stay: running jobs that may move.
-
-    Returns:
-        the pool afterwards, the GPUs (none if there is no such node), and those of the jobs that move, by number.
-    """
-    snapshot = pool.snapshot
-    steps = solo_step_s(snapshot, belief, job.job.workload)
-    on_node: dict[int, list[JobState]] = {}
-    for other in stay:
-        nodes = {int(snapshot.node_of[g]) for g in other.gpus}
-        if len(nodes) == 1 and len(other.gpus) < size and np.isfinite(steps[snapshot.type_of[other.gpus[0]]]):
-            on_node.setdefault(nodes.pop(), []).append(other)
-    need = {
-        node: size - int(pool.free[node])
-        for node, others in on_node.items()
-        if pool.free[node] + sum(len(other.gpus) for other in others) >= size
-    }
-    for node in sorted(need, key=lambda n: (need[n], n))[:_NODES_TRIED]:
-        trial, leaving = pool.copy(), list[JobState]()
-        for other in sorted(on_node[node], key=lambda o: (-len(o.gpus), o.number)):
-            if sum(len(o.gpus) for o in leaving) < need[node]:
-                leaving.append(other)
-                trial.release(other.gpus)
-        gpus = trial.take(size, int(snapshot.node_type[node]))
-        moved = {o.number: _gpus_of_size(trial, belief, o, len(o.gpus)) for o in leaving}
-        if gpus and all(moved.values()):
-            return trial, gpus, moved
-    return pool, (), {}

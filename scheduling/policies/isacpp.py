@@ -21,6 +21,7 @@ from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import Pool, exclusive_gpus, remaining_s, solo_step_s
 from scheduling.placement.guard import guarded
+from scheduling.placement.making_room import by_moving
 from scheduling.placement.migrating import migrate
 from scheduling.placement.packing import Tenancy, may_share, shared_gpus
 from scheduling.placement.pairing import offers
@@ -77,6 +78,10 @@ def _propose(
     head = list(islice(waiting, _LOOK * queue.batch))
     for job in [j for j in head if not may_share(j)][: queue.batch]:
         gpus = exclusive_gpus(pool, belief, job)
+        if not gpus and restart_s is not None:
+            pool, gpus, moves = _with_moves(snapshot, belief, pool, job, restart_s, started)
+            started += moves
+            kept = np.union1d(kept, [gpu for move in moves for gpu in move.job.gpus]).astype(np.int64)
         if gpus:
             started.append(Allocation(job, gpus))
     jobs = [j for j in head if may_share(j)]
@@ -103,18 +108,46 @@ def _propose(
             if restart_s is not None and config.objective == "jct":
                 on_empty = {a.job.number for a in placed} - set(sharing)
                 rest = [j for j in jobs[: queue.batch] if j.number not in on_empty and j is not critical]
-                used = {gpu for a in [*started, *placed] for gpu in a.gpus}
+                used = {gpu for a in [*started, *placed] for gpu in (*a.gpus, *a.job.gpus)}
                 swaps = preempt(snapshot, tenancy, rest, config, restart_s, used, sharing, longest_s)
                 swapped = {a.job.number for a in swaps}
                 placed = [a for a in placed if a.job.number not in swapped] + swaps
             started += placed
-    if restart_s is not None and len(started) == len(
-        snapshot.waiting
-    ):  # no other job wants the remaining empty GPUs
+    # No other job wants the remaining empty GPUs, and none has moved for a gang.
+    if (
+        restart_s is not None
+        and len(started) == len(snapshot.waiting)
+        and not any(a.job.gpus for a in started)
+    ):
         joined = {gpu for allocation in started for gpu in allocation.gpus}
         moved = migrate(snapshot, tenancy, pool, restart_s, joined, makespan=config.objective == "makespan")
         started += moved
     return started
+
+
+def _with_moves(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    pool: Pool,
+    job: JobState,
+    restart_s: float,
+    begun: Sequence[Allocation],
+) -> tuple[Pool, tuple[int, ...], list[Allocation]]:
+    """The pool afterwards, GPUs for a gang, and moves of running jobs that make room, if these cost less than it needs."""
+    moved = {a.job.number for a in begun}
+    alone = [
+        j
+        for j in snapshot.running.values()
+        if j.job.preemptible
+        and j.resume_s <= snapshot.now_s
+        and j.number not in moved
+        and all(snapshot.tenant_count[gpu] == 1 for gpu in j.gpus)
+    ]
+    after, gpus, places = by_moving(pool, belief, job, job.job.gpus, alone)
+    cost_s = restart_s * sum(map(len, places.values()))
+    if not gpus or cost_s >= remaining_s(snapshot, belief, job) * job.job.gpus:
+        return pool, (), []
+    return after, gpus, [Allocation(snapshot.running[number], place) for number, place in places.items()]
 
 
 def _longest(

@@ -62,10 +62,12 @@ def choose_with_pairs(
         shared[pair.second] = np.fmin(shared[pair.second], pair.second_goodput)
     everything = np.hstack([goodput, shared])
     worth = utilities(everything, least, factor, current, config)[:, :-1]
+    # Two jobs that share a GPU and must both stay have no other configuration.
+    bound = {r for p in pairs if p.first in forced and p.second in forced for r in (p.first, p.second)}
     singles = [
         (int(row), int(column))
         for row, column in zip(*np.nonzero(worth > 0), strict=True)
-        if row not in forced or forced[row] == column
+        if row not in bound and (row not in forced or forced[row] == column)
     ]
     columns: list[tuple[float, tuple[int, ...], int, int]] = [
         (float(worth[r, c]) + (1e3 if r in forced else 0.0), (r,), int(kinds[c]), int(gpus[c]))
@@ -81,6 +83,7 @@ def choose_with_pairs(
             power = normal**config.p
             value += power + config.lambda_n if config.p > 0 else config.lambda_n - power
             value += config.lambda_a if together else 0.0
+        value += 1e3 * ((pair.first in forced) + (pair.second in forced))
         columns.append((value, (pair.first, pair.second), pair.kind, 1))
     chosen = Chosen({}, [])
     for index in solve_columns(columns, len(jobs), capacity, config.gap):
@@ -104,18 +107,18 @@ def sharing_pairs(
     forced: set[int],
     max_slowdown: float,
 ) -> list[SharingPair]:
-    """Pairs that may share a GPU: the best few partners of each job."""
+    """Pairs that may share a GPU: the best few partners of each job; of a job that must stay, its present one."""
     single = {c.kind: k for k, c in enumerate(table) if c.gpus == 1}
     rows = [
         r
         for r, j in enumerate(jobs)
         if j.job.gpus == 1 and not j.exclusive and not isinstance(j.agent, Agent) and r not in forced
     ]
+    pairs = _staying(snapshot, belief, jobs, single, goodput, forced)
     if len(rows) < 2:
-        return []
+        return pairs
     ids = np.array([belief.workload_id(current_workload(jobs[r])) for r in rows])
     first, second = np.triu_indices(len(rows), 1)
-    pairs: list[SharingPair] = []
     for kind, column in single.items():
         device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
         members = np.column_stack([ids[first], ids[second]])
@@ -146,4 +149,37 @@ def sharing_pairs(
                         float(alone[1] / slow[k, 1]),
                     )
                 )
+    return pairs
+
+
+def _staying(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    jobs: list[JobState],
+    single: dict[int, int],
+    goodput: Floats,
+    forced: set[int],
+) -> list[SharingPair]:
+    """Jobs that share a GPU of which at least one must stay, as they are."""
+    row_of = {j.number: r for r, j in enumerate(jobs)}
+    pairs = []
+    for first in sorted(forced):
+        if len(jobs[first].gpus) != 1:
+            continue
+        (gpu,) = jobs[first].gpus
+        for mate in snapshot.tenants[gpu]:
+            second = row_of.get(mate.number, first)
+            if second == first or (second in forced and second < first):
+                continue
+            kind = int(snapshot.type_of[gpu])
+            device = belief.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
+            ids = np.array([[belief.workload_id(current_workload(jobs[r])) for r in (first, second)]])
+            order = np.argsort(ids[0], kind="stable")
+            with belief.lock:
+                at = belief.rows(np.array([device]), ids[:, order], np.ones((1, 2), bool))
+                slow = belief.slowdown[at[0], :2][np.argsort(order, kind="stable")]
+            alone = goodput[[first, second], single[kind]]
+            if (alone > 0).all():
+                together = alone / slow
+                pairs.append(SharingPair(first, second, kind, float(together[0]), float(together[1])))
     return pairs

@@ -67,7 +67,7 @@ def test_themis_serves_a_gang_that_is_worst_off() -> None:
     assert done.started_s < 30_000.0
 
 
-@pytest.mark.parametrize("policy", ["pollux", "optimus"])
+@pytest.mark.parametrize("policy", ["pollux", "optimus", "isacpp"])
 def test_running_jobs_move_for_a_rigid_gang(policy: str) -> None:
     """Two long jobs on either node leave room for four, but not on one node."""
     jobs = [
