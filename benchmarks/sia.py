@@ -1,4 +1,4 @@
-"""Sia compared with the figures of its public simulator, and its integer programme at 2,048 GPUs.
+"""Sia compared with the figures of its public simulator, and its integer program at 2,048 GPUs.
 
     python -m benchmarks.sia --data sia [--only philly/workload-1] [--ilp]
 
@@ -65,7 +65,7 @@ def reproduce(data: Path, only: str | None) -> list[dict[str, Any]]:
     return rows
 
 
-def programme(repeats: int = 5) -> dict[str, Any]:
+def program(repeats: int = 5) -> dict[str, Any]:
     """One round at 2,048 GPUs (32 times the 64-GPU cluster): both formulations, to a gap of 1e-7.
 
     The jobs are like those of `scale_32x`, where every job of a 64-GPU workload occurs 32 times: goodput rows
@@ -121,12 +121,12 @@ def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, help="folder with traces and workloads")
     parser.add_argument("--only", choices=PUBLISHED, help="only this workload; the others keep their figures")
-    parser.add_argument("--ilp", action="store_true", help="only the integer programme")
+    parser.add_argument("--ilp", action="store_true", help="only the integer program")
     arguments = parser.parse_args()
     last = RESULTS / "sia.json"
     figures: dict[str, Any] = read_json(last)["figures"] if last.exists() else {}
     if arguments.only is None:
-        figures["programme"] = programme()
+        figures["program"] = program()
     if not arguments.ilp and arguments.data is not None:
         rows = {row["workload"]: row for row in figures.get("reproduction", ())}
         rows |= {row["workload"]: row for row in reproduce(arguments.data, arguments.only)}

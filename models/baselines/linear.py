@@ -15,7 +15,7 @@ from profiling.errors import InputError
 Floats = NDArray[np.float64]
 # Maps a bundle to a row of totals for each of its rows; NaN if they are unknown.
 Totals = Callable[[Bundle], pd.DataFrame]
-# Fewest rows for separate weights, and most rows to fit them to, because the linear programme grows with the
+# Fewest rows for separate weights, and most rows to fit them to, because the linear program grows with the
 # rows.
 ENOUGH, MANY = 12, 3000
 

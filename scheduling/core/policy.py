@@ -1,4 +1,4 @@
-"""Policies: pure functions from snapshot and predictor to decisions."""
+"""Policies: pure functions from snapshot and belief to decisions."""
 
 from __future__ import annotations
 

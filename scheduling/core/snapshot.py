@@ -61,6 +61,8 @@ class Gpu:
 
 @dataclass(frozen=True, slots=True)
 class Node:
+    """A machine: its name, unique in the cluster, and its GPUs."""
+
     name: str
     gpus: tuple[Gpu, ...] = ()
 
@@ -76,6 +78,8 @@ class Link:
 
 @dataclass(frozen=True, slots=True)
 class ClusterSnapshot:
+    """Nodes with their GPUs and tenants, and network links, one direction each."""
+
     nodes: tuple[Node, ...]
     links: tuple[Link, ...] = field(default=())
 

@@ -1,6 +1,6 @@
-"""Gavel: shares of every GPU type by a linear programme, implemented round by round.
+"""Gavel: shares of every GPU type by a linear program, implemented round by round.
 
 Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020.
-`problem` is the input of all allocation policies, `programmes` has those with a linear programme, `rules`
+`problem` is the input of all allocation policies, `programs` has those with a linear program, `rules`
 those without, and `rounds` turns shares into what runs next.
 """

@@ -22,12 +22,12 @@ class RoundConfig:
 
     Attributes:
         round_s: length of a round.
-        reset_s: the programme is solved again, and received times are reset, if jobs arrived or left and this
+        reset_s: the program is solved again, and received times are reset, if jobs arrived or left and this
             much time has passed since the last reset; 0: solved every round, and times are never reset.
         one_list: all types in one list by priority and then share, without deficits; otherwise type by type.
         whole: a round counts in full for a job that ends in it.
         leftovers: units without a share may take remaining GPUs.
-        upstream: two artefacts of the public simulator: a job that arrived since the programme was solved
+        upstream: two artefacts of the public simulator: a job that arrived since the program was solved
             takes GPUs in the greedy pass but is not run, and time in which nothing ran counts as received by
             the next unit to run.
     """
@@ -53,7 +53,7 @@ class Rounds:
     """Shares, received times and deficits of all units, over `types` GPU types in the order offered.
 
     Attributes:
-        shares: [types] of each unit, as the programme gave them.
+        shares: [types] of each unit, as the program gave them.
         received_s: [types] seconds since the last reset, starting from half a round (pairs added since: from
             0).
         total_s: [types] of all units at the last reset, including those that have left since.
@@ -86,7 +86,7 @@ class Rounds:
         self.changed = True
 
     def due(self, now_s: float, idle: bool) -> bool:
-        """Whether the programme must be solved now; `idle`: nothing ran in the last round."""
+        """Whether the program must be solved now; `idle`: nothing ran in the last round."""
         if self.config.reset_s == 0:
             return True
         # Until the first reset after time 0, every change triggers a solution, as if a whole interval had
@@ -95,7 +95,7 @@ class Rounds:
         return self.changed and (waited or idle)
 
     def solved(self, shares: Mapping[Unit, Floats], now_s: float) -> None:
-        """Take the programme's answer.
+        """Take the program's answer.
 
         If times are reset, units that received less than their share are owed the rest.
         """

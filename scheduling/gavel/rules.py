@@ -1,4 +1,4 @@
-"""Gavel's allocation policies without a linear programme: the isolated split, FIFO, AlloX."""
+"""Gavel's allocation policies without a linear program: the isolated split, FIFO, AlloX."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A cluster under Gavel: time received by each job, solution of the programme, and assignments."""
+"""A cluster under Gavel: time received by each job, solution of the program, and assignments."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.gavel.config import GavelConfig
 from scheduling.gavel.problem import AllocationProblem
-from scheduling.gavel.programmes import blind_speeds, finish_time_fair, max_min, max_sum
+from scheduling.gavel.programs import blind_speeds, finish_time_fair, max_min, max_sum
 from scheduling.gavel.rounds import Rounds, Unit
 from scheduling.gavel.rules import allox, fifo, isolated_speed
 from scheduling.gavel.speeds import pair_speeds, solo_speeds

@@ -1,4 +1,4 @@
-"""Gavel: shares of every GPU type by a linear programme or a rule, implemented in rounds of 360 s.
+"""Gavel: shares of every GPU type by a linear program or a rule, implemented in rounds of 360 s.
 
 Narayanan et al., "Heterogeneity-Aware Cluster Scheduling Policies for Deep Learning Workloads", OSDI 2020;
 `SIA` is the variant in the artifact of Jayaram Subramanya et al., "Sia", SOSP 2023.

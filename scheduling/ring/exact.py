@@ -1,4 +1,4 @@
-"""Minimum makespan of a small instance in slot time, as an integer programme (HiGHS)."""
+"""Minimum makespan of a small instance in slot time, as an integer program (HiGHS)."""
 
 from __future__ import annotations
 
@@ -78,25 +78,25 @@ def exact(
             )
 
     slots = round(incumbent.makespan_s / slot_s)
-    limit(slots * len(jobs))  # at least as many; the programme itself may be too large to be written down
-    programme = _Programme(cluster, jobs, slot_s, slots)
-    limit(programme.size)
-    result = programme.solve(time_limit_s)
+    limit(slots * len(jobs))  # at least as many; the program itself may be too large to be written down
+    program = _Program(cluster, jobs, slot_s, slots)
+    limit(program.size)
+    result = program.solve(time_limit_s)
     if result.status == 2:
         raise InfeasibleError("no schedule within the incumbent's makespan", hint="is it in slot time?")
     bound = slot_s * round(result.mip_dual_bound) if result.mip_dual_bound is not None else 0.0
     if result.x is None:
         return ExactSchedule(incumbent, bound, False)
     chosen = {
-        jobs[j].name: (t * slot_s, programme.placements[j][c])
-        for (j, c, t), x in programme.starts.items()
+        jobs[j].name: (t * slot_s, program.placements[j][c])
+        for (j, c, t), x in program.starts.items()
         if result.x[x] > 0.5
     }
     schedule = replay(cluster, jobs, _with_gpus(cluster, jobs, chosen, execution), execution)
     return ExactSchedule(schedule, bound, result.status == 0)
 
 
-class _Programme:
+class _Program:
     """Variables and constraints of `exact`; the last variable is the makespan in slots.
 
     Attributes:

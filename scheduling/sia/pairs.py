@@ -1,4 +1,4 @@
-"""Shared configurations for Sia's programme: two single-GPU jobs on one GPU, valued by the predictor.
+"""Shared configurations for Sia's program: two single-GPU jobs on one GPU, valued by the predictor.
 
 This goes beyond the published system. The utility of a shared configuration is that of its two members, each
 with its goodput on one GPU of the type divided by its predicted slowdown; it takes one GPU. The row's

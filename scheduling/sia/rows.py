@@ -1,4 +1,4 @@
-"""Input of Sia's programme: one row per job, one column per configuration."""
+"""Input of Sia's program: one row per job, one column per configuration."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Exact sizes and prefixes for small cases, by an integer linear programme, to check `allocate`."""
+"""Exact sizes and prefixes for small cases, by an integer linear program, to check `allocate`."""
 
 from __future__ import annotations
 

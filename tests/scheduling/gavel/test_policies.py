@@ -10,7 +10,7 @@ import pytest
 
 from predictor.types import Floats
 from scheduling.gavel.problem import AllocationProblem
-from scheduling.gavel.programmes import blind_speeds, finish_time_fair, max_min, max_sum
+from scheduling.gavel.programs import blind_speeds, finish_time_fair, max_min, max_sum
 from scheduling.gavel.rules import allox, fifo, isolated, isolated_speed
 from tests.shared import shared_data
 

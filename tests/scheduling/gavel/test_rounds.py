@@ -76,9 +76,9 @@ def test_public_rounds(body: dict[str, Any], trace: dict[str, Any], run: dict[st
             for name, cells in recorded["allocation"].items()
         }
         before = run["rounds"][number - 1]["allocation"] if number else None
-        # If nothing runs, upstream skips to the next arrival; if there is none, it solves the programme.
+        # If nothing runs, upstream skips to the next arrival; if there is none, it solves the program.
         idle = number > 0 and not run["rounds"][number - 1]["running"] and replay.came == len(replay.jobs)
-        assert rounds.due(now, idle) or recorded["allocation"] == before, f"the programme was solved at {now}"
+        assert rounds.due(now, idle) or recorded["allocation"] == before, f"the program was solved at {now}"
         if rounds.due(now, idle) and replay.here:
             rounds.solved(shares, now)
         for kind, t in enumerate(TYPES):
@@ -162,7 +162,7 @@ def test_new_arrivals_run_except_with_upstream_rounds() -> None:
         assert rounds.choose([1], {(0,): 1}, {(0,): [1.0]}) == expected
 
 
-def test_the_programme_is_solved_after_changes_and_an_interval() -> None:
+def test_the_program_is_solved_after_changes_and_an_interval() -> None:
     rounds = Rounds(1)
     rounds.come(0, [(0,)])
     rounds.solved({(0,): np.array([1.0])}, 100.0)

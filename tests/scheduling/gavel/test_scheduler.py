@@ -19,7 +19,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.gavel.config import GavelConfig
 from scheduling.gavel.problem import AllocationProblem
-from scheduling.gavel.programmes import max_sum
+from scheduling.gavel.programs import max_sum
 from scheduling.gavel.scheduler import GavelScheduler
 from scheduling.gavel.speeds import pair_speeds, solo_speeds
 from scheduling.policies import get_policy
@@ -83,7 +83,7 @@ def recorded(
     return jobs, TablePredictor(solo, {}), trace["worker_counts"], {int(k): s for k, s in completion.items()}
 
 
-# FIFO has no programme and so no choice of optima; the others' completions depend on which one the solver took.
+# FIFO has no program and so no choice of optima; the others' completions depend on which one the solver took.
 @pytest.mark.parametrize("trace", ["one-gpu", "mixed-scale"])
 def test_completions_equal_those_of_the_public_simulator(trace: str) -> None:
     jobs, table, counts, expected = recorded(trace, "fifo_perf")

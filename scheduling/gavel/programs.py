@@ -1,7 +1,7 @@
-"""Gavel's linear programmes: max-min fairness, maximum throughput, finish-time fairness.
+"""Gavel's linear programs: max-min fairness, maximum throughput, finish-time fairness.
 
 Throughput may be by cost, and with deadlines. Every answer is [R, W]: the share of wall-clock time that each
-row spends on each type. Among the optima of a max-min programme, the one with the largest total progress is
+row spends on each type. Among the optima of a max-min program, the one with the largest total progress is
 chosen, because the minimum alone leaves GPUs idle.
 """
 
@@ -72,7 +72,7 @@ def finish_time_fair(
 ) -> Floats:
     """Minimise the largest rho_i = (t_i + n_i / speed_i) / D_i.
 
-    The programme is linear for a given rho; the largest rho of each solution is used for the next, until none
+    The program is linear for a given rho; the largest rho of each solution is used for the next, until none
     is smaller.
 
     Args:
@@ -128,7 +128,7 @@ def _floor(problem: AllocationProblem, progress: csr_array, need: Floats) -> tup
         problem, target, vstack([wide, floor]), np.concatenate([bound, np.zeros(problem.jobs)]), extra=1
     )
     if x is None:
-        raise InfeasibleError("the allocation programme has no solution", got=f"{problem.jobs} jobs")
+        raise InfeasibleError("the allocation program has no solution", got=f"{problem.jobs} jobs")
     z = float((progress @ x.ravel() / np.maximum(need, 1e-300)).min())
     with np.errstate(divide="ignore", invalid="ignore"):
         worth = np.where(need > 0, 1.0 / need, 0.0)
