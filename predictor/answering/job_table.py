@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.features import OCCUPANCY, Floats, is_cpu
-from predictor.answering.bounds import never_faster_with_more, processor_sharing_excess
-from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs
+from predictor.answering.bounds import never_faster_with_more, no_busier_than_pairs, processor_sharing_excess
+from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs, PairsWithin
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
 from predictor.answering.shares import beside_shares, unlimited
@@ -179,10 +179,21 @@ class JobTable:
         """
         count = len(self.solo_step_s)
 
+        def answer(parts: Integers) -> Floats:
+            if sharing != _TIME_SLICE:
+                return self._bounded(sharing, parts)
+            return no_busier_than_pairs(partial(self._bounded, sharing), within, parts, self.utilization)
+
+        def of_pairs(pairs: Integers) -> Floats:
+            if 0 < len(pairs) <= MOST_ASKED and (pairs >= 0).all():
+                return self._kept_pairs(sharing)(pairs)
+            return each_once(partial(self._bounded, sharing), pairs, count)
+
+        # Subsets of a set have pairs in common.
+        within = PairsWithin(of_pairs, rows) if rows.shape[1] > 2 else of_pairs
+
         def of_parts(parts: Integers) -> Floats:
-            if parts.shape[1] == 2 and 0 < len(parts) <= MOST_ASKED and (parts >= 0).all():
-                return self._kept_pairs(sharing)(parts)
-            return each_once(partial(self._bounded, sharing), parts, count)
+            return within(parts) if parts.shape[1] == 2 else each_once(answer, parts, count)
 
         # Different sets of a few jobs share many subsets.
         return each_once(partial(never_faster_with_more, of_parts), rows, count)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.answering.bounds import never_faster_with_more
+from predictor.answering.bounds import never_faster_with_more, no_busier_than_pairs
 from predictor.answering.job_table import JobTable
 from predictor.examples.examples import Integers
 from predictor.fitted.coverage import Coverage
@@ -46,6 +46,21 @@ def test_large_sets_are_bounded_by_pairs_and_triples() -> None:
     bounded = never_faster_with_more(answer, rows)
     assert bounded.tolist() == [[*np.arange(11.0, 20.0), 19.0]]
     assert asked == [10, 2, 3]
+
+
+def test_three_jobs_use_no_more_time_than_the_best_pair() -> None:
+    busy = np.array([0.9, 0.8, 0.6, 0.1])
+
+    def of_pairs(pairs: Integers) -> Floats:
+        return np.asarray(np.full(pairs.shape, 0.4))  # the best pair uses (0.9 + 0.8) / 1.4
+
+    def answer(rows: Integers) -> Floats:
+        return np.where(rows >= 0, 0.5, 0.0)
+
+    rows = np.array([[0, 1, 2], [3, 3, 3], [0, 1, -1]])
+    excess = no_busier_than_pairs(answer, of_pairs, rows, busy)
+    assert (busy[:3] / (1 + excess[0])).sum() == pytest.approx(1.7 / 1.4)
+    np.testing.assert_array_equal(excess[1:], answer(rows)[1:])
 
 
 @pytest.mark.parametrize("sharing", ["time-slice", "mps"])

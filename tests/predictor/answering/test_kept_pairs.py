@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.answering.kept_pairs import KeptPairs
+from predictor.answering.kept_pairs import KeptPairs, PairsWithin
 from predictor.examples.examples import Integers
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
@@ -35,3 +35,16 @@ def test_a_pairs_prediction_does_not_depend_on_its_batch(predictor: Predictor) -
     few = np.concatenate([predictor.predict_arrays([pair]).slowdown for pair in pairs])
     many = predictor.predict_arrays(pairs * 40).slowdown
     np.testing.assert_allclose(many[: len(pairs)], few, rtol=1e-5)
+
+
+def test_pairs_within_sets_are_answered_once() -> None:
+    asked: list[int] = []
+
+    def answer(rows: Integers) -> Floats:
+        asked.append(len(rows))
+        return np.asarray(rows * 1.0 + rows.sum(1, keepdims=True) * 100.0)
+
+    within = PairsWithin(answer, np.array([[0, 1, 2], [2, 1, 0], [3, 3, -1]]))
+    pairs = np.array([[1, 0], [2, 1], [3, 3], [0, 1], [2, 0]])
+    np.testing.assert_array_equal(within(pairs), pairs + pairs.sum(1, keepdims=True) * 100.0)
+    assert asked == [4]
