@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
+from serving.cli.output import JsonFlag, console, counted, job_cell, plain_table, print_json
 
 if TYPE_CHECKING:
     from profiling.workload import Workload
@@ -162,7 +162,10 @@ def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None
         if m["outcome"] != "ok":
             print(f"{m['workload']}: {m['outcome']}: {m['message']}", file=sys.stderr)
     console().print(
-        "written to " + str(output) + ": " + ", ".join(f"{n} ({c} rows)" for n, c in counts.items())
+        "written to "
+        + str(output)
+        + ": "
+        + ", ".join(f"{n} ({counted(c, 'row')})" for n, c in counts.items())
     )
 
 
