@@ -13,6 +13,8 @@ are one set. Of rows of other tables it is the value of a column, such as the fa
 | `by-family` | a tenth of the families |
 | `by-device` | all units on a device |
 | `by-campaign`, `by-source` | all units of a measuring campaign, of a publisher |
+
+Names of the same network count as one architecture, under the first of the names in the table.
 """
 
 from __future__ import annotations
@@ -24,6 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets.families import family_of
+from profiling.collections.networks import one_name
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import write_json
 
@@ -135,6 +138,11 @@ def _groups(frame: pd.DataFrame, kind: str, unit: str) -> dict[str, frozenset[st
     column = _RULES[kind][0]
     if column == "family" and column not in frame:
         frame = frame.assign(family=frame["architecture"].map(family_of))
+    if column == "architecture":
+        same = one_name(frame["architecture"].astype(str))
+        if column == unit:
+            return {name: frozenset([first]) for name, first in same.items()}
+        frame = frame.assign(architecture=frame["architecture"].astype(str).map(same))
     if not column or column == unit:
         return {str(name): frozenset([str(name)]) for name in sorted(set(frame[unit]))}
     members = {

@@ -155,7 +155,7 @@ def _refitted(
         return FoldResult(asked, ratio, slow, _sides(asked, heads, model))
 
     examples = examples_of(colocation, solo)
-    groups = fold_groups(examples, make_split(colocation, split, seed))
+    groups = fold_groups(examples, make_split(colocation, split, seed), split)
     parts = list(cross_fit(examples, groups, refit))
     if not parts:
         raise InputError(

@@ -179,7 +179,9 @@ def test_whole_families_are_held_out_for_any_unit() -> None:
     ("name", "family"),
     [
         ("timm/resnet50.a1_in1k", "resnet"),
-        ("timm-0.6/tf_efficientnetv2_s", "efficientnetv"),
+        ("timm-0.6/tf_efficientnetv2_s", "efficientnet"),
+        ("timm/beitv2_base_patch16_224", "beit"),
+        ("mobilenetv3small-imagenet", "mobilenet"),
         ("timm/ens_adv_inception_resnet_v2", "inception"),
         ("timm/wide_resnet50_2", "resnet"),
         ("timm/deit_base_distilled_patch16_224", "vit"),
