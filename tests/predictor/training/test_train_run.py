@@ -309,6 +309,12 @@ def test_configuration(tmp_path: Path) -> None:
             "training: {ensemble: 1000000}",
             "training.ensemble is out of range: expected an integer from 1 to 100",
         ),
+        ("training: {learning_rate: 0}", "training.learning_rate is out of range: expected a number above 0"),
+        ("training: {encoder_learning_rate: 0}", "encoder_learning_rate is out of range"),
+        (
+            'training: {process: "maybe"}',
+            "training.process is out of range: expected true or false, got the text 'maybe'\\.$",
+        ),
         ("training: {teacher_trees: 1000000}", "training.teacher_trees is out of range"),
         ("network: {layers: 1000000}", "network.layers is out of range: expected an integer from 1 to 64"),
         ("network: {encoder: {layers: 1000000}}", "encoder.layers is out of range"),
