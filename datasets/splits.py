@@ -20,6 +20,7 @@ Names of the same network count as one architecture, under the first of the name
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,7 +67,12 @@ class Fold:
 
 
 def make_split(
-    frame: pd.DataFrame, kind: str, seed: int = 0, folds: int | None = None, unit: str = "set_id"
+    frame: pd.DataFrame,
+    kind: str,
+    seed: int = 0,
+    folds: int | None = None,
+    unit: str = "set_id",
+    skip_empty: bool = False,
 ) -> list[Fold]:
     """Split the units of a table.
 
@@ -76,9 +82,11 @@ def make_split(
         seed: seed of the assignment of values to folds, if there is a choice.
         folds: number of folds, for kinds that distribute values; the others have one per value.
         unit: column whose values are never divided between sides.
+        skip_empty: leave out, with a warning, folds that would hold out every unit, as for a model that is in every
+            set.
 
     Returns:
-        folds ordered by name; each unit is in the test side of at least one.
+        folds ordered by name; each unit is in the test side of at least one, unless `skip_empty`.
 
     Raises:
         UnknownNameError: no such kind.
@@ -99,15 +107,23 @@ def make_split(
             expected="at least 2",
             got=", ".join(values) or "no rows",
         )
-    result = []
+    result, skipped = [], []
     for value in values:
         test = tuple(sorted(name for name, held in groups.items() if value in held))
         train = tuple(sorted(name for name, held in groups.items() if value not in held))
-        if not train:
-            raise InputError(
-                f"split {kind}: every set is held out with {value}", expected="sets without it", got="none"
-            )
-        result.append(Fold(value, train, test))
+        if train:
+            result.append(Fold(value, train, test))
+        else:
+            skipped.append(value)
+    if skipped and not (skip_empty and result):
+        raise InputError(
+            f"split {kind}: every set is held out with {skipped[0]}", expected="sets without it", got="none"
+        )
+    for value in skipped:
+        warnings.warn(
+            f"split {kind}: {value} is in every set, so nothing is left to learn from without it: not held out",
+            stacklevel=2,
+        )
     return result
 
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.evaluation.answered import answered_log_ratio
-from predictor.evaluation.evaluation import half_widths
+from predictor.evaluation.evaluation import check_rows, half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders, random_orders
 from predictor.evaluation.protocols.few_shot.processes import Conditioned
@@ -141,6 +141,7 @@ def evaluate_observing(
     if probes not in PROBES:
         raise InputError("unknown method to choose sets", expected="one of " + ", ".join(PROBES), got=probes)
     predictor._table()  # raises where nothing was fitted
+    check_rows(colocation)
     manifest = predictor.fitted_.manifest
     examples = examples_of(colocation, solo)
     size = np.bincount(examples.set_index, minlength=len(examples.set_ids))

@@ -98,7 +98,13 @@ def test_errors() -> None:
     with pytest.raises(InputError, match="two values"):
         make_split(TABLE[TABLE["device"] == "k80"], "by-device")
     with pytest.raises(InputError, match="every set is held out"):
-        make_split(sets_of(("a-net", "b-net"), ("b-net", "a-net")), "by-model")
+        make_split(sets_of(("a-net", "b-net"), ("b-net", "a-net")), "by-model", skip_empty=True)
+    everywhere = sets_of(("a-net", "b-net"), ("a-net", "c-net"))
+    with pytest.raises(InputError, match="every set is held out with a-net"):
+        make_split(everywhere, "by-model")
+    with pytest.warns(UserWarning, match="a-net is in every set"):
+        folds = make_split(everywhere, "by-model", skip_empty=True)
+    assert [fold.name for fold in folds] == ["b-net", "c-net"]
     with pytest.raises(InputError, match="both sides"):
         Fold("x", ("s1",), ("s1",))
 
