@@ -142,7 +142,9 @@ def _with_shares(workloads: tuple[Workload, ...], shares: list[float]) -> tuple[
 
 def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None:
     numbers = ("alone\nms", "±\n%", "shared\nms", "slow-\ndown", "ratio", "±\n%", "MB")
-    title = f"{record['device']}, {record['sharing']}, {len(record['repeats'])} repeats"
+    done = len(record["repeats"])
+    repeats = counted(done, "repeat") if done else "no repeat finished"
+    title = f"{record['device']}, {record['sharing']}, {repeats}"
     table = plain_table("job", *numbers, "verdict", right=numbers, title=title)
     for m in record["members"]:
         verdict = m.get("verdict", m.get("solo_verdict", "")) if m["outcome"] == "ok" else m["outcome"]

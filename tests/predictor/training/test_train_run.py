@@ -223,7 +223,7 @@ def test_a_worse_version_is_not_promoted(
     assert "sets that version 1 (the champion) learned from" in " ".join(out.split())
     code, _, err = command("promote", str(version), "--data", str(folder / "nowhere"))
     assert code == 2
-    assert "no table 'colocation'" in err
+    assert f"no folder {folder / 'nowhere'}: expected a folder of tables" in " ".join(err.split())
     listing = json.loads(command("list", "--json")[1])["versions"]
     assert [(r["version"], r["champion"]) for r in listing] == [("2", False), ("1", True)]
     assert "registered predictors" in command("list")[1]
