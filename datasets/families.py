@@ -1,7 +1,8 @@
-"""Groups names: names of the same network are one architecture, and related architectures are one family.
+"""Groups names: related architectures are one family.
 
 `by-family` splits hold out a family together. It is derived from a name: without its collection and the
-prefixes that state who trained it, up to the first digit. Families that share a network are merged.
+prefixes that state who trained it, up to the first digit. Families that share a network, by its weights
+(`profiling.collections.networks`), are merged.
 """
 
 from __future__ import annotations
@@ -13,7 +14,21 @@ import re
 _PREFIXES = ("tf", "tv", "ssl", "swsl", "gluon", "legacy", "ig", "ese", "adv", "ens", "jx", "wide")
 _PREFIX = re.compile("^(?:keras-|(?:" + "|".join(_PREFIXES) + ")_)")
 # Family by letters -> family that has the same networks under its own name.
-_SAME = {"deit": "vit"}
+_SAME = {
+    "beitv": "beit",
+    "deit": "vit",
+    "densenetblur": "densenet",
+    "efficientnetv": "efficientnet",
+    "mobilenetv": "mobilenet",
+    "regnetx": "regnet",
+    "regnety": "regnet",
+    "resnetaa": "resnet",
+    "resnetblur": "resnet",
+    "semnasnet": "mnasnet",
+    "seresnextaa": "seresnext",
+    "shufflenetv": "shufflenet",
+    "wideresnet": "resnet",
+}
 # Every cell is a family of its own.
 _SINGLE = ("nasbench",)
 

@@ -9,7 +9,8 @@ from datasets.derived import columns_of
 from datasets.tables import Fault
 from profiling.capture import cache, local_workload
 from profiling.capture.naming import check_model
-from profiling.collections import collection_of, default_job
+from profiling.capture.options import as_captured
+from profiling.collections import check_stored, collection_of, default_job
 from profiling.devices import get_device
 from profiling.errors import CotenantError, InputError, shortened
 from profiling.spelling import in_short
@@ -65,8 +66,8 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
         frame: rows of any table, typed, without faults, and `with_captured_models`.
 
     Returns:
-        the rows with those names, and a fault for each row with an unknown device or model, or with another batch
-        size than its model's default if the SPEC states none.
+        the rows with those names, and a fault for each row with an unknown device or model, with an option that its
+        model cannot have, or with another batch size than its model's default if the SPEC states none.
     """
     frame, faults = frame.copy(), []
     if "device" in frame:
@@ -101,7 +102,8 @@ def _known(workload: Workload, spec: str) -> Workload:
     """The job under its catalogue name, or the hash of its captured graph.
 
     Raises:
-        InputError: unknown model, it cannot be captured here, or the SPEC states measurements.
+        InputError: unknown model, it cannot be captured here, it cannot have one of the options, or the SPEC states
+            measurements.
     """
     if workload != workload.without_solo():
         raise InputError("a SPEC in a table has options only", expected=_NO_MEASUREMENTS)
@@ -110,7 +112,29 @@ def _known(workload: Workload, spec: str) -> Workload:
         check_model(job)
         if "/" not in job.model:
             job = replace(workload, model=get_model(job.model).name)
+    _check_options(job)
     return job
+
+
+def _check_options(job: Workload) -> None:
+    """Check what only the graph can tell: one such row would fail the training on the whole table.
+
+    Raises:
+        InputError: an option that the model's graph cannot have, such as more frozen layers than it has.
+    """
+    if collection_of(job.model):
+        check_stored(job)
+    if not job.frozen_prefix:  # graphs of the zoo take a while, and have nothing else to check
+        return
+    from profiling.capture import graph_for
+
+    graph = graph_for(job.captured())
+    if graph.layers and job.frozen_prefix > len(graph.layers):
+        raise InputError(
+            f"{job.model} has fewer layers than frozen_prefix",
+            expected=f"a frozen_prefix from 0 to {len(graph.layers)}, the layers of {shortened(job.model, 60)}",
+        )
+    as_captured(job, graph)
 
 
 def _other_batch_sizes(frame: pd.DataFrame, spec: str, job: Workload) -> list[Fault]:

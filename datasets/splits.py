@@ -13,17 +13,21 @@ are one set. Of rows of other tables it is the value of a column, such as the fa
 | `by-family` | a tenth of the families |
 | `by-device` | all units on a device |
 | `by-campaign`, `by-source` | all units of a measuring campaign, of a publisher |
+
+Names of the same network count as one architecture, under the first of the names in the table.
 """
 
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from datasets.families import family_of
+from profiling.collections.networks import one_name
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import write_json
 
@@ -63,7 +67,12 @@ class Fold:
 
 
 def make_split(
-    frame: pd.DataFrame, kind: str, seed: int = 0, folds: int | None = None, unit: str = "set_id"
+    frame: pd.DataFrame,
+    kind: str,
+    seed: int = 0,
+    folds: int | None = None,
+    unit: str = "set_id",
+    skip_empty: bool = False,
 ) -> list[Fold]:
     """Split the units of a table.
 
@@ -73,9 +82,11 @@ def make_split(
         seed: seed of the assignment of values to folds, if there is a choice.
         folds: number of folds, for kinds that distribute values; the others have one per value.
         unit: column whose values are never divided between sides.
+        skip_empty: leave out, with a warning, folds that would hold out every unit, as for a model that is in every
+            set.
 
     Returns:
-        folds ordered by name; each unit is in the test side of at least one.
+        folds ordered by name; each unit is in the test side of at least one, unless `skip_empty`.
 
     Raises:
         UnknownNameError: no such kind.
@@ -96,15 +107,23 @@ def make_split(
             expected="at least 2",
             got=", ".join(values) or "no rows",
         )
-    result = []
+    result, skipped = [], []
     for value in values:
         test = tuple(sorted(name for name, held in groups.items() if value in held))
         train = tuple(sorted(name for name, held in groups.items() if value not in held))
-        if not train:
-            raise InputError(
-                f"split {kind}: every set is held out with {value}", expected="sets without it", got="none"
-            )
-        result.append(Fold(value, train, test))
+        if train:
+            result.append(Fold(value, train, test))
+        else:
+            skipped.append(value)
+    if skipped and not (skip_empty and result):
+        raise InputError(
+            f"split {kind}: every set is held out with {skipped[0]}", expected="sets without it", got="none"
+        )
+    for value in skipped:
+        warnings.warn(
+            f"split {kind}: {value} is in every set, so nothing is left to learn from without it: not held out",
+            stacklevel=2,
+        )
     return result
 
 
@@ -135,6 +154,11 @@ def _groups(frame: pd.DataFrame, kind: str, unit: str) -> dict[str, frozenset[st
     column = _RULES[kind][0]
     if column == "family" and column not in frame:
         frame = frame.assign(family=frame["architecture"].map(family_of))
+    if column == "architecture":
+        same = one_name(frame["architecture"].astype(str))
+        if column == unit:
+            return {name: frozenset([first]) for name, first in same.items()}
+        frame = frame.assign(architecture=frame["architecture"].astype(str).map(same))
     if not column or column == unit:
         return {str(name): frozenset([str(name)]) for name in sorted(set(frame[unit]))}
     members = {

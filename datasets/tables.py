@@ -295,7 +295,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
     """Read the file of a table, or some columns of it, without validation.
 
     Raises:
-        InputError: it does not exist, is not Parquet, is too long, or lacks one of `columns`.
+        InputError: it (or its folder) does not exist, is not Parquet, is too long, or lacks one of `columns`.
     """
     import pyarrow as pa
     import pyarrow.parquet as pq
@@ -308,6 +308,7 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
                 )
             frame: pd.DataFrame = file.read(columns=columns).to_pandas()
     except FileNotFoundError:
+        check_tables_folder(path.parent)
         present = ", ".join(available_tables(path.parent)) or "no tables"
         raise InputError(
             f"no table {path.stem!r} in {path.parent}",
@@ -329,6 +330,16 @@ def read_parquet(path: Path, columns: list[str] | None = None) -> pd.DataFrame:
     return frame
 
 
+def check_tables_folder(directory: Path) -> None:
+    """Raise `InputError` if there is no such folder."""
+    if not directory.exists():
+        raise InputError(
+            f"no folder {directory}",
+            expected="a folder of tables",
+            hint="write one with `cotenant data import`",
+        )
+
+
 def available_tables(directory: Path | str) -> list[str]:
     """Names of the tables that `directory` holds."""
     return [name for name in TABLES if (Path(directory) / f"{name}.parquet").is_file()]
@@ -338,8 +349,9 @@ def read_all(directory: Path | str) -> dict[str, pd.DataFrame]:
     """Every table in `directory`; missing tables are empty.
 
     Raises:
-        InputError: `directory` has no tables.
+        InputError: there is no `directory`, or it has no tables.
     """
+    check_tables_folder(Path(directory))
     present = available_tables(directory)
     if not present:
         raise InputError(

@@ -138,8 +138,15 @@ def guess_table(frame: pd.DataFrame) -> str:
     return max(TABLES, key=lambda name: shared[name] - len(TABLES[name]) * 1e-3)
 
 
-def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.DataFrame, list[Fault]]:
+def check_file(
+    path: Path | str, table: str | None = None, to_add: bool = False
+) -> tuple[str, pd.DataFrame, list[Fault]]:
     """Check one file of measurements, including the devices and models that it names (`datasets.names`).
+
+    Args:
+        path: the file.
+        table: the table to check it against; guessed from the columns if None.
+        to_add: whether its rows are to be added to a folder, so that their sources must be the user's own.
 
     Returns:
         the table against which it was checked, its rows with that table's types, and its faults (none: the
@@ -162,7 +169,37 @@ def check_file(path: Path | str, table: str | None = None) -> tuple[str, pd.Data
         faults = faults or find_faults(name, typed)[1]
         if name == "colocation":
             faults = faults or _sets_of_one(typed) or _more_than_slices(typed)
+        faults = faults or (taken_sources(typed) if to_add else [])
     return name, typed, sorted(faults, key=lambda fault: (fault.row, fault.column))
+
+
+def taken_sources(frame: pd.DataFrame) -> list[Fault]:
+    """One fault for each source whose rows come from an importer, or with the project, at its first row.
+
+    What `cotenant profile` writes has the source of the bundled measurements, but a campaign of its own.
+    """
+    from datasets.bundled import campaigns
+    from datasets.sources import SOURCES
+    from profiling.measure.tables import SOURCE
+
+    source = frame["source"]
+    taken = source.isin(SOURCES)
+    if "campaign" in frame and (source == SOURCE).any():
+        taken |= (source == SOURCE) & frame["campaign"].isin(campaigns())
+    return [
+        Fault(
+            int(rows.index[0]) + 1,
+            "source",
+            "a source name of your own ("
+            + (
+                f"`cotenant data import {name}` writes these rows)"
+                if name in SOURCES
+                else "these rows are bundled)"
+            ),
+            repr(str(name)),
+        )
+        for name, rows in source[taken].groupby(source[taken])
+    ]
 
 
 def _in_other_units(frame: pd.DataFrame) -> list[Fault]:
@@ -240,20 +277,21 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
     Raises:
         InputError: together with the existing rows they are not valid (a set id given twice); nothing is
             written.
-        ConflictError: the rows claim a source that has an importer, or another process holds the folder for
-            minutes.
+        ConflictError: the rows claim a source that has an importer, or the bundled rows, or another process holds
+            the folder for minutes.
     """
     import pandas as pd
 
-    from datasets.sources import SOURCES
     from datasets.tables import available_tables, read_table, write_table
     from profiling.errors import ConflictError
     from profiling.files import only_writer
 
-    taken = set(rows["source"]) & set(SOURCES)
+    taken = taken_sources(rows)
     if taken:
         raise ConflictError(
-            "rows would replace imported ones", expected="a new source name", got=", ".join(sorted(taken))
+            "rows would replace imported or bundled ones",
+            expected="a new source name",
+            got=", ".join(fault.got for fault in taken),
         )
     with only_writer(directory):
         if table in available_tables(directory):

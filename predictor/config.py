@@ -66,7 +66,14 @@ class TrainingConfig:
         check_fields(
             "training",
             self,
-            positive=("ensemble", "encoder_batch", "epochs", "teacher_trees"),
+            positive=(
+                "ensemble",
+                "encoder_batch",
+                "encoder_learning_rate",
+                "epochs",
+                "learning_rate",
+                "teacher_trees",
+            ),
             most={"ensemble": 100, "teacher_trees": 10_000},
         )
         if self.campaign_dropout > 1:

@@ -17,7 +17,7 @@ def check_fields(
 
     Args:
         section: prefix of the field in messages.
-        positive: fields of `int` that are at least 1.
+        positive: fields of `int` that are at least 1, and of `float` that are above 0.
         most: the largest value of fields of `int` that memory grows with.
 
     Raises:
@@ -34,7 +34,9 @@ def check_fields(
             expected = f"an integer from {least}" + (f" to {limit}" if limit < math.inf else "")
             holds = is_number and isinstance(value, int) and least <= value <= limit
         elif field.type == "float":
-            expected, holds = "a number from 0", is_number and 0 <= value < math.inf
+            above = field.name in positive
+            expected = "a number above 0" if above else "a number from 0"
+            holds = is_number and 0 <= value < math.inf and not (above and value == 0)
         else:
             continue
         if not holds:
@@ -44,5 +46,7 @@ def check_fields(
                 f"{section}.{field.name} is out of range",
                 expected=expected,
                 got=f"the text {value!r}" if text else value,
-                hint="write numbers without quotation marks, exponents like 1.0e-3" if text else None,
+                hint="write numbers without quotation marks, exponents like 1.0e-3"
+                if text and field.type != "bool"
+                else None,
             )

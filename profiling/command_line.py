@@ -15,6 +15,8 @@ CLOSED_PIPE = 141
 """Exit code after the reader of stdout has gone, as in `... | head`: that of a process that SIGPIPE ended."""
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+# Reading fails with none of these.
+_OF_WRITING = (*_FULL, errno.EFBIG, errno.EROFS)
 
 
 @contextlib.contextmanager
@@ -40,7 +42,9 @@ def errors_as_lines(program: str, debug: bool = False) -> Iterator[None]:
     except OSError as error:
         if error.filename is not None:
             path = error.filename if error.filename2 is None else error.filename2
-            _end(program, f"{path} cannot be read or written: got {error.strerror}. Name another.", 2)
+            what = "write" if error.errno in _OF_WRITING else "read or write"
+            reason = str(error.strerror)
+            _end(program, f"cannot {what} {path}: {reason[:1].lower()}{reason[1:]}; choose another path.", 2)
         if error.errno in _FULL:  # a file would have a name, so it is the output
             _discard_output()
             _end(program, f"the output cannot be written: got {error.strerror}.", 2)

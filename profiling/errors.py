@@ -58,13 +58,17 @@ class CotenantError(Exception):
         """The complete message in one line."""
         text = _FINAL_DOT.sub("", shortened(self.detail))
         if self.expected is not None:
-            text += f": expected {shortened(self.expected)}"
+            text += f": expected {_FINAL_DOT.sub('', shortened(self.expected))}"
         if self.got is not None:
-            text += f"{', ' if self.expected is not None else ': '}got {shortened(self.got)}"
+            # What other libraries say often ends with a full stop.
+            got = _FINAL_DOT.sub("", shortened(self.got).rstrip())
+            text += f"{', ' if self.expected is not None else ': '}got {got}"
         if self.hint is not None:
             # A hint in lower case, often a command, continues the sentence.
-            text += f"{';' if self.hint[:1].islower() else '.'} {shortened(self.hint).rstrip('.')}"
-        return " ".join(text.split()) + "."
+            stop = ";" if self.hint[:1].islower() else "" if text.endswith("...") else "."
+            text += f"{stop} {_FINAL_DOT.sub('', shortened(self.hint))}"
+        text = " ".join(text.split())
+        return text if text.endswith("...") else text + "."
 
     def at(self, where: object) -> Self:
         """The same error, prefixed with its location."""

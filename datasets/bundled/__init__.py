@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,3 +19,12 @@ def load() -> dict[str, pd.DataFrame]:
 
     present = available_tables(FOLDER)
     return {name: read_table(FOLDER, name) if name in present else empty_table(name) for name in TABLES}
+
+
+@cache
+def campaigns() -> frozenset[str]:
+    """The campaigns of the bundled rows."""
+    from datasets.tables import available_tables, read_parquet
+
+    columns = (read_parquet(FOLDER / f"{name}.parquet")["campaign"] for name in available_tables(FOLDER))
+    return frozenset(str(value) for column in columns for value in column.unique())

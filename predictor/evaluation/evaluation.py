@@ -57,14 +57,28 @@ def evaluate(
         graph_only: withhold the solo measurements of the scored members.
 
     Raises:
-        InputError: no sets left to score, or unknown split.
+        InputError: no rows, no sets left to score, no fold with two sides, or unknown split.
     """
     if split not in SPLITS:
         raise InputError("unknown split", expected="one of " + ", ".join(SPLITS), got=split)
     predictor._table()  # raises where nothing was fitted
+    check_rows(colocation)
     if split == "none":
-        return _as_it_is(predictor, colocation, solo, graph_only)
-    return _refitted(predictor, colocation, solo, split, seed, report, graph_only)
+        result = _as_it_is(predictor, colocation, solo, graph_only)
+    else:
+        result = _refitted(predictor, colocation, solo, split, seed, report, graph_only)
+    return {"model_version": predictor.version, **result}
+
+
+def check_rows(colocation: pd.DataFrame) -> None:
+    """Raise `InputError` if the table has no rows."""
+    if not len(colocation):
+        raise InputError(
+            "the colocation table has no rows",
+            expected="measured co-location sets",
+            got="none",
+            hint="import some: cotenant data import --help",
+        )
 
 
 def _asked(colocation: pd.DataFrame, solo: pd.DataFrame, graph_only: bool) -> Examples:
@@ -155,7 +169,7 @@ def _refitted(
         return FoldResult(asked, ratio, slow, _sides(asked, heads, model))
 
     examples = examples_of(colocation, solo)
-    groups = fold_groups(examples, make_split(colocation, split, seed))
+    groups = fold_groups(examples, make_split(colocation, split, seed, skip_empty=True), split)
     parts = list(cross_fit(examples, groups, refit))
     if not parts:
         raise InputError(

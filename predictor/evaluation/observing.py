@@ -10,7 +10,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.evaluation.answered import answered_log_ratio
-from predictor.evaluation.evaluation import half_widths
+from predictor.evaluation.evaluation import check_rows, half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders, random_orders
 from predictor.evaluation.protocols.few_shot.processes import Conditioned
@@ -27,6 +27,7 @@ from predictor.learning.members import default_scale
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
+from profiling.collections.networks import network_of, networks_of, one_name
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
@@ -140,19 +141,22 @@ def evaluate_observing(
     if probes not in PROBES:
         raise InputError("unknown method to choose sets", expected="one of " + ", ".join(PROBES), got=probes)
     predictor._table()  # raises where nothing was fitted
+    check_rows(colocation)
     manifest = predictor.fitted_.manifest
     examples = examples_of(colocation, solo)
     size = np.bincount(examples.set_index, minlength=len(examples.set_ids))
     keep = examples.resident & (size > 1) & ~np.isin(examples.set_ids, manifest.set_ids)
     examples = examples.subset([s for s, k in zip(examples.set_ids, keep, strict=True) if k])
-    learned = frozenset(manifest.architectures)
+    learned = networks_of(manifest.architectures)
+    first = one_name(examples.architectures)
     given = [", ".join(sorted(set(names))) for names in (examples.architectures, examples.devices)]
-    new, what = sorted(set(examples.architectures) - learned), "architecture"
+    new = sorted({one for one in first.values() if network_of(one) not in learned})
+    what = "architecture"
     if not new:
         # An architecture known from CPUs, or from GPUs of other types, is new on this one.
         elsewhere = ~np.isin(np.array(examples.devices, dtype=str), manifest.coverage.devices)
         examples = examples.subset([examples.set_ids[s] for s in np.unique(examples.set_index[elsewhere])])
-        new, what = sorted(set(examples.architectures)), "architecture on its device"
+        new, what = sorted({first[name] for name in examples.architectures}), "architecture on its device"
     if not new:
         raise InputError(
             "the model has learned from every architecture in the data on these devices",

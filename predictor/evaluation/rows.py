@@ -46,7 +46,7 @@ def evaluate_rows(
         report: called as jobs are answered.
 
     Returns:
-        `target`, `metrics` of the measured points with `coverage_90`, `by_family`, `by_model`, `by_device`,
+        `model_version`, `target`, `metrics` of the measured points with `coverage_90`, `by_family`, `by_model`, `by_device`,
         `bounds` if the table has any, and `unanswered`: reason -> number of rows.
 
     Raises:
@@ -68,6 +68,7 @@ def evaluate_rows(
     lower, upper = bundle.bounds
     kept = bounds_kept(values[:, 0], lower, upper)
     return {
+        "model_version": predictor.version,
         "target": target,
         "split": "none",
         **result,

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 import numpy as np
 
 from predictor.examples.examples import Examples
+from profiling.collections.networks import network_of, networks_of, one_name
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from datasets.splits import Fold
 
 T = TypeVar("T")
+# Kind of a split that holds out one value in each fold -> where a group states it.
+_OF_SPLITS = {"by-device": "devices", "by-campaign": "campaigns", "by-source": "sources"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,13 +32,17 @@ class Group:
         name: for reports, and for files of stored stages.
         hidden: ids of sets that are not fitted on.
         scored: ids of the sets that are predicted, all of them hidden.
-        architectures: those whose solo runs are not fitted on either.
+        architectures: those whose solo runs are not fitted on either, under whichever name of their networks.
+        devices, campaigns, sources: those whose solo runs are not fitted on, either.
     """
 
     name: str
     hidden: frozenset[str]
     scored: frozenset[str]
     architectures: frozenset[str] = frozenset()
+    devices: frozenset[str] = frozenset()
+    campaigns: frozenset[str] = frozenset()
+    sources: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,12 +58,25 @@ class ExampleFold:
         return self.group.name
 
     def seen(self, solo: pd.DataFrame) -> pd.DataFrame:
-        """Rows of the solo table to fit on, of other architectures."""
-        return solo[~solo.architecture.isin(self.group.architectures)]
+        """Rows of the solo table to fit on: of other architectures, devices, campaigns and sources."""
+        group = self.group
+        hidden = self._of_held_out(solo)
+        for column, values in (
+            ("device", group.devices),
+            ("campaign", group.campaigns),
+            ("source", group.sources),
+        ):
+            if values:
+                hidden |= solo[column].isin(values)
+        return solo[~hidden]
 
     def unseen(self, solo: pd.DataFrame) -> pd.DataFrame:
         """Rows of the solo table of the held-out architectures."""
-        return solo[solo.architecture.isin(self.group.architectures)]
+        return solo[self._of_held_out(solo)]
+
+    def _of_held_out(self, solo: pd.DataFrame) -> pd.Series[bool]:
+        held_out = networks_of(self.group.architectures)
+        return solo.architecture.isin([n for n in solo.architecture.unique() if network_of(n) in held_out])
 
 
 def cross_fit(
@@ -82,31 +102,40 @@ def _fold(examples: Examples, group: Group) -> ExampleFold:
 
 
 def sets_with(examples: Examples, architectures: Sequence[str]) -> frozenset[str]:
-    """Ids of the sets with a member of one of these architectures."""
-    rows = np.isin(examples.architectures, architectures)
+    """Ids of the sets with a member of one of these architectures, under whichever name."""
+    networks = networks_of(architectures)
+    rows = np.array([network_of(name) in networks for name in examples.architectures], dtype=bool)
     return frozenset(examples.set_ids[s] for s in np.unique(examples.set_index[rows]))
 
 
 def architecture_groups(examples: Examples, count: int | None = None) -> list[Group]:
     """Distribute architectures over at most `count` groups (None: one each).
 
-    Each group is held out with all sets that contain one of its architectures.
+    Each group is held out with all sets that contain one of its architectures. Names of the same network are one
+    architecture.
     """
-    names = sorted(set(examples.architectures))
+    first = one_name(examples.architectures)
+    names = sorted(set(first.values()))
     count = len(names) if count is None else count
     groups = []
     for start in range(min(count, len(names))):
-        group = names[start::count]
-        touched = sets_with(examples, group)
-        groups.append(Group(f"left out {start + 1}", touched, touched, frozenset(group)))
+        group = frozenset(names[start::count])
+        touched = sets_with(examples, sorted(group))
+        held_out = frozenset(name for name, one in first.items() if one in group)
+        groups.append(Group(f"left out {start + 1}", touched, touched, held_out))
     return groups
 
 
-def fold_groups(examples: Examples, folds: Sequence[Fold]) -> list[Group]:
+def fold_groups(examples: Examples, folds: Sequence[Fold], kind: str = "") -> list[Group]:
     """The folds of a split of set ids, as groups.
 
-    Solo runs of an architecture that is only on the test side are held out, too. Folds with an empty side are
-    skipped.
+    Solo runs of an architecture that is only on the test side are held out, too, and those of the device, campaign or
+    source that a split of that kind holds out. Folds with an empty side are skipped.
+
+    Args:
+        examples: all sets.
+        folds: of a split of their ids.
+        kind: kind of the split, see `datasets.splits`.
     """
     members: dict[str, set[str]] = {s: set() for s in examples.set_ids}
     for index, name in zip(examples.set_index.tolist(), examples.architectures, strict=True):
@@ -115,13 +144,15 @@ def fold_groups(examples: Examples, folds: Sequence[Fold]) -> list[Group]:
     def seen(set_ids: Sequence[str]) -> set[str]:
         return set().union(*(members[s] for s in set_ids))
 
-    return [
-        Group(
+    def group(fold: Fold) -> Group:
+        learned = networks_of(seen(fold.train_set_ids))
+        held_out = {name for name in seen(fold.test_set_ids) if network_of(name) not in learned}
+        return Group(
             fold.name,
             frozenset(examples.set_ids) - frozenset(fold.train_set_ids),
             frozenset(fold.test_set_ids),
-            frozenset(seen(fold.test_set_ids) - seen(fold.train_set_ids)),
+            frozenset(held_out),
+            **{name: frozenset([fold.name]) for held, name in _OF_SPLITS.items() if held == kind},
         )
-        for fold in folds
-        if fold.train_set_ids and fold.test_set_ids
-    ]
+
+    return [group(fold) for fold in folds if fold.train_set_ids and fold.test_set_ids]

@@ -107,11 +107,7 @@ class Observation:
                 member = int(str(flat["member"]))
             else:
                 job = _job(flat["job"]) if flat.get("job") or len(jobs) > 1 else jobs[0]
-                if job not in jobs:
-                    raise InputError(
-                        "job is not in the set", expected="one of " + "; ".join(map(str, jobs)), got=job
-                    )
-                member = jobs.index(job)
+                member = _member(job, jobs)
         except (KeyError, TypeError, ValueError) as error:
             raise InputError(
                 "not an observation",
@@ -137,6 +133,19 @@ class Observation:
     def of_device(self) -> dict[str, float]:
         """What was observed besides the step time."""
         return {name: value for name in OF_DEVICE if (value := getattr(self, name)) is not None}
+
+
+def _member(job: Workload, jobs: Sequence[Workload]) -> int:
+    """The position of a job among `jobs`, however they are spelled; its own spelling first.
+
+    Raises:
+        InputError: it is not among them.
+    """
+    for spelled in (list(jobs), [in_short(one) for one in jobs]):
+        for same in (job, in_short(job)):
+            if same in spelled:
+                return spelled.index(same)
+    raise InputError("job is not in the set", expected="one of " + "; ".join(map(str, jobs)), got=job)
 
 
 def _job(value: Any) -> Workload:

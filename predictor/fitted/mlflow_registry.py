@@ -38,9 +38,9 @@ def use_store(tracking_uri: str | None) -> None:
     # Takes seconds to import, and a wrong path should be reported first.
     import mlflow
 
-    # Hide messages about creating tables or validating an example.
-    for name in ("mlflow.store.db.utils", "mlflow.pyfunc"):
-        logging.getLogger(name).setLevel(logging.WARNING)
+    # Hide messages about creating tables and validating an example, and tracebacks of errors that are raised, too.
+    for name, level in (("mlflow.store.db.utils", logging.CRITICAL), ("mlflow.pyfunc", logging.WARNING)):
+        logging.getLogger(name).setLevel(level)
     # No progress bars for five small files.
     mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
     # MLflow retries for minutes if it cannot connect, while a person waits for the answer.

@@ -7,7 +7,7 @@ from typing import Any
 
 from datasets.sources import withheld
 from predictor.fitted.fitted import Manifest
-from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR
+from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR, Intervals
 from predictor.predictor import Predictor
 
 PAIRS_LEFT_OUT = "Held-out pairs of models (co-located / solo throughput)"
@@ -19,29 +19,21 @@ def model_card(
     """Markdown generated from the run; `compared` describes the comparison."""
     fitted = predictor.fitted_
     manifest, intervals, heads = fitted.manifest, fitted.intervals, fitted.heads
-    rows = "\n".join(
-        f"| {name} | {s['n']} | {_number(s['mape_percent'])} | {_number(s['mae'], 3)} | {_number(s['r2'], 2)} | {_number(s['spearman'], 2)} |"
-        for name, s in comparison.items()
-    )
     return f"""# Model card: {predictor.version}
 
 Predicts step time, slowdown, memory and utilisation of training jobs that share a device, from their computation graphs.
 
 ## Training data and model
 
-* {len(manifest.set_ids)} measured co-location sets; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.{_own_use(manifest)}
+* {_counted(len(manifest.set_ids), "measured co-location set")}; sources: {", ".join(manifest.sources)}; licences: {", ".join(manifest.licences)}.{_own_use(manifest)}
 * Architectures: {", ".join(manifest.architectures)}.
 * {_counted(len(fitted.model.networks), "co-location network")} of width {fitted.model.config.width} over one workload encoder of width {fitted.model.config.encoder.width}.{_taught(predictor)}{_process(predictor)}{_ancestors(manifest)}
 
 ## Accuracy
 
-{compared}:
+{_accuracy(comparison, compared)}
 
-| predictor | rows | MAPE % | MAE | R2 | Spearman |
-|---|---|---|---|---|---|
-{rows}
-
-Intervals are meant to cover 90 % of new values. They are calibrated on held-out architectures. For a pair, the
+Intervals are meant to cover 90 % of new values. {_calibration(intervals)} For a pair, the
 half width of the log ratio is {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
 {intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the interval of an unmeasured
 solo step time extends by a factor of {_factor(intervals.solo_log_error)} in each direction
@@ -54,10 +46,33 @@ solo step time extends by a factor of {_factor(intervals.solo_log_error)} in eac
   are defaults. Utilisation is the share of time in which any member's kernel runs, assuming independent phases{_learned_utilization(predictor)}.
 * Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), of
   {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; other answers state what was not measured. On other device types
-  intervals are {intervals.device_factor["solo"]:.2f} times as wide with solo measurements, {intervals.device_factor["graph"]:.2f} times without.{_shared(manifest)}
+  intervals are {intervals.device_factor["solo"]:.2f} times as wide with solo measurements, {intervals.device_factor["graph"]:.2f} times without{_device_calibration(intervals)}.{_shared(manifest)}
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
 """
+
+
+def _accuracy(comparison: dict[str, dict[str, Any]], compared: str) -> str:
+    if not comparison:
+        return "Not measured: there were too few pairs of models to hold any out."
+    rows = (
+        f"| {name} | {s['n']} | {_number(s['mape_percent'])} | {_number(s['mae'], 3)} | {_number(s['r2'], 2)} | {_number(s['spearman'], 2)} |"
+        for name, s in comparison.items()
+    )
+    head = ("| predictor | rows | MAPE % | MAE | R2 | Spearman |", "|---|---|---|---|---|---|")
+    return "\n".join((f"{compared}:", "", *head, *rows))
+
+
+def _calibration(intervals: Intervals) -> str:
+    if intervals.is_calibrated:
+        return "They are calibrated on held-out architectures."
+    return "They are not calibrated, because no architecture could be held out: the widths are defaults."
+
+
+def _device_calibration(intervals: Intervals) -> str:
+    if intervals.is_calibrated_for_devices:
+        return ""
+    return " (not calibrated: no GPU type could be held out)"
 
 
 def _own_use(manifest: Manifest) -> str:

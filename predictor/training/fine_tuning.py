@@ -257,10 +257,6 @@ def _widened(
         before.intervals,
         quantile=quantile,
         solo_log_error=max(before.intervals.solo_log_error, off),
-        device_factor={
-            group: max(factor, own.device_factor[group])
-            for group, factor in before.intervals.device_factor.items()
-        },
         utilization_error=max(before.intervals.utilization_error, own.utilization_error),
     ).consistent()
 

@@ -27,6 +27,7 @@ from predictor.training.networks import fit
 from predictor.training.progress import fingerprint
 from predictor.training.run import flat
 from predictor.training.tracking import tracked
+from profiling.collections.networks import networks_of
 from profiling.errors import InputError, UnavailableError
 from profiling.files import check_folder, write_whole
 
@@ -237,7 +238,7 @@ def inner_groups(examples: Examples, folds: int) -> list[Group]:
     Raises:
         InputError: fewer than two folds, or more folds than architectures.
     """
-    count = len(set(examples.architectures))
+    count = len(networks_of(examples.architectures))
     if not 2 <= folds <= count:
         raise InputError(
             "cannot hold out models",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.config import LossCallback
 from predictor.training.validation import VALIDATION
-from profiling.errors import InputError
+from profiling.errors import InputError, UnavailableError, shortened
 from profiling.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -94,6 +94,10 @@ def tracked(
         kept: folder of a training that may be killed; if called again, the same run is resumed.
         fingerprint: fingerprint of that training; a run with another one is not resumed.
         system_metrics: also log CPU, memory and GPU usage.
+
+    Raises:
+        InputError: the store cannot be used.
+        UnavailableError: the store fails during the run, as on a full disk.
     """
     import mlflow
 
@@ -103,9 +107,13 @@ def tracked(
     use_experiment(experiment)
     uri = mlflow.get_tracking_uri()
     earlier = _earlier(kept, fingerprint, uri)
-    with mlflow.start_run(
-        run_id=earlier, run_name=None if earlier else name, log_system_metrics=system_metrics or None
-    ) as run:
+    # Outside the run, whose end is also written to the store.
+    with (
+        _failing_store(uri),
+        mlflow.start_run(
+            run_id=earlier, run_name=None if earlier else name, log_system_metrics=system_metrics or None
+        ) as run,
+    ):
         if kept is not None:
             write_json(
                 kept / _RUN_FILE, {"run_id": run.info.run_id, "tracking_uri": uri, "fingerprint": fingerprint}
@@ -116,6 +124,24 @@ def tracked(
         except (KeyboardInterrupt, SystemExit):
             mlflow.end_run("KILLED")
             raise
+
+
+@contextmanager
+def _failing_store(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises when its store fails within the block into `UnavailableError`."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        cause = " ".join(str(getattr(error, "orig", None) or error).split())
+        cause = cause.partition(" (Background on this error")[0]
+        raise UnavailableError(
+            "the MLflow store failed during the run",
+            got=f"{uri}: {shortened(cause, 200)}",
+            hint="if its disk is full, free some space, or name another store with --tracking-uri",
+        ) from error
 
 
 @contextmanager

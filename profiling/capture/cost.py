@@ -100,6 +100,7 @@ def _kind(name: str, args: tuple[Any, ...]) -> str:
 
 
 def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
+    times = products_per_element((args, kwargs))
     if name == "attention":
         return attention_flops(args[0].shape, args[1].shape, args[2].shape)[0] * _share(args, 4)
     if name == "attention_backward":
@@ -113,9 +114,14 @@ def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
         grad, _, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
         positions = (args[1] if transposed else grad).shape
         forward = 2.0 * positions[0] * positions[2:].numel() * weight.numel()
-        return forward * (bool(mask[0]) + bool(mask[1]))
+        return times * forward * (bool(mask[0]) + bool(mask[1]))
     formula = flop_registry.get(func._overloadpacket)
-    return float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
+    return times * float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
+
+
+def products_per_element(values: Any) -> float:
+    """Multiply-adds of real numbers for each of a product's: four if its factors are complex."""
+    return 4.0 if any(t.is_complex() for t in tensors_of(values)) else 1.0
 
 
 def _work(name: str, args: tuple[Any, ...], outputs: list[Tensor]) -> Work | None:

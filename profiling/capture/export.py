@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.fx.node import map_arg
 from torch.utils.flop_counter import FlopCounterMode
 
-from profiling.capture.cost import cost_of, tensor_bytes
+from profiling.capture.cost import cost_of, products_per_element, tensor_bytes
 from profiling.capture.functions import fused_functions
 from profiling.capture.fused import recurrent_flops
 from profiling.capture.sizes import sizes_of
@@ -129,7 +129,7 @@ def _composite_flops(func: Any, name: str, args: Any, kwargs: Any) -> float:
         return float(recurrent_flops(args[0].shape[:-1].numel(), [w.shape for w in weights]))
     with FlopCounterMode(display=False) as counter:
         func(*args, **kwargs)
-    return float(counter.get_total_flops())
+    return products_per_element((args, kwargs)) * float(counter.get_total_flops())
 
 
 def _is_contraction(node: Any) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -15,7 +16,7 @@ from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.importing import import_attribute
-from profiling.training import TrainingJob, map_tensors
+from profiling.training import TrainingJob, map_tensors, tensors_of
 from profiling.workload import Workload
 
 PASSED = ("batch_size", "sequence_length")
@@ -38,6 +39,7 @@ def capture_factory(workload: Workload) -> ComputationGraph:
     made, batch_size = _made(workload, "meta")
     if isinstance(made, TrainingJob):
         return capture_job(made, workload.model, _own_options(workload, made))
+    _note_other_size(workload.model, made[1], batch_size)
     return capture_module(
         made[0],
         made[1],
@@ -61,8 +63,27 @@ def factory_job(workload: Workload, device: str) -> TrainingJob:
         return made
     batch = map_tensors(made[1], lambda tensor: tensor.to(device))
     refuse_lazy(made[0])
-    size = batch_size or first_dimension(batch)
+    _note_other_size(workload.model, batch, batch_size)
+    size = first_dimension(batch)
+    size = batch_size or size
     return job_of(made[0].to(device), batch, size, workload, made[2] if len(made) == 3 else None)
+
+
+def _note_other_size(name: str, inputs: Any, batch_size: int | None) -> None:
+    """Warn if no input has the batch size where one is expected: first, or second where time comes first."""
+    shapes = [(t.shape, t.is_floating_point()) for t in tensors_of(inputs)]
+    if batch_size is None or not shapes or 0 in shapes[0][0]:
+        return
+    for shape, is_floating in shapes:
+        # Of two dimensions of numbers, the second has features; of token ids, it may have sequences.
+        leading = shape[: 2 if len(shape) > 2 or not is_floating else 1]
+        if batch_size in leading:
+            return
+    warnings.warn(
+        f"{name}: no input has batch_size={batch_size} as its first dimension (the first input is "
+        f"{' x '.join(map(str, shapes[0][0])) or 'a scalar'}): its step counts as {batch_size} samples",
+        stacklevel=3,
+    )
 
 
 def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Parameter]]:
@@ -97,11 +118,15 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
     with torch.device(device):
         try:
             made = factory(**given)
-        except Exception as error:
+        except TypeError as error:
             raise InputError(
                 f"{workload.model!r} fails",
                 expected="a factory that needs no more than batch_size and sequence_length, and runs on the meta device",
                 got=f"{type(error).__name__}: {error}",
+            ) from error
+        except Exception as error:  # the user's own code may raise anything
+            raise InputError(
+                f"{workload.model!r} raised {type(error).__name__}: {error}",
                 hint=_NO_VALUES if "meta tensor" in str(error) else None,
             ) from error
     is_pair = isinstance(made, tuple) and len(made) in (2, 3) and isinstance(made[0], nn.Module)

@@ -49,7 +49,8 @@ def capture_module(
     shadow = to_meta(model, in_place)
     batch = map_tensors(inputs, _shape_of)
     title = name or type(model).__name__
-    size = batch_size or first_dimension(batch)
+    size = first_dimension(batch)
+    size = batch_size or size
     if static:
         from profiling.capture.export import capture_export
 
@@ -99,12 +100,18 @@ def first_dimension(inputs: Any) -> int:
     """Batch size of the first input tensor; 1 for a scalar.
 
     Raises:
-        InputError: there is no tensor.
+        InputError: there is no tensor, or the first one is empty.
     """
     first = next(tensors_of(inputs), None)
     if first is None:
         raise InputError(
             "the module has no tensor inputs", expected="a tensor, a tuple or a dictionary", got=inputs
+        )
+    if not first.numel():
+        raise InputError(
+            "the inputs are empty",
+            expected="at least one sample in the first input",
+            got=f"shape {tuple(first.shape)}",
         )
     return int(first.shape[0]) if first.dim() else 1
 
@@ -138,7 +145,12 @@ def mean_loss(output: Any) -> Tensor:
         output = vars(output)
     means = [t.mean() for t in tensors_of(output) if t.is_floating_point()]
     if not means:
-        raise InputError("the module has no floating-point output to train on", got=type(output).__name__)
+        types = sorted({str(t.dtype).removeprefix("torch.") for t in tensors_of(output)})
+        raise InputError(
+            "the module has no floating-point output to train on",
+            got=f"tensors of {' and '.join(types)}" if types else type(output).__name__,
+            hint="return a loss with the module and its inputs",
+        )
     return torch.stack([m.to(means[0].dtype) for m in means]).sum()
 
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 from profiling.errors import InputError
@@ -27,7 +29,8 @@ def bind_inputs(graph: Any, batch_size: int | None, sequence_length: int | None)
 
     Args:
         graph: an ONNX graph.
-        batch_size: first dimension of every input; None keeps it, or uses 1 if it is dynamic.
+        batch_size: first dimension of the inputs that are batches: those whose first dimension is open, or, if none
+            is, has the size with which the graph was exported. None keeps it, or uses 1 if it is open.
         sequence_length: every other dynamic dimension.
 
     Raises:
@@ -37,12 +40,12 @@ def bind_inputs(graph: Any, batch_size: int | None, sequence_length: int | None)
     named: dict[str, int] = {}
     size = batch_size or 1
     first_input, rebound = True, False
-    for value in graph.input:
-        if value.name in initializers:
-            continue
+    inputs = [value for value in graph.input if value.name not in initializers]
+    exported = _exported_size(inputs)
+    for value in inputs:
         for i, dim in enumerate(value.type.tensor_type.shape.dim):
-            is_open = not dim.HasField("dim_value") or dim.dim_value <= 0
-            if i == 0 and batch_size is not None:
+            is_open = _is_open(dim)
+            if i == 0 and batch_size is not None and (is_open or dim.dim_value == exported):
                 rebound |= not is_open and dim.dim_value != batch_size
                 if dim.dim_param:
                     named[dim.dim_param] = batch_size
@@ -64,6 +67,29 @@ def bind_inputs(graph: Any, batch_size: int | None, sequence_length: int | None)
                 size, first_input = int(dim.dim_value), False
     _bind_notes(graph, named, rebound)
     return size
+
+
+def _is_open(dim: Any) -> bool:
+    return not dim.HasField("dim_value") or dim.dim_value <= 0
+
+
+def _exported_size(inputs: Sequence[Any]) -> int | None:
+    """The batch size of a graph that was exported for one: the most frequent first dimension of its inputs, the
+    earliest of several. None if an input's first dimension is open, because fixed ones are then no batches."""
+    first = [dims[0] for value in inputs if (dims := value.type.tensor_type.shape.dim)]
+    if not first or any(map(_is_open, first)):
+        return None
+    return int(Counter(dim.dim_value for dim in first).most_common(1)[0][0])
+
+
+def described_inputs(graph: Any) -> str:
+    """The inputs with their shapes, for messages: `x (8, 3, 224, 224), n (1)`."""
+    initializers = {tensor.name for tensor in graph.initializer}
+    return ", ".join(
+        f"{value.name} ({', '.join(str(dim.dim_value or dim.dim_param or '?') for dim in value.type.tensor_type.shape.dim)})"
+        for value in graph.input
+        if value.name not in initializers
+    )
 
 
 def _bind_notes(graph: Any, named: dict[str, int], rebound: bool) -> None:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from profiling.capture.onnx_branches import take_branches
-from profiling.capture.onnx_inputs import bind_inputs, drop_weights, input_bytes, item_bytes
+from profiling.capture.onnx_inputs import bind_inputs, described_inputs, drop_weights, input_bytes, item_bytes
 from profiling.capture.onnx_limits import OnnxLimits, check_model, graphs_of
 from profiling.capture.onnx_sizes import recurrent_shapes, sizes_of
 from profiling.capture.static import StaticOperator
@@ -39,7 +39,7 @@ def read_operators(
 
     Args:
         data: the file's bytes.
-        batch_size: binds the first dimension of every input; None keeps it, or uses 1 if it is dynamic.
+        batch_size: binds the first dimension of the inputs, see `bind_inputs`.
         sequence_length: binds every other dynamic dimension.
 
     Returns:
@@ -70,7 +70,9 @@ def read_operators(
         model = onnx.shape_inference.infer_shapes(model, data_prop=True, strict_mode=True)
     except Exception as error:  # the C++ checker raises several unrelated types
         raise InputError(
-            "shapes of the ONNX graph are inconsistent", got=str(error).splitlines()[0]
+            "shapes of the ONNX graph are inconsistent",
+            got=str(error).splitlines()[0],
+            hint=f"the inputs were read as {described_inputs(model.graph)}",
         ) from None
     return _Reader(model.graph, limits).run(), size, input_bytes(model.graph)
 

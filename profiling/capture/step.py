@@ -97,6 +97,7 @@ def capture_job(
             with torch.device("meta"):
                 recorder, forward = _recorded(job, layer_of)
     job.gradient_accumulation = accumulation
+    _check_gradients(job, int(str((options or {}).get("frozen_prefix") or 0)))
     if recorder.unknown:
         counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(recorder.unknown.items()))
         warnings.warn(
@@ -116,6 +117,22 @@ def capture_job(
         live_totals |= {"activation_bytes": recorder.live.totals, "forward_activation_bytes": forward}
     graph = replace(graph, forward_activation_bytes=max(forward))
     return in_fp8(graph) if job.precision == FP8 else graph
+
+
+def _check_gradients(job: TrainingJob, frozen_prefix: int) -> None:
+    """Raise `InputError` if a recorded step trained nothing, although the job has something to train.
+
+    With a frozen prefix, what is left may not take part in the step.
+    """
+    wanted = [name for name, p in job.model.named_parameters() if p.requires_grad]
+    if wanted and not frozen_prefix and all(p.grad is None for p in job.model.parameters()):
+        raise InputError(
+            "no parameter gets a gradient from the loss",
+            expected="a loss that depends on the trainable parameters",
+            got=f"none of {', '.join(wanted[:3])}{', ...' if len(wanted) > 3 else ''}",
+            hint="do not detach the loss or run the module without gradients; set requires_grad=False on what is not "
+            "trained",
+        )
 
 
 @contextmanager

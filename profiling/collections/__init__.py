@@ -22,6 +22,7 @@ from profiling.workload import Workload
 
 __all__ = [
     "COLLECTIONS",
+    "check_stored",
     "collected_graph",
     "collected_names",
     "collection_of",
@@ -75,6 +76,24 @@ def collected_graph(workload: Workload) -> ComputationGraph:
         UnknownNameError: no such name in the collection.
         InputError: a size that is not stored, or an option that needs the network itself.
     """
+    size = check_stored(workload)
+    return _graph(
+        workload.model,
+        size,
+        workload.batch_size or COLLECTIONS[collection_of(workload.model)].batch_size,
+        workload.precision,
+        workload.optimizer or _OPTIMIZER,
+        workload.gradient_accumulation,
+    )
+
+
+def check_stored(workload: Workload) -> int:
+    """The size of the stored graph of a job, after checking that there is one with its options.
+
+    Raises:
+        UnknownNameError: no such name in the collection.
+        InputError: a size that is not stored, or an option that needs the network itself.
+    """
     collection, entry = collection_of(workload.model), get_network(workload.model)
     size_option = COLLECTIONS[collection].size_option
     for option in ("image_size", "sequence_length"):
@@ -106,14 +125,7 @@ def collected_graph(workload: Workload) -> ComputationGraph:
             expected=f"precision {other}" + (f", or {size_option} {' or '.join(sizes)}" if sizes else ""),
             got=workload.precision,
         )
-    return _graph(
-        workload.model,
-        size,
-        workload.batch_size or COLLECTIONS[collection].batch_size,
-        workload.precision,
-        workload.optimizer or _OPTIMIZER,
-        workload.gradient_accumulation,
-    )
+    return size
 
 
 @lru_cache(maxsize=256)

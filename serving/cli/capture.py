@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, counted, print_json
 
 _UNITS = ("", "K", "M", "G", "T", "P")
 
@@ -93,8 +93,10 @@ def _print(graph: Any) -> None:
         "operators",
         f"{summary['operators']} in {summary['nodes']} nodes, {summary['edges']} tensors between them",
     )
-    table.add_row("parameters", f"{graph.parameter_count:,} in {summary['layers']} atomic layers")
-    table.add_row("FLOPs", f"{_si(graph.forward_flops)} forward, {_si(graph.backward_flops)} backward")
+    table.add_row("parameters", f"{graph.parameter_count:,} in {counted(summary['layers'], 'atomic layer')}")
+    table.add_row(
+        "FLOPs", f"{_si(graph.forward_flops).rstrip()} forward, {_si(graph.backward_flops).rstrip()} backward"
+    )
     table.add_row(
         "traffic", f"{_si(graph.step_bytes)}B per step, {graph.arithmetic_intensity:.1f} FLOPs per byte"
     )

@@ -155,12 +155,12 @@ def validate(
     """
     from dataclasses import asdict
 
-    from datasets.user_files import add_rows, check_file
+    from datasets.user_files import add_rows, check_file, taken_sources
     from predictor.examples.plausibility import implausible_rows
 
     if out is None:
         no_effect(context, "without --out", "replace")
-    name, rows, faults = check_file(file, table)
+    name, rows, faults = check_file(file, table, to_add=out is not None)
     if out is not None and not faults:
         add_rows(out, name, rows, replace)
     notes = [] if faults else implausible_rows(rows)
@@ -168,6 +168,12 @@ def validate(
         typer.echo(f"note: {file}, row {row}: {note}; check that it is in seconds per step", err=True)
     if len(notes) > limit:
         typer.echo(f"note: {len(notes) - limit} more step times are far from predicted", err=True)
+    # An importer's own files are valid, but no rows of the user's.
+    taken = [
+        (f.row, f"--out would refuse source {f.got}") for f in (taken_sources(rows) if not faults else [])
+    ]
+    for row, note in taken:
+        typer.echo(f"note: {file}, row {row}: {note}; give measurements of your own another one", err=True)
     if json:
         print_json(
             {
@@ -175,7 +181,7 @@ def validate(
                 "rows": len(rows),
                 "valid": not faults,
                 "faults": [asdict(f) for f in faults],
-                "notes": [{"row": row, "note": note} for row, note in notes],
+                "notes": [{"row": row, "note": note} for row, note in sorted(notes + taken)],
             }
         )
     elif faults:
@@ -186,7 +192,10 @@ def validate(
         typer.echo(f"{counted(len(faults), 'fault')} against table {name}{guessed}{more}")
         typer.echo(f"the columns: cotenant data template --table {name} --describe")
     else:
-        typer.echo(f"{file}: {len(rows)} rows, valid for table {name}" + (f", added to {out}" if out else ""))
+        typer.echo(
+            f"{file}: {counted(len(rows), 'row')}, valid for table {name}"
+            + (f", added to {out}" if out else "")
+        )
     if faults:
         raise typer.Exit(2)
 

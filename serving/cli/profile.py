@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.output import JsonFlag, console, job_cell, plain_table, print_json
+from serving.cli.output import JsonFlag, console, counted, job_cell, plain_table, print_json
 
 if TYPE_CHECKING:
     from profiling.workload import Workload
@@ -142,7 +142,9 @@ def _with_shares(workloads: tuple[Workload, ...], shares: list[float]) -> tuple[
 
 def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None:
     numbers = ("alone\nms", "±\n%", "shared\nms", "slow-\ndown", "ratio", "±\n%", "MB")
-    title = f"{record['device']}, {record['sharing']}, {len(record['repeats'])} repeats"
+    done = len(record["repeats"])
+    repeats = counted(done, "repeat") if done else "no repeat finished"
+    title = f"{record['device']}, {record['sharing']}, {repeats}"
     table = plain_table("job", *numbers, "verdict", right=numbers, title=title)
     for m in record["members"]:
         verdict = m.get("verdict", m.get("solo_verdict", "")) if m["outcome"] == "ok" else m["outcome"]
@@ -162,7 +164,10 @@ def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None
         if m["outcome"] != "ok":
             print(f"{m['workload']}: {m['outcome']}: {m['message']}", file=sys.stderr)
     console().print(
-        "written to " + str(output) + ": " + ", ".join(f"{n} ({c} rows)" for n, c in counts.items())
+        "written to "
+        + str(output)
+        + ": "
+        + ", ".join(f"{n} ({counted(c, 'row')})" for n, c in counts.items())
     )
 
 

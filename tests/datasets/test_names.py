@@ -38,6 +38,9 @@ def test_an_unknown_device_is_a_fault_in_every_row(tmp_path: Path) -> None:
         ("resnet18-cifar:image_size=224", "a model of", "a fixed image size"),
         ("missing.json", "cotenant capture -o", "no file at missing.json"),
         ("no_such_module:make", "module:factory", "cannot be imported"),
+        ('"resnet18-cifar:batch_size=64,frozen_prefix=999"', "a frozen_prefix from 0 to 41", "fewer layers"),
+        ('"timm/resnet18:batch_size=64,frozen_prefix=999"', "a frozen_prefix from 0 to", "fewer layers"),
+        ('"timm/resnet18:batch_size=64,image_size=13"', "one of", "is not stored for this image_size"),
         ("0123456789abcdef", "the hash printed by `cotenant capture`", "no captured graph"),
     ],
 )

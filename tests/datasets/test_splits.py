@@ -98,7 +98,13 @@ def test_errors() -> None:
     with pytest.raises(InputError, match="two values"):
         make_split(TABLE[TABLE["device"] == "k80"], "by-device")
     with pytest.raises(InputError, match="every set is held out"):
-        make_split(sets_of(("a-net", "b-net"), ("b-net", "a-net")), "by-model")
+        make_split(sets_of(("a-net", "b-net"), ("b-net", "a-net")), "by-model", skip_empty=True)
+    everywhere = sets_of(("a-net", "b-net"), ("a-net", "c-net"))
+    with pytest.raises(InputError, match="every set is held out with a-net"):
+        make_split(everywhere, "by-model")
+    with pytest.warns(UserWarning, match="a-net is in every set"):
+        folds = make_split(everywhere, "by-model", skip_empty=True)
+    assert [fold.name for fold in folds] == ["b-net", "c-net"]
     with pytest.raises(InputError, match="both sides"):
         Fold("x", ("s1",), ("s1",))
 
@@ -179,7 +185,9 @@ def test_whole_families_are_held_out_for_any_unit() -> None:
     ("name", "family"),
     [
         ("timm/resnet50.a1_in1k", "resnet"),
-        ("timm-0.6/tf_efficientnetv2_s", "efficientnetv"),
+        ("timm-0.6/tf_efficientnetv2_s", "efficientnet"),
+        ("timm/beitv2_base_patch16_224", "beit"),
+        ("mobilenetv3small-imagenet", "mobilenet"),
         ("timm/ens_adv_inception_resnet_v2", "inception"),
         ("timm/wide_resnet50_2", "resnet"),
         ("timm/deit_base_distilled_patch16_224", "vit"),

@@ -22,9 +22,14 @@ _ROOT = Path(__file__).parents[2]
         (
             FileNotFoundError(errno.ENOENT, "No such file", "x"),
             2,
-            "me: x cannot be read or written: got No such file. Name another.\n",
+            "me: cannot read or write x: no such file; choose another path.\n",
         ),
-        (PermissionError(errno.EPERM, "Not ours", "x", None, "y"), 2, "me: y cannot"),
+        (
+            OSError(errno.EFBIG, "File too large", "x"),
+            2,
+            "me: cannot write x: file too large; choose another path.\n",
+        ),
+        (PermissionError(errno.EPERM, "Not ours", "x", None, "y"), 2, "me: cannot read or write y: not ours"),
     ],
 )
 def test_user_errors_are_one_line(

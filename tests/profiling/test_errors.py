@@ -25,6 +25,21 @@ def test_a_folder_named_by_a_dot_is_kept(detail: str, message: str) -> None:
     assert InputError(detail, expected="some").message == message
 
 
+@pytest.mark.parametrize(
+    ("got", "hint", "message"),
+    [
+        ("a, b, ...", None, "No: got a, b, ..."),
+        ("a, b, ...", "Give one.", "No: got a, b, ... Give one."),
+        ("a, b, ...", "give one", "No: got a, b, ...; give one."),
+        ("Not a Parquet file.", None, "No: got Not a Parquet file."),
+        ("Not a Parquet file.", "Give one.", "No: got Not a Parquet file. Give one."),
+        (".", None, "No: got .."),
+    ],
+)
+def test_a_message_ends_with_one_full_stop(got: str, hint: str | None, message: str) -> None:
+    assert InputError("No", got=got, hint=hint).message == message
+
+
 def test_no_part_of_a_message_is_as_long_as_the_input() -> None:
     long = "a" * 100_000
     error = InputError(f"input {long!r} is odd", expected=long, got=long, hint=long)

@@ -88,10 +88,27 @@ def test_refitted_by_model(quick: tuple[Predictor, Tables]) -> None:
     predictor, (colocation, solo) = quick
     result = evaluate(predictor, colocation, solo, "by-model")
     assert (result["split"], result["folds"]) == ("by-model", 4)
+    assert result["model_version"] == predictor.version
     assert set(result["metrics"]) >= METRICS
     # A pair of two models is scored with either of them left out.
     mixed = colocation.groupby("set_id").architecture.nunique().gt(1).sum()
     assert result["metrics"]["n"] == len(colocation) + 2 * mixed
+
+
+def test_a_model_in_every_set_is_not_held_out(quick: tuple[Predictor, Tables]) -> None:
+    predictor, (colocation, solo) = quick
+    with_alpha = colocation.groupby("set_id").architecture.transform(lambda names: "alpha" in set(names))
+    mixed = colocation.groupby("set_id").architecture.transform("nunique") > 1
+    with pytest.warns(UserWarning, match="alpha is in every set"):
+        result = evaluate(predictor, colocation[with_alpha & mixed], solo, "by-model")
+    assert result["folds"] == 3
+
+
+def test_an_empty_table_is_named(predictor: Predictor, measured: Tables) -> None:
+    colocation, solo = measured
+    for split in ("none", "by-model"):
+        with pytest.raises(InputError, match="the colocation table has no rows"):
+            evaluate(predictor, colocation[:0], solo, split)
 
 
 def test_refits_do_not_reuse_weights(quick: tuple[Predictor, Tables], predictor: Predictor) -> None:

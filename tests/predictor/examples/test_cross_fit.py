@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pandas as pd
+import pytest
 
 from datasets.splits import make_split
 from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit, fold_groups, sets_with
@@ -62,3 +63,40 @@ def test_fits_are_lazy_and_may_run_in_any_order(measured: Tables) -> None:
         lambda call, folds: [call(fold) for fold in reversed(list(folds))],
     )
     assert list(backwards) == ["left out 4", "left out 3", "left out 2", "left out 1"]
+
+
+@pytest.mark.parametrize("kind", ["device", "campaign", "source"])
+def test_solo_runs_of_a_held_out_place_are_not_learned_from(measured: Tables, kind: str) -> None:
+    colocation, solo = (table.copy() for table in measured)
+    half = sorted(set(colocation.set_id))[::2]
+    for table, other in ((colocation, colocation.set_id.isin(half)), (solo, solo.index % 2 == 0)):
+        table[kind] = "here"
+        table.loc[other, kind] = "there"
+    folds = make_split(colocation, f"by-{kind}")
+    groups = fold_groups(examples_of(colocation, solo), folds, f"by-{kind}")
+    for group, other in zip(groups, ("there", "here"), strict=True):
+        fold = ExampleFold(group, *(examples_of(colocation, solo),) * 2)
+        assert set(fold.seen(solo)[kind]) == {other}
+        assert len(fold.seen(solo)) < len(solo)
+    # Those of other kinds hide architectures only.
+    assert not any(
+        group.devices or group.campaigns or group.sources
+        for group in fold_groups(examples_of(colocation, solo), make_split(colocation, "by-pair"), "by-pair")
+    )
+
+
+def test_names_of_one_network_are_held_out_together(measured: Tables) -> None:
+    names = {"alpha": "resnet50-imagenet", "beta": "torchvision/resnet50"}
+    colocation, solo = (table.assign(architecture=table.architecture.replace(names)) for table in measured)
+    examples = examples_of(colocation, solo)
+    first, *others = architecture_groups(examples)
+    assert len(others) == 2
+    for fold in (
+        ExampleFold(next(g for g in (first, *others) if len(g.architectures) > 1), examples, examples),
+        ExampleFold(fold_groups(examples, make_split(colocation, "by-model"))[-1], examples, examples),
+    ):
+        assert fold.group.architectures == set(names.values())
+        assert not set(names.values()) & set(fold.seen(solo).architecture)
+    # Also where one of them was measured alone only.
+    alone = solo.assign(architecture=solo.architecture.replace("torchvision/resnet50", "timm/resnet50"))
+    assert not {"resnet50-imagenet", "timm/resnet50"} & set(fold.seen(alone).architecture)

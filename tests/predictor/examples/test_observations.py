@@ -83,6 +83,26 @@ def test_values_of_the_wrong_type(changes: dict[str, object]) -> None:
         Observation.from_mapping(right | changes)
 
 
+@pytest.mark.parametrize(
+    ("job", "member"),
+    [
+        ("lstm-wikitext2", 0),
+        ("lstm-wikitext2:batch_size=20", 0),
+        ("resnet18-cifar:batch_size=64,precision=fp32", 1),
+        ("ResNet-18:batch_size=64", 1),
+        ("resnet18-cifar:batch_size=32", None),
+    ],
+)
+def test_a_job_is_found_however_it_is_spelled(job: str, member: int | None) -> None:
+    jobs = ["lstm-wikitext2:optimizer=sgd", "resnet18-cifar:batch_size=64"]
+    values = {"device": "v100", "jobs": jobs, "job": job, "step_time_s": 0.02}
+    if member is None:
+        with pytest.raises(InputError, match="not in the set"):
+            Observation.from_mapping(values)
+    else:
+        assert Observation.from_mapping(values).member == member
+
+
 def test_jobs_as_objects() -> None:
     jobs = [{"model": "alpha"}, {"model": "beta", "batch_size": 8}]
     body = {"device": "v100", "jobs": jobs, "job": jobs[1], "step_time_s": 0.1}

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from predictor.fitted.domain import Domain
-from predictor.fitted.intervals import LEVEL, Intervals, conformal_quantile
+from predictor.fitted.intervals import GROUPS, LEVEL, UNMEASURED_DEVICE_FACTOR, Intervals, conformal_quantile
 
 
 def test_intervals_have_nominal_coverage() -> None:
@@ -39,6 +39,12 @@ def test_knowing_less_never_makes_an_interval_narrower() -> None:
     assert ordered.quantile["graph"] == pytest.approx(2 * ordered.quantile["solo"])
     unseen = ordered.widened_by({"solo": (4 * narrow, slow), "graph": (wide, slow)})
     assert unseen.device_factor == pytest.approx({"solo": 4.0, "graph": 2.0})
+    # Too few held-out rows say nothing about unmeasured devices, so they are not taken for measured ones.
+    few = ordered.widened_by({"solo": (narrow[:3], slow[:3]), "graph": (wide[:0], slow[:0])})
+    assert few.device_factor == pytest.approx(dict.fromkeys(GROUPS, UNMEASURED_DEVICE_FACTOR))
+    assert (few.is_calibrated, few.is_calibrated_for_devices) == (True, False)
+    assert unseen.is_calibrated_for_devices
+    assert not Intervals().is_calibrated
     none = np.zeros(0)
     alone = Intervals.fit({"solo": (none, none), "graph": (narrow, slow)}, none, none)
     assert alone.quantile["solo"] == alone.quantile["graph"] < 1.5

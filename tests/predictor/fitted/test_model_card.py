@@ -1,10 +1,13 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import predictor
 from predictor import load_predictor
+from predictor.fitted.intervals import Intervals
 from predictor.fitted.model_card import model_card
+from predictor.predictor import Predictor
 from profiling.files import read_json
 
 SHIPPED = Path(predictor.__file__).parent / "checkpoints" / "default"
@@ -22,3 +25,19 @@ def test_card_states_which_part_predicts_what() -> None:
     assert "the slowdown of a pair is the geometric mean" in card
     assert "Larger sets, and devices and sharing modes without measured sets, use the networks alone." in card
     assert "Sets of inference jobs were not measured; they are predicted by processor sharing." in card
+    assert "Not measured: there were too few pairs" in card
+    assert "| predictor |" not in card
+    assert "not calibrated" not in card
+
+
+def test_card_states_what_was_not_calibrated() -> None:
+    known = load_predictor("default")
+    fitted = known.fitted_
+    one = replace(fitted.manifest, set_ids=fitted.manifest.set_ids[:1])
+    few = Predictor.of(
+        replace(fitted, intervals=Intervals(), manifest=one), "few", known.network, known.training
+    )
+    card = model_card(few, {})
+    assert "* 1 measured co-location set;" in card
+    assert "not calibrated, because no architecture could be held out" in card
+    assert "2.60 times without (not calibrated: no GPU type could be held out)." in card

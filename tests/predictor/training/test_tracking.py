@@ -12,12 +12,13 @@ from pathlib import Path
 
 import mlflow
 import pytest
+from sqlalchemy.exc import OperationalError
 
 from predictor.fitted.mlflow_registry import use_experiment, use_store
 from predictor.training import tracking
 from predictor.training.run import log_scores
 from predictor.training.tracking import LiveMetrics, log_tables, metric_name, tracked
-from profiling.errors import InputError
+from profiling.errors import InputError, UnavailableError
 from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import tables
 
@@ -132,3 +133,24 @@ def test_an_incomplete_store_is_reported(store: str) -> None:
         database.execute("DROP TABLE logged_models")
     with pytest.raises(InputError, match=r"store/mlflow\.db: .* has no runs yet, so delete it"):
         use_store(store)
+
+
+def test_a_store_on_a_full_disk_is_an_error_with_the_reason(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OperationalError("INSERT ...", {}, sqlite3.OperationalError("database or disk is full"))
+
+    def training() -> None:
+        with tracked(store, "trial", "full"):
+            monkeypatch.setattr(mlflow.MlflowClient, "log_batch", full)
+            monkeypatch.setattr(mlflow.MlflowClient, "set_terminated", full)  # as the run ends
+            run = mlflow.active_run()
+            assert run is not None
+            live = LiveMetrics(run.info.run_id)
+            live("network 1", 1, 3, 0.5)
+            live.flush()
+
+    with pytest.raises(UnavailableError, match=r"database or disk is full.*--tracking-uri") as failed:
+        training()
+    assert failed.value.exit_code == 2

@@ -223,7 +223,7 @@ def test_a_worse_version_is_not_promoted(
     assert "sets that version 1 (the champion) learned from" in " ".join(out.split())
     code, _, err = command("promote", str(version), "--data", str(folder / "nowhere"))
     assert code == 2
-    assert "no table 'colocation'" in err
+    assert f"no folder {folder / 'nowhere'}: expected a folder of tables" in " ".join(err.split())
     listing = json.loads(command("list", "--json")[1])["versions"]
     assert [(r["version"], r["champion"]) for r in listing] == [("2", False), ("1", True)]
     assert "registered predictors" in command("list")[1]
@@ -308,6 +308,12 @@ def test_configuration(tmp_path: Path) -> None:
         (
             "training: {ensemble: 1000000}",
             "training.ensemble is out of range: expected an integer from 1 to 100",
+        ),
+        ("training: {learning_rate: 0}", "training.learning_rate is out of range: expected a number above 0"),
+        ("training: {encoder_learning_rate: 0}", "encoder_learning_rate is out of range"),
+        (
+            'training: {process: "maybe"}',
+            "training.process is out of range: expected true or false, got the text 'maybe'\\.$",
         ),
         ("training: {teacher_trees: 1000000}", "training.teacher_trees is out of range"),
         ("network: {layers: 1000000}", "network.layers is out of range: expected an integer from 1 to 64"),

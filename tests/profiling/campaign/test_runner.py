@@ -177,7 +177,7 @@ def test_an_unreadable_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
         main(["campaign", "status", str(tmp_path), "-o", str(tmp_path)])
     assert (
         capsys.readouterr().err
-        == f"profiling: {tmp_path} cannot be read or written: got Is a directory. Name another.\n"
+        == f"profiling: cannot read or write {tmp_path}: is a directory; choose another path.\n"
     )
 
 

@@ -1,5 +1,6 @@
 """What a `module:factory` may return, and the errors for invalid ones."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -54,6 +55,31 @@ def normed(batch_size=8):
 
 def rates():
     return nn.Dropout([rate.item() for rate in torch.linspace(0, 0.1, 3)][-1]), torch.randn(8, 8)
+
+def four(batch_size=8):
+    return nn.Linear(8, 2), torch.randn(4, 8)
+
+def tokens(batch_size=8):
+    return nn.Embedding(10, 2), torch.zeros(50, batch_size, dtype=torch.long)
+
+def empty(batch_size=8):
+    return nn.Linear(8, 2), torch.randn(0, 8)
+
+def raises(batch_size=8):
+    raise ValueError("boom")
+
+def needs(path):
+    return nn.Linear(8, 2), torch.randn(8, 8)
+
+def detached(batch_size=8):
+    return nn.Linear(8, 2), torch.randn(batch_size, 8), lambda out: out.mean().detach()
+
+def classes(batch_size=8):
+    return nn.Sequential(nn.Linear(8, 2), nn.Softmax(1), Largest()), torch.randn(batch_size, 8)
+
+class Largest(nn.Module):
+    def forward(self, x):
+        return x.argmax(1)
 
 constant = 3
 """
@@ -129,3 +155,32 @@ def test_a_module_that_cannot_be_copied_is_captured_from_a_factory() -> None:
 def test_numbers_computed_on_meta_are_refused_with_the_reason() -> None:
     with pytest.raises(InputError, match="compute numbers in Python"):
         capture_factory(Workload("some_factories:rates"))
+
+
+def test_inputs_of_another_batch_size_are_noted() -> None:
+    for batch_size in (8, 16):
+        with pytest.warns(
+            UserWarning, match=rf"no input has batch_size={batch_size} .*\(the first input is 4 x 8\)"
+        ):
+            graph = capture_factory(Workload("some_factories:four", batch_size=batch_size))
+        assert graph.batch_size == batch_size
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for name in ("four", "time_first", "tokens", "fixed"):
+            size = 4 if name == "four" else None
+            capture_factory(Workload(f"some_factories:{name}", batch_size=size))
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("raises", r"^'some_factories:raises' raised ValueError: boom\.$"),
+        ("needs", "no more than batch_size .*TypeError"),
+        ("empty", r"inputs are empty.*\(0, 8\)"),
+        ("detached", "no parameter gets a gradient from the loss.*none of weight, bias"),
+        ("classes", "no floating-point output to train on: got tensors of int64"),
+    ],
+)
+def test_what_cannot_be_trained_is_refused_with_the_reason(name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        capture_factory(Workload(f"some_factories:{name}"))

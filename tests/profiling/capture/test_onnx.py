@@ -334,3 +334,33 @@ def test_external_weights_inside_the_folder_are_ignored() -> None:
     graph = capture_onnx(outside("weights/w.bin").SerializeToString(), batch_size=2)
     assert graph.parameter_count == 12
     assert graph.forward_flops == 2 * 2 * 4 * 3
+
+
+def test_only_inputs_with_the_exported_batch_size_are_bound_to_another() -> None:
+    """A flag beside a batch keeps its one element; where a batch is open, fixed inputs are no batches."""
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["h"]),
+        helper.make_node("Mul", ["h", "n"], ["y"]),
+    ]
+    for first, n, batch in ((4, 1, 8), ("b", 1, 8), (4, 4, 8)):
+        inputs = [
+            helper.make_tensor_value_info("x", TensorProto.FLOAT, (first, 4)),
+            helper.make_tensor_value_info("n", TensorProto.FLOAT, (n, 1)),
+        ]
+        model = model_of(nodes, inputs=inputs, initializer=[weight()])
+        graph = capture_onnx(model.SerializeToString(), batch_size=batch)
+        assert graph.batch_size == batch
+        assert [op.output_shape for op in graph.operators] == [(8, 3), (8, 3)]
+        # x has 8 samples of 4 numbers; n is 1 or, where it is a batch, 8.
+        assert graph.host_input_bytes == 4 * (8 * 4 + (8 if n == first else 1))
+
+
+def test_inputs_are_named_where_shapes_disagree() -> None:
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, dims)
+        for name, dims in (("x", ("n", 4)), ("z", (3, 3)))
+    ]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["h"]), helper.make_node("Add", ["h", "z"], ["y"])]
+    model = model_of(nodes, inputs=inputs, initializer=[weight()])
+    with pytest.raises(InputError, match=r"inconsistent.*the inputs were read as x \(8, 4\), z \(3, 3\)"):
+        capture_onnx(model.SerializeToString(), batch_size=8)

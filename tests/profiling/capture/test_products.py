@@ -109,3 +109,19 @@ def test_a_long_transform_takes_more_passes() -> None:
     assert short.bytes_read == 4 * 2 * 4096
     assert long.bytes_read == 4 * 2 * 16384 + 8 * 2 * 8193
     assert long.forward_flops / short.forward_flops == pytest.approx(4 * math.log2(16384) / math.log2(4096))
+
+
+class ComplexProduct(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.zeros(LEFT, OUT, dtype=torch.cfloat))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (x.to(torch.cfloat) @ self.weight).abs()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_a_complex_product_is_four_real_ones(static: bool) -> None:
+    graph = capture_module(ComplexProduct(), torch.zeros(ROWS, LEFT), static=static)
+    flops = {op.forward_flops for op in graph.operators if op.kind in ("linear", "matmul")}
+    assert flops == {4 * 2 * ROWS * LEFT * OUT}

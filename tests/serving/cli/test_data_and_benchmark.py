@@ -16,6 +16,7 @@ from datasets.tables import read_table, write_table
 from datasets.user_files import add_rows
 from predictor.evaluation.protocols import runner
 from predictor.examples import featurizer
+from profiling.errors import ConflictError
 from serving.cli.main import main
 from tests.once import gavel_tables
 from tests.predictor.synthetic import graph_source, tables
@@ -153,9 +154,23 @@ def test_validate_names_row_column_expected_and_got(
 def test_source_names_of_importers_are_refused_in_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    (tmp_path / "mine.csv").write_text(call(capsys, "data", "template").replace(",mine,", ",gavel,"))
-    call(capsys, "data", "validate", str(tmp_path / "mine.csv"), "-o", str(tmp_path / "d"), code=2)
-    assert not (tmp_path / "d").exists()
+    mine, data = tmp_path / "mine.csv", tmp_path / "d"
+    template = call(capsys, "data", "template")
+    bundled = template.replace(",mine-2026-01,", ",cpu-2026-11,")
+    for text, source in ((template, "gavel"), (bundled, "cotenant")):
+        mine.write_text(text.replace(",mine,", f",{source},"))
+        report = answer(capsys, "data", "validate", str(mine), "-o", str(data), code=2)
+        assert [(f["row"], f["column"], f["got"]) for f in report["faults"]] == [(1, "source", repr(source))]
+        assert not data.exists()
+        # Files that an importer wrote are valid in themselves.
+        report = answer(capsys, "data", "validate", str(mine))
+        assert report["valid"]
+        assert "--out would refuse" in report["notes"][0]["note"]
+        with pytest.raises(ConflictError, match=source):
+            add_rows(data, "colocation", pd.read_csv(mine))
+    # `cotenant profile` writes its rows under this source.
+    mine.write_text(template.replace(",mine,", ",cotenant,"))
+    assert answer(capsys, "data", "validate", str(mine), "-o", str(data))["valid"]
 
 
 @pytest.fixture

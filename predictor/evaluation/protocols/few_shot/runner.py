@@ -135,7 +135,7 @@ def run(
                 for rounds in several:
                     into = results.setdefault(name, {}).setdefault(probes, {})
                     _score_rounds(learner, test, rounds, counts, into)
-        done(*fold.group.architectures)
+        done(" or ".join(sorted(fold.group.architectures)))
 
     list(cross_fit(examples, architecture_groups(examples), observe))
     return results

@@ -21,6 +21,7 @@ from predictor.learning.known_members import Numbers
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
 from predictor.learning.probes import Expectation
 from predictor.learning.solo_errors import SoloErrors
+from profiling.collections.networks import one_name
 from profiling.errors import CotenantError, InputError
 from profiling.workload import Workload
 
@@ -243,8 +244,9 @@ def run(
 ) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:  # fmt: skip
     """Learner -> axis -> count -> metrics of the step time, with each architecture held out in turn."""
     parts: dict[tuple[str, str, int], list[tuple[Integers, _Answer]]] = {}
-    architectures = np.array(points.architectures)
-    for architecture in sorted(set(points.architectures)):
+    same = one_name(points.architectures)
+    architectures = np.array([same[name] for name in points.architectures])
+    for architecture in sorted(set(same.values())):
         train, test = np.flatnonzero(architectures != architecture), np.flatnonzero(architectures == architecture)  # fmt: skip
         groups = {axis: points.groups(axis, test) for axis in AXES}
         if not any(groups.values()) or not len(train):
