@@ -189,7 +189,7 @@ def test_sia_workload_by_name(kind: str, policy: str, capsys: pytest.CaptureFixt
         (("--trace", "nowhere.csv", "--cluster", "small-mixed", "--policy", "best"), "unknown policy"),
         (("--trace", "sia:nowhere/a/b.csv", "--cluster", "sia-64"), "expected"),
         (("--trace", "synthetic:rate=1", "--cluster", "nowhere.yaml"), "no cluster"),
-        (("--trace", "synthetic:rate=1", "--cluster", "."), "cannot be read"),
+        (("--trace", "synthetic:rate=1", "--cluster", "."), "cannot read or write .: is a directory"),
         ((*TRACE, "--load", "0"), "load is out of range"),
         ((*TRACE, "--policy", "nowhere_at_all:POLICY"), "cannot be imported"),
         ((*TRACE, "--belief", "hope"), "one of predictor, truth"),
