@@ -205,8 +205,9 @@ def solo_features(workload: Workload, device: DeviceSpec, demand: Demand) -> Flo
     if solo.utilization_ratio is not None:
         busy = solo.utilization_ratio * (solo.step_time_s or demand.step_s)
         values[5:8] = 1.0, solo.utilization_ratio, _log(busy, demand.busy_s)
-    if solo.memory_bandwidth_ratio is not None:
-        values[8:10] = 1.0, solo.memory_bandwidth_ratio
+        # Without the utilisation, the bandwidth's share of the step says nothing that was learned.
+        if solo.memory_bandwidth_ratio is not None:
+            values[8:10] = 1.0, solo.memory_bandwidth_ratio
     if solo.memory_bytes is not None:
         values[10:12] = 1.0, solo.memory_bytes / device.memory_bytes
     return values
@@ -239,8 +240,8 @@ def demand_ratios(demand: Demand, step_time_s: float, workload: Workload) -> Flo
     )
     if solo.utilization_ratio is not None:
         raw[0] = solo.utilization_ratio
-    if solo.memory_bandwidth_ratio is not None:
-        raw[1] = solo.memory_bandwidth_ratio
+        if solo.memory_bandwidth_ratio is not None:
+            raw[1] = solo.memory_bandwidth_ratio
     return np.clip(raw, 0.0, 1.0)
 
 

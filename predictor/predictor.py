@@ -62,7 +62,7 @@ class Predictor:
     def _take(self, fitted: Fitted) -> None:
         self.fitted_ = fitted
         self.table_ = JobTable(fitted.model, fitted.heads, fitted.manifest.coverage)
-        self.slices_ = OwnSlices(self.table_, fitted.heads)
+        self.slices_ = OwnSlices(self.table_, fitted.heads, fitted.model.featurizer)
         self.describer_ = Describer(fitted, self.table_, self.slices_)
 
     def fit(

@@ -209,7 +209,10 @@ class Workload:
         Inference on one sample has a graph of its own, because batch norms may not be able to train on one.
         """
         mode = self.mode if self.batch_size == 1 else "training"
-        return Workload(mode=mode, **{name: getattr(self, name) for name in _CAPTURED})
+        options = {name: getattr(self, name) for name in _CAPTURED}
+        if self.mode == "inference":  # one forward pass, of which nothing is kept
+            options |= {"gradient_accumulation": 1, "activation_checkpointing": False}
+        return Workload(mode=mode, **options)
 
     def to_mapping(self) -> dict[str, Any]:
         """The JSON object for `from_mapping`; defaults are omitted."""

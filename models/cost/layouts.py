@@ -16,6 +16,7 @@ _BYTES = np.array([DTYPE_BYTES[name] for name in DTYPES], dtype=np.float64)
 # Device memory is read and written in sectors of 32 bytes (NVIDIA, "CUDA C++ Best Practices Guide", "Coalesced
 # Access to Global Memory").
 _SECTOR_BYTES = 32.0
+_CONVOLUTIONS = [KINDS.index(f"{form}convolution") for form in ("", "depthwise_", "transposed_")]
 _BY_CHANNEL = [KINDS.index(name) for name in ("batch_norm", "activation")]
 
 
@@ -25,8 +26,12 @@ def type_bytes(codes: Floats) -> Floats:
 
 
 def are_channels_last(columns: Columns, batch_size: int) -> NDArray[np.bool_]:
-    """[N] whether an operator's images follow the job's memory layout where that has the channels last."""
-    return ~_is_per_sample(columns, batch_size)
+    """[N] whether an operator's images follow the job's memory layout where that has the channels last.
+
+    A job without convolutions has no images.
+    """
+    has_images = bool(np.isin(columns["kind"].astype(int), _CONVOLUTIONS).any())
+    return ~_is_per_sample(columns, batch_size) & has_images
 
 
 def _is_per_sample(columns: Columns, batch_size: int) -> NDArray[np.bool_]:

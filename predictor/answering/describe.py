@@ -182,6 +182,8 @@ class Describer:
         reasons.extend(never)
         if colocation_set.sharing != "mps" and any(w.sm_share_ratio < 1 for w in colocation_set.workloads):
             reasons.append("sm_share_ratio is taken as enforced, which only MPS does (sharing: mps)")
+        if colocation_set.sharing == "mps":
+            reasons.extend(_without_mps(device, colocation_set.workloads))
         if count > 1 and cut is None and self.table.is_processor_shared(rows[:count]):
             reasons.append(
                 "slowdowns follow from processor sharing, i.e. how long each job keeps the device busy alone"
@@ -251,6 +253,17 @@ class Describer:
         is_new = precision in PREDICTED_PRECISIONS
         is_known = cost_model.has_measured(job.device.name, precision if resident and not is_new else "")
         return math.hypot(off, *[NEW_DEVICE_LOG_ERROR] * (is_new + (not is_known)))
+
+
+def _without_mps(device: DeviceSpec, workloads: Sequence[Workload]) -> list[str]:
+    """What the device lacks of MPS, in words."""
+    if not device.has_mps:
+        return [f"{device.name} has no MPS; this is an estimate for processes that run at the same time"]
+    if not device.has_mps_shares and any(w.sm_share_ratio < 1 for w in workloads):
+        return [
+            f"MPS enforces no sm_share_ratio on {device.name}, only from Volta on; it is taken as enforced"
+        ]
+    return []
 
 
 def _far_off(workload: Workload, job: JobOnDevice) -> str:

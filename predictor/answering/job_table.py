@@ -14,7 +14,7 @@ from predictor.answering.bounds import never_faster_with_more, no_busier_than_pa
 from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs, PairsWithin
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
-from predictor.answering.shares import beside_shares, unlimited
+from predictor.answering.shares import beside_shares, effective_share, unlimited
 from predictor.examples.examples import Integers, MemberVariants, settings_of
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
@@ -120,7 +120,7 @@ class JobTable:
             numbers = self._process.numbers(plain, variants.step_s[where].tolist())
             self._numbers = np.concatenate([self._numbers, np.array(numbers, np.int64)])
         start = len(self.solo_step_s)
-        self._share = np.concatenate([self._share, [w.sm_share_ratio for w, _, _ in jobs]])
+        self._share = np.concatenate([self._share, [effective_share(w, device) for w, device, _ in jobs]])
         self._unlimited = np.concatenate([self._unlimited, ratio])
         self.solo_step_s = np.concatenate([self.solo_step_s, solo_step_s])
         self.utilization = np.concatenate([self.utilization, utilization])

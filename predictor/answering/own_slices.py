@@ -11,7 +11,9 @@ from scipy.optimize import linear_sum_assignment
 
 from models.features import Floats
 from predictor.answering.job_table import JobTable
+from predictor.answering.transferred import transferred
 from predictor.examples.examples import Integers
+from predictor.examples.featurizer import Featurizer
 from predictor.fitted.device_memory import HeadCalibration
 from profiling.devices import has_mig, mig_layout, split_device
 from profiling.devices.mig import MigLayout
@@ -42,15 +44,17 @@ class OwnSlices:
     """Partitions of cards for sets of jobs: of those on which all jobs fit, the one with the highest total speed.
 
     It is what `cotenant plan slices` chooses for throughput if slices are not shared. A job on a slice is slower than
-    on the whole card by the ratio of its predicted step times.
+    on the whole card by the ratio of its predicted step times; of a measured step, only the busy part grows.
 
     Args:
         table: rows of the jobs; slices are added.
         calibration: of memory.
+        featurizer: costs jobs, to carry over what was measured on the whole card.
     """
 
-    def __init__(self, table: JobTable, calibration: HeadCalibration) -> None:
+    def __init__(self, table: JobTable, calibration: HeadCalibration, featurizer: Featurizer) -> None:
         self._table, self._memory_error = table, calibration.memory_log_error
+        self._featurizer = featurizer
         self._cuts: dict[tuple[int, ...], Cut | None] = {}
 
     def cut(self, rows: Sequence[int]) -> Cut | None:
@@ -101,6 +105,13 @@ class OwnSlices:
         places = places.reshape(len(jobs), len(devices))
         step_s = self._table.solo_step_s[places]
         slowdown = np.maximum(step_s[:, 1:] / step_s[:, :1], 1.0)
+        for k, (workload, _, _) in enumerate(jobs):
+            if workload.solo.step_time_s is not None:  # only the device's part of it grows
+                there = [
+                    transferred(workload, card, d, workload.sm_share_ratio, self._featurizer) for d in devices
+                ]
+                alone_s = np.array([w.solo.step_time_s for w in there], dtype=np.float64)
+                slowdown[k] = np.maximum(alone_s[1:] / alone_s[0], 1.0)
         room = self._table.device_bytes[places[0, 1:]]
         # On a slice, a process holds less for threads than on the whole card.
         most_bytes = [

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.examples.featurizer import Featurizer
+from profiling.devices import get_device
 from profiling.workload import Workload
 
 # Part of the unlimited excess that neighbours with almost no multiprocessors still cause. Chosen on 900 of
@@ -22,6 +23,11 @@ _NOT_OF_MULTIPROCESSORS = 0.5
 # The smallest share in these mixes. Below it that part falls in proportion to the share, down to none: a job at a
 # fiftieth of its speed asks for a fiftieth of the bandwidth.
 _LEAST_MEASURED = 0.14
+
+
+def effective_share(workload: Workload, device: str) -> float:
+    """The share that a device enforces: at least one multiprocessor, so the whole of a CPU core."""
+    return max(workload.sm_share_ratio, 1.0 / get_device(device).sm_count)
 
 
 def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[Workload, float]:

@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from profiling.errors import InputError
 from profiling.training import Phase
 from profiling.zoo.entry import ZooEntry
 
@@ -86,10 +87,14 @@ class Whisper(nn.Module):
 
 
 def _batch(batch_size: int, length: int) -> dict[str, Tensor]:
+    if length > TEXT_POSITIONS:
+        raise InputError(
+            "sequence_length is out of range", expected=f"at most {TEXT_POSITIONS} tokens of text", got=length
+        )
     return {
         "mel": torch.randn(batch_size, MEL_BANDS, FRAMES),
-        "tokens": torch.randint(VOCABULARY, (batch_size, min(length, TEXT_POSITIONS))),
-        "target": torch.randint(VOCABULARY, (batch_size * min(length, TEXT_POSITIONS),)),
+        "tokens": torch.randint(VOCABULARY, (batch_size, length)),
+        "target": torch.randint(VOCABULARY, (batch_size * length,)),
     }
 
 

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from predictor.answering.transferred import Transfer
 from profiling.workload import ColocationSet
 from scheduling.slices.options import Options, SetOption, SliceJob
 
@@ -28,14 +29,23 @@ class PlacedSlice:
     start: int | None
     option: SetOption | None
 
-    def colocation_set(self, jobs: Sequence[SliceJob]) -> ColocationSet | None:
-        """Its jobs as a query to the predictor; None if it is empty."""
+    def colocation_set(
+        self, jobs: Sequence[SliceJob], transfer: Transfer | None = None
+    ) -> ColocationSet | None:
+        """Its jobs as a query to the predictor; None if it is empty.
+
+        Args:
+            jobs: as measured on the whole card.
+            transfer: carries measurements over.
+        """
         option = self.option
         if option is None:
             return None
         members = tuple(
-            replace(jobs[number].workload, sm_share_ratio=share)
-            for number, share in zip(option.members, option.sm_share_ratio, strict=True)
+            replace(job, sm_share_ratio=share) if transfer is None else transfer(job, self.device, share)
+            for job, share in zip(
+                (jobs[number].workload for number in option.members), option.sm_share_ratio, strict=True
+            )
         )
         return ColocationSet(self.device, members, "mps" if option.sharing == "mps" else "time-slice")
 
@@ -63,9 +73,9 @@ class CardPlan:
     def placed(self) -> int:
         return sum(len(s.option.members) for s in self.slices if s.option is not None)
 
-    def sets(self, jobs: Sequence[SliceJob]) -> list[ColocationSet | None]:
+    def sets(self, jobs: Sequence[SliceJob], transfer: Transfer | None = None) -> list[ColocationSet | None]:
         """The jobs of each slice as a query to the predictor; None for an empty one."""
-        return [placed.colocation_set(jobs) for placed in self.slices]
+        return [placed.colocation_set(jobs, transfer) for placed in self.slices]
 
     def of_job(self, number: int) -> tuple[PlacedSlice, int] | None:
         """Return the slice of a job and the job's position on it."""

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import lru_cache
+from functools import cache, lru_cache
 from itertools import combinations, product
 
 import numpy as np
 from numpy.typing import NDArray
 
+from predictor.answering.transferred import Transfer, transfer_from
 from predictor.types import Floats, PredictionArrays, SetPredictor
 from profiling.devices import get_device
 from profiling.errors import InputError
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet, SoloProfile, Workload
 from scheduling.core.limits import UNKNOWN_LENGTH_S
 from scheduling.slices.options import (
     EXCLUSIVE,
@@ -113,7 +114,7 @@ def answer(
         by_size[1] = dict.fromkeys((card, (number,)) for number in range(len(jobs)))
     for key in sets:
         by_size.setdefault(len(key[1]), {})[key] = None
-    workloads = _Workloads(jobs)
+    workloads = _Workloads(jobs, transfer_from(predictor, card))
     reference_s = known.reference_s if known else np.ones(len(jobs))
     iterations = known.iterations if known else np.ones(len(jobs))
     columns: list[SetColumns] = []
@@ -180,7 +181,10 @@ class _Workloads:
         weight: [J].
     """
 
-    def __init__(self, jobs: Sequence[SliceJob]) -> None:
+    def __init__(self, jobs: Sequence[SliceJob], transfer: Transfer | None) -> None:
+        self._transfer = transfer
+        # Limited workload to the one given, whose measurements were made on the whole card.
+        self._given: dict[int, int] = {}
         self.given = np.array([job.workload.sm_share_ratio for job in jobs])
         self.weight = np.array([job.weight for job in jobs])
         self._number: dict[Workload, int] = {}
@@ -202,6 +206,7 @@ class _Workloads:
                 workload = known[number]
                 same = workload.sm_share_ratio == share
                 limited[number] = number if same else self._number_of(replace(workload, sm_share_ratio=share))
+                self._given.setdefault(int(limited[number]), int(number))
         return limited[plain]
 
     def predict(
@@ -226,7 +231,17 @@ class _Workloads:
         keys = zip(device, modes, [tuple(int(w) for w in row) for row in workload], strict=True)
         at = np.array([asked.setdefault(key, len(asked)) for key in keys], np.int64)
         known = list(self._number)
-        sets = [ColocationSet(d, tuple([known[w] for w in members]), mode) for d, mode, members in asked]
+
+        @cache
+        def measured(number: int, device: str) -> Workload:
+            workload, given = known[number], known[self._given.get(number, number)]
+            if self._transfer is None or given.solo == SoloProfile():
+                return workload
+            return self._transfer(given, device, workload.sm_share_ratio)
+
+        sets = [
+            ColocationSet(d, tuple([measured(w, d) for w in members]), mode) for d, mode, members in asked
+        ]
         return predictor.predict_arrays(sets), at
 
 

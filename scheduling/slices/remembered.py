@@ -15,16 +15,16 @@ class Remembered:
     """Queries `predictor` about each set once, provided all sets of a query have the same size."""
 
     def __init__(self, predictor: SetPredictor) -> None:
-        self._predictor = predictor
+        self.predictor = predictor
         self._rows: dict[ColocationSet, NDArray[np.float64]] = {}
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`."""
         if len({len(asked.workloads) for asked in sets}) != 1:
-            return self._predictor.predict_arrays(sets)
+            return self.predictor.predict_arrays(sets)
         new = [asked for asked in dict.fromkeys(sets) if asked not in self._rows]
         if new:
-            a = self._predictor.predict_arrays(new)
+            a = self.predictor.predict_arrays(new)
             members = (a.solo_step_time_s, a.step_time_s, a.slowdown, a.memory_bytes, a.utilization_ratio)
             rows = np.column_stack([*members, a.memory_upper_bytes, a.fits])
             self._rows.update(zip(new, rows, strict=True))

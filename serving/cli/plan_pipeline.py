@@ -37,7 +37,9 @@ def pipeline(
     ] = None,
     memory_limit: Annotated[
         float | None,
-        typer.Option(help="Memory of one worker, bytes (default: that of --device; without it, no limit)."),
+        typer.Option(
+            help="Memory of one worker, bytes (default: that of --device less a process's context; without it, no limit)."
+        ),
     ] = None,
     straight: Annotated[
         bool, typer.Option("--straight", help="No replication: one worker per stage.")
@@ -85,6 +87,7 @@ def pipeline(
     With a flush: `cotenant plan pipeline bert-base-squad --device v100 --workers 4 --bandwidth 10e9 --schedule zb-h1
     --plot plan.svg`
     """
+    from models.features import CONTEXT_BYTES, is_cpu
     from profiling.devices import get_device
     from profiling.files import check_folder
     from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
@@ -102,7 +105,8 @@ def pipeline(
         no_effect(context, "without --schedule interleaved", "chunks")
     given = read_input(graph, device, as_published=compat and schedule is None)
     if memory_limit is None and device is not None:
-        memory_limit = get_device(device).memory_bytes
+        of_device = get_device(device)
+        memory_limit = of_device.memory_bytes - (0.0 if is_cpu(of_device) else CONTEXT_BYTES)
     cluster = PipelineCluster(tuple(workers), tuple(bandwidth), memory_limit)
     never = [given.never_measured] if given.never_measured else []
     options = PartitionOptions(activation_compression_ratio, straight, fewer_machines)

@@ -115,3 +115,16 @@ def test_a_measured_step_in_milliseconds_is_reported(
     step_s = factor * predictor.fitted_.model.featurizer.job(job, "v100").cost.step_time_s
     answer = predicted(predictor, "v100", f"alpha:batch_size=64,step_time_s={step_s}")
     assert any("check that it is in seconds" in reason for reason in answer.reasons) == is_reported
+
+
+@pytest.mark.parametrize(
+    ("device", "share", "said"),
+    [("mi300x", "", "has no MPS"), ("k80", ":sm_share_ratio=0.5", "only from Volta on"), ("v100", ":sm_share_ratio=0.5", "")],
+)
+def test_what_a_device_lacks_of_mps_is_stated(
+    predictor: Predictor, device: str, share: str, said: str
+) -> None:
+    jobs = (Workload.parse(f"alpha{share}"), Workload.parse("beta"))
+    reasons = predictor.predict(ColocationSet(device, jobs, "mps")).reasons
+    assert any(said in reason for reason in reasons if "MPS" in reason or not said)
+    assert bool(said) or not any("has no MPS" in r or "only from Volta" in r for r in reasons)

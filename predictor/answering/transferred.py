@@ -1,0 +1,58 @@
+"""What was measured of a job alone on a whole card, carried over to a slice of it or to an SM share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from predictor.examples.featurizer import Featurizer
+from profiling.workload import SoloProfile, Workload
+
+# (job as measured on the card, device, SM share) → the job as it would be measured there.
+Transfer = Callable[[Workload, str, float], Workload]
+
+
+def transferred(
+    workload: Workload, card: str, device: str, sm_share_ratio: float, featurizer: Featurizer
+) -> Workload:
+    """The job as it would be measured on `device` under a share, from its measurements on `card`.
+
+    The time in which the device is busy grows by the cost model's ratio, the rest of the step stays; memory, too. The
+    bandwidth ratio is dropped.
+
+    Args:
+        workload: its solo measurements were made on `card`, under its own `sm_share_ratio`.
+        card: the whole device.
+        device: `card` or a slice of it.
+        sm_share_ratio: there.
+        featurizer: costs jobs.
+    """
+    there, solo = replace(workload, sm_share_ratio=sm_share_ratio), workload.solo
+    is_measured = solo.step_time_s is not None or solo.utilization_ratio is not None
+    if not is_measured or (device, sm_share_ratio) == (card, workload.sm_share_ratio):
+        return there
+    before = featurizer.job(workload.without_solo(), card).cost
+    after = featurizer.job(there.without_solo(), device).cost
+    step_s = before.step_time_s if solo.step_time_s is None else solo.step_time_s
+    busy = min(before.busy_s / step_s, 1.0) if solo.utilization_ratio is None else solo.utilization_ratio
+    ratio = after.busy_s / before.busy_s if before.busy_s > 0 else 1.0
+    stretched = 1.0 - busy + busy * ratio
+    return replace(
+        there,
+        solo=SoloProfile(
+            None if solo.step_time_s is None else step_s * stretched,
+            solo.memory_bytes,
+            None if solo.utilization_ratio is None else min(busy * ratio / stretched, 1.0),
+        ),
+    )
+
+
+def transfer_from(predictor: Any, card: str) -> Transfer | None:
+    """`transferred` from `card` with a predictor's own costs; None for one without (a table, a test double)."""
+    while not hasattr(predictor, "fitted_"):
+        predictor = getattr(predictor, "predictor", None)
+        if predictor is None:
+            return None
+    featurizer = predictor.fitted_.model.featurizer
+    return lambda workload, device, share: transferred(workload, card, device, share, featurizer)
