@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.devices import get_device, list_devices
+from profiling.devices import get_device
 from profiling.errors import CotenantError, InputError
 from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm_state import (
@@ -47,7 +47,7 @@ class SlurmConfig:
         longest_wait_s: after this long in the queue a job takes the best available GPU, even if waiting is
             predicted to be better.
         pin_s: a job that has not started this long after it was assigned a node may go to any other.
-        devices: GPU type in Slurm to catalogue name, in addition to the catalogue's names.
+        devices: GPU type in Slurm to catalogue name, for types that are not recognised.
     """
 
     period_s: float = 1.0
@@ -115,13 +115,12 @@ def decide(
         return free | {"AdminComment": "cotenant:left its dependency failed"}
     if job.dependent:  # which GPUs are free then is not known yet
         return _wait(config.recheck_s, now_s, DEPENDENT)
-    known = {d.name: d.name for d in list_devices()} | dict(config.devices)
-    cluster = cluster_for(job, jobs, nodes, known, now_s)
+    cluster = cluster_for(job, jobs, nodes, config.devices, now_s)
     waited = now_s - job.submitted_s
     if not cluster["nodes"]:
         # Wait if all GPUs are full: Slurm alone would give the job the first free shard, whatever runs beside
         # it.
-        if waited < config.longest_wait_s and cluster_for(job, [], nodes, known, now_s)["nodes"]:
+        if waited < config.longest_wait_s and cluster_for(job, [], nodes, config.devices, now_s)["nodes"]:
             return _wait(config.recheck_s, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)

@@ -6,16 +6,19 @@ like a field.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from profiling.devices import get_device
-from profiling.errors import InputError, UnknownNameError
-from scheduling.clusters.importers.slurm import gpus_of, host_names, split_type
+from profiling.errors import InputError, LimitError, UnknownNameError
+from scheduling.clusters.importers.slurm import device_of_type, gpus_of, host_names
 from serving.job_ranges import SPEC_LENGTH, check_range, parse_job
+
+log = logging.getLogger("cotenant.slurm")
 
 MARK = "cotenant:"
 HELD = "cotenant:held"
@@ -189,13 +192,13 @@ def cluster_for(
 
     Omitted: nodes that are down, in other partitions or without enough free CPUs; GPUs of an unknown or not
     the requested type, allocated whole, without free shards, or running a job without a mark; and, if `job`
-    requests a whole GPU, every GPU in use.
+    requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be read are omitted and logged.
 
     Args:
-        devices: GPU type in Slurm (without a number behind `_`, so that `v100_0` is `v100`) to catalogue
-            name. A MIG type is `CARD_PROFILE` with a listed card, such as `a100_3g.20gb`, or listed itself.
+        devices: GPU type in Slurm to catalogue name, for types that `device_of_type` does not recognise.
     """
     now_s = time.time() if now_s is None else now_s
+    known: dict[str, str | None] = {}  # looking a title up takes milliseconds
     usable_nodes = []
     for node in nodes:
         state = node.get("state", "")
@@ -204,10 +207,12 @@ def cluster_for(
         idle = number(node.get("cpus")) - number(node.get("alloc_cpus"))
         if not up or job.partition not in (node.get("partitions") or []) or idle < job.cpus:
             continue
-        types, shards = gpus_of(str(node.get("gres") or ""))
+        types, shards = _gpus(str(node["name"]), str(node.get("gres") or ""))
         gpus = []
         for index, kind in enumerate(types):
-            device = _device(kind, devices)
+            if kind not in known:
+                known[kind] = _device(kind, devices)
+            device = known[kind]
             tenants, free = _tenants(str(node["name"]), index, jobs, now_s)
             if job.gpu_type not in ("", kind) or (job.whole and tenants):
                 continue
@@ -233,17 +238,22 @@ def of_type(gres: str, kind: str) -> str:
     return re.sub(r"\b(gpu|shard)(?=[:=]\d+(?:,|$)|,|$)", rf"\1:{kind}", gres)
 
 
+@lru_cache(maxsize=4096)  # so that a node is logged once, not at every question
+def _gpus(node: str, gres: str) -> tuple[tuple[str, ...], int]:
+    """The GPU types of a node and shards per GPU; no GPUs if its `Gres` cannot be read."""
+    try:
+        types, shards = gpus_of(gres)
+    except (InputError, LimitError) as error:
+        log.warning("node %s is left out: %s", node, error)
+        return (), 0
+    return tuple(types), shards
+
+
 def _device(kind: str, devices: Mapping[str, str]) -> str | None:
     """Catalogue name of a GPU type or slice; None if unknown."""
-    card, profile = split_type(kind)
-    if profile is None:
-        return devices.get(kind) or devices.get(card) or devices.get(kind.partition("_")[0])
-    named = devices.get(kind) or devices.get(profile)
-    if named or card not in devices:
-        return named
     try:
-        return get_device(f"{devices[card]}:mig={profile}").name
-    except UnknownNameError:
+        return device_of_type(kind, devices)
+    except (InputError, UnknownNameError):
         return None
 
 

@@ -135,6 +135,48 @@ def test_mig_types(gres: str, expected: list[str]) -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "device"),
+    [
+        ("nvidia_a100-sxm4-40gb", "a100"),
+        ("nvidia_h100_80gb_hbm3", "h100"),
+        ("nvidia_l40s", "l40s"),
+        ("tesla_t4", "t4"),
+        ("rtx_a6000", "rtx-a6000"),
+        ("nvidia_a100-sxm4-40gb_3g.20gb", "a100:mig=3g"),
+        ("a100_80gb", "a100-80gb"),
+        ("v100_32gb", "v100-32gb"),
+        ("h100_nvl", "h100-nvl"),
+        ("v100_1", "v100"),
+        ("tesla", "p100"),
+        ("tesla_v100", None),  # two memory sizes
+        ("odd", None),
+        ("", None),
+    ],
+)
+def test_types_are_recognised_as_on_import(kind: str, device: str | None) -> None:
+    """The names of `AutoDetect=nvml` and of sites. What stands before an underscore does not name the card."""
+    jobs, nodes = recorded()
+    job = next(j for j in jobs if j.state == "PENDING")
+    node = nodes[0] | {"gres": f"gpu:{kind}:1,shard:4" if kind else "gpu:1,shard:4"}
+    cluster = cluster_for(job, [], [node], {"tesla": "p100"}, 0)
+    assert [g["device"] for n in cluster["nodes"] for g in n["gpus"]] == ([device] if device else [])
+
+
+def test_a_node_whose_gres_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    jobs, nodes = recorded()
+    job = next(j for j in jobs if j.state == "PENDING")
+    strange = [
+        nodes[0] | {"name": f"strange-{k}", "gres": gres} for k, gres in enumerate(("gpu:a:b:c", "gpu:1P"))
+    ]
+    for _ in range(2):
+        cluster = cluster_for(job, [], [*strange, nodes[1]], {}, 0)
+        assert [n["name"] for n in cluster["nodes"]] == ["node-b"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 2
+    assert logged[0].startswith("node strange-0 is left out: Gres is not understood")
+
+
+@pytest.mark.parametrize(
     ("asked", "whole", "gpu_type", "shards", "constrained"),
     [
         ("gres:shard:1", False, "", 1, False),
