@@ -26,7 +26,11 @@ HELD = "cotenant:held"
 DEPENDENT = f"{HELD} dependency"
 # While a job's request is replaced in Slurm, which takes two commands: the request, so that it is never lost.
 CLEARED = f"{HELD} gres="
-_UNAVAILABLE = ("down", "drain", "fail", "maint", "reserved", "unknown", "not_responding", "invalid")
+# Whole words: a node that is powered down to save energy (POWERED_DOWN, POWER_DOWN) can be allocated.
+_UNAVAILABLE = re.compile(
+    r"\b(?:down|drain(?:ed|ing)?|power_drain|powering_down|error|fail(?:ing)?|future|blocked|inval(?:id(?:_reg)?)?"
+    r"|maint|not_responding|reserved|unknown)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +73,9 @@ class SlurmJob:
     """One job of `squeue --json`, with the fields that the integration needs.
 
     Attributes:
+        partition: those that it may run in, joined by commas.
         shards: requested shards; 1 if it requests a whole GPU.
+        constrained: it limits its nodes itself, is in a reservation, or requests several nodes or GPUs.
         whole: it requests a whole GPU instead of shards.
         gpu_type: requested type; empty for any.
         gres: its request for GPUs per node (`--gres`), which `scontrol update` can narrow down to a type; empty if
@@ -126,7 +132,9 @@ class SlurmJob:
             partition=str(raw.get("partition") or ""),
             cpus=int(number(raw.get("cpus"))),
             shards=1 if whole else amount,
-            constrained=bool(raw.get("required_nodes") or raw.get("excluded_nodes") or raw.get("features"))
+            constrained=any(
+                raw.get(key) for key in ("required_nodes", "excluded_nodes", "features", "resv_name")
+            )
             or number(raw.get("node_count")) > 1
             or (whole and amount > 1),
             pinned=bool(raw.get("required_nodes")),
@@ -190,9 +198,9 @@ def cluster_for(
 ) -> dict[str, Any]:  # fmt: skip
     """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
 
-    Omitted: nodes that are down, in other partitions or without enough free CPUs; GPUs of an unknown or not
-    the requested type, allocated whole, without free shards, or running a job without a mark; and, if `job`
-    requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be read are omitted and logged.
+    Omitted: nodes that are down, in none of the job's partitions or without enough free CPUs; GPUs of an unknown
+    or not the requested type, allocated whole, without free shards, or running a job without a mark; and, if
+    `job` requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be read are omitted and logged.
 
     Args:
         devices: GPU type in Slurm to catalogue name, for types that `device_of_type` does not recognise.
@@ -201,11 +209,9 @@ def cluster_for(
     known: dict[str, str | None] = {}  # looking a title up takes milliseconds
     usable_nodes = []
     for node in nodes:
-        state = node.get("state", "")
-        words = [*(state if isinstance(state, list) else [state]), *(node.get("state_flags") or [])]
-        up = not any(bad in str(word).lower() for word in words for bad in _UNAVAILABLE)
         idle = number(node.get("cpus")) - number(node.get("alloc_cpus"))
-        if not up or job.partition not in (node.get("partitions") or []) or idle < job.cpus:
+        shared = set(job.partition.split(",")) & set(node.get("partitions") or [])
+        if not _available(node) or not shared or idle < job.cpus:
             continue
         types, shards = _gpus(str(node["name"]), str(node.get("gres") or ""))
         gpus = []
@@ -221,6 +227,16 @@ def cluster_for(
         if gpus:
             usable_nodes.append({"name": str(node["name"]), "gpus": gpus})
     return {"nodes": usable_nodes}
+
+
+def _available(node: Mapping[str, Any]) -> bool:
+    """Whether Slurm gives the node to jobs, waking it up if necessary."""
+    state = node.get("state", "")
+    told = [*(state if isinstance(state, list) else [state]), *(node.get("state_flags") or [])]
+    words = " ".join(map(str, told)).lower()
+    if "powering_up" in words:
+        words = words.replace("not_responding", "")  # until it has booted
+    return _UNAVAILABLE.search(words) is None
 
 
 def type_of(node: Mapping[str, Any], index: int) -> str | None:

@@ -118,6 +118,45 @@ def test_excluded_jobs_and_gpus() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "flags", "usable"),
+    [
+        ("idle", ["CLOUD", "POWERED_DOWN"], True),
+        (["IDLE", "POWER_DOWN"], None, True),
+        (["MIXED", "CLOUD", "NOT_RESPONDING", "POWERING_UP"], None, True),
+        (["IDLE", "PLANNED"], None, True),
+        (["IDLE", "POWERING_DOWN"], None, False),
+        (["IDLE", "NOT_RESPONDING"], None, False),
+        (["DOWN", "POWERED_DOWN"], None, False),
+        (["DOWN*"], None, False),
+        ("IDLE+DRAIN", None, False),
+        ("draining", [], False),
+        ("failing", [], False),
+        (["IDLE", "MAINT", "RESERVED"], None, False),
+        (["IDLE", "INVALID_REG"], None, False),
+    ],
+)
+def test_states_of_nodes(state: Any, flags: list[str] | None, usable: bool) -> None:
+    """Slurm wakes nodes that are powered down to save energy."""
+    jobs, nodes = recorded()
+    job = next(j for j in jobs if j.state == "PENDING")
+    cluster = cluster_for(job, [], [nodes[0] | {"state": state, "state_flags": flags}], DEVICES, 0)
+    assert bool(cluster["nodes"]) == usable
+
+
+def test_jobs_for_several_partitions() -> None:
+    jobs, nodes = recorded()
+    job = replace(next(j for j in jobs if j.state == "PENDING"), partition="gpu,long")
+    apart = [nodes[0], nodes[1] | {"partitions": ["debug", "long"]}, nodes[1] | {"partitions": ["longer"]}]
+    assert [n["name"] for n in cluster_for(job, [], apart, DEVICES, 0)["nodes"]] == ["node-a", "node-b"]
+
+
+@pytest.mark.parametrize("key", ["required_nodes", "excluded_nodes", "features", "resv_name"])
+def test_constrained_jobs(key: str) -> None:
+    assert SlurmJob.read({"job_id": 1, key: "a"}).constrained
+    assert not SlurmJob.read({"job_id": 1, key: ""}).constrained
+
+
+@pytest.mark.parametrize(
     ("gres", "expected"),
     [
         ("gpu:a100_3g.20gb:1,gpu:a100_1g.5gb:2,shard:6", ["a100:mig=3g", "a100:mig=1g", "a100:mig=1g"]),
