@@ -186,7 +186,7 @@ class SlurmBridge:
     """Checks the queue periodically.
 
     Attributes:
-        running: jobs that ran at the last check.
+        running: jobs that had GPUs at the last check.
         ask_all: a job has ended or was placed since the service was last asked about all held jobs.
         refused: jobs of which Slurm refused a change, and when to try again.
     """
@@ -210,7 +210,7 @@ class SlurmBridge:
         """
         done: dict[int, dict[str, str]] = {}
         jobs, now_s = self.slurm.jobs(), time.time()
-        running = {job.id for job in jobs if job.state == "RUNNING"}
+        running = {job.id for job in jobs if job.has_gpus}
         self.ask_all |= bool(self.running - running)
         self.running = running
         self.refused = {j.id: self.refused[j.id] for j in jobs if now_s < self.refused.get(j.id, 0)}

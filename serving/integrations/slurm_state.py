@@ -26,6 +26,9 @@ HELD = "cotenant:held"
 DEPENDENT = f"{HELD} dependency"
 # While a job's request is replaced in Slurm, which takes two commands: the request, so that it is never lost.
 CLEARED = f"{HELD} gres="
+# A job in these states still has its GPUs and their memory, but nothing can be predicted for one beside it: it may
+# continue at any time, or is about to end. Its GPUs are therefore no candidates.
+PAUSED = ("COMPLETING", "SUSPENDED", "STOPPED", "RESIZING")
 # Whole words: a node that is powered down to save energy (POWERED_DOWN, POWER_DOWN) can be allocated.
 _UNAVAILABLE = re.compile(
     r"\b(?:down|drain(?:ed|ing)?|power_drain|powering_down|error|fail(?:ing)?|future|blocked|inval(?:id(?:_reg)?)?"
@@ -148,10 +151,18 @@ class SlurmJob:
             holds={n: used_gpus(d) for n, d in zip(names, raw.get("gres_detail") or [], strict=False)},
         )
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether its GPUs are allocated to it."""
+        return self.state == "RUNNING" or self.state in PAUSED
+
 
 def _state(words: list[str]) -> str:
     """The state among a job's states and flags. A job whose node is still booting or runs its prolog has its GPUs."""
-    return "RUNNING" if "CONFIGURING" in words else next(iter(words), "")
+    paused = [word for word in PAUSED if word in words]
+    if paused:
+        return paused[0]
+    return "RUNNING" if {"CONFIGURING", "SIGNALING"} & set(words) else next(iter(words), "")
 
 
 def number(value: Any) -> float:
@@ -199,8 +210,9 @@ def cluster_for(
     """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
 
     Omitted: nodes that are down, in none of the job's partitions or without enough free CPUs; GPUs of an unknown
-    or not the requested type, allocated whole, without free shards, or running a job without a mark; and, if
-    `job` requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be read are omitted and logged.
+    or not the requested type, allocated whole, without free shards, or with a job that has no mark or whose
+    state is in `PAUSED`; and, if `job` requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be
+    read are omitted and logged.
 
     Args:
         devices: GPU type in Slurm to catalogue name, for types that `device_of_type` does not recognise.
@@ -280,8 +292,10 @@ def _tenants(
     tenants, held = [], 0
     for job in jobs:
         kind, count = job.holds.get(node, {}).get(index, ("", 0))
-        if job.state != "RUNNING" or not count:
+        if not job.has_gpus or not count:
             continue
+        if job.state in PAUSED:
+            return None, held
         try:
             request = read_comment(job.comment)
         except InputError:

@@ -313,7 +313,9 @@ def test_departures_and_placements_trigger_new_requests_for_waiting_jobs(service
     slurm = Moving(later)
     bridge = SlurmBridge(slurm, service, CONFIG)  # type: ignore[arg-type]
     assert bridge.step() == {}
-    queue.remove(running)
+    queue[0] = replace(running, state="COMPLETING")  # it still has its GPU
+    assert bridge.step() == {}
+    queue.pop(0)
     placed = bridge.step()
     assert list(placed) == [20]
     queue[1] = replace(queue[1], admin_comment=placed[20]["AdminComment"], pinned=True)

@@ -302,9 +302,59 @@ def test_jobs_on_several_nodes_of_newer_versions() -> None:
     assert cluster_for(asking, [job], nodes, DEVICES) == {"nodes": []}
 
 
-@pytest.mark.parametrize("state", ["CONFIGURING", ["RUNNING", "CONFIGURING"], ["CONFIGURING", "RUNNING"]])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "CONFIGURING",
+        ["RUNNING", "CONFIGURING"],
+        ["CONFIGURING", "RUNNING"],
+        "SIGNALING",
+        ["RUNNING", "SIGNALING"],
+    ],
+)
 def test_a_job_whose_node_is_booting_has_its_gpu(state: Any) -> None:
     assert SlurmJob.read({"job_id": 9, "job_state": state}).state == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "SUSPENDED",
+        ["SUSPENDED", "SIGNALING"],
+        ["RUNNING", "STOPPED"],
+        ["RUNNING", "RESIZING"],
+        "COMPLETING",
+        ["COMPLETED", "COMPLETING"],
+        ["PENDING", "COMPLETING", "REQUEUED"],
+    ],
+)
+@pytest.mark.parametrize("detail", ["shard:v100_0:1(1/4)", "gpu:v100_0:1(IDX:0)"])
+def test_a_job_that_does_not_run_keeps_its_gpu(state: Any, detail: str) -> None:
+    """Its memory is taken, and it may continue at any time: the GPU is no candidate."""
+    jobs, nodes = recorded()
+    paused = SlurmJob.read(
+        {
+            "job_id": 9,
+            "job_state": state,
+            "comment": "cotenant:resnet18-cifar",
+            "nodes": "node-a",
+            "gres_detail": [detail],
+        }
+    )
+    assert paused.has_gpus
+    for asking in (
+        next(j for j in jobs if j.state == "PENDING"),
+        SlurmJob.read({"job_id": 10, "partition": "gpu", "tres_per_node": "gres:gpu:1"}),
+    ):
+        cluster = cluster_for(asking, [paused], nodes[:1], DEVICES, 0)
+        assert [g["id"] for n in cluster["nodes"] for g in n["gpus"]] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "state", ["PENDING", "COMPLETED", "CANCELLED", ["FAILED"], ["COMPLETED", "STAGE_OUT"]]
+)
+def test_a_job_that_ended_has_no_gpu(state: Any) -> None:
+    assert not SlurmJob.read({"job_id": 9, "job_state": state}).has_gpus
 
 
 def test_a_dependency() -> None:
