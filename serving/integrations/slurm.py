@@ -16,6 +16,8 @@ from typing import Any
 
 from profiling.devices import get_device
 from profiling.errors import CotenantError, InputError
+from profiling.workload import REGISTERED
+from profiling.zoo import zoo_names
 from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm_state import (
     CLEARED,
@@ -27,10 +29,12 @@ from serving.integrations.slurm_state import (
     read_comment,
     type_of,
 )
+from serving.job_ranges import parse_job
 
 log = logging.getLogger("cotenant.slurm")
 
 TYPE = "TresPerNode"
+NOT_UNDERSTOOD = "cotenant:left comment is not understood"
 # Seconds between asking again about a waiting job and its hold expiring by itself.
 MARGIN_S = 10
 # Hold of a job without its request for GPUs: time to put it back if Slurm or this controller fails meanwhile.
@@ -108,7 +112,7 @@ def decide(
         request = read_comment(job.comment)
     except CotenantError as error:
         log.warning("job %d: %s", job.id, error)
-        return free | {"AdminComment": "cotenant:left comment is not understood"}
+        return free | {"AdminComment": NOT_UNDERSTOOD}
     if request is None or job.constrained:
         return free | {"AdminComment": "cotenant:left names its own nodes"}
     if job.never_starts:
@@ -124,6 +128,8 @@ def decide(
             return _wait(config.recheck_s, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)
+    if answer is None and _is_unknown(request.job):
+        return free | {"AdminComment": NOT_UNDERSTOOD}
     if answer is None:
         return free | {"AdminComment": "cotenant:left no answer"}
     if answer["decision"] == "wait" and (waited < config.longest_wait_s or not answer["ranked"]):
@@ -145,6 +151,12 @@ def decide(
     if kind and job.gres and not job.gpu_type:
         changes[TYPE] = of_type(job.gres, kind)
     return changes
+
+
+def _is_unknown(spec: str) -> bool:
+    """Whether a job's model is neither in the zoo nor a graph; why the service gave no answer is not known here."""
+    model = parse_job(spec).model
+    return not model.startswith(REGISTERED) and model not in zoo_names()
 
 
 def _wait(wait_s: float, now_s: float, mark: str = HELD) -> dict[str, str]:
