@@ -14,8 +14,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.devices import get_device, list_devices
+from profiling.devices import get_device
 from profiling.errors import CotenantError, InputError
+from profiling.workload import REGISTERED
+from profiling.zoo import zoo_names
 from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm_state import (
     CLEARED,
@@ -27,10 +29,12 @@ from serving.integrations.slurm_state import (
     read_comment,
     type_of,
 )
+from serving.job_ranges import parse_job
 
 log = logging.getLogger("cotenant.slurm")
 
 TYPE = "TresPerNode"
+NOT_UNDERSTOOD = "cotenant:left comment is not understood"
 # Seconds between asking again about a waiting job and its hold expiring by itself.
 MARGIN_S = 10
 # Hold of a job without its request for GPUs: time to put it back if Slurm or this controller fails meanwhile.
@@ -47,7 +51,7 @@ class SlurmConfig:
         longest_wait_s: after this long in the queue a job takes the best available GPU, even if waiting is
             predicted to be better.
         pin_s: a job that has not started this long after it was assigned a node may go to any other.
-        devices: GPU type in Slurm to catalogue name, in addition to the catalogue's names.
+        devices: GPU type in Slurm to catalogue name, for types that are not recognised.
     """
 
     period_s: float = 1.0
@@ -108,23 +112,24 @@ def decide(
         request = read_comment(job.comment)
     except CotenantError as error:
         log.warning("job %d: %s", job.id, error)
-        return free | {"AdminComment": "cotenant:left comment is not understood"}
+        return free | {"AdminComment": NOT_UNDERSTOOD}
     if request is None or job.constrained:
         return free | {"AdminComment": "cotenant:left names its own nodes"}
     if job.never_starts:
         return free | {"AdminComment": "cotenant:left its dependency failed"}
     if job.dependent:  # which GPUs are free then is not known yet
         return _wait(config.recheck_s, now_s, DEPENDENT)
-    known = {d.name: d.name for d in list_devices()} | dict(config.devices)
-    cluster = cluster_for(job, jobs, nodes, known, now_s)
+    cluster = cluster_for(job, jobs, nodes, config.devices, now_s)
     waited = now_s - job.submitted_s
     if not cluster["nodes"]:
         # Wait if all GPUs are full: Slurm alone would give the job the first free shard, whatever runs beside
         # it.
-        if waited < config.longest_wait_s and cluster_for(job, [], nodes, known, now_s)["nodes"]:
+        if waited < config.longest_wait_s and cluster_for(job, [], nodes, config.devices, now_s)["nodes"]:
             return _wait(config.recheck_s, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)
+    if answer is None and _is_unknown(request.job):
+        return free | {"AdminComment": NOT_UNDERSTOOD}
     if answer is None:
         return free | {"AdminComment": "cotenant:left no answer"}
     if answer["decision"] == "wait" and (waited < config.longest_wait_s or not answer["ranked"]):
@@ -146,6 +151,12 @@ def decide(
     if kind and job.gres and not job.gpu_type:
         changes[TYPE] = of_type(job.gres, kind)
     return changes
+
+
+def _is_unknown(spec: str) -> bool:
+    """Whether a job's model is neither in the zoo nor a graph; why the service gave no answer is not known here."""
+    model = parse_job(spec).model
+    return not model.startswith(REGISTERED) and model not in zoo_names()
 
 
 def _wait(wait_s: float, now_s: float, mark: str = HELD) -> dict[str, str]:
@@ -187,7 +198,7 @@ class SlurmBridge:
     """Checks the queue periodically.
 
     Attributes:
-        running: jobs that ran at the last check.
+        running: jobs that had GPUs at the last check.
         ask_all: a job has ended or was placed since the service was last asked about all held jobs.
         refused: jobs of which Slurm refused a change, and when to try again.
     """
@@ -211,7 +222,7 @@ class SlurmBridge:
         """
         done: dict[int, dict[str, str]] = {}
         jobs, now_s = self.slurm.jobs(), time.time()
-        running = {job.id for job in jobs if job.state == "RUNNING"}
+        running = {job.id for job in jobs if job.has_gpus}
         self.ask_all |= bool(self.running - running)
         self.running = running
         self.refused = {j.id: self.refused[j.id] for j in jobs if now_s < self.refused.get(j.id, 0)}

@@ -6,16 +6,19 @@ like a field.
 
 from __future__ import annotations
 
+import logging
 import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
-from profiling.devices import get_device
-from profiling.errors import InputError, UnknownNameError
-from scheduling.clusters.importers.slurm import gpus_of, host_names, split_type
+from profiling.errors import InputError, LimitError, UnknownNameError
+from scheduling.clusters.importers.slurm import device_of_type, gpus_of, host_names
 from serving.job_ranges import SPEC_LENGTH, check_range, parse_job
+
+log = logging.getLogger("cotenant.slurm")
 
 MARK = "cotenant:"
 HELD = "cotenant:held"
@@ -23,7 +26,14 @@ HELD = "cotenant:held"
 DEPENDENT = f"{HELD} dependency"
 # While a job's request is replaced in Slurm, which takes two commands: the request, so that it is never lost.
 CLEARED = f"{HELD} gres="
-_UNAVAILABLE = ("down", "drain", "fail", "maint", "reserved", "unknown", "not_responding", "invalid")
+# A job in these states still has its GPUs and their memory, but nothing can be predicted for one beside it: it may
+# continue at any time, or is about to end. Its GPUs are therefore no candidates.
+PAUSED = ("COMPLETING", "SUSPENDED", "STOPPED", "RESIZING")
+# Whole words: a node that is powered down to save energy (POWERED_DOWN, POWER_DOWN) can be allocated.
+_UNAVAILABLE = re.compile(
+    r"\b(?:down|drain(?:ed|ing)?|power_drain|powering_down|error|fail(?:ing)?|future|blocked|inval(?:id(?:_reg)?)?"
+    r"|maint|not_responding|reserved|unknown)\b"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +76,9 @@ class SlurmJob:
     """One job of `squeue --json`, with the fields that the integration needs.
 
     Attributes:
+        partition: those that it may run in, joined by commas.
         shards: requested shards; 1 if it requests a whole GPU.
+        constrained: it limits its nodes itself, is in a reservation, or requests several nodes or GPUs.
         whole: it requests a whole GPU instead of shards.
         gpu_type: requested type; empty for any.
         gres: its request for GPUs per node (`--gres`), which `scontrol update` can narrow down to a type; empty if
@@ -123,7 +135,9 @@ class SlurmJob:
             partition=str(raw.get("partition") or ""),
             cpus=int(number(raw.get("cpus"))),
             shards=1 if whole else amount,
-            constrained=bool(raw.get("required_nodes") or raw.get("excluded_nodes") or raw.get("features"))
+            constrained=any(
+                raw.get(key) for key in ("required_nodes", "excluded_nodes", "features", "resv_name")
+            )
             or number(raw.get("node_count")) > 1
             or (whole and amount > 1),
             pinned=bool(raw.get("required_nodes")),
@@ -137,10 +151,18 @@ class SlurmJob:
             holds={n: used_gpus(d) for n, d in zip(names, raw.get("gres_detail") or [], strict=False)},
         )
 
+    @property
+    def has_gpus(self) -> bool:
+        """Whether its GPUs are allocated to it."""
+        return self.state == "RUNNING" or self.state in PAUSED
+
 
 def _state(words: list[str]) -> str:
     """The state among a job's states and flags. A job whose node is still booting or runs its prolog has its GPUs."""
-    return "RUNNING" if "CONFIGURING" in words else next(iter(words), "")
+    paused = [word for word in PAUSED if word in words]
+    if paused:
+        return paused[0]
+    return "RUNNING" if {"CONFIGURING", "SIGNALING"} & set(words) else next(iter(words), "")
 
 
 def number(value: Any) -> float:
@@ -187,27 +209,28 @@ def cluster_for(
 ) -> dict[str, Any]:  # fmt: skip
     """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
 
-    Omitted: nodes that are down, in other partitions or without enough free CPUs; GPUs of an unknown or not
-    the requested type, allocated whole, without free shards, or running a job without a mark; and, if `job`
-    requests a whole GPU, every GPU in use.
+    Omitted: nodes that are down, in none of the job's partitions or without enough free CPUs; GPUs of an unknown
+    or not the requested type, allocated whole, without free shards, or with a job that has no mark or whose
+    state is in `PAUSED`; and, if `job` requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be
+    read are omitted and logged.
 
     Args:
-        devices: GPU type in Slurm (without a number behind `_`, so that `v100_0` is `v100`) to catalogue
-            name. A MIG type is `CARD_PROFILE` with a listed card, such as `a100_3g.20gb`, or listed itself.
+        devices: GPU type in Slurm to catalogue name, for types that `device_of_type` does not recognise.
     """
     now_s = time.time() if now_s is None else now_s
+    known: dict[str, str | None] = {}  # looking a title up takes milliseconds
     usable_nodes = []
     for node in nodes:
-        state = node.get("state", "")
-        words = [*(state if isinstance(state, list) else [state]), *(node.get("state_flags") or [])]
-        up = not any(bad in str(word).lower() for word in words for bad in _UNAVAILABLE)
         idle = number(node.get("cpus")) - number(node.get("alloc_cpus"))
-        if not up or job.partition not in (node.get("partitions") or []) or idle < job.cpus:
+        shared = set(job.partition.split(",")) & set(node.get("partitions") or [])
+        if not _available(node) or not shared or idle < job.cpus:
             continue
-        types, shards = gpus_of(str(node.get("gres") or ""))
+        types, shards = _gpus(str(node["name"]), str(node.get("gres") or ""))
         gpus = []
         for index, kind in enumerate(types):
-            device = _device(kind, devices)
+            if kind not in known:
+                known[kind] = _device(kind, devices)
+            device = known[kind]
             tenants, free = _tenants(str(node["name"]), index, jobs, now_s)
             if job.gpu_type not in ("", kind) or (job.whole and tenants):
                 continue
@@ -216,6 +239,16 @@ def cluster_for(
         if gpus:
             usable_nodes.append({"name": str(node["name"]), "gpus": gpus})
     return {"nodes": usable_nodes}
+
+
+def _available(node: Mapping[str, Any]) -> bool:
+    """Whether Slurm gives the node to jobs, waking it up if necessary."""
+    state = node.get("state", "")
+    told = [*(state if isinstance(state, list) else [state]), *(node.get("state_flags") or [])]
+    words = " ".join(map(str, told)).lower()
+    if "powering_up" in words:
+        words = words.replace("not_responding", "")  # until it has booted
+    return _UNAVAILABLE.search(words) is None
 
 
 def type_of(node: Mapping[str, Any], index: int) -> str | None:
@@ -233,17 +266,22 @@ def of_type(gres: str, kind: str) -> str:
     return re.sub(r"\b(gpu|shard)(?=[:=]\d+(?:,|$)|,|$)", rf"\1:{kind}", gres)
 
 
+@lru_cache(maxsize=4096)  # so that a node is logged once, not at every question
+def _gpus(node: str, gres: str) -> tuple[tuple[str, ...], int]:
+    """The GPU types of a node and shards per GPU; no GPUs if its `Gres` cannot be read."""
+    try:
+        types, shards = gpus_of(gres)
+    except (InputError, LimitError) as error:
+        log.warning("node %s is left out: %s", node, error)
+        return (), 0
+    return tuple(types), shards
+
+
 def _device(kind: str, devices: Mapping[str, str]) -> str | None:
     """Catalogue name of a GPU type or slice; None if unknown."""
-    card, profile = split_type(kind)
-    if profile is None:
-        return devices.get(kind) or devices.get(card) or devices.get(kind.partition("_")[0])
-    named = devices.get(kind) or devices.get(profile)
-    if named or card not in devices:
-        return named
     try:
-        return get_device(f"{devices[card]}:mig={profile}").name
-    except UnknownNameError:
+        return device_of_type(kind, devices)
+    except (InputError, UnknownNameError):
         return None
 
 
@@ -254,8 +292,10 @@ def _tenants(
     tenants, held = [], 0
     for job in jobs:
         kind, count = job.holds.get(node, {}).get(index, ("", 0))
-        if job.state != "RUNNING" or not count:
+        if not job.has_gpus or not count:
             continue
+        if job.state in PAUSED:
+            return None, held
         try:
             request = read_comment(job.comment)
         except InputError:

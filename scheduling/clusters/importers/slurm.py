@@ -16,6 +16,13 @@ from scheduling.core.snapshot import Gpu, Node, check_counts
 # Host lists of Slurm: parts between commas, and the ranges in their brackets.
 _PART = re.compile(r"(?:[^,\[]|\[[^\]]*(?:\]|$))+")
 _RANGE = re.compile(r"([0-9]+)(?:-([0-9]+))?")
+# One part of a Gres: `name[:type][:no_consume][:count]`.
+_GRES = re.compile(
+    r"(?P<name>[^:]+)(?::(?!no_consume(?::|$)|[0-9]+[KMGTP]?$)(?P<type>[^:]+))?(?::no_consume)?"
+    r"(?::(?P<count>[0-9]{1,15})(?P<unit>[KMGTP]?))?",
+    re.IGNORECASE,
+)
+_UNITS = "KMGTP"  # in powers of 1024
 _MIG_TYPE = re.compile(r"(?:(?P<card>.+?)_)?(?P<profile>\d+g\.\d+gb)(?:\+me)?", re.IGNORECASE)
 
 
@@ -25,7 +32,10 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     gres_of = dict(_json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text))
     nodes, total = [], 0
     for name, gres in gres_of.items():
-        kinds, _ = gpus_of(gres)
+        try:
+            kinds, _ = gpus_of(gres)
+        except InputError as error:
+            raise error.at(f"node {name}") from None
         total += len(kinds)
         check_counts({"GPUs": total}, CLUSTER_GPUS)
         if "" in kinds:
@@ -33,7 +43,7 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
                 f"node {name}: Gres names no GPU type", expected="gpu:TYPE:COUNT in gres.conf", got=gres
             )
         if kinds:
-            gpus = [Gpu(str(k), _device(kind, devices)) for k, kind in enumerate(kinds)]
+            gpus = [Gpu(str(k), device_of_type(kind, devices)) for k, kind in enumerate(kinds)]
             nodes.append(Node(name, tuple(gpus)))
     return nodes
 
@@ -51,7 +61,17 @@ def split_type(kind: str) -> tuple[str, str | None]:
     return (match["card"] or "", match["profile"]) if match else (plain, None)
 
 
-def _device(kind: str, devices: Mapping[str, str]) -> str:
+def device_of_type(kind: str, devices: Mapping[str, str]) -> str:
+    """The catalogue name of a GPU type of Slurm, which may be a slice.
+
+    Args:
+        devices: names given by the caller, with precedence over recognised ones; by type, with or without the
+            number behind it, by card, or by MIG profile.
+
+    Raises:
+        UnknownNameError: no catalogue type, or several, have that name.
+        InputError: a slice of an unnamed card.
+    """
     if kind in devices:
         return device_of(kind, devices)
     card, profile = split_type(kind)
@@ -73,19 +93,30 @@ def gpus_of(gres: str) -> tuple[list[str], int]:
 
     >>> gpus_of("gpu:k80:2(S:0),shard:k80:8")
     (['k80', 'k80'], 4)
+    >>> gpus_of("gpu:a100,gpu:no_consume:1,shard:1K")
+    (['a100', ''], 512)
 
     Raises:
+        InputError: its GPUs or shards are not in Slurm's format.
         LimitError: more GPUs than `CLUSTER_GPUS`.
     """
     types: list[str] = []
     shards = 0
     for part in re.sub(r"\([^)]*\)", "", gres).split(","):
-        names = part.split(":")
-        if names[0] == "gpu":
-            check_counts({"GPUs": len(types) + int(names[-1])}, CLUSTER_GPUS)
-            types += [names[1] if len(names) > 2 else ""] * int(names[-1])
-        elif names[0] == "shard":
-            shards += int(names[-1])
+        if part.partition(":")[0] not in ("gpu", "shard"):
+            continue
+        match = _GRES.fullmatch(part)
+        if match is None:
+            raise InputError(
+                "Gres is not understood", expected="gpu:TYPE:COUNT or shard:COUNT", got=part[:80]
+            )
+        unit = match["unit"] or ""
+        count = int(match["count"] or 1) * 1024 ** (1 + _UNITS.index(unit.upper()) if unit else 0)
+        if match["name"] == "gpu":
+            check_counts({"GPUs": len(types) + count}, CLUSTER_GPUS)
+            types += [match["type"] or ""] * count
+        else:
+            shards += count
     return types, shards // len(types) if types else 0
 
 

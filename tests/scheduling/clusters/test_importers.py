@@ -141,6 +141,24 @@ def test_slurm_types_detected_by_the_driver(kind: str, device: str) -> None:
     assert [row[2] for row in gpu_rows(cluster)] == [device]
 
 
+@pytest.mark.parametrize(
+    ("gres", "types", "shards"),
+    [
+        ("gpu:a100", ["a100"], 0),
+        ("gpu", [""], 0),
+        ("gpu:2", ["", ""], 0),
+        ("gpu:v100:no_consume:2(S:0-1)", ["v100", "v100"], 0),
+        ("gpu:no_consume:2", ["", ""], 0),
+        ("gpu:1g.5gb:2,nvme:fast:x:1", ["1g.5gb", "1g.5gb"], 0),
+        ("gpu:v100:2,shard:1K", ["v100", "v100"], 512),
+        ("gpu:v100:1,shard:v100:1k", ["v100"], 1024),
+    ],
+)
+def test_slurm_gres(gres: str, types: list[str], shards: int) -> None:
+    """`name[:type][:no_consume][:count]`, where the count is 1 if omitted and may have a unit."""
+    assert gpus_of(gres) == (types, shards)
+
+
 def test_slurm_text() -> None:
     assert gpu_rows(import_cluster("scontrol", SCONTROL))[0][:3] == ("gpu01", "0", "a100")
     text = "NODELIST GRES\nn[01-02] gpu:tesla:1\nn[01-02] gpu:tesla:1\nlogin (null)\n"
@@ -320,6 +338,9 @@ def test_titles() -> None:
             "too large",
         ),
         ("sinfo", "NODELIST GRES\nn1 gpu:2\n", "no GPU type"),
+        ("sinfo", "NODELIST GRES\nn1 gpu:v100:x:2\n", "node n1: Gres is not understood.*got gpu:v100:x:2"),
+        ("sinfo", "NODELIST GRES\nn1 gpu:v100:\n", "Gres is not understood"),
+        ("sinfo", "NODELIST GRES\nn1 gpu:v100:1P\n", "too large"),
         ("sinfo", "NODELIST GRES\nn1 (null)\n", "no GPU"),
         ("kubectl", "{", "JSON"),
         ("kubectl", "[" * 100_000, "JSON.*nested too deeply"),

@@ -220,6 +220,24 @@ def test_errors_release_the_job_unchanged(service: ServiceClient, comment: str) 
     assert "ReqNodeList" not in changes
 
 
+def test_a_wrong_model_name_is_a_comment_that_is_not_understood(
+    service: ServiceClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    nodes = recorded()[1]
+    marks = [
+        decide(held(f"cotenant:{name}"), [], nodes, asked, CONFIG, 1001.0)["AdminComment"]
+        for name in ("resnet18-cfar", "resnet18-cifar", "graph:abc")
+        for asked in (service, away())
+    ]
+    assert marks[:2] == ["cotenant:left comment is not understood"] * 2
+    assert marks[2].startswith("cotenant:placed")
+    assert marks[3] == "cotenant:left no answer"
+    # A service that knows more names is still believed.
+    answer = {"decision": "place", "ranked": [{"node": "node-a", "gpu": "0", "finish_s": 1.0}]}
+    monkeypatch.setattr(httpx, "post", lambda *_, **__: httpx.Response(200, json=answer))
+    assert "ReqNodeList" in decide(held("cotenant:newer-net"), [], nodes, service, CONFIG, 1001.0)
+
+
 def test_constrained_jobs_and_empty_clusters_are_left_to_slurm(service: ServiceClient) -> None:
     _, nodes = recorded()
     assert "ReqNodeList" not in decide(replace(held(), constrained=True), [], nodes, service, CONFIG, 1.0)
@@ -313,7 +331,9 @@ def test_departures_and_placements_trigger_new_requests_for_waiting_jobs(service
     slurm = Moving(later)
     bridge = SlurmBridge(slurm, service, CONFIG)  # type: ignore[arg-type]
     assert bridge.step() == {}
-    queue.remove(running)
+    queue[0] = replace(running, state="COMPLETING")  # it still has its GPU
+    assert bridge.step() == {}
+    queue.pop(0)
     placed = bridge.step()
     assert list(placed) == [20]
     queue[1] = replace(queue[1], admin_comment=placed[20]["AdminComment"], pinned=True)

@@ -118,6 +118,45 @@ def test_excluded_jobs_and_gpus() -> None:
 
 
 @pytest.mark.parametrize(
+    ("state", "flags", "usable"),
+    [
+        ("idle", ["CLOUD", "POWERED_DOWN"], True),
+        (["IDLE", "POWER_DOWN"], None, True),
+        (["MIXED", "CLOUD", "NOT_RESPONDING", "POWERING_UP"], None, True),
+        (["IDLE", "PLANNED"], None, True),
+        (["IDLE", "POWERING_DOWN"], None, False),
+        (["IDLE", "NOT_RESPONDING"], None, False),
+        (["DOWN", "POWERED_DOWN"], None, False),
+        (["DOWN*"], None, False),
+        ("IDLE+DRAIN", None, False),
+        ("draining", [], False),
+        ("failing", [], False),
+        (["IDLE", "MAINT", "RESERVED"], None, False),
+        (["IDLE", "INVALID_REG"], None, False),
+    ],
+)
+def test_states_of_nodes(state: Any, flags: list[str] | None, usable: bool) -> None:
+    """Slurm wakes nodes that are powered down to save energy."""
+    jobs, nodes = recorded()
+    job = next(j for j in jobs if j.state == "PENDING")
+    cluster = cluster_for(job, [], [nodes[0] | {"state": state, "state_flags": flags}], DEVICES, 0)
+    assert bool(cluster["nodes"]) == usable
+
+
+def test_jobs_for_several_partitions() -> None:
+    jobs, nodes = recorded()
+    job = replace(next(j for j in jobs if j.state == "PENDING"), partition="gpu,long")
+    apart = [nodes[0], nodes[1] | {"partitions": ["debug", "long"]}, nodes[1] | {"partitions": ["longer"]}]
+    assert [n["name"] for n in cluster_for(job, [], apart, DEVICES, 0)["nodes"]] == ["node-a", "node-b"]
+
+
+@pytest.mark.parametrize("key", ["required_nodes", "excluded_nodes", "features", "resv_name"])
+def test_constrained_jobs(key: str) -> None:
+    assert SlurmJob.read({"job_id": 1, key: "a"}).constrained
+    assert not SlurmJob.read({"job_id": 1, key: ""}).constrained
+
+
+@pytest.mark.parametrize(
     ("gres", "expected"),
     [
         ("gpu:a100_3g.20gb:1,gpu:a100_1g.5gb:2,shard:6", ["a100:mig=3g", "a100:mig=1g", "a100:mig=1g"]),
@@ -132,6 +171,48 @@ def test_mig_types(gres: str, expected: list[str]) -> None:
     devices = DEVICES | {"a100": "a100", "2g.10gb": "a100:mig=2g"}
     cluster = cluster_for(job, [], [nodes[0] | {"gres": gres}], devices, 0)
     assert [g["device"] for n in cluster["nodes"] for g in n["gpus"]] == expected
+
+
+@pytest.mark.parametrize(
+    ("kind", "device"),
+    [
+        ("nvidia_a100-sxm4-40gb", "a100"),
+        ("nvidia_h100_80gb_hbm3", "h100"),
+        ("nvidia_l40s", "l40s"),
+        ("tesla_t4", "t4"),
+        ("rtx_a6000", "rtx-a6000"),
+        ("nvidia_a100-sxm4-40gb_3g.20gb", "a100:mig=3g"),
+        ("a100_80gb", "a100-80gb"),
+        ("v100_32gb", "v100-32gb"),
+        ("h100_nvl", "h100-nvl"),
+        ("v100_1", "v100"),
+        ("tesla", "p100"),
+        ("tesla_v100", None),  # two memory sizes
+        ("odd", None),
+        ("", None),
+    ],
+)
+def test_types_are_recognised_as_on_import(kind: str, device: str | None) -> None:
+    """The names of `AutoDetect=nvml` and of sites. What stands before an underscore does not name the card."""
+    jobs, nodes = recorded()
+    job = next(j for j in jobs if j.state == "PENDING")
+    node = nodes[0] | {"gres": f"gpu:{kind}:1,shard:4" if kind else "gpu:1,shard:4"}
+    cluster = cluster_for(job, [], [node], {"tesla": "p100"}, 0)
+    assert [g["device"] for n in cluster["nodes"] for g in n["gpus"]] == ([device] if device else [])
+
+
+def test_a_node_whose_gres_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+    jobs, nodes = recorded()
+    job = next(j for j in jobs if j.state == "PENDING")
+    strange = [
+        nodes[0] | {"name": f"strange-{k}", "gres": gres} for k, gres in enumerate(("gpu:a:b:c", "gpu:1P"))
+    ]
+    for _ in range(2):
+        cluster = cluster_for(job, [], [*strange, nodes[1]], {}, 0)
+        assert [n["name"] for n in cluster["nodes"]] == ["node-b"]
+    logged = [record.getMessage() for record in caplog.records]
+    assert len(logged) == 2
+    assert logged[0].startswith("node strange-0 is left out: Gres is not understood")
 
 
 @pytest.mark.parametrize(
@@ -221,9 +302,59 @@ def test_jobs_on_several_nodes_of_newer_versions() -> None:
     assert cluster_for(asking, [job], nodes, DEVICES) == {"nodes": []}
 
 
-@pytest.mark.parametrize("state", ["CONFIGURING", ["RUNNING", "CONFIGURING"], ["CONFIGURING", "RUNNING"]])
+@pytest.mark.parametrize(
+    "state",
+    [
+        "CONFIGURING",
+        ["RUNNING", "CONFIGURING"],
+        ["CONFIGURING", "RUNNING"],
+        "SIGNALING",
+        ["RUNNING", "SIGNALING"],
+    ],
+)
 def test_a_job_whose_node_is_booting_has_its_gpu(state: Any) -> None:
     assert SlurmJob.read({"job_id": 9, "job_state": state}).state == "RUNNING"
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        "SUSPENDED",
+        ["SUSPENDED", "SIGNALING"],
+        ["RUNNING", "STOPPED"],
+        ["RUNNING", "RESIZING"],
+        "COMPLETING",
+        ["COMPLETED", "COMPLETING"],
+        ["PENDING", "COMPLETING", "REQUEUED"],
+    ],
+)
+@pytest.mark.parametrize("detail", ["shard:v100_0:1(1/4)", "gpu:v100_0:1(IDX:0)"])
+def test_a_job_that_does_not_run_keeps_its_gpu(state: Any, detail: str) -> None:
+    """Its memory is taken, and it may continue at any time: the GPU is no candidate."""
+    jobs, nodes = recorded()
+    paused = SlurmJob.read(
+        {
+            "job_id": 9,
+            "job_state": state,
+            "comment": "cotenant:resnet18-cifar",
+            "nodes": "node-a",
+            "gres_detail": [detail],
+        }
+    )
+    assert paused.has_gpus
+    for asking in (
+        next(j for j in jobs if j.state == "PENDING"),
+        SlurmJob.read({"job_id": 10, "partition": "gpu", "tres_per_node": "gres:gpu:1"}),
+    ):
+        cluster = cluster_for(asking, [paused], nodes[:1], DEVICES, 0)
+        assert [g["id"] for n in cluster["nodes"] for g in n["gpus"]] == ["1"]
+
+
+@pytest.mark.parametrize(
+    "state", ["PENDING", "COMPLETED", "CANCELLED", ["FAILED"], ["COMPLETED", "STAGE_OUT"]]
+)
+def test_a_job_that_ended_has_no_gpu(state: Any) -> None:
+    assert not SlurmJob.read({"job_id": 9, "job_state": state}).has_gpus
 
 
 def test_a_dependency() -> None:
