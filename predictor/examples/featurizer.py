@@ -88,19 +88,17 @@ class Featurizer:
 
         Raises:
             UnknownNameError: unknown model or device.
-            InputError: as many layers are frozen as the model has, or more, or the device lacks the precision.
+            InputError: more layers are frozen than the model has, or the device lacks the precision.
         """
         plain = workload.without_solo()
         key = (plain, device_name)
         if key not in self._jobs:
             device = get_device(device_name)
             graph = self.graph(plain)
-            # A training step trains at least one layer.
-            most = len(graph.layers) - (plain.mode == "training")
-            if graph.layers and plain.frozen_prefix > most:
+            if graph.layers and plain.frozen_prefix > len(graph.layers):
                 raise InputError(
-                    f"{plain.model} has too few layers for frozen_prefix",
-                    expected=f"a frozen_prefix from 0 to {most}",
+                    f"{plain.model} has fewer layers than frozen_prefix",
+                    expected=f"a frozen_prefix from 0 to {len(graph.layers)}",
                     got=plain.frozen_prefix,
                 )
             resolved = as_captured(plain, graph)

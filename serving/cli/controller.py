@@ -34,7 +34,7 @@ def slurm(
 ) -> None:
     """Assign jobs held by `job_submit.lua` to the node that the service ranks first. Runs until stopped.
 
-    Example: `cotenant controller slurm --device tesla=v100`
+    Example: `cotenant controller slurm --device big=a100-80gb`
     """
     import logging
 

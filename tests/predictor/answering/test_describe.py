@@ -119,7 +119,11 @@ def test_a_measured_step_in_milliseconds_is_reported(
 
 @pytest.mark.parametrize(
     ("device", "share", "said"),
-    [("mi300x", "", "has no MPS"), ("k80", ":sm_share_ratio=0.5", "only from Volta on"), ("v100", ":sm_share_ratio=0.5", "")],
+    [
+        ("mi300x", "", "has no MPS"),
+        ("k80", ":sm_share_ratio=0.5", "only from Volta on"),
+        ("v100", ":sm_share_ratio=0.5", ""),
+    ],
 )
 def test_what_a_device_lacks_of_mps_is_stated(
     predictor: Predictor, device: str, share: str, said: str

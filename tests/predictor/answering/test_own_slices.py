@@ -79,10 +79,16 @@ def test_they_agree_after_feedback(predictor: Predictor) -> None:
 
 
 def test_stated_step_times_are_those_of_the_whole_card(predictor: Predictor) -> None:
-    stated = Workload.parse("alpha:batch_size=64,step_time_s=0.5")
-    found, plain = (predictor.predict(mig(job, JOBS[1])).members[0] for job in (stated, JOBS[0]))
-    assert found.solo_step_time_s.value == 0.5
-    assert found.slowdown.value == pytest.approx(plain.slowdown.value)
+    busy, idle = (
+        predictor.predict(
+            mig(Workload.parse(f"alpha:batch_size=64,step_time_s=0.5,utilization_ratio={u}"), JOBS[1])
+        )
+        for u in (1.0, 0.02)
+    )
+    assert [a.members[0].solo_step_time_s.value for a in (busy, idle)] == [0.5, 0.5]
+    # A job that waits most of the time loses little on a slice.
+    assert busy.members[0].slowdown.value > 1.5
+    assert idle.members[0].slowdown.value < 1.2
 
 
 def test_a_job_that_fits_no_slice_beside_another(predictor: Predictor) -> None:
