@@ -14,12 +14,13 @@ from scheduling.placement.ranking import OBJECTIVES
 from serving.job_ranges import check_range, check_ranges
 
 PREFIX = "cotenant.dev/"
-GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-# Slice names of the device plugin's `mixed` MIG strategy; those with media engines end in `.me`.
-_SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)(?:\.me)?(?:\.shared)?")
+# The `mixed` MIG strategy of NVIDIA's device plugin names slices so; those with media engines end in `.me`. A GPU or
+# slice that is time-sliced or shared by MPS can be renamed to `.shared`.
+_RESOURCE = re.compile(r"(?:nvidia\.com/(?:gpu|mig-(\d+g\.\d+gb)(?:\.me)?)(\.shared)?|amd\.com/gpu)")
 _ANY_SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(?:\d+c\.)?(\d+g\.\d+gb)?.*")
 _COUNT = re.compile(r"[0-9]{1,5}")
 _OURS = ("iterations", "max_slowdown", "objective")
+_Kind = tuple[str | None, bool]  # MIG profile, or None for a GPU; whether it is a share
 
 
 @dataclass(frozen=True, slots=True)
@@ -144,30 +145,32 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
 def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
     """Total GPUs or MIG slices that the containers of `pod` request, at least 1, and the slices' profile.
 
+    Any number of shares (`nvidia.com/gpu.shared`) is one GPU: they give a pod no more of it, and no second one.
+
     Raises:
         InputError: slices of several kinds, GPUs together with slices, or parts of a slice; containers are not a
             list.
     """
     spec = field(pod, "spec")
-    asked, before = Counter[str | None](), Counter[str | None]()
+    asked, before, sidecars = Counter[_Kind](), Counter[_Kind](), Counter[_Kind]()
     for container in _containers(spec, "containers"):
         asked.update(_requested(container))
     for container in _containers(spec, "initContainers"):
-        if field(container, "restartPolicy") == "Always":  # a sidecar, which runs beside the others
-            asked.update(_requested(container))
+        requested = _requested(container)
+        if field(container, "restartPolicy") == "Always":  # a sidecar, which runs beside all that start later
+            sidecars.update(requested)
         else:  # they run one by one before the others, on the same GPUs
-            for kind, count in _requested(container).items():
-                before[kind] = max(before[kind], count)
-    asked |= before
-    kinds = +asked
-    if len(kinds) > 1:
+            before |= sidecars + requested
+    kinds = (asked + sidecars) | before
+    profiles = {profile for profile, _ in kinds}
+    if len(profiles) > 1:
         raise InputError(
             "pod requests several kinds of GPU",
             expected="nvidia.com/gpu, or nvidia.com/mig-PROFILE of one profile",
-            got=", ".join(sorted(kind or "GPU" for kind in kinds)),
+            got=", ".join(sorted(profile or "GPU" for profile in profiles)),
         )
-    profile, count = next(iter(kinds.items()), (None, 1))
-    return count, profile
+    profile = next(iter(profiles), None)
+    return max(1, kinds[profile, False]), profile
 
 
 def _containers(spec: Any, name: str) -> list[Any]:
@@ -177,21 +180,20 @@ def _containers(spec: Any, name: str) -> list[Any]:
     return containers
 
 
-def _requested(container: Any) -> Counter[str | None]:
-    """GPUs (None) and MIG slices, by profile, that a container requests.
+def _requested(container: Any) -> Counter[_Kind]:
+    """GPUs and MIG slices that a container requests.
 
     Raises:
         InputError: another kind of slice, which would otherwise count as no request and so as a whole card.
     """
-    requested: Counter[str | None] = Counter()
+    requested = Counter[_Kind]()
     limits = field(field(container, "resources"), "limits") or {}
     for name, value in limits.items() if isinstance(limits, dict) else ():
-        of_slice = _SLICE_RESOURCE.fullmatch(name) if isinstance(name, str) else None
-        if not _COUNT.fullmatch(str(value)):
+        if not isinstance(name, str) or not _COUNT.fullmatch(str(value)):
             continue
-        if of_slice or name in GPU_RESOURCES:
-            requested[of_slice[1] if of_slice else None] += int(value)
-        elif int(value) and isinstance(name, str) and (other := _ANY_SLICE_RESOURCE.fullmatch(name)):
+        if match := _RESOURCE.fullmatch(name):
+            requested[match[1], match[2] is not None] += int(value)
+        elif int(value) and (other := _ANY_SLICE_RESOURCE.fullmatch(name)):
             raise InputError(
                 "pod requests another kind of MIG slice",
                 expected=f"a whole slice such as nvidia.com/mig-{other[1] or '3g.20gb'}",

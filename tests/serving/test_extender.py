@@ -13,7 +13,6 @@ from msgspec import structs
 from predictor.types import Prediction, Quantity
 from profiling.workload import ColocationSet
 from serving.extender import handler
-from serving.extender.pods import gpu_request
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
 from tests.serving.table import TablePredictor, TableSource
@@ -273,30 +272,6 @@ def test_slices_are_no_gpus_on_a_node_with_whole_cards(client: TestClient) -> No
     args = {"Pod": slice_pod({"nvidia.com/gpu": "1"}), "NodeNames": ["mixed", "busy"]}
     scores = {p["Host"]: p["Score"] for p in client.post("/extender/prioritize", json=args).json()}
     assert scores == {"mixed": 10, "busy": 10}
-
-
-def container(resource: str, count: str, **fields: str) -> dict[str, Any]:
-    return {"name": "c", "resources": {"limits": {resource: count}}, **fields}
-
-
-@pytest.mark.parametrize(
-    ("containers", "before", "requested"),
-    [
-        ([container("nvidia.com/gpu", "2")], [container("nvidia.com/gpu", "1")] * 3, (2, None)),
-        ([{"name": "c"}], [container("nvidia.com/gpu", "2")], (2, None)),
-        (
-            [container("nvidia.com/gpu", "2"), container("nvidia.com/gpu", "1")],
-            [container("nvidia.com/gpu", "1", restartPolicy="Always"), container("nvidia.com/gpu", "3")],
-            (4, None),
-        ),
-        ([{"name": "c"}], [container("nvidia.com/mig-3g.20gb", "1")], (1, "3g.20gb")),
-    ],
-)
-def test_init_containers_and_sidecars_request_gpus_too(
-    containers: list[Any], before: list[Any], requested: tuple[int, str | None]
-) -> None:
-    """As in the scheduler: the sum of what runs together, or the most that runs before it."""
-    assert gpu_request({"spec": {"containers": containers, "initContainers": before}}) == requested
 
 
 @pytest.mark.parametrize("other", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"])
