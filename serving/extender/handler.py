@@ -35,6 +35,7 @@ from serving.http import decode
 from serving.service import Service
 
 MAX_SCORE = 10
+REPLICATED = ("time-slice", "mps")  # sharing modes in which a device plugin can advertise a GPU several times
 log = structlog.get_logger("cotenant.extender")
 Kind = tuple[str, str]  # device, sharing mode
 
@@ -163,10 +164,14 @@ def _why_never(job: PodJob, kinds: Sequence[Kind], alone: dict[Kind, Prediction]
     able = len(kinds) - len(small)
     if not kinds:
         return f"the node has no {one}"
-    if job.gpus > len(kinds):
-        return f"the pod requests {job.gpus} {many} and the node has {len(kinds)}"
-    if job.gpus > able:
-        some = f"the job fits on {able} of {job.gpus} {many}: " if job.gpus > 1 else ""
+    gpus = job.gpus
+    if gpus > len(kinds):
+        # A node may advertise each shared GPU several times. The scheduler has already compared the request with that.
+        if all(sharing not in REPLICATED for _, sharing in kinds):
+            return f"the pod requests {gpus} {many} and the node has {len(kinds)}"
+        gpus = len(kinds)
+    if gpus > able:
+        some = f"the job fits on {able} of {gpus} {many}: " if gpus > 1 else ""
         return some + "; ".join(sorted(set(small)))
     return ""
 
