@@ -21,7 +21,7 @@ import structlog
 
 from predictor.types import Floats, Prediction
 from profiling.devices import is_known, runs_on
-from profiling.errors import CotenantError, InfeasibleError
+from profiling.errors import CotenantError, InfeasibleError, InputError
 from profiling.workload import ColocationSet
 from scheduling.core.snapshot import ClusterSnapshot, Node
 from scheduling.placement.ranking import PlacementConfig
@@ -41,14 +41,23 @@ Kind = tuple[str, str]  # device, sharing mode
 
 
 async def filter_nodes(service: Service, raw: bytes) -> dict[str, Any]:
-    """`ExtenderFilterResult` for `ExtenderArgs`; failures are reported in its `Error`."""
-    most = service.config.cluster_gpus
+    """`ExtenderFilterResult` for `ExtenderArgs`.
+
+    A mistake in the pod removes every node: the scheduler then shows it among the pod's events. In `Error` it would
+    not: where the extender is ignorable, the scheduler goes on without it. All other failures are reported there.
+    """
+    off_loop = service.batcher.off_loop
     try:
-        arguments, job = await service.batcher.off_loop(len(raw), _arguments_and_job, raw, most)
-        never = await _never(service, arguments, job, len(raw)) if job is not None else {}
+        arguments = await off_loop(len(raw), _arguments, raw, service.config.cluster_gpus)
+        try:
+            job = await off_loop(len(raw), read_job, arguments.pod)
+            never = await _never(service, arguments, job, len(raw)) if job is not None else {}
+        except InputError as error:
+            log.warning("pod refused", pod=_name_of(arguments.pod), error=error.message)
+            never = dict.fromkeys(arguments.names, error.message)
     except CotenantError as error:
         return _result() | {"Error": error.message}
-    result: dict[str, Any] = await service.batcher.off_loop(len(raw), _kept, arguments, never)
+    result: dict[str, Any] = await off_loop(len(raw), _kept, arguments, never)
     return result
 
 
@@ -82,9 +91,9 @@ def _arguments(raw: bytes, most_nodes: int) -> Arguments:
     return read_arguments(decode(raw, dict), most_nodes)
 
 
-def _arguments_and_job(raw: bytes, most_nodes: int) -> tuple[Arguments, PodJob | None]:
-    arguments = _arguments(raw, most_nodes)
-    return arguments, read_job(arguments.pod)
+def _name_of(pod: dict[str, Any]) -> str:
+    metadata = field(pod, "metadata")
+    return f"{field(metadata, 'namespace') or 'default'}/{field(metadata, 'name')}"[:200]
 
 
 def _result() -> dict[str, Any]:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from predictor.types import Prediction, Quantity
 from profiling.workload import ColocationSet
@@ -290,7 +291,8 @@ def test_slices_are_no_gpus_on_a_node_with_whole_cards(client: TestClient) -> No
 @pytest.mark.parametrize("other", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"])
 def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None:
     args = {"Pod": slice_pod({"nvidia.com/mig-3g.20gb": "1", other: "1"}), "NodeNames": ["cut"]}
-    assert "several kinds" in client.post("/extender/filter", json=args).json()["Error"]
+    never = client.post("/extender/filter", json=args).json()["FailedAndUnresolvableNodes"]
+    assert "several kinds" in never["cut"]
 
 
 @pytest.mark.parametrize(
@@ -303,11 +305,11 @@ def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None
 )
 def test_parts_of_a_slice_are_no_whole_gpu(client: TestClient, resource: str, expected: str) -> None:
     args = {"Pod": slice_pod({f"nvidia.com/{resource}": "1"}), "NodeNames": ["cut"]}
-    told = client.post("/extender/filter", json=args).json()["Error"]
+    told = client.post("/extender/filter", json=args).json()["FailedAndUnresolvableNodes"]["cut"]
     assert f"expected a whole slice such as nvidia.com/{expected}, got nvidia.com/{resource}" in told
     assert client.post("/extender/prioritize", json=args).json() == [{"Host": "cut", "Score": 0}]
     args["Pod"] = slice_pod({f"nvidia.com/{resource}": "0"})
-    assert client.post("/extender/filter", json=args).json()["Error"] == ""
+    assert client.post("/extender/filter", json=args).json()["NodeNames"] == ["cut"]
 
 
 @pytest.mark.parametrize(
@@ -316,17 +318,10 @@ def test_parts_of_a_slice_are_no_whole_gpu(client: TestClient, resource: str, ex
         {},
         {"Pod": 1, "NodeNames": []},
         {"Pod": pod(workload="resnet18-cifar")},
-        {"Pod": pod(workload="no-such-model"), "NodeNames": NAMES},
-        {"Pod": pod(workload="resnet18-cifar", batch_size="many"), "NodeNames": NAMES},
-        {"Pod": pod(workload="resnet18-cifar", objective="speed"), "NodeNames": NAMES},
         {"Pod": pod(workload="resnet18-cifar"), "NodeNames": [1]},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": {"items": [{}]}},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": "node-a"},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": []},
-        {"Pod": pod(workload="resnet18-cifar", batchsize="64"), "NodeNames": NAMES},
-        {"Pod": {"metadata": {"annotations": "cotenant.dev/workload"}}, "NodeNames": NAMES},
-        {"Pod": {"metadata": {"annotations": [None]}}, "NodeNames": NAMES},
-        {"Pod": pod(workload="resnet18-cifar") | {"spec": {"containers": 1.5}}, "NodeNames": NAMES},
     ],
 )
 def test_errors_have_status_200(cluster: TestClient, args: Any) -> None:
@@ -336,6 +331,37 @@ def test_errors_have_status_200(cluster: TestClient, args: Any) -> None:
     scores = cluster.post("/extender/prioritize", json=args)
     assert scores.status_code == 200
     assert all(p["Score"] == 0 for p in scores.json())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (pod(workload="no-such-model"), "unknown model"),
+        (pod(workload="resnet18-cifar", batch_size="many"), "cotenant.dev/batch-size"),
+        (pod(workload="resnet18-cifar", batch_size="1000000000"), "batch_size is out of range"),
+        (pod(workload="resnet18-cifar", objective="speed"), "cotenant.dev/objective"),
+        (pod(workload="resnet18-cifar", batchsize="64"), "unknown annotation cotenant.dev/batchsize"),
+        ({"metadata": {"annotations": "cotenant.dev/workload"}}, "metadata.annotations"),
+        ({"metadata": {"annotations": [None]}}, "metadata.annotations"),
+        (pod(workload="resnet18-cifar") | {"spec": {"containers": 1.5}}, "spec.containers"),
+    ],
+)
+def test_a_mistake_in_a_pod_removes_every_node(
+    cluster: TestClient, wrong: dict[str, Any], told: str, whole: bool
+) -> None:
+    """An `Error` would go unseen: where the extender is ignorable, the scheduler goes on without it."""
+    items = [{"metadata": {"name": name}} for name in NAMES]
+    args = {"Pod": wrong} | ({"Nodes": {"items": items}} if whole else {"NodeNames": NAMES})
+    with capture_logs() as logs:
+        result = cluster.post("/extender/filter", json=args).json()
+    never = result.pop("FailedAndUnresolvableNodes")
+    assert list(never) == NAMES
+    assert all(told in reason for reason in never.values())
+    assert not result["Error"]
+    assert (result["Nodes"]["items"] if whole else result["NodeNames"]) == []
+    assert [told in entry["error"] for entry in logs if entry["event"] == "pod refused"] == [True]
+    assert {p["Score"] for p in cluster.post("/extender/prioritize", json=args).json()} == {0}
 
 
 @pytest.mark.parametrize("count", ["\u00b2", "2.5", "-1", "", "9" * 5000])
