@@ -23,11 +23,12 @@ from predictor.types import Floats, Prediction
 from profiling.devices import is_known, runs_on
 from profiling.errors import CotenantError, InfeasibleError, InputError
 from profiling.workload import ColocationSet
+from scheduling.clusters.importers.offers import Offers
+from scheduling.clusters.importers.pods import PodJob, field
 from scheduling.core.snapshot import ClusterSnapshot, Node
 from scheduling.placement.ranking import PlacementConfig
 from serving.cluster_state import ClusterState
-from serving.extender.offers import Offers
-from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
+from serving.extender.pods import Arguments, read_arguments, read_job
 from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit
 from serving.handlers.place import choose_gpu, score_gpus

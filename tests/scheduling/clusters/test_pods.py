@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from serving.extender.pods import gpu_request
+from scheduling.clusters.importers.pods import gpu_request
 
 
 def container(resource: str, count: str, **fields: str) -> dict[str, Any]:
