@@ -24,7 +24,7 @@ from profiling.devices import is_known, runs_on
 from profiling.errors import CotenantError, InfeasibleError, InputError
 from profiling.workload import ColocationSet
 from scheduling.clusters.importers.offers import Offers
-from scheduling.clusters.importers.pods import PodJob, field
+from scheduling.clusters.importers.pods import PodJob, field, name_of
 from scheduling.core.snapshot import ClusterSnapshot, Node
 from scheduling.placement.ranking import PlacementConfig
 from serving.cluster_state import ClusterState
@@ -54,7 +54,7 @@ async def filter_nodes(service: Service, raw: bytes) -> dict[str, Any]:
             job = await off_loop(len(raw), read_job, arguments.pod)
             never = await _never(service, arguments, job, len(raw)) if job is not None else {}
         except InputError as error:
-            log.warning("pod refused", pod=_name_of(arguments.pod), error=error.message)
+            log.warning("pod refused", pod=name_of(arguments.pod), error=error.message)
             never = dict.fromkeys(arguments.names, error.message)
     except CotenantError as error:
         return _result() | {"Error": error.message}
@@ -90,11 +90,6 @@ async def prioritize_nodes(service: Service, raw: bytes) -> list[dict[str, Any]]
 
 def _arguments(raw: bytes, most_nodes: int) -> Arguments:
     return read_arguments(decode(raw, dict), most_nodes)
-
-
-def _name_of(pod: dict[str, Any]) -> str:
-    metadata = field(pod, "metadata")
-    return f"{field(metadata, 'namespace') or 'default'}/{field(metadata, 'name')}"[:200]
 
 
 def _result() -> dict[str, Any]:

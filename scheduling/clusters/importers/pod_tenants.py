@@ -12,7 +12,7 @@ from profiling.errors import InputError
 from profiling.workload import REGISTERED
 from profiling.zoo import zoo_names
 from scheduling.clusters.importers.offers import Offers
-from scheduling.clusters.importers.pods import PodJob, field, read_job
+from scheduling.clusters.importers.pods import PodJob, field, name_of, read_job
 from scheduling.core.limits import unknown_steps
 from scheduling.core.snapshot import Node, Tenant
 
@@ -39,10 +39,10 @@ def with_tenants(nodes: Sequence[Node], pods: Iterable[dict[str, Any]]) -> list[
             job = read_job(pod)
             if job is not None:
                 _check_known(job.workload.model)
-                tenant = Tenant(job.workload, _iterations(job), _name_of(pod), job.max_slowdown)
+                tenant = Tenant(job.workload, _iterations(job), name_of(pod), job.max_slowdown)
                 on[str(where)].append((job, tenant))
         except InputError as error:
-            _LOG.warning("pod %s is not imported: %s", _name_of(pod), error.message)
+            _LOG.warning("pod %s is not imported: %s", name_of(pod), error.message)
     return [_seated(node, on[node.name]) if node.name in on else node for node in nodes]
 
 
@@ -68,9 +68,4 @@ def _check_known(model: str) -> None:
 
 
 def _age(pod: dict[str, Any]) -> tuple[str, str]:
-    return str(field(field(pod, "metadata"), "creationTimestamp")), _name_of(pod)
-
-
-def _name_of(pod: dict[str, Any]) -> str:
-    metadata = field(pod, "metadata")
-    return f"{field(metadata, 'namespace') or 'default'}/{field(metadata, 'name')}"[:200]
+    return str(field(field(pod, "metadata"), "creationTimestamp")), name_of(pod)

@@ -49,6 +49,12 @@ def field(value: Any, name: str) -> Any:
     return next((v for k, v in value.items() if isinstance(k, str) and k.lower() == folded), None)
 
 
+def name_of(pod: dict[str, Any]) -> str:
+    """Namespace and name, in at most the 200 characters of a tenant's `job_id`."""
+    metadata = field(pod, "metadata")
+    return f"{field(metadata, 'namespace') or 'default'}/{field(metadata, 'name')}"[:200]
+
+
 def read_job(pod: dict[str, Any]) -> PodJob | None:
     """The job of a pod; None if it has no `cotenant.dev/workload` and so is not ours.
 
