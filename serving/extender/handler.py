@@ -21,13 +21,14 @@ import structlog
 
 from predictor.types import Floats, Prediction
 from profiling.devices import is_known, runs_on
-from profiling.errors import CotenantError, InfeasibleError
+from profiling.errors import CotenantError, InfeasibleError, InputError
 from profiling.workload import ColocationSet
+from scheduling.clusters.importers.offers import Offers
+from scheduling.clusters.importers.pods import PodJob, field, name_of
 from scheduling.core.snapshot import ClusterSnapshot, Node
 from scheduling.placement.ranking import PlacementConfig
 from serving.cluster_state import ClusterState
-from serving.extender.offers import Offers
-from serving.extender.pods import Arguments, PodJob, field, read_arguments, read_job
+from serving.extender.pods import Arguments, read_arguments, read_job
 from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit
 from serving.handlers.place import choose_gpu, score_gpus
@@ -35,19 +36,29 @@ from serving.http import decode
 from serving.service import Service
 
 MAX_SCORE = 10
+REPLICATED = ("time-slice", "mps")  # sharing modes in which a device plugin can advertise a GPU several times
 log = structlog.get_logger("cotenant.extender")
 Kind = tuple[str, str]  # device, sharing mode
 
 
 async def filter_nodes(service: Service, raw: bytes) -> dict[str, Any]:
-    """`ExtenderFilterResult` for `ExtenderArgs`; failures are reported in its `Error`."""
-    most = service.config.cluster_gpus
+    """`ExtenderFilterResult` for `ExtenderArgs`.
+
+    A mistake in the pod removes every node: the scheduler then shows it among the pod's events. In `Error` it would
+    not: where the extender is ignorable, the scheduler goes on without it. All other failures are reported there.
+    """
+    off_loop = service.batcher.off_loop
     try:
-        arguments, job = await service.batcher.off_loop(len(raw), _arguments_and_job, raw, most)
-        never = await _never(service, arguments, job, len(raw)) if job is not None else {}
+        arguments = await off_loop(len(raw), _arguments, raw, service.config.cluster_gpus)
+        try:
+            job = await off_loop(len(raw), read_job, arguments.pod)
+            never = await _never(service, arguments, job, len(raw)) if job is not None else {}
+        except InputError as error:
+            log.warning("pod refused", pod=name_of(arguments.pod), error=error.message)
+            never = dict.fromkeys(arguments.names, error.message)
     except CotenantError as error:
         return _result() | {"Error": error.message}
-    result: dict[str, Any] = await service.batcher.off_loop(len(raw), _kept, arguments, never)
+    result: dict[str, Any] = await off_loop(len(raw), _kept, arguments, never)
     return result
 
 
@@ -79,11 +90,6 @@ async def prioritize_nodes(service: Service, raw: bytes) -> list[dict[str, Any]]
 
 def _arguments(raw: bytes, most_nodes: int) -> Arguments:
     return read_arguments(decode(raw, dict), most_nodes)
-
-
-def _arguments_and_job(raw: bytes, most_nodes: int) -> tuple[Arguments, PodJob | None]:
-    arguments = _arguments(raw, most_nodes)
-    return arguments, read_job(arguments.pod)
 
 
 def _result() -> dict[str, Any]:
@@ -163,10 +169,14 @@ def _why_never(job: PodJob, kinds: Sequence[Kind], alone: dict[Kind, Prediction]
     able = len(kinds) - len(small)
     if not kinds:
         return f"the node has no {one}"
-    if job.gpus > len(kinds):
-        return f"the pod requests {job.gpus} {many} and the node has {len(kinds)}"
-    if job.gpus > able:
-        some = f"the job fits on {able} of {job.gpus} {many}: " if job.gpus > 1 else ""
+    gpus = job.gpus
+    if gpus > len(kinds):
+        # A node may advertise each shared GPU several times. The scheduler has already compared the request with that.
+        if all(sharing not in REPLICATED for _, sharing in kinds):
+            return f"the pod requests {gpus} {many} and the node has {len(kinds)}"
+        gpus = len(kinds)
+    if gpus > able:
+        some = f"the job fits on {able} of {gpus} {many}: " if gpus > 1 else ""
         return some + "; ".join(sorted(set(small)))
     return ""
 

@@ -1,42 +1,14 @@
-"""Parses a scheduler's requests: pods, node lists, annotations; field names in any letter case, as in Go."""
+"""Parses a scheduler's requests: pods and node lists; field names in any letter case, as in Go."""
 
 from __future__ import annotations
 
-import re
-from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from profiling.errors import InputError, LimitError
-from profiling.names import one_of
-from profiling.workload import JOB_OPTIONS, Workload, option_value
-from scheduling.placement.ranking import OBJECTIVES
+from scheduling.clusters.importers import pods
+from scheduling.clusters.importers.pods import PodJob, field
 from serving.job_ranges import check_range, check_ranges
-
-PREFIX = "cotenant.dev/"
-GPU_RESOURCES = ("nvidia.com/gpu", "nvidia.com/gpu.shared")
-# Slice names of the device plugin's `mixed` MIG strategy; those with media engines end in `.me`.
-_SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(\d+g\.\d+gb)(?:\.me)?(?:\.shared)?")
-_ANY_SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(?:\d+c\.)?(\d+g\.\d+gb)?.*")
-_COUNT = re.compile(r"[0-9]{1,5}")
-_OURS = ("iterations", "max_slowdown", "objective")
-
-
-@dataclass(frozen=True, slots=True)
-class PodJob:
-    """The training job that a pod's annotations describe.
-
-    Attributes:
-        gpus: GPUs, or slices of one kind, that its containers request, at least 1.
-        mig_profile: the kind of slice, e.g. `3g.20gb`; None for GPUs.
-    """
-
-    workload: Workload
-    iterations: float | None
-    max_slowdown: float
-    objective: str
-    gpus: int
-    mig_profile: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,16 +26,6 @@ class Arguments:
             return self.node_names
         items = field(self.nodes, "items") or []
         return [str(field(field(item, "metadata"), "name")) for item in items]
-
-
-def field(value: Any, name: str) -> Any:
-    """The member `name` of a JSON object, in any letter case; None if missing."""
-    if not isinstance(value, dict):
-        return None
-    if name in value:
-        return value[name]
-    folded = name.lower()
-    return next((v for k, v in value.items() if isinstance(k, str) and k.lower() == folded), None)
 
 
 def read_arguments(body: Any, most_nodes: int) -> Arguments:
@@ -90,131 +52,15 @@ def read_arguments(body: Any, most_nodes: int) -> Arguments:
 
 
 def read_job(pod: dict[str, Any]) -> PodJob | None:
-    """The job of a pod; None if it has no `cotenant.dev/workload` and so is not ours.
-
-    `cotenant.dev/workload` holds a SPEC; other annotations are SPEC keys with hyphens, such as
-    `cotenant.dev/batch-size`, and `iterations`, `max-slowdown`, `objective`.
-
-    Raises:
-        InputError: unknown annotation or wrong value; slices of several kinds, GPUs together with slices, or parts
-            of a slice; not a pod.
-    """
-    annotations = field(field(pod, "metadata"), "annotations") or {}
-    if not isinstance(annotations, dict):
-        raise _no_pod("metadata.annotations", "an object", annotations)
-    own = {
-        key.removeprefix(PREFIX).replace("-", "_"): str(value)
-        for key, value in annotations.items()
-        if isinstance(key, str) and key.startswith(PREFIX)
-    }
-    spec = own.pop("workload", None)
-    if spec is None:
-        return None
-    values = Workload.parse(spec).to_mapping()
-    ours: dict[str, float] = {}
-    objective = "jct"
-    for key, text in own.items():
-        if key in JOB_OPTIONS:
-            values[key] = option_value(key, text, f"annotation {PREFIX}{key.replace('_', '-')}")
-        elif key == "objective":
-            if text not in OBJECTIVES:
-                raise InputError(
-                    f"annotation {PREFIX}objective",
-                    expected=one_of(text[:80], OBJECTIVES),
-                    got=repr(text[:80]),
-                )
-            objective = text
-        elif key in _OURS:
-            ours[key] = check_range(key, _number(key, text))
-        else:
-            known = [name.replace("_", "-") for name in (*JOB_OPTIONS, *_OURS)]
-            name = key.replace("_", "-")[:80]
-            raise InputError(f"unknown annotation {PREFIX}{name}", expected=one_of(name, known), got=name)
-    gpus, mig_profile = gpu_request(pod)
-    return PodJob(
-        check_ranges(Workload.from_mapping(values)),
-        ours.get("iterations"),
-        ours.get("max_slowdown", 2.0),
-        objective,
-        gpus,
-        mig_profile,
-    )
-
-
-def gpu_request(pod: dict[str, Any]) -> tuple[int, str | None]:
-    """Total GPUs or MIG slices that the containers of `pod` request, at least 1, and the slices' profile.
-
-    Raises:
-        InputError: slices of several kinds, GPUs together with slices, or parts of a slice; containers are not a
-            list.
-    """
-    spec = field(pod, "spec")
-    asked, before = Counter[str | None](), Counter[str | None]()
-    for container in _containers(spec, "containers"):
-        asked.update(_requested(container))
-    for container in _containers(spec, "initContainers"):
-        if field(container, "restartPolicy") == "Always":  # a sidecar, which runs beside the others
-            asked.update(_requested(container))
-        else:  # they run one by one before the others, on the same GPUs
-            for kind, count in _requested(container).items():
-                before[kind] = max(before[kind], count)
-    asked |= before
-    kinds = +asked
-    if len(kinds) > 1:
-        raise InputError(
-            "pod requests several kinds of GPU",
-            expected="nvidia.com/gpu, or nvidia.com/mig-PROFILE of one profile",
-            got=", ".join(sorted(kind or "GPU" for kind in kinds)),
-        )
-    profile, count = next(iter(kinds.items()), (None, 1))
-    return count, profile
-
-
-def _containers(spec: Any, name: str) -> list[Any]:
-    containers = field(spec, name) or []
-    if not isinstance(containers, list):
-        raise _no_pod(f"spec.{name}", "a list", containers)
-    return containers
-
-
-def _requested(container: Any) -> Counter[str | None]:
-    """GPUs (None) and MIG slices, by profile, that a container requests.
-
-    Raises:
-        InputError: another kind of slice, which would otherwise count as no request and so as a whole card.
-    """
-    requested: Counter[str | None] = Counter()
-    limits = field(field(container, "resources"), "limits") or {}
-    for name, value in limits.items() if isinstance(limits, dict) else ():
-        of_slice = _SLICE_RESOURCE.fullmatch(name) if isinstance(name, str) else None
-        if not _COUNT.fullmatch(str(value)):
-            continue
-        if of_slice or name in GPU_RESOURCES:
-            requested[of_slice[1] if of_slice else None] += int(value)
-        elif int(value) and isinstance(name, str) and (other := _ANY_SLICE_RESOURCE.fullmatch(name)):
-            raise InputError(
-                "pod requests another kind of MIG slice",
-                expected=f"a whole slice such as nvidia.com/mig-{other[1] or '3g.20gb'}",
-                got=name[:80],
-                hint="compute instances (1c.3g.20gb) share a slice's memory and cannot be placed one by one",
-            )
-    return requested
-
-
-def _no_pod(where: str, expected: str, got: Any) -> InputError:
-    return InputError(f"Pod has another {where}", expected=expected, got=repr(got)[:80])
+    """The job of a pod, as `pods.read_job` reads it, with all numbers in range. Raises `InputError`."""
+    job = pods.read_job(pod)
+    if job is not None:
+        check_ranges(job.workload)
+        check_range("max_slowdown", job.max_slowdown)
+        if job.iterations is not None:
+            check_range("iterations", job.iterations)
+    return job
 
 
 def _named(item: Any) -> bool:
     return isinstance(field(field(item, "metadata"), "name"), str)
-
-
-def _number(key: str, text: str) -> float:
-    try:
-        return float(text)
-    except ValueError:
-        raise InputError(
-            f"annotation {PREFIX}{key.replace('_', '-')} is not a number",
-            expected="a number",
-            got=repr(text[:80]),
-        ) from None

@@ -11,6 +11,7 @@ fraction of a GPU, Ray itself chooses which one of the node; report it to the pl
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -19,10 +20,18 @@ from profiling.errors import UnknownNameError
 from scheduling.clusters.importers.titles import device_of
 from serving.integrations.ask import ServiceClient
 
+MOST_TENANTS = 16
+"""Jobs on one GPU that the service accepts (its limit `set_jobs`)."""
+
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A job placed by this placer, and its predicted end; `iterations` is None if unknown."""
+    """A job placed by this placer, and its predicted end.
+
+    Attributes:
+        iterations: None if unknown.
+        gpu: as the service named it or, once `started`, as Ray does.
+    """
 
     job: str
     iterations: float | None
@@ -30,6 +39,7 @@ class Running:
     gpu: str
     since_s: float
     finish_s: float
+    started: bool = False
 
     def tenant(self, now_s: float) -> dict[str, Any]:
         """The job as a tenant for `POST /v1/place`; at least 1 % is left while it runs."""
@@ -51,6 +61,7 @@ class RayPlacer:
     service: ServiceClient = field(default_factory=ServiceClient)
     devices: Mapping[str, str] = field(default_factory=dict)
     running: dict[str, Running] = field(default_factory=dict)
+    _seats: dict[str, dict[str, str]] = field(default_factory=dict, init=False, repr=False)
 
     def place(self, job_id: str, job: str, iterations: float | None = None, nodes: Iterable[Mapping[str, Any]] | None = None) -> Any:  # fmt: skip
         """A `NodeAffinitySchedulingStrategy`, or None to let Ray choose: no answer, no GPU, or no room now.
@@ -81,33 +92,56 @@ class RayPlacer:
         return self.service.place(job, iterations, cluster) if cluster["nodes"] else None
 
     def cluster(self, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
-        """Live nodes with GPUs of a known type, and their jobs, as the `cluster` of `POST /v1/place`."""
+        """Live nodes with GPUs of a known type, and their jobs, as the `cluster` of `POST /v1/place`.
+
+        A GPU with more than `MOST_TENANTS` jobs is left out: the service would refuse the whole cluster.
+        """
         now_s, nodes_with_gpus = time.time(), []
         for node in nodes:
             resources = node.get("Resources") or {}
             kinds = [k.partition(":")[2] for k in resources if k.startswith("accelerator_type:")]
             device = next((d for k in kinds if (d := _device(k, self.devices))), None)
-            if not node.get("Alive") or device is None or not resources.get("GPU"):
+            ids = [str(i) for i in range(int(resources.get("GPU") or 0))]
+            if not node.get("Alive") or device is None or not ids:
                 continue
             name = str(node["NodeID"])
-            tenants: dict[str, list[dict[str, Any]]] = {}
-            for running in self.running.values():
-                if running.node == name:
-                    tenants.setdefault(running.gpu, []).append(running.tenant(now_s))
+            tenants: dict[str, list[dict[str, Any]]] = {i: [] for i in ids}
+            for running, seat in self._seated(name, ids):
+                tenants.setdefault(seat, []).append(running.tenant(now_s))
             gpus = [
-                {"id": str(i), "device": device, "tenants": tenants.get(str(i), [])}
-                for i in range(int(resources["GPU"]))
+                {"id": i, "device": device, "tenants": tenants[i]}
+                for i in ids
+                if len(tenants[i]) <= MOST_TENANTS
             ]
-            nodes_with_gpus.append({"name": name, "gpus": gpus})
+            if gpus:
+                nodes_with_gpus.append({"name": name, "gpus": gpus})
         return {"nodes": nodes_with_gpus}
 
-    def started(self, job_id: str, node: str, gpu: str) -> None:
+    def _seated(self, node: str, ids: list[str]) -> list[tuple[Running, str]]:
+        """The node's jobs, each with one of the node's `ids`.
+
+        Under `CUDA_VISIBLE_DEVICES` Ray reports the ids in it: `3`, or a MIG slice's UUID. Each gets an id of its own,
+        the same one while any job runs there.
+        """
+        here = [running for running in self.running.values() if running.node == node]
+        reported = dict.fromkeys(running.gpu for running in here if running.started)
+        known = self._seats.get(node, {})
+        seats = {gpu: known[gpu] for gpu in reported if known.get(gpu) in ids}
+        expected = Counter(running.gpu for running in here if not running.started)
+        for gpu in reported:
+            if gpu not in seats:
+                free = [i for i in ids if i not in seats.values()] or ids
+                seats[gpu] = gpu if gpu in free else min(free, key=lambda i: expected[i])
+        self._seats[node] = seats
+        return [(running, seats[running.gpu] if running.started else running.gpu) for running in here]
+
+    def started(self, job_id: str, node: str, gpu: str | int) -> None:
         """Report where the job actually runs.
 
         Ray says so: `ray.get_runtime_context().get_node_id()`, `ray.get_gpu_ids()[0]`.
         """
         if job_id in self.running:
-            self.running[job_id] = replace(self.running[job_id], node=node, gpu=str(gpu))
+            self.running[job_id] = replace(self.running[job_id], node=node, gpu=str(gpu), started=True)
 
     def ended(self, job_id: str) -> None:
         self.running.pop(job_id, None)

@@ -42,7 +42,8 @@ def test_impossible_step_times(client: TestClient, step: str) -> None:
     client.put("/v1/cluster", json=NODE)
     annotations = {"cotenant.dev/workload": "resnet18-cifar", "cotenant.dev/step-time-s": step}
     body = {"Pod": {"metadata": {"annotations": annotations}}, "NodeNames": ["a"]}
-    assert "step_time_s" in client.post("/extender/filter", json=body).json()["Error"]
+    never = client.post("/extender/filter", json=body).json()["FailedAndUnresolvableNodes"]
+    assert "step_time_s" in next(iter(never.values()))
     assert client.post("/extender/prioritize", json=body).json() == [{"Host": "a", "Score": 0}]
     assert client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": NODE}).status_code == 200
 

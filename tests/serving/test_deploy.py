@@ -47,6 +47,7 @@ def test_scheduler_configuration() -> None:
     }  # fmt: skip
     assert set(extender) <= known
     assert extender["ignorable"] is True
+    assert extender["httpTimeout"] == "10s"  # time for a capture
     assert extender["nodeCacheCapable"] is True
     assert (extender["filterVerb"], extender["prioritizeVerb"]) == ("filter", "prioritize")
     # With the default name it would wait for the cluster's own scheduler to give up its lease.
@@ -68,9 +69,20 @@ def test_the_chart_probes_as_the_manifest_does() -> None:
     (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     chart = (DEPLOY / "helm" / "cotenant" / "templates" / "deployment.yaml").read_text()
-    for name in ("startupProbe", "livenessProbe", "readinessProbe"):
+    for name in ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle"):
         (block,) = re.findall(rf"^ {{10}}{name}:\n((?: {{12}}.*\n)+)", chart, re.MULTILINE)
         assert yaml.safe_load(block) == container[name], name
+
+
+def test_a_pod_that_ends_is_dropped_before_it_stops_listening() -> None:
+    """And what it still answers ends in time: endpoints are removed while the pod gets its SIGTERM."""
+    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    pod = deployment["spec"]["template"]["spec"]
+    command, seconds = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
+    assert command == "sleep"
+    assert pod["terminationGracePeriodSeconds"] > int(seconds) + ServiceConfig().drain_s
+    chart = (DEPLOY / "helm" / "cotenant" / "templates" / "deployment.yaml").read_text()
+    assert f"terminationGracePeriodSeconds: {pod['terminationGracePeriodSeconds']}\n" in chart
 
 
 def test_scraping_needs_a_token() -> None:
@@ -104,9 +116,29 @@ def test_helm_values_follow_their_schema() -> None:
     for name in ("image", "database", "persistence", "bootstrapToken", "networkPolicy", "serviceMonitor"):
         with pytest.raises(jsonschema.ValidationError):
             jsonschema.validate(values | {name: values[name] | {"enable": True}}, schema)
+    more = {
+        "extraEnv": [{"name": "COTENANT_POLICY", "value": "exclusive"},
+                     {"name": "A", "valueFrom": {"secretKeyRef": {"name": "s", "key": "k"}}}],
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"kubernetes.io/arch": "amd64"},
+        "tolerations": [{"key": "cpu", "operator": "Exists"}],
+        "serviceMonitor": values["serviceMonitor"] | {"labels": {"release": "prometheus"}},
+    }  # fmt: skip
+    jsonschema.validate(values | more, schema)
+    for name, wrong in {
+        "extraEnv": {"COTENANT_POLICY": "exclusive"}, "imagePullSecrets": ["registry"], "nodeSelector": {"a": 1},
+        "tolerations": {}, "serviceMonitor": {"labels": ["prometheus"]},
+    }.items():  # fmt: skip
+        with pytest.raises(jsonschema.ValidationError):
+            jsonschema.validate(values | {name: wrong}, schema)
     # What Helm adds where the chart is a dependency of another one.
     jsonschema.validate(values | {"global": {}}, schema)
-    # Every value that a template reads is one that there is.
+    # Every value that a template reads is one that there is, and the other way round.
+    assert set(values) == {
+        name
+        for template in (chart / "templates").glob("*.yaml")
+        for name in re.findall(r"\.Values\.([A-Za-z]+)", template.read_text())
+    }
     for template in (chart / "templates").glob("*.yaml"):
         for path in re.findall(r"\.Values\.([A-Za-z.]+)", template.read_text()):
             value: Any = values
@@ -120,11 +152,18 @@ MONITORED = [
     "serviceMonitor.enabled=true",
     "mlflowTrackingUri=http://mlflow:5000",
     "persistence.storageClassName=fast",
+    "serviceMonitor.labels.release=prometheus",
 ]
+PRIVATE = [
+    "extraEnv[0].name=COTENANT_POLICY", "extraEnv[0].value=exclusive", "imagePullSecrets[0].name=registry",
+    "nodeSelector.disk=ssd", "tolerations[0].key=cpu", "tolerations[0].operator=Exists",
+]  # fmt: skip
 
 
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
-@pytest.mark.parametrize("values", [[], SHARED, MONITORED, ["networkPolicy.enabled=false"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "values", [[], SHARED, MONITORED, PRIVATE, ["networkPolicy.enabled=false"]], ids=" ".join
+)
 def test_rendered_chart(values: list[str]) -> None:
     """Helm's output is valid against Kubernetes' schemas, also if the release's name is a boolean in YAML."""
     rendered = helm("template", "on", DEPLOY / "helm" / "cotenant", *(f"--set={value}" for value in values))
@@ -139,6 +178,15 @@ def test_rendered_chart(values: list[str]) -> None:
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
     assert deployment["spec"]["replicas"] == (3 if values is SHARED else 1)
+    pod = deployment["spec"]["template"]["spec"]
+    environment = {variable["name"]: variable.get("value") for variable in pod["containers"][0]["env"]}
+    assert (environment.get("COTENANT_POLICY") == "exclusive") == (values is PRIVATE)
+    for name, given in {
+        "imagePullSecrets": [{"name": "registry"}],
+        "nodeSelector": {"disk": "ssd"},
+        "tolerations": [{"key": "cpu", "operator": "Exists"}],
+    }.items():
+        assert pod.get(name) == (given if values is PRIVATE else None)
     assert ("PersistentVolumeClaim" in kinds) == (values is not SHARED)
     assert ("ServiceMonitor" in kinds) == (values is MONITORED)
     assert ("NetworkPolicy" in kinds) == (values != ["networkPolicy.enabled=false"])

@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 from msgspec import structs
+from structlog.testing import capture_logs
 
 from predictor.types import Prediction, Quantity
 from profiling.workload import ColocationSet
 from serving.extender import handler
-from serving.extender.pods import gpu_request
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
 from tests.serving.table import TablePredictor, TableSource
@@ -111,8 +111,7 @@ def test_nodes_are_looked_at_off_the_event_loop(
 
     monkeypatch.setattr(handler, "_asked", watched)
     args = {"Pod": slice_pod({"nvidia.com/gpu": gpus}), "NodeNames": NAMES}
-    kept = {"1": NAMES, "2": ["empty", "stranger"]}
-    assert cluster.post("/extender/filter", json=args).json()["NodeNames"] == kept[gpus]
+    assert cluster.post("/extender/filter", json=args).json()["NodeNames"] == NAMES
     assert cluster.post("/extender/prioritize", json=args).json()[0]["Score"] == 10
     assert len(threads) == 2
     assert all(name.startswith("cotenant-") for name in threads), threads
@@ -146,13 +145,31 @@ def test_pods_without_the_annotation_are_ignored(cluster: TestClient) -> None:
 def test_gangs(cluster: TestClient) -> None:
     gang = pod(workload="resnet18-cifar")
     gang["spec"]["containers"][0]["resources"]["limits"]["nvidia.com/gpu"] = "2"
-    result = cluster.post("/extender/filter", json={"Pod": gang, "NodeNames": NAMES}).json()
-    assert result["NodeNames"] == ["empty", "stranger"]
     scores = {
         p["Host"]: p["Score"]
         for p in cluster.post("/extender/prioritize", json={"Pod": gang, "NodeNames": NAMES}).json()
     }
     assert scores == {"empty": 10, "busy": 0, "old": 0, "stranger": 0}
+
+
+SHARED = {
+    "nodes": [
+        {"name": sharing, "gpus": [{"device": "a100", "sharing": sharing}]}
+        for sharing in ("time-slice", "mps", "mig")
+    ]
+}
+
+
+@pytest.mark.parametrize("resource", ["gpu", "gpu.shared"])
+def test_a_shared_gpu_may_be_advertised_several_times(client: TestClient, resource: str) -> None:
+    """A node with one GPU and `replicas: 4` has `nvidia.com/gpu: 4`; the scheduler knows that number."""
+    assert client.put("/v1/cluster", json=SHARED).status_code == 200
+    args = {"Pod": slice_pod({f"nvidia.com/{resource}": "2"}), "NodeNames": ["time-slice", "mps", "mig"]}
+    never = client.post("/extender/filter", json=args).json()["FailedAndUnresolvableNodes"]
+    whole = {"mig": "the pod requests 2 GPUs and the node has 1"}
+    assert never == (whole if resource == "gpu" else {})
+    args["Pod"] = slice_pod({f"nvidia.com/{resource}": "2"}, batch_size="1000000")
+    assert len(client.post("/extender/filter", json=args).json()["FailedAndUnresolvableNodes"]) == 3
 
 
 def test_a_gang_needs_enough_gpus_that_fit_it(client: TestClient) -> None:
@@ -232,7 +249,6 @@ def slice_pod(limits: dict[str, str], **annotations: str) -> dict[str, Any]:
         ({"nvidia.com/mig-1g.5gb": "1"}, ["small", "stranger"]),
         ({"nvidia.com/mig-1g.5gb.me": "1"}, ["small", "stranger"]),
         ({"nvidia.com/mig-1g.5gb": "7"}, ["small", "stranger"]),
-        ({"nvidia.com/mig-3g.20gb": "2"}, ["stranger"]),
         ({"nvidia.com/mig-2g.10gb": "1"}, ["stranger"]),
         ({"nvidia.com/gpu": "1"}, SLICED_NAMES),
     ],
@@ -267,42 +283,16 @@ def test_slices_are_no_gpus_on_a_node_with_whole_cards(client: TestClient) -> No
         {"name": "busy", "gpus": [card | {"tenants": tenants}]},
     ]
     assert client.put("/v1/cluster", json={"nodes": nodes}).status_code == 200
-    for count, kept in (("1", ["mixed", "busy"]), ("2", [])):
-        args = {"Pod": slice_pod({"nvidia.com/gpu": count}), "NodeNames": ["mixed", "busy"]}
-        assert client.post("/extender/filter", json=args).json()["NodeNames"] == kept
     args = {"Pod": slice_pod({"nvidia.com/gpu": "1"}), "NodeNames": ["mixed", "busy"]}
     scores = {p["Host"]: p["Score"] for p in client.post("/extender/prioritize", json=args).json()}
     assert scores == {"mixed": 10, "busy": 10}
 
 
-def container(resource: str, count: str, **fields: str) -> dict[str, Any]:
-    return {"name": "c", "resources": {"limits": {resource: count}}, **fields}
-
-
-@pytest.mark.parametrize(
-    ("containers", "before", "requested"),
-    [
-        ([container("nvidia.com/gpu", "2")], [container("nvidia.com/gpu", "1")] * 3, (2, None)),
-        ([{"name": "c"}], [container("nvidia.com/gpu", "2")], (2, None)),
-        (
-            [container("nvidia.com/gpu", "2"), container("nvidia.com/gpu", "1")],
-            [container("nvidia.com/gpu", "1", restartPolicy="Always"), container("nvidia.com/gpu", "3")],
-            (4, None),
-        ),
-        ([{"name": "c"}], [container("nvidia.com/mig-3g.20gb", "1")], (1, "3g.20gb")),
-    ],
-)
-def test_init_containers_and_sidecars_request_gpus_too(
-    containers: list[Any], before: list[Any], requested: tuple[int, str | None]
-) -> None:
-    """As in the scheduler: the sum of what runs together, or the most that runs before it."""
-    assert gpu_request({"spec": {"containers": containers, "initContainers": before}}) == requested
-
-
 @pytest.mark.parametrize("other", ["nvidia.com/gpu", "nvidia.com/mig-1g.5gb"])
 def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None:
     args = {"Pod": slice_pod({"nvidia.com/mig-3g.20gb": "1", other: "1"}), "NodeNames": ["cut"]}
-    assert "several kinds" in client.post("/extender/filter", json=args).json()["Error"]
+    never = client.post("/extender/filter", json=args).json()["FailedAndUnresolvableNodes"]
+    assert "several kinds" in never["cut"]
 
 
 @pytest.mark.parametrize(
@@ -315,11 +305,11 @@ def test_a_pod_with_several_kinds_of_gpu(client: TestClient, other: str) -> None
 )
 def test_parts_of_a_slice_are_no_whole_gpu(client: TestClient, resource: str, expected: str) -> None:
     args = {"Pod": slice_pod({f"nvidia.com/{resource}": "1"}), "NodeNames": ["cut"]}
-    told = client.post("/extender/filter", json=args).json()["Error"]
+    told = client.post("/extender/filter", json=args).json()["FailedAndUnresolvableNodes"]["cut"]
     assert f"expected a whole slice such as nvidia.com/{expected}, got nvidia.com/{resource}" in told
     assert client.post("/extender/prioritize", json=args).json() == [{"Host": "cut", "Score": 0}]
     args["Pod"] = slice_pod({f"nvidia.com/{resource}": "0"})
-    assert client.post("/extender/filter", json=args).json()["Error"] == ""
+    assert client.post("/extender/filter", json=args).json()["NodeNames"] == ["cut"]
 
 
 @pytest.mark.parametrize(
@@ -328,17 +318,10 @@ def test_parts_of_a_slice_are_no_whole_gpu(client: TestClient, resource: str, ex
         {},
         {"Pod": 1, "NodeNames": []},
         {"Pod": pod(workload="resnet18-cifar")},
-        {"Pod": pod(workload="no-such-model"), "NodeNames": NAMES},
-        {"Pod": pod(workload="resnet18-cifar", batch_size="many"), "NodeNames": NAMES},
-        {"Pod": pod(workload="resnet18-cifar", objective="speed"), "NodeNames": NAMES},
         {"Pod": pod(workload="resnet18-cifar"), "NodeNames": [1]},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": {"items": [{}]}},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": "node-a"},
         {"Pod": pod(workload="resnet18-cifar"), "Nodes": []},
-        {"Pod": pod(workload="resnet18-cifar", batchsize="64"), "NodeNames": NAMES},
-        {"Pod": {"metadata": {"annotations": "cotenant.dev/workload"}}, "NodeNames": NAMES},
-        {"Pod": {"metadata": {"annotations": [None]}}, "NodeNames": NAMES},
-        {"Pod": pod(workload="resnet18-cifar") | {"spec": {"containers": 1.5}}, "NodeNames": NAMES},
     ],
 )
 def test_errors_have_status_200(cluster: TestClient, args: Any) -> None:
@@ -348,6 +331,37 @@ def test_errors_have_status_200(cluster: TestClient, args: Any) -> None:
     scores = cluster.post("/extender/prioritize", json=args)
     assert scores.status_code == 200
     assert all(p["Score"] == 0 for p in scores.json())
+
+
+@pytest.mark.parametrize("whole", [False, True])
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        (pod(workload="no-such-model"), "unknown model"),
+        (pod(workload="resnet18-cifar", batch_size="many"), "cotenant.dev/batch-size"),
+        (pod(workload="resnet18-cifar", batch_size="1000000000"), "batch_size is out of range"),
+        (pod(workload="resnet18-cifar", objective="speed"), "cotenant.dev/objective"),
+        (pod(workload="resnet18-cifar", batchsize="64"), "unknown annotation cotenant.dev/batchsize"),
+        ({"metadata": {"annotations": "cotenant.dev/workload"}}, "metadata.annotations"),
+        ({"metadata": {"annotations": [None]}}, "metadata.annotations"),
+        (pod(workload="resnet18-cifar") | {"spec": {"containers": 1.5}}, "spec.containers"),
+    ],
+)
+def test_a_mistake_in_a_pod_removes_every_node(
+    cluster: TestClient, wrong: dict[str, Any], told: str, whole: bool
+) -> None:
+    """An `Error` would go unseen: where the extender is ignorable, the scheduler goes on without it."""
+    items = [{"metadata": {"name": name}} for name in NAMES]
+    args = {"Pod": wrong} | ({"Nodes": {"items": items}} if whole else {"NodeNames": NAMES})
+    with capture_logs() as logs:
+        result = cluster.post("/extender/filter", json=args).json()
+    never = result.pop("FailedAndUnresolvableNodes")
+    assert list(never) == NAMES
+    assert all(told in reason for reason in never.values())
+    assert not result["Error"]
+    assert (result["Nodes"]["items"] if whole else result["NodeNames"]) == []
+    assert [told in entry["error"] for entry in logs if entry["event"] == "pod refused"] == [True]
+    assert {p["Score"] for p in cluster.post("/extender/prioritize", json=args).json()} == {0}
 
 
 @pytest.mark.parametrize("count", ["\u00b2", "2.5", "-1", "", "9" * 5000])

@@ -15,7 +15,7 @@ SOURCES = {
     ),
     "sinfo": ("slurm", "sinfo -N -o '%N %G'    or    sinfo --json"),
     "scontrol": ("slurm", "scontrol show nodes    or    scontrol show nodes --json"),
-    "kubectl": ("kubernetes", "kubectl get nodes -o json"),
+    "kubectl": ("kubernetes", "kubectl get nodes -o json    or    kubectl get nodes,pods -A -o json"),
 }
 """Name to the module that reads it, and the command that produces its input."""
 

@@ -1,4 +1,7 @@
-"""Nodes from `kubectl get nodes -o json`, by the labels of NVIDIA's GPU feature discovery or of GKE."""
+"""Nodes from `kubectl get nodes -o json`, by the labels of NVIDIA's GPU feature discovery or of GKE.
+
+Their tenants are the annotated pods, if the output has any: `kubectl get nodes,pods -A -o json`.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from typing import Any
 from profiling.devices import canonical
 from profiling.errors import InputError
 from profiling.files import parse_json
+from scheduling.clusters.importers.pod_tenants import with_tenants
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.limits import CLUSTER_GPUS
 from scheduling.core.snapshot import Gpu, Node, check_counts
@@ -40,14 +44,15 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     items = body.get("items", [body]) if isinstance(body, dict) else None
     if not isinstance(items, list) or not all(isinstance(i, dict) and "metadata" in i for i in items):
         raise InputError("not a list of nodes", expected="kubectl get nodes -o json", got=type(body).__name__)
+    pods = [item for item in items if item.get("kind") == "Pod"]
     nodes, total = [], 0
-    for item in items:
+    for item in (item for item in items if item.get("kind") != "Pod"):
         gpus = _gpus(item, devices)
         total += len(gpus)
         check_counts({"GPUs": total}, CLUSTER_GPUS)
         if gpus:
             nodes.append(Node(str(item["metadata"]["name"]), tuple(gpus)))
-    return nodes
+    return with_tenants(nodes, pods)
 
 
 def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:

@@ -37,6 +37,59 @@ def test_cluster() -> None:
     assert not any(g["tenants"] for n in placer.cluster(NODES)["nodes"] for g in n["gpus"])
 
 
+def jobs_on(placer: RayPlacer) -> list[int]:
+    """Jobs on each GPU of node `two`."""
+    (two,) = (n for n in placer.cluster(NODES)["nodes"] if n["name"] == "two")
+    return [len(gpu["tenants"]) for gpu in two["gpus"]]
+
+
+def placed(*jobs: str, node: str = "two", gpu: str = "0") -> RayPlacer:
+    placer = RayPlacer(devices={"tesla": "k80"})
+    for job in jobs:
+        placer.running[job] = Running("lstm-wikitext2", 1000, node, gpu, time.time(), 1e9)
+    return placer
+
+
+@pytest.mark.parametrize("ids", [("3", "2"), ("2", "1"), ("1", "2"), ("MIG-0a", "MIG-0b"), (3, 2)])
+def test_ids_of_visible_devices(ids: tuple[str | int, str | int]) -> None:
+    """Ray reports those in `CUDA_VISIBLE_DEVICES`, which need not count from 0."""
+    placer = placed("a", "b", "c")
+    placer.started("a", "two", ids[0])
+    placer.ended("b")
+    placer.ended("c")
+    assert sorted(jobs_on(placer)) == [0, 1]
+    first = jobs_on(placer).index(1)
+    for job in ("b", "c"):
+        placer.running[job] = placer.running["a"]
+    placer.started("b", "two", ids[1])
+    placer.started("c", "two", ids[1])
+    assert jobs_on(placer)[first] == 1
+    assert sum(jobs_on(placer)) == 3
+    placer.ended("a")
+    assert jobs_on(placer)[first] == 0
+    assert sum(jobs_on(placer)) == 2
+
+
+def test_more_ids_than_gpus_lose_no_job() -> None:
+    placer = placed("a", "b", "c")
+    for job in "abc":
+        placer.started(job, "two", f"MIG-{job}")
+    assert sum(jobs_on(placer)) == 3
+
+
+def test_a_gpu_with_too_many_jobs_is_left_out(service: ServiceClient) -> None:
+    """The service refuses more; other GPUs must still get jobs."""
+    placer = placed(*map(str, range(17)))
+    placer.service = service
+    assert [gpu["id"] for n in placer.cluster(NODES[2:3])["nodes"] for gpu in n["gpus"]] == ["1"]
+    answer = placer.ask("resnet18-cifar", 1000, NODES)
+    assert answer is not None
+    crowded = placed(*map(str, range(17)), node="one")
+    assert crowded.cluster(NODES[:2]) == {"nodes": []}
+    crowded.ended("0")
+    assert len(crowded.cluster(NODES[:2])["nodes"][0]["gpus"][0]["tenants"]) == 16
+
+
 @pytest.mark.parametrize(
     ("accelerator_type", "devices", "expected"),
     [

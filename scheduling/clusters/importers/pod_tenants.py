@@ -1,0 +1,71 @@
+"""Running Kubernetes pods as the tenants of their nodes' GPUs."""
+
+from __future__ import annotations
+
+import logging
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from typing import Any
+
+from profiling.errors import InputError
+from profiling.workload import REGISTERED
+from profiling.zoo import zoo_names
+from scheduling.clusters.importers.offers import Offers
+from scheduling.clusters.importers.pods import PodJob, field, name_of, read_job
+from scheduling.core.limits import unknown_steps
+from scheduling.core.snapshot import Node, Tenant
+
+MOST_TENANTS = 16
+"""Tenants of one GPU that the service accepts (its limit `set_jobs`)."""
+_STEP_TIME_S = 0.1  # of a job that states neither its iterations nor its step time
+_ENDED = ("Succeeded", "Failed")
+_LOG = logging.getLogger("cotenant.importers")
+
+
+def with_tenants(nodes: Sequence[Node], pods: Iterable[dict[str, Any]]) -> list[Node]:
+    """The nodes with the annotated pods that are bound to them and have not ended.
+
+    Nothing in a pod says which GPU it got. The oldest are seated first, each on the GPUs with the fewest tenants among
+    those that its request can get. All their iterations count as left. Pods with mistakes are skipped with a warning,
+    as are those for which there is no room or no such GPU.
+    """
+    on: dict[str, list[tuple[PodJob, Tenant]]] = defaultdict(list)
+    for pod in sorted(pods, key=_age):
+        where = field(field(pod, "spec"), "nodeName")
+        if not where or field(field(pod, "status"), "phase") in _ENDED:
+            continue
+        try:
+            job = read_job(pod)
+            if job is not None:
+                _check_known(job.workload.model)
+                tenant = Tenant(job.workload, _iterations(job), name_of(pod), job.max_slowdown)
+                on[str(where)].append((job, tenant))
+        except InputError as error:
+            _LOG.warning("pod %s is not imported: %s", name_of(pod), error.message)
+    return [_seated(node, on[node.name]) if node.name in on else node for node in nodes]
+
+
+def _seated(node: Node, jobs: Iterable[tuple[PodJob, Tenant]]) -> Node:
+    tenants: list[list[Tenant]] = [[] for _ in node.gpus]
+    for job, tenant in jobs:
+        places = [k for k in Offers(job.mig_profile).places(node) if len(tenants[k]) < MOST_TENANTS]
+        if not places:
+            _LOG.warning("pod %s is not imported: node %s has no GPU left for it", tenant.job_id, node.name)
+        for k in sorted(places, key=lambda k: len(tenants[k]))[: job.gpus]:
+            tenants[k].append(tenant)
+    gpus = (replace(gpu, tenants=tuple(own)) for gpu, own in zip(node.gpus, tenants, strict=True))
+    return replace(node, gpus=tuple(gpus))
+
+
+def _iterations(job: PodJob) -> float:
+    return job.iterations or unknown_steps(job.workload.solo.step_time_s or _STEP_TIME_S)
+
+
+def _check_known(model: str) -> None:
+    if not model.startswith(REGISTERED) and model not in zoo_names():
+        raise InputError("unknown model", expected="a zoo name or graph:HASH", got=repr(model[:200]))
+
+
+def _age(pod: dict[str, Any]) -> tuple[str, str]:
+    return str(field(field(pod, "metadata"), "creationTimestamp")), name_of(pod)
