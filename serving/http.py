@@ -30,15 +30,6 @@ class MalformedError(CotenantError):
     title = "Body cannot be read"
 
 
-class PreconditionError(CotenantError):
-    """`If-Match` names a version that is no longer current."""
-
-    exit_code = 1
-    status = 412
-    slug = "precondition-failed"
-    title = "State has changed"
-
-
 class DeadlineError(CotenantError):
     """The request exceeded its time limit."""
 
@@ -149,23 +140,6 @@ def _no_collection(size: int) -> Iterator[None]:
             gc.enable()
 
 
-def etag(*parts: Any) -> str:
-    """A strong ETag from the parts that identify this state."""
-    return '"' + hashlib.sha256(repr(parts).encode()).hexdigest()[:24] + '"'
-
-
-def not_modified(request: Request, tag: str) -> bool:
-    """Whether the caller already has this version (`If-None-Match`)."""
-    asked = request.headers.get("if-none-match")
-    return asked is not None and (asked.strip() == "*" or tag in (t.strip() for t in asked.split(",")))
-
-
-def tagged(request: Request, value: Any, tag: str) -> Response:
-    """`value` with its ETag, or 304 if the caller already has it."""
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    return Response(None, 304, headers) if not_modified(request, tag) else answer(value, headers=headers)
-
-
 @dataclass(frozen=True, slots=True)
 class Once:
     """A caller's key for one URL, and the request that it was used for."""
@@ -190,18 +164,3 @@ async def once_of(request: Request) -> Once | None:
     """The request's `Idempotency-Key`, tied to its caller, address and body."""
     caller = request.scope["state"]["caller"].name
     return Once.of(caller, request.url.path, request.headers.get("idempotency-key"), await request.body())
-
-
-def if_match(request: Request) -> int | None:
-    """The cluster version required by the caller's `If-Match: "VERSION"`; None without the header.
-
-    Raises:
-        InputError: the header is not a version.
-    """
-    text = request.headers.get("if-match")
-    if text is None or text.strip() == "*":
-        return None
-    plain = text.strip().strip('"')
-    if not plain.isascii() or not plain.isdigit() or len(plain) > 15:
-        raise InputError("If-Match is not a version", expected='a version such as "7"', got=repr(text))
-    return int(plain)

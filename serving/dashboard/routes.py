@@ -14,10 +14,10 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from profiling.errors import UnknownNameError
 from serving.app_version import version
 from serving.auth import COOKIE, SESSION_S, UnauthorizedError, session_of
+from serving.conditions import etag, not_modified
 from serving.dashboard import view
 from serving.dashboard.health import Health
 from serving.http import answer as respond
-from serving.http import etag, not_modified
 from serving.routing import OPEN, SCOPE, ServiceRoute
 from serving.service import Service
 
