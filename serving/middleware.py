@@ -196,7 +196,9 @@ class _Exchange:
     def _record(self, seconds: float) -> None:
         route = self.scope.get("route")
         template = getattr(route, "path", None) or "unmatched"
-        method = self.scope["method"] if template != "unmatched" else "ANY"
+        method = "ANY" if template == "unmatched" else self.scope["method"]
+        if method not in (getattr(route, "methods", None) or ("ANY",)):
+            method = "other"  # any word is a method, and every label is kept for good
         metrics, caller = self.service.metrics, self.scope["state"]["caller"].name
         metrics.request_duration.labels(template, method, str(self.status)).observe(seconds)
         if self.status in _REASONS:
