@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
@@ -17,6 +18,7 @@ from profiling.errors import CotenantError, InputError, LimitError
 from serving.body_errors import shape_error
 
 _LARGE_BYTES = 2**18
+_SAFE = "/:@!$&'()*+,;=~"  # in a path (RFC 3986), besides letters, digits, `-`, `.` and `_`
 
 T = TypeVar("T")
 OffLoop = Callable[..., Awaitable[Any]]
@@ -72,10 +74,10 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 def problem(
     error: CotenantError, instance: str | None = None, headers: dict[str, str] | None = None
 ) -> Response:
-    """RFC 9457 problem details."""
+    """RFC 9457 problem details; `instance` is the path of the request, decoded."""
     body = error.problem()
     if instance is not None:
-        body["instance"] = instance
+        body["instance"] = quote(instance, safe=_SAFE)  # a URI reference
         if instance.startswith("/v2"):
             body["error"] = body["detail"]  # expected by clients of the Open Inference Protocol
     return Response(msgspec.json.encode(body), error.status, headers, media_type="application/problem+json")
@@ -98,13 +100,22 @@ async def read_body(request: Request, kind: type[T], off_loop: OffLoop | None = 
 async def read_json(request: Request) -> bytes:
     """The bytes of a body declared as JSON. Raises `MediaTypeError`."""
     declared = request.headers.get("content-type", "")
-    if declared != "application/json":
-        media = declared.partition(";")[0].strip().lower()
-        if media != "application/json" and not media.endswith("+json"):
-            raise MediaTypeError(
-                "body has the wrong type", expected="application/json", got=media or "nothing"
-            )
+    if declared != "application/json" and not is_json(declared):
+        raise MediaTypeError(
+            "body has the wrong type", expected="application/json", got=media_type(declared) or "nothing"
+        )
     return await request.body()
+
+
+def media_type(content_type: str) -> str:
+    """A `Content-Type` without its parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a body of this `Content-Type` is JSON: `application/json`, or a type with the suffix `+json`."""
+    media = media_type(content_type)
+    return media == "application/json" or media.endswith("+json")
 
 
 def decode(raw: bytes, kind: type[T]) -> T:

@@ -11,7 +11,7 @@ from starlette.datastructures import UploadFile
 from profiling.errors import InputError
 from serving.conditions import etag, tagged
 from serving.handlers import workloads as handler
-from serving.http import MediaTypeError, answer, decode
+from serving.http import MediaTypeError, answer, decode, is_json, media_type
 from serving.openapi import CACHED, any_of, operation
 from serving.routing import ServiceRoute
 from serving.schemas import GraphFile, Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
@@ -58,8 +58,9 @@ def routes(service: Service) -> APIRouter:
         batch_size: Annotated[int | None, Query(ge=1, le=10**9)] = None,
         sequence_length: Annotated[int | None, Query(ge=1, le=10**9)] = None,
     ) -> Response:
-        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media == "application/json":
+        declared = request.headers.get("content-type", "")
+        media = media_type(declared)
+        if is_json(declared):
             entry, new = await _register_json(service, await request.body(), name)
         elif media == "multipart/form-data":
             entry, new = await _register_form(service, request, name, batch_size, sequence_length)
