@@ -25,11 +25,11 @@ OffLoop = Callable[..., Awaitable[Any]]
 
 
 class MalformedError(CotenantError):
-    """The body is not JSON at all."""
+    """The body is not JSON at all, or the request is not well-formed."""
 
     status = 400
     slug = "malformed"
-    title = "Body cannot be read"
+    title = "Request cannot be read"
 
 
 class DeadlineError(CotenantError):

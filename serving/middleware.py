@@ -85,7 +85,8 @@ class _Exchange:
         self.status = 0
         self.received = 0
         config = service.config
-        # JSON is read in this process; files are read in their own. Of several types the handler reads the first one, and `headers` has the last.
+        # JSON is read in this process, files in their own. Of several types the handler reads the first one, and
+        # `headers` has the last.
         uploaded = self.path == "/v1/workloads" and not any(
             name == b"content-type" and is_json(value.decode("latin-1")) for name, value in scope["headers"]
         )
