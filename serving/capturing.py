@@ -128,6 +128,11 @@ class Captures:
         with self._lock:
             self._warm_up()
 
+    @property
+    def are_warm(self) -> bool:
+        """Whether the first capture has ended, well or not."""
+        return self._warming is not None and bool(self._warming.done())
+
     def _warm_up(self) -> None:
         self._start()
         if self._warming is None or self._warming.done():

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, TypeVar
+from urllib.parse import quote
 
 import msgspec
 from starlette.requests import Request
@@ -17,26 +18,18 @@ from profiling.errors import CotenantError, InputError, LimitError
 from serving.body_errors import shape_error
 
 _LARGE_BYTES = 2**18
+_SAFE = "/:@!$&'()*+,;=~"  # in a path (RFC 3986), besides letters, digits, `-`, `.` and `_`
 
 T = TypeVar("T")
 OffLoop = Callable[..., Awaitable[Any]]
 
 
 class MalformedError(CotenantError):
-    """The body is not JSON at all."""
+    """The body is not JSON at all, or the request is not well-formed."""
 
     status = 400
     slug = "malformed"
-    title = "Body cannot be read"
-
-
-class PreconditionError(CotenantError):
-    """`If-Match` names a version that is no longer current."""
-
-    exit_code = 1
-    status = 412
-    slug = "precondition-failed"
-    title = "State has changed"
+    title = "Request cannot be read"
 
 
 class DeadlineError(CotenantError):
@@ -81,10 +74,10 @@ def answer(value: Any, status: int = 200, headers: dict[str, str] | None = None)
 def problem(
     error: CotenantError, instance: str | None = None, headers: dict[str, str] | None = None
 ) -> Response:
-    """RFC 9457 problem details."""
+    """RFC 9457 problem details; `instance` is the path of the request, decoded."""
     body = error.problem()
     if instance is not None:
-        body["instance"] = instance
+        body["instance"] = quote(instance, safe=_SAFE)  # a URI reference
         if instance.startswith("/v2"):
             body["error"] = body["detail"]  # expected by clients of the Open Inference Protocol
     return Response(msgspec.json.encode(body), error.status, headers, media_type="application/problem+json")
@@ -107,13 +100,22 @@ async def read_body(request: Request, kind: type[T], off_loop: OffLoop | None = 
 async def read_json(request: Request) -> bytes:
     """The bytes of a body declared as JSON. Raises `MediaTypeError`."""
     declared = request.headers.get("content-type", "")
-    if declared != "application/json":
-        media = declared.partition(";")[0].strip().lower()
-        if media != "application/json" and not media.endswith("+json"):
-            raise MediaTypeError(
-                "body has the wrong type", expected="application/json", got=media or "nothing"
-            )
+    if declared != "application/json" and not is_json(declared):
+        raise MediaTypeError(
+            "body has the wrong type", expected="application/json", got=media_type(declared) or "nothing"
+        )
     return await request.body()
+
+
+def media_type(content_type: str) -> str:
+    """A `Content-Type` without its parameters."""
+    return content_type.partition(";")[0].strip().lower()
+
+
+def is_json(content_type: str) -> bool:
+    """Whether a body of this `Content-Type` is JSON: `application/json`, or a type with the suffix `+json`."""
+    media = media_type(content_type)
+    return media == "application/json" or media.endswith("+json")
 
 
 def decode(raw: bytes, kind: type[T]) -> T:
@@ -149,23 +151,6 @@ def _no_collection(size: int) -> Iterator[None]:
             gc.enable()
 
 
-def etag(*parts: Any) -> str:
-    """A strong ETag from the parts that identify this state."""
-    return '"' + hashlib.sha256(repr(parts).encode()).hexdigest()[:24] + '"'
-
-
-def not_modified(request: Request, tag: str) -> bool:
-    """Whether the caller already has this version (`If-None-Match`)."""
-    asked = request.headers.get("if-none-match")
-    return asked is not None and (asked.strip() == "*" or tag in (t.strip() for t in asked.split(",")))
-
-
-def tagged(request: Request, value: Any, tag: str) -> Response:
-    """`value` with its ETag, or 304 if the caller already has it."""
-    headers = {"ETag": tag, "Cache-Control": "no-cache"}
-    return Response(None, 304, headers) if not_modified(request, tag) else answer(value, headers=headers)
-
-
 @dataclass(frozen=True, slots=True)
 class Once:
     """A caller's key for one URL, and the request that it was used for."""
@@ -190,18 +175,3 @@ async def once_of(request: Request) -> Once | None:
     """The request's `Idempotency-Key`, tied to its caller, address and body."""
     caller = request.scope["state"]["caller"].name
     return Once.of(caller, request.url.path, request.headers.get("idempotency-key"), await request.body())
-
-
-def if_match(request: Request) -> int | None:
-    """The cluster version required by the caller's `If-Match: "VERSION"`; None without the header.
-
-    Raises:
-        InputError: the header is not a version.
-    """
-    text = request.headers.get("if-match")
-    if text is None or text.strip() == "*":
-        return None
-    plain = text.strip().strip('"')
-    if not plain.isascii() or not plain.isdigit() or len(plain) > 15:
-        raise InputError("If-Match is not a version", expected='a version such as "7"', got=repr(text))
-    return int(plain)

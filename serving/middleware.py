@@ -17,7 +17,7 @@ from profiling.errors import CotenantError, LimitError
 from serving import tracing
 from serving.auth import LOCAL, ForbiddenError
 from serving.delay import ARRIVED, SINCE
-from serving.http import MediaTypeError, MisdirectedError, problem
+from serving.http import MalformedError, MediaTypeError, MisdirectedError, is_json, problem
 from serving.lanes import CALLER, OverloadError
 from serving.limits import RateError
 from serving.service import Service
@@ -85,9 +85,10 @@ class _Exchange:
         self.status = 0
         self.received = 0
         config = service.config
-        # Of several types the handler reads the first one, and `headers` has the last.
+        # JSON is read in this process, files in their own. Of several types the handler reads the first one, and
+        # `headers` has the last.
         uploaded = self.path == "/v1/workloads" and not any(
-            name == b"content-type" and is_json(value) for name, value in scope["headers"]
+            name == b"content-type" and is_json(value.decode("latin-1")) for name, value in scope["headers"]
         )
         self.body_limit = config.upload_bytes if uploaded else config.body_bytes
         if self.path in _SMALL_BODIES:
@@ -122,7 +123,7 @@ class _Exchange:
         if proxies and client and proxies.trusts(client[0]):
             client = self._believe_proxy(client)
         self._check_origin()
-        if self.headers.get(b"content-encoding", b"identity") != b"identity":
+        if self.headers.get(b"content-encoding", b"identity").lower() != b"identity":
             raise MediaTypeError(
                 "compressed request bodies are not supported",
                 expected="no Content-Encoding",
@@ -151,6 +152,9 @@ class _Exchange:
         Needed only without tokens and for the dashboard's cookie, because browsers never send a bearer token
         by themselves.
         """
+        hosts = sum(name == b"host" for name, _ in self.scope["headers"])
+        if hosts > 1 or (hosts == 0 and self.scope.get("http_version") == "1.1"):
+            raise MalformedError("invalid request head", expected="one Host header", got=f"{hosts} of them")
         host = self.headers.get(b"host", b"").decode("latin-1")
         if not self.service.hosts.knows(host):
             raise MisdirectedError(
@@ -196,7 +200,9 @@ class _Exchange:
     def _record(self, seconds: float) -> None:
         route = self.scope.get("route")
         template = getattr(route, "path", None) or "unmatched"
-        method = self.scope["method"] if template != "unmatched" else "ANY"
+        method = "ANY" if template == "unmatched" else self.scope["method"]
+        if method not in (getattr(route, "methods", None) or ("ANY",)):
+            method = "other"  # any word is a method, and every label is kept for good
         metrics, caller = self.service.metrics, self.scope["state"]["caller"].name
         metrics.request_duration.labels(template, method, str(self.status)).observe(seconds)
         if self.status in _REASONS:
@@ -213,11 +219,6 @@ class _Exchange:
                 duration_s=round(seconds, 6),
                 caller=caller,
             )
-
-
-def is_json(content_type: bytes) -> bool:
-    """Whether a body of this `Content-Type` is JSON, which is read in this process; files are read in their own."""
-    return content_type.partition(b";")[0].strip().lower() == b"application/json"
 
 
 def _name_of(origin: str) -> str | None:

@@ -40,7 +40,7 @@ _ERRORS = {
     404: "Unknown name",
     408: "The body did not arrive in time",
     409: "No feasible answer, or the state has changed",
-    412: "`If-Match` names an old version",
+    412: "`If-Match` or `If-None-Match` does not hold",
     413: "Over the limit",
     421: "The Host is not served here",
     415: "Media type is not supported",
@@ -114,6 +114,9 @@ def header(name: str, description: str, schema: dict[str, Any] | None = None) ->
         "name": name, "in": "header", "required": False, "description": description,
         "schema": schema or {"type": "string"},
     }  # fmt: skip
+
+
+CACHED = header("If-None-Match", "ETags that the caller has; 304 if one of them is current, or `*`")
 
 
 def any_of(*kinds: Any) -> dict[str, Any]:

@@ -35,7 +35,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     @app.exception_handler(CotenantError)
     async def _ours(request: Request, error: CotenantError) -> Response:
-        return problem(error, request.url.path, headers_for(error))
+        return problem(error, request.scope["path"], headers_for(error))
 
     @app.exception_handler(RequestValidationError)
     async def _parameters(request: Request, error: RequestValidationError) -> Response:
@@ -43,7 +43,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
         where = ".".join(map(str, first["loc"]))
         return problem(
             InputError(where, expected=first["msg"], got=shortened(repr(first.get("input")), _SHOWN)),
-            request.url.path,
+            request.scope["path"],
         )
 
     @app.exception_handler(HTTPException)
@@ -53,19 +53,19 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
             try:  # callers without access must not learn which URLs exist
                 await authenticate(request.app.state.service, request, "read")
             except CotenantError as refused:
-                return problem(refused, request.url.path, headers_for(refused))
+                return problem(refused, request.scope["path"], headers_for(refused))
             # The exception knows the methods of only one of several routes.
-            allowed = ", ".join(_methods(routes, request.url.path))
+            allowed = ", ".join(_methods(routes, request.scope["path"]))
             headers |= {"Allow": allowed} if error.status_code == 405 else {}
         told = _explained(request, error, allowed)
-        return problem(told, request.url.path, headers)
+        return problem(told, request.scope["path"], headers)
 
 
 def _explained(request: Request, error: HTTPException, allowed: str) -> CotenantError:
     """An error of the framework as one of ours."""
     if error.status_code == 404:
         return UnknownNameError(
-            "no such URL", expected="one of /openapi.json", got=shortened(request.url.path, _SHOWN)
+            "no such URL", expected="one of /openapi.json", got=shortened(request.scope["path"], _SHOWN)
         )
     if error.status_code == 405:
         return MethodError(f"{request.method} is not allowed here", expected=allowed, got=request.method)

@@ -339,7 +339,7 @@ class ObservationPage(Struct):
 
 
 class ClusterAnswer(Struct):
-    """The stored cluster and its version, which is also its ETag."""
+    """The stored cluster and its version; the ETag also tells progress reports apart."""
 
     version: int
     cluster: ClusterBody

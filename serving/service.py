@@ -49,6 +49,7 @@ _LOOK_S, _STOPPED_S = (
     5.0,
 )  # period of lane checks; a much later check means that the process was paused
 _PING_S = 0.8  # readiness must answer within a second, whatever the store does
+_WARM_S, _WARM_LOOK_S = 30.0, 0.05  # longest wait of readiness for the first capture
 BUSY_S = 5.0  # how long a writer waits for another
 log = structlog.get_logger("cotenant.service")
 
@@ -97,6 +98,7 @@ class Service:
         self.buffered_bytes = 0  # request bodies in memory
         self.oip = InferenceCounts()
         self.warm_captures = False
+        self._warming: asyncio.Task[None] | None = None
         self.cluster = ClusterReader(self.store)
         self.graphs: dict[str, ComputationGraph] = {}  # registered graphs loaded in this process
         self.graph_changes = 0
@@ -127,9 +129,20 @@ class Service:
         self._guard = asyncio.create_task(self._guard_lanes())
         # When processes share a socket, one that cannot answer yet must not accept.
         await self.life.tried(_FIRST_LOAD_S)
+        if self.warm_captures:
+            self._warming = asyncio.create_task(self._warm_up())
         log.info("service starts", model=self.config.model, auth="on" if self.tokens_required else "off")
         if self.tokens_required:
             await self._warn_without_tokens()
+
+    async def _warm_up(self) -> None:
+        """Make the first capture, which takes seconds, once a model serves; waits at most `_WARM_S` for it."""
+        while self.life.serving is None:
+            await asyncio.sleep(_LOOK_S)
+        until = time.monotonic() + _WARM_S
+        await asyncio.to_thread(self.captures.warm)
+        while not self.captures.are_warm and time.monotonic() < until:
+            await asyncio.sleep(_WARM_LOOK_S)
 
     async def _warn_without_tokens(self) -> None:
         with suppress(TimeoutError, UnavailableError):
@@ -145,6 +158,8 @@ class Service:
         self._maintenance.cancel()
         self._learning.cancel()
         self._guard.cancel()
+        if self._warming is not None:
+            self._warming.cancel()
         await self.life.stop()
         self.batcher.close()
         self.captures.close()
@@ -198,9 +213,6 @@ class Service:
             if stopped_s > _STOPPED_S:
                 for lane in self._lanes:
                     lane.forgive(stopped_s)
-            if self.warm_captures and self.life.serving is not None:
-                self.warm_captures = False
-                await asyncio.to_thread(self.captures.warm)
             for lane in self._lanes:
                 if lane.stuck_for() > lane.stuck_s:
                     log.error("lane stuck, exiting", lane=lane.name)
@@ -243,6 +255,10 @@ class Service:
                 hint="the process exits and is restarted if this persists",
             )
         self.life.current()
+        if self._warming is not None and not self._warming.done():
+            raise UnavailableError(
+                "the capture processes are starting", hint="new workloads would wait for them"
+            )
         try:
             async with asyncio.timeout(_PING_S):
                 await self.read(self.store.ping)

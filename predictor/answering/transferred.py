@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from predictor.examples.featurizer import Featurizer
 from profiling.workload import SoloProfile, Workload
+
+if TYPE_CHECKING:
+    from predictor.examples.featurizer import Featurizer
 
 # (job as measured on the card, device, SM share) → the job as it would be measured there.
 Transfer = Callable[[Workload, str, float], Workload]

@@ -5,7 +5,7 @@ It is versioned, with compare-and-set by `If-Match`.
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Path, Query, Request, Response
 
@@ -13,16 +13,22 @@ from profiling.devices import get_device
 from profiling.errors import InputError
 from serving.audit import Entry
 from serving.batching import INLINE_GPUS
+from serving.cluster_state import to_mapping
+from serving.conditions import Condition, not_modified, tagged
 from serving.handlers import cluster as handler
 from serving.handlers.jobs import admit
 from serving.handlers.lengths import fill_lengths
-from serving.http import answer, if_match, not_modified, read_body
-from serving.openapi import header, operation
+from serving.handlers.versions import Change
+from serving.http import answer, read_body
+from serving.openapi import CACHED, header, operation
 from serving.routing import ServiceRoute
 from serving.schemas import ClusterAnswer, ClusterBody, NodeAnswer, NodeBody, VersionAnswer
 from serving.service import Service
 
-_MATCH = [header("If-Match", 'Version that the change is based on, such as "7"', {"type": "string", "pattern": '^"?[0-9]{1,15}"?$'})]  # fmt: skip
+_CONDITIONS = [
+    header("If-Match", 'Tags of which the stored state must have one: its ETag, or its version, such as "7"; `*`: it must exist'),
+    header("If-None-Match", "Tags of which the stored state must have none; `*`: it must not exist"),
+]  # fmt: skip
 _Replace = Annotated[
     bool, Query(description="Replace the tenants too; placements of tenants not in the body are ended")
 ]
@@ -38,14 +44,15 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "",
         summary="Nodes, GPUs and tenants",
-        **operation(scope="read", answer=ClusterAnswer, also={304: "Not changed"}),
+        **operation(scope="read", answer=ClusterAnswer, also={304: "Not changed"}, parameters=[CACHED]),
     )
     async def read(request: Request) -> Response:
-        version = (await service.read(handler.stored_state, service)).version
-        if not_modified(request, _tag(version)):
-            return Response(None, 304, {"ETag": _tag(version)})
-        body, version = await service.read(handler.read_cluster, service)
-        return _versioned({"version": version, "cluster": body}, version)
+        state = await service.read(handler.stored_state, service)
+        tag = Change(state.version, state.changes).tag
+        if not_modified(request, tag):
+            return tagged(request, None, tag)
+        body = await service.read(to_mapping, state)
+        return tagged(request, {"version": state.version, "cluster": body}, tag)
 
     @router.put(
         "",
@@ -59,22 +66,26 @@ def routes(service: Service) -> APIRouter:
             answer=VersionAnswer,
             examples={"one node": _EXAMPLE},
             errors=(404, 409, 412),
-            parameters=_MATCH,
+            parameters=_CONDITIONS,
         ),
     )
     async def replace(request: Request, replace_tenants: _Replace = False) -> Response:
         inventory = await _inventory(service, await read_body(request, ClusterBody, service.batcher.off_loop))
-        version = await service.stored(
-            handler.replace_cluster, service, inventory, if_match(request), replace_tenants
+        change = await service.stored(
+            handler.replace_cluster, service, inventory, Condition.of(request), replace_tenants
         )
-        return _versioned({"version": version}, version)
+        return _changed(change)
 
     @router.get(
-        "/nodes/{name}", summary="One node", **operation(scope="read", answer=NodeAnswer, errors=(404,))
+        "/nodes/{name}",
+        summary="One node",
+        **operation(
+            scope="read", answer=NodeAnswer, also={304: "Not changed"}, errors=(404,), parameters=[CACHED]
+        ),
     )
-    async def node(name: str) -> Response:
-        body, version = await service.read(handler.read_node, service, name)
-        return _versioned({"version": version, "node": body}, version)
+    async def node(request: Request, name: str) -> Response:
+        body, change = await service.read(handler.read_node, service, name)
+        return tagged(request, {"version": change.version, "node": body}, change.tag)
 
     @router.put(
         "/nodes/{name}",
@@ -86,7 +97,7 @@ def routes(service: Service) -> APIRouter:
             also={201: "The node was added"},
             examples={"two GPUs": {"gpus": _EXAMPLE["nodes"][0]["gpus"]}},
             errors=(404, 409, 412),
-            parameters=_MATCH,
+            parameters=_CONDITIONS,
         ),
     )
     async def put(request: Request, name: _NewName, replace_tenants: _Replace = False) -> Response:
@@ -97,19 +108,21 @@ def routes(service: Service) -> APIRouter:
             )
         body.name = name
         inventory = await _inventory(service, ClusterBody([body]))
-        version, new = await service.stored(
-            handler.put_node, service, inventory, if_match(request), replace_tenants, Entry.of(request)
+        change, new = await service.stored(
+            handler.put_node, service, inventory, Condition.of(request), replace_tenants, Entry.of(request)
         )
-        return _versioned({"version": version}, version, 201 if new else 200)
+        return _changed(change, 201 if new else 200)
 
     @router.delete(
         "/nodes/{name}",
         summary="Remove a node",
-        **operation(scope="admin", answer=VersionAnswer, errors=(404, 409, 412), parameters=_MATCH),
+        **operation(scope="admin", answer=VersionAnswer, errors=(404, 409, 412), parameters=_CONDITIONS),
     )
     async def delete(request: Request, name: str, replace_tenants: _Replace = False) -> Response:
-        version = await service.stored(handler.delete_node, service, name, if_match(request), replace_tenants)
-        return _versioned({"version": version}, version)
+        change = await service.stored(
+            handler.delete_node, service, name, Condition.of(request), replace_tenants
+        )
+        return _changed(change)
 
     return router
 
@@ -128,9 +141,5 @@ async def _inventory(service: Service, body: ClusterBody) -> handler.Inventory:
     return inventory
 
 
-def _tag(version: int) -> str:
-    return f'"{version}"'
-
-
-def _versioned(value: dict[str, Any], version: int, status: int = 200) -> Response:
-    return answer(value, status, {"ETag": _tag(version), "Cache-Control": "no-cache"})
+def _changed(change: Change, status: int = 200) -> Response:
+    return answer({"version": change.version}, status, {"ETag": change.tag, "Cache-Control": "no-cache"})

@@ -8,8 +8,8 @@ from typing import Any
 from fastapi import APIRouter, Request, Response
 
 from profiling.devices import get_device, list_devices
-from serving.http import etag, tagged
-from serving.openapi import operation
+from serving.conditions import etag, tagged
+from serving.openapi import CACHED, operation
 from serving.routing import ServiceRoute
 from serving.service import Service
 
@@ -35,7 +35,7 @@ def routes(_service: Service) -> APIRouter:
         **operation(
             scope="read",
             answer={"type": "object", "required": ["devices"], "properties": {"devices": {"type": "array", "items": _DEVICE}}},
-            also={304: "Not changed"},
+            also={304: "Not changed"}, parameters=[CACHED],
         ),
     )  # fmt: skip
     async def listing(request: Request) -> Response:
@@ -45,7 +45,9 @@ def routes(_service: Service) -> APIRouter:
     @router.get(
         "/{name}",
         summary="One GPU type",
-        **operation(scope="read", answer=_DEVICE, also={304: "Not changed"}, errors=(404,)),
+        **operation(
+            scope="read", answer=_DEVICE, also={304: "Not changed"}, parameters=[CACHED], errors=(404,)
+        ),
     )
     async def get(request: Request, name: str) -> Response:
         device = asdict(get_device(name))

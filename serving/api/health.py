@@ -26,7 +26,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get(
         "/v1/health/ready",
-        summary="Readiness: a model is loaded and the store responds",
+        summary="Readiness: a model is loaded, captures have started and the store responds",
         **operation(
             scope="watch",
             answer=_STATUS

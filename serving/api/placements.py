@@ -6,10 +6,11 @@ from typing import Annotated, Literal
 
 from fastapi import APIRouter, Query, Request, Response
 
+from serving.conditions import etag, tagged
 from serving.handlers import placements as handler
 from serving.handlers.reserving import Reserver
-from serving.http import answer, etag, once_of, read_body, tagged
-from serving.openapi import header, operation
+from serving.http import answer, once_of, read_body
+from serving.openapi import CACHED, header, operation
 from serving.routing import ServiceRoute
 from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, ProgressBody
 from serving.service import Service
@@ -55,7 +56,9 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/{key}",
         summary="One placement",
-        **operation(scope="read", answer=PlacementEntry, also={304: "Not changed"}, errors=(404,)),
+        **operation(
+            scope="read", answer=PlacementEntry, also={304: "Not changed"}, parameters=[CACHED], errors=(404,)
+        ),
     )
     async def get(request: Request, key: str) -> Response:
         entry = await service.read(handler.get_placement, service, key)

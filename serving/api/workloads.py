@@ -9,9 +9,10 @@ from fastapi import APIRouter, Query, Request, Response
 from starlette.datastructures import UploadFile
 
 from profiling.errors import InputError
+from serving.conditions import etag, tagged
 from serving.handlers import workloads as handler
-from serving.http import MediaTypeError, answer, decode, etag, tagged
-from serving.openapi import any_of, operation
+from serving.http import MediaTypeError, answer, decode, is_json, media_type
+from serving.openapi import CACHED, any_of, operation
 from serving.routing import ServiceRoute
 from serving.schemas import GraphFile, Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
 from serving.service import Service
@@ -57,8 +58,9 @@ def routes(service: Service) -> APIRouter:
         batch_size: Annotated[int | None, Query(ge=1, le=10**9)] = None,
         sequence_length: Annotated[int | None, Query(ge=1, le=10**9)] = None,
     ) -> Response:
-        media = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-        if media == "application/json":
+        declared = request.headers.get("content-type", "")
+        media = media_type(declared)
+        if is_json(declared):
             entry, new = await _register_json(service, await request.body(), name)
         elif media == "multipart/form-data":
             entry, new = await _register_form(service, request, name, batch_size, sequence_length)
@@ -86,7 +88,9 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/{key}",
         summary="One workload",
-        **operation(scope="read", answer=WorkloadEntry, also={304: "Not changed"}, errors=(404,)),
+        **operation(
+            scope="read", answer=WorkloadEntry, also={304: "Not changed"}, parameters=[CACHED], errors=(404,)
+        ),
     )
     async def get(request: Request, key: str) -> Response:
         entry = await service.read(handler.get_workload, service, key)
@@ -95,7 +99,13 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/{key}/graph",
         summary="Computation graph of a workload",
-        **operation(scope="read", answer={"type": "object"}, also={304: "Not changed"}, errors=(404,)),
+        **operation(
+            scope="read",
+            answer={"type": "object"},
+            also={304: "Not changed"},
+            parameters=[CACHED],
+            errors=(404,),
+        ),
     )
     async def graph(request: Request, key: str) -> Response:
         body = await service.read(handler.get_graph, service, key)

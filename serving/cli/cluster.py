@@ -127,7 +127,7 @@ def import_(
 ) -> None:
     """Make a cluster.yaml from the output of `nvidia-smi`, Slurm or Kubernetes.
 
-    Running jobs are not imported.
+    Running jobs are not imported, except annotated pods (`kubectl get nodes,pods -A -o json`).
 
     Examples:
 

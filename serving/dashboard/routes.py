@@ -14,11 +14,11 @@ from fastapi import APIRouter, Form, Query, Request, Response
 from profiling.errors import UnknownNameError
 from serving.app_version import version
 from serving.auth import COOKIE, SESSION_S, UnauthorizedError, session_of
+from serving.conditions import etag, not_modified
 from serving.dashboard import view
 from serving.dashboard.health import Health
 from serving.http import answer as respond
-from serving.http import etag, not_modified
-from serving.routing import OPEN, SCOPE, ServiceRoute
+from serving.routing import OPEN, SCOPE, Handler, ServiceRoute
 from serving.service import Service
 
 _READ, _OPEN = {SCOPE: "read"}, {SCOPE: OPEN}
@@ -64,6 +64,24 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 86_400:.3g} days"
 
 
+class PageRoute(ServiceRoute):
+    """A page: browsers without a token or session are sent to `/login`."""
+
+    def get_route_handler(self) -> Handler:
+        handler = super().get_route_handler()
+
+        async def shown(request: Request) -> Response:
+            try:
+                return await handler(request)
+            except UnauthorizedError:
+                browser = "text/html" in request.headers.get("accept", "")
+                if not browser or "authorization" in request.headers:
+                    raise
+                return Response(None, 303, {"Location": "/login", "Cache-Control": "no-store"})
+
+        return shown
+
+
 def page(name: str, status: int = 200, **values: Any) -> Response:
     """A rendered page."""
     html = _templates().get_template(name).render(**values)
@@ -71,7 +89,7 @@ def page(name: str, status: int = 200, **values: Any) -> Response:
 
 
 def routes(service: Service) -> APIRouter:
-    router = APIRouter(include_in_schema=False, route_class=ServiceRoute)
+    router = APIRouter(include_in_schema=False, route_class=PageRoute)
 
     health = Health()
 

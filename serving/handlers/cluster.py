@@ -18,10 +18,11 @@ from profiling.errors import ConflictError, InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant, check_counts
 from serving import audit
 from serving.cluster_state import ClusterState, kind_of, parts, to_mapping
+from serving.conditions import Condition
 from serving.config import ServiceConfig
 from serving.handlers import tenancy
 from serving.handlers.jobs import too_many
-from serving.http import PreconditionError
+from serving.handlers.versions import Change, advance, latest
 from serving.schemas import ClusterBody
 from serving.service import Service
 from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
@@ -42,22 +43,7 @@ class Inventory:
         return list(zip(gpu.tenants, identifiers, strict=True))
 
 
-@dataclass(frozen=True, slots=True)
-class Change:
-    """The cluster version after a change, and the number of the change."""
-
-    version: int
-    changes: int
-
-
 _CLUSTER = table_of(ClusterRow)
-_ADVANCE = (
-    update(_CLUSTER)
-    .where(_CLUSTER.c.id == 1)
-    .values(changes=_CLUSTER.c.changes + 1, version=_CLUSTER.c.version + bindparam("counts"))
-    .returning(_CLUSTER.c.version, _CLUSTER.c.changes)
-)
-_READ_VERSION = select(_CLUSTER.c.version).where(_CLUSTER.c.id == 1)
 # For the frequent node reports: prepared once, bypassing the ORM.
 _NODES, _TENANTS = table_of(NodeRow), table_of(TenantRow)
 _READ_GPUS = select(_NODES.c.gpus).where(
@@ -67,35 +53,6 @@ _READ_TENANTS = select(_TENANTS.c.gpu, _TENANTS.c.job, _TENANTS.c.job_id, _TENAN
     _TENANTS.c.node == bindparam("node")
 )
 _REPORTED = update(_NODES).where(_NODES.c.name == bindparam("node")).values(reported_at=bindparam("heard"))
-
-
-def advance(session: Session, expected: int | None = None, counts: bool = True) -> Change:
-    """Allocate the number of the next change, inside a write.
-
-    Args:
-        expected: the version that the change is based on; None for any.
-        counts: whether to advance the version too, not only the change number.
-
-    Raises:
-        PreconditionError: the version is no longer `expected`.
-    """
-    connection = session.connection()
-    row = connection.execute(_ADVANCE, {"counts": int(counts)}).first()
-    if row is None:
-        connection.execute(insert(_CLUSTER).values(id=1, version=int(counts), changes=1, links=[]))
-    change = Change(int(counts), 1) if row is None else Change(row.version, row.changes)
-    _check_version(change.version - int(counts), expected)
-    return change
-
-
-def _check_version(version: int, expected: int | None) -> int:
-    """The version, if it is the one that the caller expects. Raises `PreconditionError`."""
-    if expected is not None and version != expected:
-        raise PreconditionError(
-            "the cluster has changed", expected=f"version {expected}", got=f"version {version}",
-            hint="read /v1/cluster and try again",
-        )  # fmt: skip
-    return version
 
 
 def check_body(body: ClusterBody, config: ServiceConfig) -> int:
@@ -139,19 +96,13 @@ def read_inventory(body: ClusterBody) -> Inventory:
     return Inventory(ClusterSnapshot.from_mapping(raw), identifiers)
 
 
-def read_cluster(service: Service) -> tuple[dict[str, Any], int]:
-    """The stored cluster as JSON, and its version."""
-    state = service.cluster.current()
-    return to_mapping(state), state.version
-
-
-def read_node(service: Service, name: str) -> tuple[dict[str, Any], int]:
-    """One node with its tenants. Raises `UnknownNameError`."""
+def read_node(service: Service, name: str) -> tuple[dict[str, Any], Change]:
+    """One node with its tenants, and the last change. Raises `UnknownNameError`."""
     state = service.cluster.current()
     nodes = to_mapping(state, [name])["nodes"]
     if not nodes:
         raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
-    return nodes[0], state.version
+    return nodes[0], Change(state.version, state.changes)
 
 
 def stored_state(service: Service) -> ClusterState:
@@ -160,18 +111,18 @@ def stored_state(service: Service) -> ClusterState:
 
 
 def replace_cluster(
-    service: Service, inventory: Inventory, expected: int | None, replace_tenants: bool = False
-) -> int:
-    """Replace the inventory; tenants stay, unless `replace_tenants`. Returns the new version.
+    service: Service, inventory: Inventory, condition: Condition, replace_tenants: bool = False
+) -> Change:
+    """Replace the inventory; tenants stay, unless `replace_tenants`.
 
     Raises:
-        PreconditionError: the version is no longer `expected`.
+        PreconditionError: the state does not meet `condition`.
         ConflictError: tenants are affected: their GPU would be removed or changed, or different tenants are
             given.
         LimitError: a GPU gets more tenants than a set may have jobs; those stored already may stay.
     """
     with service.store.write() as session:
-        row = advance(session, expected)
+        row = advance(session, condition)
         links = inventory.snapshot.to_mapping()["links"]
         session.connection().execute(update(_CLUSTER).values(links=links))
         stored = _stored_nodes(session, [node.name for node in inventory.snapshot.nodes])
@@ -181,7 +132,7 @@ def replace_cluster(
         for gone in stored.values():
             change.remove(gone)
         change.finish()
-        return row.version
+        return row
 
 
 def _stored_nodes(session: Session, names: list[str]) -> dict[str, NodeRow]:
@@ -196,13 +147,13 @@ def _stored_nodes(session: Session, names: list[str]) -> dict[str, NodeRow]:
 def put_node(
     service: Service,
     inventory: Inventory,
-    expected: int | None,
+    condition: Condition,
     replace_tenants: bool = False,
     entry: audit.Entry | None = None,
-) -> tuple[int, bool]:
+) -> tuple[Change, bool]:
     """Add a node, or change its GPUs; raises like `replace_cluster`.
 
-    Returns the version and whether the node is new.
+    Returns the change and whether the node is new.
 
     A report that matches the stored node is not a change and keeps the version.
 
@@ -212,15 +163,18 @@ def put_node(
     node = inventory.snapshot.nodes[0]
     with service.store.write() as session:
         if not replace_tenants and _as_it_was(session, node, inventory):
-            connection = session.connection()
-            version, new = _check_version(connection.execute(_READ_VERSION).scalar_one(), expected), False
-            connection.execute(_REPORTED, {"node": node.name, "heard": service.store.now(session)})
+            change, new = latest(session), False
+            change.check(condition)
+            told = {"node": node.name, "heard": service.store.now(session)}
+            session.connection().execute(_REPORTED, told)
         else:
-            row = advance(session, expected)
-            version, new = row.version, _put(service, session, row, inventory, replace_tenants)
+            old = session.get(NodeRow, node.name)
+            new = old is None or old.removed
+            change = advance(session, condition, exists=not new)
+            _put(service, session, change, inventory, replace_tenants, old)
         if entry is not None:
             audit.add(service.store, session, entry, 201 if new else 200)
-        return version, new
+        return change, new
 
 
 def _as_it_was(session: Session, node: Node, inventory: Inventory) -> bool:
@@ -241,11 +195,14 @@ def _as_it_was(session: Session, node: Node, inventory: Inventory) -> bool:
 
 
 def _put(
-    service: Service, session: Session, number: Change, inventory: Inventory, replace_tenants: bool
-) -> bool:
+    service: Service,
+    session: Session,
+    number: Change,
+    inventory: Inventory,
+    replace_tenants: bool,
+    old: NodeRow | None,
+) -> None:
     node = inventory.snapshot.nodes[0]
-    old = session.get(NodeRow, node.name)
-    new = old is None or old.removed
     if old is not None and not old.removed:
         position = old.position
     else:
@@ -253,21 +210,20 @@ def _put(
     change = _Change(service, session, number.changes, inventory, replace_tenants, node.name)
     change.put(old, node, position)
     change.finish()
-    return new
 
 
-def delete_node(service: Service, name: str, expected: int | None, replace_tenants: bool = False) -> int:
+def delete_node(service: Service, name: str, condition: Condition, replace_tenants: bool = False) -> Change:
     """Remove a node. Raises `UnknownNameError`, and like `replace_cluster`."""
     with service.store.write() as session:
-        row = advance(session, expected)
         node = session.get(NodeRow, name)
         if node is None or node.removed:
             raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
+        row = advance(session, condition)
         nothing = Inventory(ClusterSnapshot(()))
         change = _Change(service, session, row.changes, nothing, replace_tenants, name)
         change.remove(node)
         change.finish()
-        return row.version
+        return row
 
 
 class _Change:

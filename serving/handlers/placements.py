@@ -8,8 +8,8 @@ from sqlalchemy import select
 from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, UnknownNameError
-from serving.handlers.cluster import advance
 from serving.handlers.tenancy import move, touch
+from serving.handlers.versions import advance
 from serving.service import Service
 from serving.store.tables import NodeRow, PlacementRow, TenantRow
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
+from urllib.parse import unquote
 
 from httpx import Response
 
@@ -17,6 +19,7 @@ def problem(response: Response, status: int) -> dict[str, Any]:
     assert body["title"]
     assert body["detail"]
     assert "\n" not in body["detail"]
-    assert body["instance"] == response.request.url.path
+    assert unquote(body["instance"]) == response.request.url.path
+    assert re.fullmatch(r"(?:[A-Za-z0-9._~!$&'()*+,;=:@/-]|%[0-9A-F]{2})+", body["instance"])
     assert response.headers["x-request-id"]
     return body

@@ -222,10 +222,21 @@ def test_alerts_and_dashboard_use_existing_metrics() -> None:
 def test_compose_and_image() -> None:
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]
     assert services["cotenant"]["read_only"] is True
-    assert "psycopg" in services["cotenant"]["environment"]["COTENANT_DATABASE"]
+    variables = services["cotenant"]["environment"]
+    assert "psycopg" in variables["COTENANT_DATABASE"]
+    # An address would need `@` or `%` in a password escaped; see test_postgres.py.
+    assert "PASSWORD" not in variables["COTENANT_DATABASE"]
+    assert variables["PGPASSWORD"].startswith("${POSTGRES_PASSWORD:?")
     image = (DEPLOY.parent / "Dockerfile").read_text()
     assert "USER 10001" in image
     assert "HEALTHCHECK" in image
+
+
+def test_compose_publishes_mlflow_on_the_host_alone() -> None:
+    """`cotenant train` there registers models, under a name that MLflow accepts."""
+    mlflow = yaml.safe_load((DEPLOY / "compose.yaml").read_text())["services"]["mlflow"]
+    assert mlflow["ports"] == ["127.0.0.1:5000:5000"]
+    assert "127.0.0.1:5000" in mlflow["command"][mlflow["command"].index("--allowed-hosts") + 1].split(",")
 
 
 def test_manifests_set_the_database_by_its_variable() -> None:

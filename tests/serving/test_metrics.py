@@ -12,6 +12,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.metrics import DIRECTORY_VARIABLE, Metrics, _forget_dead
+from tests.serving.conftest import Start
 from tests.serving.problems import problem
 
 
@@ -32,6 +33,21 @@ def test_an_internal_error_is_a_fault(client: TestClient, monkeypatch: pytest.Mo
     problem(client.post("/v1/predict", json=asked), 500)
     problem(client.get("/v1/placements/nosuch"), 404)
     assert "cotenant_faults_total 1.0" in client.get("/metrics").text
+
+
+def test_unknown_methods_share_a_label(start: Start) -> None:
+    """Anybody may send any word as a method, and a label is never forgotten."""
+    client = start(auth="on")
+    for number in range(3):
+        for path in ("/v1/predict", "/v1/cluster/nodes/a", "/v1/health/live", "/v1/nowhere"):
+            assert client.request(f"WORD{number}", path).status_code == 401
+    client.head("/v1/health/live")
+    text = client.app.state.service.metrics.render().decode()  # type: ignore[attr-defined]
+    assert "WORD" not in text
+    counted = "cotenant_request_duration_seconds_count"
+    assert f'{counted}{{method="other",route="/v1/predict",status="401"}} 3.0' in text
+    assert f'{counted}{{method="ANY",route="unmatched",status="401"}} 3.0' in text
+    assert f'{counted}{{method="GET",route="/v1/health/live",status="200"}}' in text
 
 
 def test_metrics_are_rendered_off_the_event_loop(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -54,6 +54,32 @@ def test_workers_starting_together_upgrade_once(url: str) -> None:
         store.close()
 
 
+def test_a_password_beside_the_address(
+    database: postgres.Server, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As in `deploy/compose.yaml`: an address would need `@` and `%` escaped."""
+    store = Store(url)
+    with store.engine.begin() as connection:
+        connection.execute(text("CREATE ROLE guarded LOGIN SUPERUSER PASSWORD 'p@ss%w/rd:'"))
+    store.close()
+    rules = database.folder / "data" / "pg_hba.conf"
+    open_to_all = rules.read_text()
+    rules.write_text("local all guarded scram-sha-256\n" + open_to_all)
+    try:
+        database.run("pg_ctl", "reload")
+        address = f"postgresql+psycopg://guarded@/postgres?host={database.folder}"
+        monkeypatch.setenv("PGPASSWORD", "wrong")
+        with pytest.raises(UnavailableError):
+            Store(address)
+        monkeypatch.setenv("PGPASSWORD", "p@ss%w/rd:")
+        store = Store(address)
+        store.ping()
+        store.close()
+    finally:
+        rules.write_text(open_to_all)
+        database.run("pg_ctl", "reload")
+
+
 def test_data_survives_a_restart(start: Start, url: str) -> None:
     client = start(database_url=url)
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 200

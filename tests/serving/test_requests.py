@@ -1,0 +1,94 @@
+"""Request heads: Host, media types and encodings, and paths in problems."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from fastapi.testclient import TestClient
+
+from serving.app import create_app
+from serving.config import ServiceConfig
+from tests.serving.conftest import Start
+from tests.serving.live import serve
+from tests.serving.problems import problem
+from tests.serving.table import TableSource
+from tests.waiting import LONG_S
+
+ZOO = b'{"workload": "resnet18-cifar", "batch_size": 8}'
+SET = b'{"device": "v100", "jobs": ["resnet18-cifar"]}'
+
+
+def test_host(tmp_path: Path) -> None:
+    """HTTP/1.1 requires exactly one Host header, HTTP/1.0 none."""
+    app = create_app(
+        ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error"), TableSource()
+    )
+    host = b"Host: 127.0.0.1\r\n"
+    with serve(app) as port:
+        for version, lines, status in (
+            (b"1.1", host, b"200"),
+            (b"1.1", b"", b"400"),
+            (b"1.1", host + host, b"400"),
+            (b"1.0", b"", b"200"),
+            (b"1.0", host + host, b"400"),
+        ):
+            with socket.create_connection(("127.0.0.1", port), LONG_S) as connection:
+                connection.sendall(
+                    b"GET /v1/health/live HTTP/" + version + b"\r\n" + lines + b"Connection: close\r\n\r\n"
+                )
+                told = connection.makefile("rb").read()
+            assert told.split(b" ")[1] == status, (version, lines)
+            assert (b"application/problem+json" in told) == (status == b"400")
+
+
+@pytest.mark.parametrize("coding", ["identity", "Identity", "gzip"])
+def test_content_encoding(client: TestClient, coding: str) -> None:
+    headers = {"Content-Type": "application/json", "Content-Encoding": coding}
+    answer = client.post("/v1/predict", content=SET, headers=headers)
+    assert answer.status_code == (415 if coding == "gzip" else 200), answer.text
+
+
+@pytest.mark.parametrize("path", ["/v1/predict", "/v1/workloads"])
+@pytest.mark.parametrize(
+    ("media", "taken"),
+    [
+        ("application/vnd.x+json", True),
+        ("Application/JSON; charset=utf-8", True),
+        ("text/json", False),
+        ("application/jsonx", False),
+    ],
+)
+def test_json_media_types(client: TestClient, path: str, media: str, taken: bool) -> None:
+    body = SET if path == "/v1/predict" else ZOO
+    answer = client.post(path, content=body, headers={"Content-Type": media})
+    assert answer.status_code in ((200, 201) if taken else (415,)), answer.text
+
+
+def test_json_of_any_type_has_the_limit_of_json(start: Start) -> None:
+    client = start(body_bytes=100, upload_bytes=10_000)
+    headers = {"Content-Type": "application/vnd.x+json"}
+    problem(client.post("/v1/workloads", content=b" " * 1000, headers=headers), 413)
+
+
+@pytest.mark.parametrize("path", ["a%0Ab%00", "gr%C3%BCn%20%22%25", "a:b,c(d)", "%7F%3Fx%23y"])
+def test_instance_is_a_uri_reference(client: TestClient, path: str) -> None:
+    assert problem(client.get(f"/v1/nowhere/{path}"), 404)["instance"] == f"/v1/nowhere/{path}"
+
+
+def test_a_slash_in_the_name_of_a_node(client: TestClient) -> None:
+    problem(client.put("/v1/cluster/nodes/a%2Fb", json={"gpus": []}), 404)
+
+
+def test_browsers_are_sent_to_sign_in(start: Start) -> None:
+    client = start(auth="on")
+    page = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
+    for path in ("/", "/what-if", "/jobs/x", "/docs"):
+        sent = client.get(path, headers=page, follow_redirects=False)
+        assert (sent.status_code, sent.headers["location"]) == (303, "/login")
+        problem(client.get(path), 401)
+        problem(client.get(path, headers=page | {"Authorization": "Bearer ct_wrong"}), 401)
+    problem(client.get("/v1/cluster", headers=page), 401)
+    assert client.get("/", headers=page).url.path == "/login"
+    assert start().get("/", headers=page, follow_redirects=False).status_code == 200
