@@ -75,7 +75,7 @@ class Batcher:
         self.encoding = Lane("encoding", metrics, threads=2, stuck_s=encoding_s, **bounds)
         self.bulk = Lane("bulk", metrics, threads=2, stuck_s=config.stuck_s, **bounds)
         self.parsing = Lane(
-            "parsing", metrics, threads=1, stuck_s=2 * config.parse_seconds + config.stuck_s, **bounds
+            "parsing", metrics, threads=1, stuck_s=2 * config.parse_s + config.stuck_s, **bounds
         )
         self.placing = Lane("placing", metrics, threads=1, stuck_s=config.stuck_s, **bounds)
         self.sketching = Lane("sketching", metrics, threads=1, stuck_s=config.stuck_s, **bounds)

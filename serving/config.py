@@ -71,7 +71,7 @@ class ServiceConfig:
         model_jobs: number of distinct jobs that a loaded model may remember before a fresh copy replaces it.
         rate_per_s: requests per second and caller in one process; 0 for no limit.
         rate_burst: requests that a caller may send in a burst.
-        parse_seconds, parse_memory_bytes: limits on processor time and address space of the process that
+        parse_s, parse_memory_bytes: limits on processor time and address space of the process that
             parses an upload.
         token_check_s, token_grace_s: longest lookup of a token, and how long a token stays valid while the
             store does not respond.
@@ -123,7 +123,7 @@ class ServiceConfig:
     model_jobs: int = 50_000
     rate_per_s: float = 0.0
     rate_burst: int = 100
-    parse_seconds: float = 60.0
+    parse_s: float = 60.0
     parse_memory_bytes: int = 2**30
     token_check_s: float = 1.0
     token_grace_s: float = 300.0
@@ -157,7 +157,7 @@ class ServiceConfig:
                 raise InputError(
                     f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
                 )
-        for name in ("poll_s", "request_timeout_s", "parse_seconds", "reservation_s", "drain_s", "header_s", "body_s",
+        for name in ("poll_s", "request_timeout_s", "parse_s", "reservation_s", "drain_s", "header_s", "body_s",
                      "idle_s", "queue_delay_s", "shed_delay_s", "queue_wait_s", "capture_s", "stuck_s", "token_check_s",
                      "token_grace_s", "retention_s", "stale_s"):  # fmt: skip
             if not 0 < getattr(self, name) < float("inf"):

@@ -62,7 +62,7 @@ async def register_onnx(
     limits = OnnxLimits(
         file_bytes=config.upload_bytes,
         nodes=config.graph_operators,
-        seconds=config.parse_seconds,
+        seconds=config.parse_s,
         memory_bytes=config.parse_memory_bytes,
     )
     read = partial(

@@ -36,7 +36,7 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Served]:
     from_regex("a").validate()
     config = ServiceConfig(
         database_url=f"sqlite:///{tmp_path_factory.mktemp('schema')}/s.db",
-        parse_seconds=1,
+        parse_s=1,
         parse_memory_bytes=2**28,
         log_level="error",
     )
