@@ -128,13 +128,7 @@ def _check_options(job: Workload) -> None:
         return
     from profiling.capture import graph_for
 
-    graph = graph_for(job.captured())
-    if graph.layers and job.frozen_prefix > len(graph.layers):
-        raise InputError(
-            f"{job.model} has fewer layers than frozen_prefix",
-            expected=f"a frozen_prefix from 0 to {len(graph.layers)}, the layers of {shortened(job.model, 60)}",
-        )
-    as_captured(job, graph)
+    as_captured(job, graph_for(job.captured()))
 
 
 def _other_batch_sizes(frame: pd.DataFrame, spec: str, job: Workload) -> list[Fault]:

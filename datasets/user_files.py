@@ -156,10 +156,10 @@ def check_file(
         InputError: the file cannot be read at all.
         UnknownNameError: no such table.
     """
-    frame = read_user_file(path)
-    name = table or guess_table(frame)
     from datasets.names import with_captured_models, with_known_names
 
+    frame = read_user_file(path)
+    name = table or guess_table(frame)
     typed, faults = find_faults(name, with_captured_models(frame))
     if not faults:
         faults = _in_other_units(typed) + (_contradicted_ratios(typed) if name == "colocation" else [])

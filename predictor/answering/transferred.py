@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from msgspec import structs
+
+from predictor.fitted.intervals import SLICE_LOG_ERROR
+from predictor.types import Prediction, Quantity
 from profiling.workload import SoloProfile, Workload
 
 if TYPE_CHECKING:
@@ -20,8 +25,8 @@ def transferred(
 ) -> Workload:
     """The job as it would be measured on `device` under a share, from its measurements on `card`.
 
-    The time in which the device is busy grows by the cost model's ratio, the rest of the step stays; memory, too. The
-    bandwidth ratio is dropped.
+    The time in which the device is busy grows by the cost model's ratio, the rest of the step and the
+    memory stay. The bandwidth ratio is dropped.
 
     Args:
         workload: its solo measurements were made on `card`, under its own `sm_share_ratio`.
@@ -58,3 +63,19 @@ def transfer_from(predictor: Any, card: str) -> Transfer | None:
             return None
     featurizer = predictor.fitted_.model.featurizer
     return lambda workload, device, share: transferred(workload, card, device, share, featurizer)
+
+
+def uncertain_as_slices(prediction: Prediction, card: str) -> Prediction:
+    """A prediction of jobs whose measurements were carried over from `card`.
+
+    On a slice, intervals of step times are at least as wide as the errors of steps on slices.
+    """
+    if prediction.device == card:
+        return prediction
+    apart = math.exp(SLICE_LOG_ERROR)
+
+    def wider(step: Quantity) -> Quantity:
+        return Quantity(step.value, min(step.lower, step.value / apart), max(step.upper, step.value * apart))
+
+    members = (structs.replace(m, step_time_s=wider(m.step_time_s)) for m in prediction.members)
+    return replace(prediction, members=tuple(members))

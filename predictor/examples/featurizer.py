@@ -95,12 +95,6 @@ class Featurizer:
         if key not in self._jobs:
             device = get_device(device_name)
             graph = self.graph(plain)
-            if graph.layers and plain.frozen_prefix > len(graph.layers):
-                raise InputError(
-                    f"{plain.model} has fewer layers than frozen_prefix",
-                    expected=f"a frozen_prefix from 0 to {len(graph.layers)}",
-                    got=plain.frozen_prefix,
-                )
             resolved = as_captured(plain, graph)
             if resolved.precision != plain.precision and not device.supports(resolved.precision):
                 raise InputError(

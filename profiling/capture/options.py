@@ -77,10 +77,17 @@ def as_captured(workload: Workload, graph: ComputationGraph) -> Workload:
     That is batch size, precision and frozen layers.
 
     Raises:
-        InputError: it freezes fewer layers than were frozen at the capture, whose gradients the graph lacks.
+        InputError: it freezes more layers than there are, or fewer than were frozen at the capture, whose gradients
+            the graph lacks.
     """
     own = str(graph.options.get("precision") or workload.precision)
     frozen = graph.frozen_prefix
+    if graph.layers and workload.frozen_prefix > len(graph.layers):
+        raise InputError(
+            f"{workload.model} has fewer layers than frozen_prefix",
+            expected=f"a frozen_prefix from 0 to {len(graph.layers)}",
+            got=workload.frozen_prefix,
+        )
     if 0 < workload.frozen_prefix < frozen:
         raise InputError(
             f"{workload.model[:18]} was captured with more frozen layers",

@@ -142,6 +142,10 @@ class SchedulingSnapshot:
         """GPU-seconds that `job` has held up to `now_s`."""
         return job.attained_s + len(job.gpus) * (self.now_s - job.updated_s)
 
+    def movable(self, job: JobState) -> bool:
+        """Whether a running job may be stopped or moved: it is preemptible and not in the middle of a restart."""
+        return job.job.preemptible and job.resume_s <= self.now_s
+
     def active(self) -> Iterator[JobState]:
         """Running and waiting jobs."""
         yield from self.running.values()

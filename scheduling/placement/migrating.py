@@ -123,7 +123,7 @@ def _moves_to_faster(
     moves: list[_Move] = []
     for gpu in gpus.tolist():
         job = snapshot.tenants[gpu][0]
-        if gpu != job.gpus[0] or not job.job.preemptible or job.resume_s > snapshot.now_s:
+        if gpu != job.gpus[0] or not snapshot.movable(job):
             continue
         steps = solo_step_s(snapshot, tenancy.cache, job.job.workload)
         own = steps[snapshot.type_of[gpu]]
@@ -153,7 +153,7 @@ def _moves_apart(
         ).finish_s
         for row in np.flatnonzero(state.present[:, column]).tolist():
             job = snapshot.tenants[int(shared[row])][column]
-            if not job.job.preemptible or job.resume_s > snapshot.now_s:
+            if not snapshot.movable(job):
                 continue
             for kind, step in enumerate(solo_step_s(snapshot, belief, job.job.workload)):
                 if not pool.free_of_type[kind] or not np.isfinite(step):

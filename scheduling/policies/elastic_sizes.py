@@ -90,11 +90,11 @@ def allocate_sizes(
     """
     active = list(snapshot.active())
     changed = [j for j in active if len(j.gpus) != sizes.get(j.number, 0)]
-    locked = {j.number for j in active if j.gpus and (j.resume_s > snapshot.now_s or not j.job.preemptible)}
+    locked = {j.number for j in active if j.gpus and not snapshot.movable(j)}
     pool = Pool(snapshot, (g for j in changed if j.number not in locked for g in j.gpus))
     given: dict[int, tuple[int, ...]] = {}
-    new = {j.number for j in changed}
-    stay = {j.number: j for j in active if j.gpus and j.number not in locked | new}
+    changing = {j.number for j in changed}
+    stay = {j.number: j for j in active if j.gpus and j.number not in locked | changing}
     unplaced = False
     for job in sorted(changed, key=lambda j: (-sizes.get(j.number, 0), j.number)):
         if job.number in locked:

@@ -76,12 +76,17 @@ def _propose(
         started, kept = _before_all(snapshot, belief, pool, overdue, config)
     waiting = (j for j in in_order(snapshot, belief, queue.order) if j is not overdue)
     head = list(islice(waiting, _LOOK * queue.batch))
-    least = 1 << 62  # GPUs of the smallest gang for which no jobs could move
+    too_large = np.inf  # GPUs of the smallest gang for which no jobs could move
     for job in [j for j in head if not may_share(j)][: queue.batch]:
         gpus = exclusive_gpus(pool, belief, job)
-        if not gpus and restart_s is not None and job.job.gpus <= min(sum(pool.free_of_type), least - 1):
+        if (
+            not gpus
+            and restart_s is not None
+            and job.job.gpus <= sum(pool.free_of_type)
+            and job.job.gpus < too_large
+        ):
             pool, gpus, moves = _with_moves(snapshot, belief, pool, job, restart_s, started)
-            least = least if gpus else job.job.gpus
+            too_large = too_large if gpus else job.job.gpus
             started += moves
             kept = np.union1d(kept, [gpu for move in moves for gpu in move.job.gpus]).astype(np.int64)
         if gpus:
@@ -140,8 +145,7 @@ def _with_moves(
     alone = [
         j
         for j in snapshot.running.values()
-        if j.job.preemptible
-        and j.resume_s <= snapshot.now_s
+        if snapshot.movable(j)
         and j.number not in moved
         and all(snapshot.tenant_count[gpu] == 1 for gpu in j.gpus)
     ]

@@ -50,7 +50,7 @@ def place_configurations(
         jobs = [(job, config) for job, config in chosen.values() if config.kind == kind]
         stay: dict[int, tuple[int, ...]] = {}
         claimed: set[int] = set()  # of two jobs that have shared a GPU, only one can stay alone on it
-        for j, c in sorted(jobs, key=lambda pair: movable(snapshot, pair[0])):
+        for j, c in sorted(jobs, key=lambda pair: snapshot.movable(pair[0])):
             if _has(snapshot, j, c) and claimed.isdisjoint(j.gpus):
                 stay[j.number] = j.gpus
                 claimed.update(j.gpus)
@@ -58,7 +58,7 @@ def place_configurations(
         placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
         placed = _make_room(snapshot, kind, chosen, stay, rest, placed)
         if len(placed) < len(rest):
-            fixed = {j.number: j.gpus for j, _ in jobs if j.number in stay and not movable(snapshot, j)}
+            fixed = {j.number: j.gpus for j, _ in jobs if j.number in stay and not snapshot.movable(j)}
             again = [(j, c) for j, c in jobs if j.number not in fixed]
             anew = _pack(snapshot, kind, again, {g for gpus in fixed.values() for g in gpus})
             if len(anew) + len(fixed) > len(placed) + len(stay):
@@ -89,7 +89,7 @@ def _make_room(
         leaving: dict[int, list[int]] = {}
         for number, gpus in stay.items():
             job = chosen[number][0]
-            if len(gpus) < need.gpus and movable(snapshot, job):
+            if len(gpus) < need.gpus and snapshot.movable(job):
                 leaving.setdefault(int(snapshot.node_of[gpus[0]]), []).append(number)
         if not leaving:
             break
@@ -100,11 +100,6 @@ def _make_room(
         del stay[evicted]
         placed = _pack(snapshot, kind, rest, {g for gpus in stay.values() for g in gpus})
     return placed
-
-
-def movable(snapshot: SchedulingSnapshot, job: JobState) -> bool:
-    """Whether `job` may be stopped: not in the middle of a restart."""
-    return job.job.preemptible and job.resume_s <= snapshot.now_s
 
 
 def _has(snapshot: SchedulingSnapshot, job: JobState, config: Configuration) -> bool:

@@ -11,7 +11,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import solo_step_s
 from scheduling.placement.progress import progress_per_s
 from scheduling.sia.agent import Agent
-from scheduling.sia.configurations import Configuration, configurations, movable
+from scheduling.sia.configurations import Configuration, configurations
 from scheduling.sia.objective import SiaConfig, restart_factor
 
 _RESTART_S = 30.0
@@ -39,7 +39,7 @@ def configuration_table(
         if count <= int(own.sum()):
             # The smallest number of nodes that hold this many.
             table.append(Configuration(int(np.searchsorted(own.cumsum(), count)) + 1, count, kind))
-    held = (_held(snapshot, job) for job in jobs if job.gpus and not movable(snapshot, job))
+    held = (_held(snapshot, job) for job in jobs if job.gpus and not snapshot.movable(job))
     table.extend(dict.fromkeys(c for c in held if c not in table))
     return table
 
@@ -69,7 +69,7 @@ def job_rows(
         if job.gpus:
             current[row] = index.get(_held(snapshot, job), -1)
             # A job in the middle of a checkpoint-restart, or a non-preemptible one, keeps what it has.
-            if not movable(snapshot, job):
+            if not snapshot.movable(job):
                 forced[row] = int(current[row])
     return goodput, least, current, factor, forced
 

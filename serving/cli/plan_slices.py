@@ -67,7 +67,7 @@ def slices(
     """
     from predictor import load_predictor
     from predictor.answering.never_measured import never_measured
-    from predictor.answering.transferred import transfer_from
+    from predictor.answering.transferred import transfer_from, uncertain_as_slices
     from profiling.capture import local_workload
     from profiling.devices import get_device
     from profiling.errors import InputError
@@ -94,7 +94,7 @@ def slices(
     plan = plan_slices(jobs, device, predictor, config)
     sets = plan.chosen.sets(jobs, transfer_from(predictor, plan.options.card))
     answers = [
-        None if asked is None else _as_uncertain_as_slices(predictor.predict(asked), plan.options.card)
+        None if asked is None else uncertain_as_slices(predictor.predict(asked), plan.options.card)
         for asked in sets
     ]
     never = never_measured(predictor, list(filter(None, sets)))
@@ -104,27 +104,6 @@ def slices(
         show(plan, renamed, answers, never)
     if plan.chosen.waiting:
         raise typer.Exit(1)
-
-
-def _as_uncertain_as_slices(answer: Prediction, card: str) -> Prediction:
-    """The prediction; on a slice, what was measured of its jobs on the whole card is less certain."""
-    from dataclasses import replace
-    from math import exp
-
-    from msgspec import structs
-
-    from predictor.fitted.intervals import SLICE_LOG_ERROR
-    from predictor.types import Quantity
-
-    if answer.device == card:
-        return answer
-    apart = exp(SLICE_LOG_ERROR)
-    members = []
-    for member in answer.members:
-        step = member.step_time_s
-        wider = Quantity(step.value, min(step.lower, step.value / apart), max(step.upper, step.value * apart))
-        members.append(structs.replace(member, step_time_s=wider))
-    return replace(answer, members=tuple(members))
 
 
 def _with_intervals(plan: dict[str, Any], answers: Sequence[Prediction | None]) -> dict[str, Any]:
