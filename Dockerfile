@@ -16,7 +16,7 @@ COPY models models
 COPY predictor predictor
 COPY scheduling scheduling
 COPY serving serving
-RUN /tools/bin/uv pip install --compile-bytecode '.[postgres]' \
+RUN /tools/bin/uv pip install --compile-bytecode '.[postgres,kubernetes]' \
  && /tools/bin/cyclonedx-py environment /venv/bin/python --of JSON -o /venv/sbom.cdx.json
 
 FROM build AS build-mlflow

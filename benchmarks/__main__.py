@@ -75,6 +75,7 @@ WITH_DATA = {
     "campaign_on_ray": ("", "a campaign on three Ray nodes, with the extra `ray`"),
     "sweep_on_ray": ("", "a sweep of simulations on three Ray nodes, with the extra `ray`"),
     "ray_integration": ("--service URL", "placements from Ray, with the extra `ray`"),
+    "kubernetes_integration": ("", "where a real Kubernetes scheduler puts pods"),
     "slurm_integration": ("", "where a real Slurm puts jobs; as root"),
     "reality": (
         "pairs|run POLICY|compare",

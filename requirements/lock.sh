@@ -5,8 +5,8 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 uv=${UV:-.venv/bin/uv}
 compile() { "$uv" pip compile pyproject.toml --universal --python-version 3.11 --generate-hashes --no-annotate --no-header -q "$@"; }
-compile --extra postgres -o requirements/cuda.txt
+compile --extra postgres --extra kubernetes -o requirements/cuda.txt
 skip=(--no-emit-package torch)
 for name in $(grep -oE '^(nvidia-|cuda-|triton)[a-z0-9-]*' requirements/cuda.txt | grep -v '^nvidia-ml-py' | sort -u); do skip+=(--no-emit-package "$name"); done
-compile --extra postgres "${skip[@]}" -o requirements/runtime.txt
+compile --extra postgres --extra kubernetes "${skip[@]}" -o requirements/runtime.txt
 compile --extra dev "${skip[@]}" -o requirements/dev.txt

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
+Service = Annotated[str, typer.Option(help="Address of the service.")]
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
-    help="Connect Slurm to a running service.\n\nExample: `cotenant controller slurm --service http://127.0.0.1:8080`",
+    help="Connect Slurm or Kubernetes to a running service.\n\n"
+    "Example: `cotenant controller slurm --service http://127.0.0.1:8080`",
 )
 
 
@@ -20,7 +24,7 @@ def group() -> None:
 
 @app.command("slurm")
 def slurm(
-    service: Annotated[str, typer.Option(help="Address of the service.")] = "http://127.0.0.1:8080",
+    service: Service = "http://127.0.0.1:8080",
     token: Annotated[
         str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `place`.")
     ] = None,
@@ -36,18 +40,69 @@ def slurm(
 
     Example: `cotenant controller slurm --device big=a100-80gb`
     """
-    import logging
-
-    from profiling.errors import InputError
     from serving.integrations.ask import ServiceClient
     from serving.integrations.slurm import SlurmConfig, run
 
-    pairs = [text.partition("=") for text in device or []]
+    config = SlurmConfig(period_s=period, devices=_devices(device))
+    with _until_stopped():
+        run(ServiceClient(service, token), config)
+
+
+@app.command("kubernetes")
+def kubernetes(
+    service: Service = "http://127.0.0.1:8080",
+    token: Annotated[
+        str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `admin`.")
+    ] = None,
+    device: Annotated[
+        list[str] | None,
+        typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
+    ] = None,
+    period: Annotated[float, typer.Option(help="Seconds between looks at nodes and pods.")] = 5.0,
+    context: Annotated[
+        str | None,
+        typer.Option(help="Context of the kubeconfig (default: the current one; in a pod, its own cluster)."),
+    ] = None,
+    once: Annotated[bool, typer.Option("--once", help="Look once, then exit.")] = False,
+) -> None:
+    """Tell the service which nodes there are and which annotated pods run on them, whenever that changes. Runs until
+    stopped.
+
+    Needs the extra `kubernetes`, and permission to list nodes and the pods of all namespaces.
+
+    Example: `cotenant controller kubernetes --service http://127.0.0.1:8080`
+    """
+    from profiling.errors import UnavailableError
+    from serving.integrations.ask import ServiceClient
+    from serving.integrations.kubernetes import ApiServer, KubernetesConfig, look, run
+
+    config = KubernetesConfig(period_s=period, devices=_devices(device))
+    client = ServiceClient(service, token, timeout_s=30.0)
+    with _until_stopped():
+        api = ApiServer.connect(context)
+        if not once:
+            run(client, config, api)
+        elif not look(client, config, api):
+            raise UnavailableError("the cluster was not told to the service", hint="see the log above")
+
+
+def _devices(texts: list[str] | None) -> dict[str, str]:
+    from profiling.errors import InputError
+
+    pairs = [text.partition("=") for text in texts or []]
     if any(not (kind and name) for kind, _, name in pairs):
-        raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=device)
+        raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=texts)
+    return {kind: name for kind, _, name in pairs}
+
+
+@contextmanager
+def _until_stopped() -> Iterator[None]:
+    """With a log of what is done; Ctrl-C ends it with status 0."""
+    import logging
+
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
     try:
-        run(ServiceClient(service, token), SlurmConfig(period_s=period, devices={k: n for k, _, n in pairs}))
+        yield
     except KeyboardInterrupt:
         raise typer.Exit(0) from None

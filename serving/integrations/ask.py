@@ -1,4 +1,4 @@
-"""A client of `POST /v1/place` that returns None if there is no usable answer."""
+"""A client of the service for other schedulers. It logs what goes wrong instead of raising."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ log = logging.getLogger("cotenant.integrations")
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """A client of `POST /v1/place`.
+    """A client of the service.
 
     Attributes:
         url: base URL, such as `http://127.0.0.1:8080`.
-        token: bearer token with scope `place`; None if the service requires none.
+        token: bearer token with scope `place`, or `admin` for `put_cluster`; None if the service requires none.
         timeout_s: seconds after which to give up.
     """
 
@@ -47,14 +47,19 @@ class ServiceClient:
         body: dict[str, Any] = {"job": job, "cluster": cluster}
         if iterations is not None:
             body["iterations"] = iterations
+        answer = self._answer("POST", "/v1/place", body)
+        return answer if _usable(answer) else None
+
+    def put_cluster(self, cluster: dict[str, Any]) -> bool:
+        """Replace the stored cluster and its tenants; returns whether the service did."""
+        return self._answer("PUT", "/v1/cluster?replace_tenants=true", cluster) is not None
+
+    def _answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
+        address = self.url.rstrip("/") + path
         try:
-            response = httpx.post(
-                f"{self.url.rstrip('/')}/v1/place",
-                json=body,
-                headers=headers,
-                timeout=self.timeout_s,
-                trust_env=False,
+            response = httpx.request(
+                method, address, json=body, headers=headers, timeout=self.timeout_s, trust_env=False
             )
             answer = response.json() if response.status_code == 200 else None
         except (httpx.HTTPError, ValueError) as error:
@@ -62,7 +67,7 @@ class ServiceClient:
             return None
         if answer is None:
             log.warning("the service returned %d: %s", response.status_code, response.text[:300])
-        return answer if _usable(answer) else None
+        return answer
 
 
 def _usable(answer: Any) -> bool:

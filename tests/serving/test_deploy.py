@@ -27,6 +27,12 @@ MANIFESTS = [
 ]
 
 
+def the_service() -> dict[str, Any]:
+    """The Deployment of the service."""
+    deployments = {d["metadata"]["name"]: d for _, d in MANIFESTS if d["kind"] == "Deployment"}
+    return deployments["cotenant"]
+
+
 @pytest.mark.parametrize(
     ("name", "document"),
     [m for m in MANIFESTS if m[1]["kind"] != "KubeSchedulerConfiguration"],
@@ -54,10 +60,11 @@ def test_scheduler_configuration() -> None:
     election = config["leaderElection"]
     assert election["leaderElect"] is True
     assert election["resourceName"] == config["profiles"][0]["schedulerName"]
-    # The service speaks HTTP: HTTPS is the proxy's, under its own name, and the network policy lets its pods in.
+    # The service speaks HTTP: HTTPS is the proxy's, under its own name.
     services = {d["metadata"]["name"]: d["spec"]["ports"] for _, d in MANIFESTS if d["kind"] == "Service"}
     assert [port["port"] for port in services["cotenant"]] == [80]
-    assert extender["urlPrefix"].removeprefix("https://").partition(".")[0] not in services
+    proxy = extender["urlPrefix"].removeprefix("https://").partition(".")[0]
+    assert [port["port"] for port in services[proxy]] == [443]
     client = {"podSelector": {"matchLabels": {"cotenant.dev/client": "true"}}}
     (policy,) = (d for _, d in MANIFESTS if d["kind"] == "NetworkPolicy")
     assert client in policy["spec"]["ingress"][0]["from"]
@@ -66,7 +73,7 @@ def test_scheduler_configuration() -> None:
 
 def test_the_chart_probes_as_the_manifest_does() -> None:
     """Readiness responds within a second, the default time limit of a probe."""
-    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    deployment = the_service()
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     chart = (DEPLOY / "helm" / "cotenant" / "templates" / "deployment.yaml").read_text()
     for name in ("startupProbe", "livenessProbe", "readinessProbe", "lifecycle"):
@@ -76,7 +83,7 @@ def test_the_chart_probes_as_the_manifest_does() -> None:
 
 def test_a_pod_that_ends_is_dropped_before_it_stops_listening() -> None:
     """And what it still answers ends in time: endpoints are removed while the pod gets its SIGTERM."""
-    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    deployment = the_service()
     pod = deployment["spec"]["template"]["spec"]
     command, seconds = pod["containers"][0]["lifecycle"]["preStop"]["exec"]["command"]
     assert command == "sleep"
@@ -87,7 +94,7 @@ def test_a_pod_that_ends_is_dropped_before_it_stops_listening() -> None:
 
 def test_scraping_needs_a_token() -> None:
     """`/metrics` requires a token, which scraping by annotations does not send."""
-    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    deployment = the_service()
     assert "annotations" not in deployment["spec"]["template"]["metadata"]
 
 
@@ -158,11 +165,12 @@ PRIVATE = [
     "extraEnv[0].name=COTENANT_POLICY", "extraEnv[0].value=exclusive", "imagePullSecrets[0].name=registry",
     "nodeSelector.disk=ssd", "tolerations[0].key=cpu", "tolerations[0].operator=Exists",
 ]  # fmt: skip
+CONTROLLED = ["controller.enabled=true"]
 
 
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")
 @pytest.mark.parametrize(
-    "values", [[], SHARED, MONITORED, PRIVATE, ["networkPolicy.enabled=false"]], ids=" ".join
+    "values", [[], SHARED, MONITORED, PRIVATE, CONTROLLED, ["networkPolicy.enabled=false"]], ids=" ".join
 )
 def test_rendered_chart(values: list[str]) -> None:
     """Helm's output is valid against Kubernetes' schemas, also if the release's name is a boolean in YAML."""
@@ -173,7 +181,8 @@ def test_rendered_chart(values: list[str]) -> None:
     for document in documents:
         if document["kind"] != "ServiceMonitor":  # of Prometheus Operator; Kubernetes' schemas lack it
             kubernetes_validate.validate(document, "1.31", strict=True)
-    (deployment,) = (d for d in documents if d["kind"] == "Deployment")
+    assert kinds.count("Deployment") == (2 if values is CONTROLLED else 1)
+    (deployment,) = (d for d in documents if d["kind"] == "Deployment" and d["metadata"]["name"] == "on")
     (service,) = (d for d in documents if d["kind"] == "Service")
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"].items() <= labels.items()
@@ -243,7 +252,7 @@ def test_manifests_set_the_database_by_its_variable() -> None:
     """A command-line option would silently override it."""
     image = (DEPLOY.parent / "Dockerfile").read_text()
     assert re.search(r"^ENV COTENANT_DATABASE=sqlite:////data/", image, re.MULTILINE)
-    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    deployment = the_service()
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     assert "COTENANT_DATABASE" in {variable["name"] for variable in container["env"]}
     chart = (DEPLOY / "helm" / "cotenant" / "templates" / "deployment.yaml").read_text()
@@ -270,7 +279,7 @@ def test_memory_limits_cover_workers_and_their_processes() -> None:
     worker = 1.0 * gib + config.capture_processes * config.capture_memory_bytes + config.parse_memory_bytes
     chart = yaml.safe_load((DEPLOY / "helm" / "cotenant" / "values.yaml").read_text())
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
-    (deployment,) = (d for _, d in MANIFESTS if d["kind"] == "Deployment")
+    deployment = the_service()
     container = deployment["spec"]["template"]["spec"]["containers"][0]
     for limit in (
         chart["resources"]["limits"]["memory"], container["resources"]["limits"]["memory"],

@@ -6,11 +6,11 @@ Their tenants are the annotated pods, if the output has any: `kubectl get nodes,
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from profiling.devices import canonical
-from profiling.errors import InputError
+from profiling.errors import CotenantError, InputError, UnknownNameError
 from profiling.files import parse_json
 from scheduling.clusters.importers.pod_tenants import with_tenants
 from scheduling.clusters.importers.titles import device_of
@@ -45,9 +45,34 @@ def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     if not isinstance(items, list) or not all(isinstance(i, dict) and "metadata" in i for i in items):
         raise InputError("not a list of nodes", expected="kubectl get nodes -o json", got=type(body).__name__)
     pods = [item for item in items if item.get("kind") == "Pod"]
+    return nodes_of([item for item in items if item.get("kind") != "Pod"], pods, devices)
+
+
+def nodes_of(
+    items: Iterable[dict[str, Any]],
+    pods: Iterable[dict[str, Any]],
+    devices: Mapping[str, str],
+    skipped: Callable[[str, CotenantError], None] | None = None,
+) -> list[Node]:
+    """Nodes with GPUs, from nodes and pods as the API server describes them.
+
+    Args:
+        items, pods: their objects.
+        devices: catalogue names by GPU type, for types that are not recognised.
+        skipped: called with the name of a node that cannot be read, and why; if None, that is raised.
+
+    Raises:
+        InputError, UnknownNameError: GPUs of unknown type; a node that advertises compute instances of slices.
+    """
     nodes, total = [], 0
-    for item in (item for item in items if item.get("kind") != "Pod"):
-        gpus = _gpus(item, devices)
+    for item in items:
+        try:
+            gpus = _gpus(item, devices)
+        except (InputError, UnknownNameError) as error:
+            if skipped is None:
+                raise
+            skipped(str(item["metadata"]["name"]), error)
+            continue
         total += len(gpus)
         check_counts({"GPUs": total}, CLUSTER_GPUS)
         if gpus:

@@ -1,0 +1,224 @@
+"""The Kubernetes controller with the official client, against a stand-in for the API server."""
+
+from __future__ import annotations
+
+import json
+import logging
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx
+import pytest
+from kubernetes import client as kubernetes_client
+
+from profiling.errors import InputError, UnavailableError
+from serving.app import create_app
+from serving.config import ServiceConfig
+from serving.integrations import kubernetes
+from serving.integrations.ask import ServiceClient
+from serving.integrations.kubernetes import ApiServer, KubernetesConfig, look, run
+from tests.scheduling.clusters.test_pod_tenants import node, train
+from tests.serving.live import serve
+from tests.serving.table import TableSource
+
+CONFIG = KubernetesConfig()
+
+
+class StandIn:
+    """Lists `nodes` and `pods`, at most two on a page; `status` other than 200 refuses."""
+
+    def __init__(self) -> None:
+        self.nodes: list[dict[str, Any]] = []
+        self.pods: list[dict[str, Any]] = []
+        self.status, self.selectors = 200, set[str]()
+
+    def answer(self, path: str) -> dict[str, Any]:
+        parts = urlsplit(path)
+        query = {key: value[0] for key, value in parse_qs(parts.query).items()}
+        self.selectors.add(query.get("fieldSelector", ""))
+        items = {"/api/v1/nodes": self.nodes, "/api/v1/pods": self.pods}[parts.path]
+        first = int(query.get("continue", 0))
+        more = str(first + 2) if first + 2 < len(items) else ""
+        return {"items": items[first : first + 2], "metadata": {"continue": more}}
+
+
+@pytest.fixture
+def stand_in() -> Iterator[tuple[StandIn, ApiServer]]:
+    state = StandIn()
+
+    class Handler(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            body = json.dumps(state.answer(self.path)).encode()
+            self.send_response(state.status)
+            self.send_header("content-length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: Any) -> None:
+            pass
+
+    server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    host = f"http://127.0.0.1:{server.server_port}"
+    api = kubernetes_client.ApiClient(kubernetes_client.Configuration(host=host))
+    yield state, ApiServer(kubernetes_client.CoreV1Api(api))
+    server.shutdown()
+    server.server_close()
+
+
+class Told(ServiceClient):
+    """Records what it is told; `usable` is whether the service takes it."""
+
+    def __init__(self, usable: bool = True) -> None:
+        super().__init__()
+        object.__setattr__(self, "bodies", [])
+        object.__setattr__(self, "usable", usable)
+
+    def put_cluster(self, cluster: dict[str, Any]) -> bool:
+        self.bodies.append(cluster)  # type: ignore[attr-defined]
+        return bool(self.usable)  # type: ignore[attr-defined]
+
+    def nodes(self) -> list[list[str]]:
+        return [[node["name"] for node in body["nodes"]] for body in self.bodies]  # type: ignore[attr-defined]
+
+
+def test_running_pods_become_tenants_and_leave_again(
+    tmp_path: Path, stand_in: tuple[StandIn, ApiServer]
+) -> None:
+    state, api = stand_in
+    state.nodes = [node("a", gpu="1"), node("b", gpu="1")]
+    args = {"Pod": train("new", where=None, iterations="1000"), "NodeNames": ["a", "b"]}
+    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db"), TableSource())) as port:
+        service = ServiceClient(f"http://127.0.0.1:{port}")
+
+        def best() -> str:
+            answer = httpx.post(f"{service.url}/extender/prioritize", json=args).json()
+            return "".join(p["Host"] for p in answer if p["Score"] == 10)
+
+        for pods, expected in (
+            ([], "ab"),
+            ([train("1", where="a", iterations="100000")], "b"),
+            ([train("2", where="b")], "a"),
+            ([], "ab"),
+        ):
+            state.pods = pods
+            assert look(service, CONFIG, api)
+            assert best() == expected
+        state.nodes = []
+        assert not look(service, CONFIG, api)
+        assert len(httpx.get(f"{service.url}/v1/cluster").json()["cluster"]["nodes"]) == 2, "kept as it was"
+
+
+def test_all_pages_are_read_and_only_bound_pods_asked_for(stand_in: tuple[StandIn, ApiServer]) -> None:
+    state, api = stand_in
+    state.nodes = [node(name) for name in "abcde"]
+    assert [item["metadata"]["name"] for item in api.nodes()] == list("abcde")
+    assert api.pods() == []
+    assert state.selectors == {"", "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+
+
+def test_a_node_that_cannot_be_read_is_left_out(
+    stand_in: tuple[StandIn, ApiServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    state, api = stand_in
+    state.nodes = [node("a"), node("odd", {"nvidia.com/gpu.product": "Abacus"})]
+    service = Told()
+    assert look(service, CONFIG, api)
+    assert service.nodes() == [["a"]]
+    assert "node odd is left out" in caplog.text
+    assert look(service, KubernetesConfig(devices={"Abacus": "v100"}), api)
+    assert service.nodes()[-1] == ["a", "odd"]
+
+
+def test_a_refusal_of_the_api_server(
+    stand_in: tuple[StandIn, ApiServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    state, api = stand_in
+    state.status = 403
+    with pytest.raises(UnavailableError, match="403"):
+        api.nodes()
+    service = Told()
+    assert not look(service, CONFIG, api)
+    assert not service.nodes()
+    assert "the API server refused" in caplog.text
+
+
+def looks(
+    monkeypatch: pytest.MonkeyPatch, service: Told, config: KubernetesConfig, api: ApiServer, *turns: Any
+) -> None:
+    """Run the controller; before each further look, call the next of `turns`."""
+    following = iter(turns)
+
+    def sleep(_: float) -> None:
+        turn = next(following, None)
+        if turn is None:
+            raise KeyboardInterrupt
+        turn()
+
+    with monkeypatch.context() as patched:
+        patched.setattr(kubernetes.time, "sleep", sleep)
+        with pytest.raises(KeyboardInterrupt):
+            run(service, config, api)
+
+
+def nothing() -> None:
+    pass
+
+
+def test_only_changes_are_uploaded(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer]
+) -> None:
+    state, api = stand_in
+    state.nodes = [node("a")]
+    service = Told()
+    looks(monkeypatch, service, CONFIG, api, nothing, lambda: state.nodes.append(node("b")), nothing)
+    assert service.nodes() == [["a"], ["a", "b"]]
+
+
+def test_an_unchanged_cluster_is_uploaded_again_in_time(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer]
+) -> None:
+    state, api = stand_in
+    state.nodes = [node("a")]
+    service = Told()
+    looks(monkeypatch, service, KubernetesConfig(repeat_s=1e-9), api, nothing)
+    assert service.nodes() == [["a"], ["a"]]
+
+
+def test_what_the_service_did_not_take_is_uploaded_again(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer]
+) -> None:
+    state, api = stand_in
+    state.nodes = [node("a")]
+    service = Told(usable=False)
+    looks(monkeypatch, service, CONFIG, api, nothing)
+    assert service.nodes() == [["a"], ["a"]]
+
+
+def test_a_lasting_mistake_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    state, api = stand_in
+    state.nodes = [node("a"), node("odd", {"nvidia.com/gpu.product": "Abacus"})]
+    state.pods = [train("1", batch_size="many")]
+    looks(monkeypatch, Told(), CONFIG, api, nothing, nothing)
+    for part in ("node odd is left out", "pod ml/1 is not imported", "uploaded 1 nodes, 2 GPUs, 0 tenants"):
+        assert caplog.text.count(part) == 1
+
+
+def test_periods_are_checked() -> None:
+    with pytest.raises(InputError, match="period_s"):
+        KubernetesConfig(period_s=0.0)
+    with pytest.raises(InputError, match="repeat_s"):
+        KubernetesConfig(repeat_s=0.0)
+
+
+def test_the_command_without_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+    with pytest.raises(UnavailableError, match="a kubeconfig or a pod's service account"):
+        ApiServer.connect()
