@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.slurm_cluster import free_port, start
+from benchmarks.slurm_cluster import free_port, output, start
 
 DEPLOY = Path(__file__).parents[1] / "deploy" / "kubernetes"
 TOOLS = ("etcd", "kube-apiserver", "kube-scheduler", "kubectl", "nginx", "openssl")
@@ -70,7 +70,7 @@ def start_kubernetes(folder: Path, stack: ExitStack, nodes: list[KubernetesNode]
     clients, peers, port = free_port(), free_port(), free_port()
     here = f"http://127.0.0.1:{clients}"
     start(stack, "etcd", f"--data-dir={folder}/etcd", f"--listen-client-urls={here}", f"--advertise-client-urls={here}",
-          f"--listen-peer-urls=http://127.0.0.1:{peers}", "--log-level=error", "--unsafe-no-fsync")  # fmt: skip
+          f"--listen-peer-urls=http://127.0.0.1:{peers}", "--unsafe-no-fsync", log=folder / "etcd.log")  # fmt: skip
     run("openssl", "genrsa", "-out", f"{folder}/accounts.key", "2048")
     (folder / "tokens.csv").write_text("\n".join(USERS) + "\n")
     start(stack, "kube-apiserver", f"--etcd-servers={here}", f"--secure-port={port}", "--bind-address=127.0.0.1",
@@ -78,7 +78,7 @@ def start_kubernetes(folder: Path, stack: ExitStack, nodes: list[KubernetesNode]
           f"--service-account-key-file={folder}/accounts.key", f"--service-account-signing-key-file={folder}/accounts.key",
           "--service-account-issuer=https://kubernetes.default.svc", "--service-cluster-ip-range=10.0.0.0/24",
           # There is no controller that creates service accounts, or that takes the taint of a new node off.
-          "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "-v=0")  # fmt: skip
+          "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", log=folder / "api-server.log")  # fmt: skip
     for user in USERS:
         _write_config(folder, port, user.partition(",")[0])
     os.environ["KUBECONFIG"] = str(folder / "admin.config")
@@ -91,7 +91,7 @@ def start_kubernetes(folder: Path, stack: ExitStack, nodes: list[KubernetesNode]
         apply(node.manifest())
         status = json.dumps({"status": node.manifest()["status"]})
         kubectl("patch", "node", node.name, "--subresource=status", "--type=merge", "-p", status)
-    return str(json.loads(kubectl("version", "-o", "json"))["serverVersion"]["gitVersion"])
+    return output("kube-apiserver", "--version").removeprefix("Kubernetes ")
 
 
 def start_proxy(folder: Path, stack: ExitStack, service: str, token: str) -> str:
@@ -161,7 +161,7 @@ def start_scheduler(folder: Path, stack: ExitStack, proxy: str, version: str) ->
     (folder / "scheduler.yaml").write_text(yaml.safe_dump(config))
     start(stack, "kube-scheduler", f"--config={folder}/scheduler.yaml", f"--secure-port={free_port()}", "--port=0",
           f"--cert-dir={folder}/scheduler-certificates", f"--authentication-kubeconfig={folder}/admin.config",
-          f"--authorization-kubeconfig={folder}/admin.config", "-v=0")  # fmt: skip
+          f"--authorization-kubeconfig={folder}/admin.config", log=folder / "scheduler.log")  # fmt: skip
 
 
 def kubectl(*words: str, check: bool = True, given: str | None = None) -> str:
@@ -180,7 +180,9 @@ def run(*command: str) -> None:
 
 
 def _write_config(folder: Path, port: int, token: str) -> None:
-    cluster = {"server": f"https://127.0.0.1:{port}", "insecure-skip-tls-verify": True}
+    # The server signs its own certificate.
+    authority = str(folder / "certificates" / "apiserver.crt")
+    cluster = {"server": f"https://127.0.0.1:{port}", "certificate-authority": authority}
     config = {
         "apiVersion": "v1",
         "kind": "Config",

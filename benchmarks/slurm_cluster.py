@@ -9,7 +9,7 @@ import socket
 import subprocess
 import sys
 import time
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -109,9 +109,10 @@ def start_service(folder: Path, stack: ExitStack, *options: str) -> tuple[str, s
     raise RuntimeError("the service did not get ready")
 
 
-def start(stack: ExitStack, *command: str) -> subprocess.Popen[bytes]:
-    """Start a child process that ends with `stack`."""
-    process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+def start(stack: ExitStack, *command: str, log: Path | None = None) -> subprocess.Popen[bytes]:
+    """Start a child process that ends with `stack`; what it writes on stderr goes to `log`, if given."""
+    with log.open("ab") if log else nullcontext() as stderr:
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=stderr)
     stack.callback(end, process)
     return process
 
