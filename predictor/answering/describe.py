@@ -135,8 +135,10 @@ class Describer:
             for row, w in zip(rows, colocation_set.workloads, strict=False)
         ]
         group = "solo" if all(f.measured for f in facts) else "graph"
-        is_known = self.fitted.manifest.coverage.has_device(colocation_set.device)
-        wider = 1.0 if is_known else intervals.device_factor[group]
+        never = self.fitted.manifest.coverage.never_measured(
+            colocation_set.device, colocation_set.sharing, [fact.job.workload for fact in facts]
+        )
+        wider = intervals.device_factor[group] if never else 1.0
         cut = self.slices.cut(rows[:count]) if colocation_set.sharing == "mig" else None
         if cut is None:
             halves = wider * intervals.half_width(np.array(numbers.log_slowdown[k]), group, count)
@@ -175,9 +177,6 @@ class Describer:
                 reasons.append(
                     f"{fact.model} is unlike the models that the predictor learned from; its interval may be too narrow"
                 )
-        never = self.fitted.manifest.coverage.never_measured(
-            colocation_set.device, colocation_set.sharing, [fact.job.workload for fact in facts]
-        )
         never.extend(dict.fromkeys(f.unmeasured for f in facts if f.unmeasured))
         reasons.extend(never)
         if colocation_set.sharing != "mps" and any(w.sm_share_ratio < 1 for w in colocation_set.workloads):

@@ -23,12 +23,14 @@ from predictor.fitted.utilization import predicted_ratio
 from predictor.training.fit import solo_examples
 from predictor.training.heads import fit_heads
 from predictor.training.networks import fit
+from predictor.types import Bools
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
     from predictor.predictor import Predictor
+    from profiling.workload import Workload
 
 SPLITS = ("none", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
 
@@ -114,13 +116,29 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
     size = np.bincount(examples.set_index)[examples.set_index]
     intervals = fitted.intervals
-    coverage = fitted.manifest.coverage
-    known = np.array([coverage.has_device(device) for device in examples.devices])
+    never = _never_measured(fitted, examples)[examples.set_index]
     alone, graph = (
-        intervals.half_width(log_slowdown, group, size) * np.where(known, 1.0, intervals.device_factor[group])
+        intervals.half_width(log_slowdown, group, size) * np.where(never, intervals.device_factor[group], 1.0)
         for group in GROUPS
     )
     return np.where(whole, alone, graph)
+
+
+def _never_measured(fitted: Fitted, examples: Examples) -> Bools:
+    """[S] whether some aspect of each set was never measured under co-location."""
+    coverage, featurizer = fitted.manifest.coverage, fitted.model.featurizer
+    members: list[list[Workload]] = [[] for _ in examples.set_ids]
+    for number, job, device in zip(
+        examples.set_index.tolist(), examples.workloads, examples.devices, strict=True
+    ):
+        members[number].append(featurizer.job(job, device).workload)
+    return np.array(
+        [
+            bool(coverage.never_measured(examples.devices[first], examples.mode[first], own))
+            for first, own in zip(examples.first.tolist(), members, strict=True)
+        ],
+        dtype=bool,
+    )
 
 
 # Measured and predicted values.

@@ -45,7 +45,7 @@ solo step time extends by a factor of {_factor(intervals.solo_log_error)} in eac
   ({heads.half_activation_factor:.2f} in half precision) and the largest workspace. Without GPU memory in the training rows, these
   are defaults. Utilisation is the share of time in which any member's kernel runs, assuming independent phases{_learned_utilization(predictor)}.
 * Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), of
-  {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; other answers state what was not measured. On other device types
+  {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; other answers state what was not measured, and their
   intervals are {intervals.device_factor["solo"]:.2f} times as wide with solo measurements, {intervals.device_factor["graph"]:.2f} times without{_device_calibration(intervals)}.{_shared(manifest)}
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.

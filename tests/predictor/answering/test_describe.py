@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 
 from predictor.predictor import Predictor
@@ -36,6 +37,29 @@ def test_unmeasured_step_times_are_stated(
 def test_they_are_stated_once_for_a_set(predictor: Predictor) -> None:
     never = predicted(predictor, "h100", "alpha", "beta").never_measured
     assert len([text for text in never if text.startswith("step times")]) == 1
+
+
+@pytest.mark.parametrize(
+    ("device", "sharing", "options"),
+    [
+        ("h100", "time-slice", ""),
+        ("p100", "mps", ""),
+        ("v100", "time-slice", ":precision=amp"),
+        ("v100", "time-slice", ":mode=inference"),
+        ("v100", "time-slice", ":framework=tensorflow"),
+    ],
+)
+def test_slowdowns_are_less_certain_where_something_was_never_measured(
+    predictor: Predictor, device: str, sharing: str, options: str
+) -> None:
+    jobs = tuple(Workload.parse(f"{model}{options}") for model in ("alpha", "beta"))
+    answer = predictor.predict(ColocationSet(device, jobs, sharing))
+    intervals = predictor.fitted_.intervals
+    assert answer.never_measured
+    for member in answer.members:
+        slow = member.slowdown
+        width = float(intervals.half_width(np.log(slow.value), "graph")) * intervals.device_factor["graph"]
+        assert math.log(slow.upper / slow.value) == pytest.approx(width)
 
 
 @pytest.mark.parametrize("options", ["batch_size=8", "batch_size=8,data_on_device=true"])
