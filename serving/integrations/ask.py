@@ -1,21 +1,23 @@
-"""A client of `POST /v1/place` that returns None if there is no usable answer."""
+"""A client of the service for schedulers, which go on without an answer if there is no usable one."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
+from profiling.workload import REGISTERED
 
 log = logging.getLogger("cotenant.integrations")
 
 
 @dataclass(frozen=True, slots=True)
 class ServiceClient:
-    """A client of `POST /v1/place`.
+    """A client of the service.
 
     Attributes:
         url: base URL, such as `http://127.0.0.1:8080`.
@@ -47,22 +49,36 @@ class ServiceClient:
         body: dict[str, Any] = {"job": job, "cluster": cluster}
         if iterations is not None:
             body["iterations"] = iterations
+        status, answer = self._send("POST", "/v1/place", body)
+        if status not in (None, 200):
+            log.warning("the service returned %d: %.300s", status, answer)
+        return answer if status == 200 and _usable(answer) else None
+
+    def lacks(self, graph: str) -> bool:
+        """Whether the service says that `graph:HASH` is not registered; False if it does not respond."""
+        status, answer = self._send("GET", f"/v1/workloads/{quote(graph.removeprefix(REGISTERED), safe='')}")
+        unknown = UnknownNameError("").problem()["type"]  # a proxy's own 404 says nothing about the graph
+        return status == 404 and isinstance(answer, dict) and answer.get("type") == unknown
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int | None, Any]:
+        """Status and JSON of the answer, its text if it is no JSON; a status of None if there is no answer."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            response = httpx.post(
-                f"{self.url.rstrip('/')}/v1/place",
+            response = httpx.request(
+                method,
+                self.url.rstrip("/") + path,
                 json=body,
                 headers=headers,
                 timeout=self.timeout_s,
                 trust_env=False,
             )
-            answer = response.json() if response.status_code == 200 else None
-        except (httpx.HTTPError, ValueError) as error:
+        except httpx.HTTPError as error:
             log.warning("the service does not respond: %s", error)
-            return None
-        if answer is None:
-            log.warning("the service returned %d: %s", response.status_code, response.text[:300])
-        return answer if _usable(answer) else None
+            return None, None
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, response.text
 
 
 def _usable(answer: Any) -> bool:
