@@ -200,10 +200,19 @@ class DecisionAnswer(Struct):
     iterations: float | UnsetType = UNSET
 
 
+class QueuedAnswer(DecisionAnswer):
+    """The decision about one job of a queue; `infeasible` if it fits on no GPU of the cluster, even alone.
+
+    Waiting would not help such a job, which is refused with a 409 if it is asked about by itself.
+    """
+
+    decision: Literal["place", "wait", "infeasible"]  # type: ignore[assignment]
+
+
 class QueueAnswer(Struct):
     """One decision per job, in the order of the queue."""
 
-    decisions: list[DecisionAnswer]
+    decisions: list[QueuedAnswer]
 
 
 class RegisterBody(Job, forbid_unknown_fields=True, omit_defaults=True):  # type: ignore[call-arg]
