@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from html import unescape
 from pathlib import Path
 
 import pytest
@@ -13,6 +14,7 @@ from serving.auth import create_token
 from serving.store import Store
 from serving.store.tables import ObservationRow
 from tests.serving.conftest import Start
+from tests.serving.problems import problem
 
 CLUSTER = {
     "nodes": [
@@ -28,6 +30,9 @@ CLUSTER = {
         }
     ]
 }
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
 def test_empty(client: TestClient) -> None:
@@ -81,11 +86,47 @@ def test_sign_in(start: Start, tmp_path: Path) -> None:
     client = start(auth="on")
     assert client.get("/").status_code == 401
     assert client.post("/login", data={"token": "wrong"}).status_code == 401
+    # Under `no-referrer` a browser sends `Origin: null`, which is refused as another site.
+    assert client.get("/login").headers["referrer-policy"] == "same-origin"
     entered = client.post("/login", data={"token": token}, follow_redirects=False)
     assert entered.status_code == 303
     assert "HttpOnly" in entered.headers["set-cookie"]
     assert client.get("/").status_code == 200
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 401, "the cookie counts for reading only"
+
+
+def test_sign_in_leads_back(start: Start, tmp_path: Path) -> None:
+    """To the page asked for, and to no other host."""
+    token = create_token(Store(f"sqlite:///{tmp_path}/store.db"), "eyes", ["read"])
+    client = start(auth="on")
+    asked = "/what-if?jobs=resnet18-cifar%0Alstm-wikitext2&device=v100"
+    sent = client.get(asked, headers=BROWSER, follow_redirects=False)
+    assert sent.status_code == 303
+    form = client.get(sent.headers["location"], headers=BROWSER).text
+    (back,) = re.findall(r'name="next" value="([^"]*)"', form)
+    assert "Sign out" not in form
+
+    def enter(page: str) -> str:
+        data = {"token": token, "next": page}
+        return client.post("/login", data=data, follow_redirects=False).headers["location"]
+
+    assert enter(unescape(back)) == asked
+    for elsewhere in ("//evil.example", "/\\evil.example", "https://evil.example", "", "/a\nb", "evil"):
+        assert enter(elsewhere) == "/", elsewhere
+    assert 'action="/logout"' in client.get("/", headers=BROWSER).text
+    client.post("/logout")
+    assert client.get("/", headers=BROWSER, follow_redirects=False).status_code == 303
+
+
+def test_browsers_are_shown_errors_as_pages(client: TestClient) -> None:
+    for path, status in (("/jobs/" + "0" * 32, 404), ("/?first=<b>", 422)):
+        shown = client.get(path, headers=BROWSER)
+        assert shown.status_code == status
+        assert shown.headers["content-type"] == "text/html; charset=utf-8"
+        assert 'role="alert"' in shown.text
+        assert "<b>" not in shown.text
+        problem(client.get(path), status)
+    assert client.get("/", headers=BROWSER).headers["cache-control"] == "no-store"
 
 
 def test_a_set_that_does_not_fit_is_not_shown_as_unaffected(client: TestClient) -> None:
