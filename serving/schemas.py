@@ -37,6 +37,7 @@ IterationsLeft = Annotated[float, _range("iterations_left")]
 MaxSlowdown = Annotated[float, _range("max_slowdown")]
 Sharing = Literal["time-slice", "mps", "mig"]
 Objective = Literal["jct", "interference", "makespan"]
+PlacementState = Literal["waiting", "decided", "confirmed", "ended", "expired"]
 
 
 class Job(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -286,7 +287,7 @@ class PlacementEntry(Struct):
     job_id: str
     iterations: float | None
     max_slowdown: float | None
-    state: Literal["waiting", "decided", "confirmed", "ended", "expired"]
+    state: PlacementState
     stale: bool
     node: str | None
     gpu: str | None

@@ -131,8 +131,11 @@ def routes(service: Service) -> APIRouter:
         state: Annotated[str, Query(max_length=20)] = "",
         observed_device: Annotated[str, Query(max_length=200)] = "",
         observed_job: Annotated[str, Query(max_length=200)] = "",
+        placed: Annotated[str, Query(max_length=20)] = "",
     ) -> Response:
-        shown_by = view.Filter(node.strip(), device, tenant.strip(), state, observed_device, observed_job)
+        shown_by = view.Filter(
+            node.strip(), device, tenant.strip(), state, observed_device, observed_job, placed
+        )
         return page(request, "overview.html", here="overview", **await view.overview(service, health, first, shown_by))
 
     @router.get("/jobs/{key}", openapi_extra=_READ)

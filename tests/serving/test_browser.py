@@ -45,7 +45,14 @@ CLUSTER = {
                 {"device": "p100", "id": "2"},
                 {"device": "p100", "id": "3"},
             ],
-        }
+        },
+        {
+            "name": "a" * 200,
+            "gpus": [
+                {"device": "k80", "id": "b" * 200, "tenants": [TENANTS[0] | {"job_id": "c" * 200}]},
+                {"device": "a100:mig=3g", "id": f"{'d' * 190}/3g", "sharing": "mig"},
+            ],
+        },
     ]
 }
 # Contrast as WCAG 2 defines it, of all text that is seen against the nearest opaque background.
@@ -71,6 +78,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         httpx.put(f"{url}/v1/cluster", json=CLUSTER).raise_for_status()
         job = {"job": "lstm-wikitext2", "job_id": "t-2", "iterations": 50}
         httpx.post(f"{url}/v1/placements", json=job).raise_for_status()
+        over = httpx.post(f"{url}/v1/placements", json=job | {"job_id": "e" * 200}).raise_for_status().json()
+        httpx.post(f"{url}/v1/placements/{over['id']}/end").raise_for_status()
         seen = {"of": {"device": "v100", "jobs": ["resnet18-cifar"]}, "step_time_s": 0.11}
         httpx.post(f"{url}/v1/observations", json={"observations": [seen]}).raise_for_status()
         yield url
@@ -142,10 +151,12 @@ def placement(base: str) -> str:
 
 def test_cluster_map(browser: Any, base: str) -> None:
     browser.get(base)
-    tiles = browser.find_elements(By.CSS_SELECTOR, ".tile")
+    tiles = browser.find_elements(By.CSS_SELECTOR, ".tile:not(.card)")
     assert [t.find_element(By.CLASS_NAME, "level").text for t in tiles] == [
         "slowed",
         "unaffected",
+        "unaffected",
+        "empty",
         "unaffected",
         "empty",
     ]
