@@ -57,8 +57,8 @@ class ServiceClient:
     def lacks(self, graph: str) -> bool:
         """Whether the service says that `graph:HASH` is not registered; False if it does not respond."""
         status, answer = self._send("GET", f"/v1/workloads/{quote(graph.removeprefix(REGISTERED), safe='')}")
-        unknown = UnknownNameError("").problem()["type"]  # a proxy's own 404 says nothing about the graph
-        return status == 404 and isinstance(answer, dict) and answer.get("type") == unknown
+        # A proxy's own 404 says nothing about the graph.
+        return status == 404 and isinstance(answer, dict) and answer.get("type") == UnknownNameError.urn()
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int | None, Any]:
         """Status and JSON of the answer, its text if it is no JSON; a status of None if there is no answer."""
