@@ -136,7 +136,9 @@ def routes(service: Service) -> APIRouter:
         shown_by = view.Filter(
             node.strip(), device, tenant.strip(), state, observed_device, observed_job, placed
         )
-        return page(request, "overview.html", here="overview", **await view.overview(service, health, first, shown_by))
+        return page(
+            request, "overview.html", here="overview", **await view.overview(service, health, first, shown_by)
+        )
 
     @router.get("/jobs/{key}", openapi_extra=_READ)
     async def job(request: Request, key: str) -> Response:
@@ -153,7 +155,9 @@ def routes(service: Service) -> APIRouter:
             list(dict.fromkeys(device or ["v100"])),
             list(dict.fromkeys(sharing or ["time-slice"])),
         )
-        return page(request, "what_if.html", here="what-if", **await view.what_if(service, devices, jobs, modes))
+        return page(
+            request, "what_if.html", here="what-if", **await view.what_if(service, devices, jobs, modes)
+        )
 
     @router.get("/login", openapi_extra=_OPEN)
     async def login(request: Request, to: Annotated[str, Query(alias="next")] = "/") -> Response:

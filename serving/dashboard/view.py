@@ -135,7 +135,7 @@ async def overview(
     shown_by = shown_by or Filter()
     cluster = await service.read(stored_state, service)
     apart, size = service.batcher.apart, sum(len(node.gpus) for node in cluster.snapshot.nodes)
-    places = await apart(size, list, cluster.snapshot.gpus())
+    places = await apart(size, lambda: list(cluster.snapshot.gpus()))
     levels = await health.levels(service, [gpu for _, gpu in places])
     taken, totals = await apart(size, lambda: (_taken(places, levels, shown_by), _totals(places, levels)))
     first = min(first, max(0, len(taken) - 1) // PAGE_GPUS * PAGE_GPUS)  # the cluster may have shrunk

@@ -37,7 +37,9 @@ class _Outputs:
     def __init__(self, mask: Mask) -> None:
         self.mask, self.model_version, self._row = mask, "", 0
         self.arrays: dict[str, np.ndarray[Any, Any]] = {
-            name: np.zeros(mask.shape[:1] if name in _PER_SET else mask.shape, bool if name in _FLAGS else float)
+            name: np.zeros(
+                mask.shape[:1] if name in _PER_SET else mask.shape, bool if name in _FLAGS else float
+            )
             for name in OUTPUTS
         }
         self.arrays["mask"] = mask
@@ -46,7 +48,9 @@ class _Outputs:
         """Fill in the predictions of the next sets."""
         arrays = self.arrays
         for row, prediction in enumerate(predictions, self._row):
-            for column, member in zip(np.flatnonzero(self.mask[row]), prediction.members, strict=True):
+            for column, member in zip(
+                np.flatnonzero(self.mask[row]).tolist(), prediction.members, strict=True
+            ):
                 arrays["in_domain"][row, column] = member.in_domain
                 _fill(arrays, (row, column), member)
             arrays["total_memory_bytes"][row] = prediction.total_memory_bytes.value
