@@ -74,10 +74,15 @@ class CotenantError(Exception):
         """The same error, prefixed with its location."""
         return type(self)(f"{where}: {self.detail}", expected=self.expected, got=self.got, hint=self.hint)
 
+    @classmethod
+    def urn(cls) -> str:
+        """The `type` of its problem details."""
+        return f"urn:cotenant:problem:{cls.slug}"
+
     def problem(self) -> dict[str, Any]:
         """RFC 9457 problem details (without `instance`, which only the HTTP layer knows)."""
         body: dict[str, Any] = {
-            "type": f"urn:cotenant:problem:{self.slug}",
+            "type": self.urn(),
             "title": self.title,
             "status": self.status,
             "detail": self.message,

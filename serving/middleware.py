@@ -36,7 +36,7 @@ _SMALL_BYTES = 4096
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
-    (b"referrer-policy", b"no-referrer"),
+    (b"referrer-policy", b"same-origin"),  # with `no-referrer`, browsers send `Origin: null` with every form
     (b"cross-origin-resource-policy", b"same-origin"),
     (
         b"content-security-policy",

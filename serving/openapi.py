@@ -12,6 +12,8 @@ from fastapi import FastAPI
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
+from profiling.errors import CotenantError
+from scheduling.policies.own import PolicyError
 from serving.routing import OPEN, SCOPE, WATCH
 
 _REF = "#/components/schemas/{name}"
@@ -20,7 +22,7 @@ _PROBLEM = {
     "description": "RFC 9457 problem details.",
     "required": ["type", "title", "status", "detail"],
     "properties": {
-        "type": {"type": "string"},
+        "type": {"type": "string", "description": ""},  # filled in by `install`
         "title": {"type": "string"},
         "status": {"type": "integer"},
         "detail": {
@@ -47,10 +49,11 @@ _ERRORS = {
     422: "Input is not what was expected",
     429: "Too many requests",
     431: "The request's header section is too large",
+    500: "The service failed; quote the request id",
     503: "Not available now: no model, an overloaded service, or the store is down",
     504: "No answer in time",
 }
-_EVERYWHERE = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 503, 504)
+_EVERYWHERE = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 500, 503, 504)
 _TYPES: set[Any] = set()
 
 
@@ -88,10 +91,8 @@ def operation(
     if body is not None:
         errors = (*errors, 400, 415)
     for code in sorted({*errors, *_EVERYWHERE}):
-        responses[code] = {
-            "description": _ERRORS[code],
-            "content": {"application/problem+json": {"schema": {"$ref": _REF.format(name="Problem")}}},
-        }
+        content_of = responses.setdefault(code, {"description": _ERRORS[code]}).setdefault("content", {})
+        content_of["application/problem+json"] = {"schema": {"$ref": _REF.format(name="Problem")}}
     extra: dict[str, Any] = {SCOPE: scope}
     if scope in (OPEN, WATCH):
         extra["security"] = []
@@ -143,6 +144,17 @@ def operation_id(route: APIRoute) -> str:
     return "_".join([min(route.methods or {"get"}).lower(), *words]).replace("-", "_")
 
 
+def problem_types() -> list[str]:
+    """The `type` of every problem that the service may answer with."""
+    kinds, found = [*CotenantError.__subclasses__()], {PolicyError.urn()}  # a policy of one's own
+    while kinds:
+        kind = kinds.pop()
+        kinds += kind.__subclasses__()
+        if kind.__module__.startswith(("profiling.", "serving.")):
+            found.add(kind.urn())
+    return sorted(found)
+
+
 def install(app: FastAPI) -> None:
     """Build `/openapi.json` from the routes and their msgspec types."""
 
@@ -155,7 +167,8 @@ def install(app: FastAPI) -> None:
             _, components = msgspec.json.schema_components(_TYPES, ref_template=_REF)
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(components)
-            schemas["Problem"] = _PROBLEM
+            schemas["Problem"] = deepcopy(_PROBLEM)
+            schemas["Problem"]["properties"]["type"]["description"] = "One of " + ", ".join(problem_types())
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
             document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}

@@ -39,12 +39,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     @app.exception_handler(RequestValidationError)
     async def _parameters(request: Request, error: RequestValidationError) -> Response:
-        first: dict[str, Any] = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        return problem(
-            InputError(where, expected=first["msg"], got=shortened(repr(first.get("input")), _SHOWN)),
-            request.scope["path"],
-        )
+        return problem(of_parameters(error), request.scope["path"])
 
     @app.exception_handler(HTTPException)
     async def _routing(request: Request, error: HTTPException) -> Response:
@@ -59,6 +54,13 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
             headers |= {"Allow": allowed} if error.status_code == 405 else {}
         told = _explained(request, error, allowed)
         return problem(told, request.scope["path"], headers)
+
+
+def of_parameters(error: RequestValidationError) -> InputError:
+    """FastAPI's error about a request's parameters as one of ours."""
+    first: dict[str, Any] = error.errors()[0]
+    where = ".".join(map(str, first["loc"]))
+    return InputError(where, expected=first["msg"], got=shortened(repr(first.get("input")), _SHOWN))
 
 
 def _explained(request: Request, error: HTTPException, allowed: str) -> CotenantError:

@@ -37,9 +37,9 @@ TOO_LARGE = Refusal(
     b"the request's header or trailer section is too large.",
 )
 MALFORMED = Refusal(b"400 Bad Request", b"malformed", b"the request is not HTTP/1.1.")
-SLOW = Refusal(b"408 Request Timeout", b"over-limit", b"the request did not arrive in time.")
+SLOW = Refusal(b"408 Request Timeout", b"body-timeout", b"the request did not arrive in time.")
 BUSY = Refusal(
-    b"503 Service Unavailable", b"unavailable", b"the service is overloaded. try again in a second."
+    b"503 Service Unavailable", b"overloaded", b"the service is overloaded. try again in a second."
 )
-FULL = Refusal(b"503 Service Unavailable", b"unavailable", b"too many connections. try again in a second.")
+FULL = Refusal(b"503 Service Unavailable", b"overloaded", b"too many connections. try again in a second.")
 BUSY_ANSWERS = {keep_alive: BUSY.render(close=not keep_alive) for keep_alive in (False, True)}

@@ -37,6 +37,7 @@ IterationsLeft = Annotated[float, _range("iterations_left")]
 MaxSlowdown = Annotated[float, _range("max_slowdown")]
 Sharing = Literal["time-slice", "mps", "mig"]
 Objective = Literal["jct", "interference", "makespan"]
+PlacementState = Literal["waiting", "decided", "confirmed", "ended", "expired"]
 
 
 class Job(Struct, forbid_unknown_fields=True, omit_defaults=True):
@@ -200,10 +201,19 @@ class DecisionAnswer(Struct):
     iterations: float | UnsetType = UNSET
 
 
+class QueuedAnswer(DecisionAnswer):
+    """The decision about one job of a queue; `infeasible` if it fits on no GPU of the cluster, even alone.
+
+    Waiting would not help such a job, which is refused with a 409 if it is asked about by itself.
+    """
+
+    decision: Literal["place", "wait", "infeasible"]  # type: ignore[assignment]
+
+
 class QueueAnswer(Struct):
     """One decision per job, in the order of the queue."""
 
-    decisions: list[DecisionAnswer]
+    decisions: list[QueuedAnswer]
 
 
 class RegisterBody(Job, forbid_unknown_fields=True, omit_defaults=True):  # type: ignore[call-arg]
@@ -277,7 +287,7 @@ class PlacementEntry(Struct):
     job_id: str
     iterations: float | None
     max_slowdown: float | None
-    state: Literal["waiting", "decided", "confirmed", "ended", "expired"]
+    state: PlacementState
     stale: bool
     node: str | None
     gpu: str | None

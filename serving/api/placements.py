@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 from fastapi import APIRouter, Query, Request, Response
 
@@ -12,10 +12,9 @@ from serving.handlers.reserving import Reserver
 from serving.http import answer, once_of, read_body
 from serving.openapi import CACHED, header, operation
 from serving.routing import ServiceRoute
-from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, ProgressBody
+from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, PlacementState, ProgressBody
 from serving.service import Service
 
-State = Literal["waiting", "decided", "confirmed", "ended", "expired"]
 _KEY = [header("Idempotency-Key", "Requests repeated with this key are carried out once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
 
 
@@ -46,7 +45,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("", summary="Placements, newest first", **operation(scope="read", answer=PlacementPage))
     async def listing(
-        state: Annotated[State | None, Query()] = None,
+        state: Annotated[PlacementState | None, Query()] = None,
         after: Annotated[int, Query(ge=0, le=2**53)] = 0,
         limit: Annotated[int, Query(ge=1, le=200)] = 50,
     ) -> Response:

@@ -124,6 +124,7 @@ def import_(
         typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
     ] = None,
     node: Annotated[str, typer.Option(help="Name of the node; nvidia-smi prints none.")] = "node",
+    force: Force = False,
 ) -> None:
     """Make a cluster.yaml from the output of `nvidia-smi`, Slurm or Kubernetes.
 
@@ -146,6 +147,8 @@ def import_(
     from scheduling.clusters.writing import to_yaml
 
     check_source(source)
+    if out is not None:
+        check_new(out, force)
     if source != "nvidia-smi":
         no_effect(context, f"with {source}", "node")
     pairs = [text.partition("=") for text in device or []]

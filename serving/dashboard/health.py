@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Mapping, Sequence
 
 from predictor.types import Prediction
 from profiling.errors import CotenantError, UnknownNameError
@@ -49,17 +49,17 @@ class Health:
         self._belief: Belief | None = None
         self._levels: dict[ColocationSet, str] = {}
 
-    async def levels(self, service: Service, gpus: Iterable[Gpu]) -> list[str]:
+    async def levels(self, service: Service, gpus: Sequence[Gpu]) -> list[str]:
         """The level of each GPU; `not predicted` if no model serves or too many sets are new at once."""
-        gpus = list(gpus)
+        apart = service.batcher.apart
+        sets = await apart(len(gpus), lambda: [set_of(gpu) if gpu.tenants else None for gpu in gpus])
         try:
             service.life.current()
             belief = service.belief()
             if belief is not self._belief:
                 self._belief, self._levels = belief, {}
             known = self._levels
-            new = list(dict.fromkeys(s for s in (set_of(g) for g in gpus if g.tenants) if s not in known))
-            new = new[:_NEW_SETS]
+            new = await apart(len(gpus), _new, sets, known)
             if new:
                 for asked, answer in (await predict_each(service, new)).items():
                     prediction = None if isinstance(answer, CotenantError) else answer
@@ -69,4 +69,11 @@ class Health:
                         known[asked] = level_of(prediction, len(asked.workloads))
         except CotenantError:
             known = {}
-        return [known.get(set_of(g), UNKNOWN) if g.tenants else EMPTY for g in gpus]
+        return await apart(
+            len(gpus), lambda: [EMPTY if asked is None else known.get(asked, UNKNOWN) for asked in sets]
+        )
+
+
+def _new(sets: Sequence[ColocationSet | None], known: Mapping[ColocationSet, str]) -> list[ColocationSet]:
+    """The sets whose level is not known, each once, and not too many."""
+    return list(dict.fromkeys(s for s in sets if s is not None and s not in known))[:_NEW_SETS]

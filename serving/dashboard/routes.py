@@ -8,16 +8,20 @@ from functools import lru_cache
 from importlib import resources
 from pathlib import Path
 from typing import Annotated, Any
+from urllib.parse import urlencode
 
 from fastapi import APIRouter, Form, Query, Request, Response
+from fastapi.exceptions import RequestValidationError
 
-from profiling.errors import UnknownNameError
+from profiling.errors import CotenantError, UnknownNameError
 from serving.app_version import version
 from serving.auth import COOKIE, SESSION_S, UnauthorizedError, session_of
 from serving.conditions import etag, not_modified
 from serving.dashboard import view
 from serving.dashboard.health import Health
 from serving.http import answer as respond
+from serving.middleware import headers_for
+from serving.problems import of_parameters
 from serving.routing import OPEN, SCOPE, Handler, ServiceRoute
 from serving.service import Service
 
@@ -25,6 +29,9 @@ _READ, _OPEN = {SCOPE: "read"}, {SCOPE: OPEN}
 _HERE = Path(__file__).parent
 # Swagger UI (Apache-2.0) comes with the package fastapi-swagger (MIT), so that the API reference works offline.
 _SWAGGER = "fastapi_swagger.resources"
+# A path, and never another host, which browsers also read from `//` and `/\\`.
+_OWN_PAGE = re.compile(r"/(?![/\\])[!-~]*")
+_LONGEST_NEXT = 1000
 _STATIC = {
     "style.css": ("serving.dashboard", "text/css"),
     "docs.js": ("serving.dashboard", "text/javascript"),
@@ -65,7 +72,7 @@ def _duration(seconds: float) -> str:
 
 
 class PageRoute(ServiceRoute):
-    """A page: browsers without a token or session are sent to `/login`."""
+    """A page: browsers without a token or session are sent to `/login`, and shown errors as pages."""
 
     def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()
@@ -73,19 +80,40 @@ class PageRoute(ServiceRoute):
         async def shown(request: Request) -> Response:
             try:
                 return await handler(request)
-            except UnauthorizedError:
+            except (CotenantError, RequestValidationError) as error:
                 browser = "text/html" in request.headers.get("accept", "")
                 if not browser or "authorization" in request.headers:
                     raise
-                return Response(None, 303, {"Location": "/login", "Cache-Control": "no-store"})
+                told = of_parameters(error) if isinstance(error, RequestValidationError) else error
+                if isinstance(told, UnauthorizedError):
+                    back = urlencode({"next": _asked(request)})
+                    return Response(None, 303, {"Location": f"/login?{back}", "Cache-Control": "no-store"})
+                return page(request, "error.html", told.status, headers_for(told), here="error", error=told)
 
         return shown
 
 
-def page(name: str, status: int = 200, **values: Any) -> Response:
-    """A rendered page."""
-    html = _templates().get_template(name).render(**values)
-    return Response(html, status, media_type="text/html; charset=utf-8")
+def page(
+    request: Request, name: str, status: int = 200, headers: dict[str, str] | None = None, **values: Any
+) -> Response:
+    """A rendered page, which the browser shows again only as it is by then."""
+    required = request.app.state.service.tokens_required and values.get("here") != "login"
+    signed_in = required and session_of(request) is not None
+    html = _templates().get_template(name).render(signed_in=signed_in, **values)
+    headers = {"Cache-Control": "no-store", **(headers or {})}
+    return Response(html, status, headers, media_type="text/html; charset=utf-8")
+
+
+def _asked(request: Request) -> str:
+    """The page that a request asks for: path and query; the first page if that is too long to be carried along."""
+    query = request.url.query
+    asked = request.url.path + (f"?{query}" if query else "")
+    return asked if len(asked) <= _LONGEST_NEXT and request.method == "GET" else "/"
+
+
+def _own(page: str) -> str:
+    """`page` if it is an address of this service, else that of the first page."""
+    return page if _OWN_PAGE.fullmatch(page) else "/"
 
 
 def routes(service: Service) -> APIRouter:
@@ -95,6 +123,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("/", openapi_extra=_READ)
     async def overview(
+        request: Request,
         first: Annotated[int, Query(ge=0, le=10**7)] = 0,
         node: Annotated[str, Query(max_length=200)] = "",
         device: Annotated[str, Query(max_length=200)] = "",
@@ -102,16 +131,22 @@ def routes(service: Service) -> APIRouter:
         state: Annotated[str, Query(max_length=20)] = "",
         observed_device: Annotated[str, Query(max_length=200)] = "",
         observed_job: Annotated[str, Query(max_length=200)] = "",
+        placed: Annotated[str, Query(max_length=20)] = "",
     ) -> Response:
-        shown_by = view.Filter(node.strip(), device, tenant.strip(), state, observed_device, observed_job)
-        return page("overview.html", here="overview", **await view.overview(service, health, first, shown_by))
+        shown_by = view.Filter(
+            node.strip(), device, tenant.strip(), state, observed_device, observed_job, placed
+        )
+        return page(
+            request, "overview.html", here="overview", **await view.overview(service, health, first, shown_by)
+        )
 
     @router.get("/jobs/{key}", openapi_extra=_READ)
-    async def job(key: str) -> Response:
-        return page("job.html", here="job", **await view.job(service, key))
+    async def job(request: Request, key: str) -> Response:
+        return page(request, "job.html", here="job", **await view.job(service, key))
 
     @router.get("/what-if", openapi_extra=_READ)
     async def what_if(
+        request: Request,
         device: Annotated[list[Annotated[str, Query(max_length=200)]] | None, Query(max_length=50)] = None,
         jobs: Annotated[str, Query(max_length=10_000)] = "",
         sharing: Annotated[list[Annotated[str, Query(max_length=20)]] | None, Query(max_length=10)] = None,
@@ -120,14 +155,20 @@ def routes(service: Service) -> APIRouter:
             list(dict.fromkeys(device or ["v100"])),
             list(dict.fromkeys(sharing or ["time-slice"])),
         )
-        return page("what_if.html", here="what-if", **await view.what_if(service, devices, jobs, modes))
+        return page(
+            request, "what_if.html", here="what-if", **await view.what_if(service, devices, jobs, modes)
+        )
 
     @router.get("/login", openapi_extra=_OPEN)
-    async def login() -> Response:
-        return page("login.html", here="login", problem=None)
+    async def login(request: Request, to: Annotated[str, Query(alias="next")] = "/") -> Response:
+        return page(request, "login.html", here="login", problem=None, next=_own(to))
 
     @router.post("/login", openapi_extra=_OPEN)
-    async def enter(request: Request, token: Annotated[str, Form(max_length=500)] = "") -> Response:
+    async def enter(
+        request: Request,
+        token: Annotated[str, Form(max_length=500)] = "",
+        to: Annotated[str, Form(alias="next")] = "/",
+    ) -> Response:
         client = request.client.host if request.client else ""
         failures = service.authenticator.failures
         failures.check(client)
@@ -135,8 +176,8 @@ def routes(service: Service) -> APIRouter:
             session = await service.check_token(service.authenticator.open_session, token)
         except UnauthorizedError as error:
             failures.spend(client)
-            return page("login.html", 401, here="login", problem=error.message)
-        answer = Response(None, 303, {"Location": "/"})
+            return page(request, "login.html", 401, here="login", problem=error.message, next=_own(to))
+        answer = Response(None, 303, {"Location": _own(to)})
         # Accepted by GET requests only, so that no other site can make this browser change anything.
         secure = request.scope["scheme"] == "https"
         answer.set_cookie(
@@ -154,8 +195,8 @@ def routes(service: Service) -> APIRouter:
         return answer
 
     @router.get("/docs", openapi_extra=_READ)
-    async def reference() -> Response:
-        return page("docs.html")
+    async def reference(request: Request) -> Response:
+        return page(request, "docs.html")
 
     @router.get("/openapi.json", openapi_extra=_READ)
     async def document(request: Request) -> Response:

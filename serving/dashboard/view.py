@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from typing import Any, get_args
 from urllib.parse import urlencode
 
 from predictor.types import Prediction
@@ -19,12 +21,13 @@ from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit_sets, predict_each, zoo
 from serving.handlers.models import events, state
 from serving.handlers.observations import error_by_day, observations_of
-from serving.handlers.placements import get_placement, list_placements
-from serving.schemas import job_of
+from serving.handlers.placements import STALE, count_placements, get_placement, list_placements
+from serving.schemas import PlacementState, job_of
 from serving.service import Service
 
 GIB = 2**30
 PAGE_GPUS = 96
+PAGE_PLACEMENTS = 15
 MOST_ANSWERS = 12  # most answers side by side in a what-if
 MOST_ALTERNATIVES = 5  # most distinct alternatives on a job's page
 MOST_CALIBRATED = 20  # most rows in the table of errors
@@ -81,6 +84,7 @@ class Filter:
         node: part of the node name; device: GPU type; tenant: part of a tenant's id or SPEC.
         state: `in use`, `shared`, or a level of `serving.dashboard.health`.
         observed_device, observed_job: GPU type, and model of the measured job, of the observations.
+        placed: state of the placements, or `not reporting`.
     """
 
     node: str = ""
@@ -89,6 +93,7 @@ class Filter:
     state: str = ""
     observed_device: str = ""
     observed_job: str = ""
+    placed: str = ""
 
     def takes(self, node: Node, gpu: Gpu, level: str) -> bool:
         return (
@@ -129,13 +134,11 @@ async def overview(
     """
     shown_by = shown_by or Filter()
     cluster = await service.read(stored_state, service)
-    places = list(cluster.snapshot.gpus())
+    apart, size = service.batcher.apart, sum(len(node.gpus) for node in cluster.snapshot.nodes)
+    places = await apart(size, lambda: list(cluster.snapshot.gpus()))
     levels = await health.levels(service, [gpu for _, gpu in places])
-    taken = [
-        (node, gpu)
-        for (node, gpu), level in zip(places, levels, strict=True)
-        if shown_by.takes(node, gpu, level)
-    ]
+    taken, totals = await apart(size, lambda: (_taken(places, levels, shown_by), _totals(places, levels)))
+    first = min(first, max(0, len(taken) - 1) // PAGE_GPUS * PAGE_GPUS)  # the cluster may have shrunk
     shown = taken[first : first + PAGE_GPUS]
     tiles = await _tiles(service, [gpu for _, gpu in shown])
     nodes: dict[str, list[Tile]] = {}
@@ -144,15 +147,17 @@ async def overview(
         nodes.setdefault(node.name, []).append(
             replace(tile, placements=tuple(seat.placement_id for seat in seats))
         )
-    placements = await service.read(list_placements, service, None, 0, 15)
+    placements = await service.read(list_placements, service, shown_by.placed or None, 0, PAGE_PLACEMENTS)
+    counts = await service.read(count_placements, service)
     observed = await service.read(recent, service)
     matching = [point for point in observed if shown_by.takes_observation(point)]
     return {
         "version": cluster.version,
         "nodes": {node: by_card(tiles) for node, tiles in nodes.items()},
-        "totals": _totals(places, levels),
+        "totals": totals,
         "filter": shown_by,
-        "states": (IN_USE, SHARED, *LEVELS),
+        "devices": _with(shown_by.device, [name for name in totals if name != ALL]),
+        "states": _with(shown_by.state, (IN_USE, SHARED, *LEVELS)),
         "first": first,
         "count": len(places),
         "matching": len(taken),
@@ -160,23 +165,35 @@ async def overview(
         "previous": shown_by.query(max(0, first - PAGE_GPUS)) if first else None,
         "next": shown_by.query(first + PAGE_GPUS) if first + PAGE_GPUS < len(taken) else None,
         "node_count": len(cluster.snapshot.nodes),
-        "waiting": len(await service.read(list_placements, service, "waiting", 0, 1_000)),
-        "stale": sum(p["stale"] for p in placements),
+        "bare_nodes": sum(not node.gpus for node in cluster.snapshot.nodes),
+        "now": time.time(),
+        "counts": counts,
+        "placed_states": _with(shown_by.placed, (*get_args(PlacementState), STALE)),
         "placements": [p | {"why": why(p)} for p in placements],
         "model": state(service),
         "events": await service.read(events, service, 0, 5),
         "errors": await service.read(error_by_day, service),
-        "observed_devices": _with(shown_by.observed_device, {p.device for p in observed}),
-        "observed_jobs": _with(shown_by.observed_job, {p.job for p in observed}),
+        "observed_devices": _with(shown_by.observed_device, sorted({p.device for p in observed})),
+        "observed_jobs": _with(shown_by.observed_job, sorted({p.job for p in observed})),
         "observed": len(observed),
         "plot": error_plot(matching),
         "calibration": by_job(matching)[:MOST_CALIBRATED],
     }
 
 
-def _with(chosen: str, names: set[str]) -> list[str]:
-    """Names to choose from, with the one that is chosen."""
-    return sorted(names | {chosen} - {""})
+def _with(chosen: str, names: Iterable[str]) -> list[str]:
+    """Names to choose from; first the one that is chosen, if it is no longer one of them."""
+    names = list(names)
+    return names if chosen in ("", *names) else [chosen, *names]
+
+
+def _taken(places: list[tuple[Node, Gpu]], levels: list[str], shown_by: Filter) -> list[tuple[Node, Gpu]]:
+    """The GPUs that match the filter."""
+    return [
+        (node, gpu)
+        for (node, gpu), level in zip(places, levels, strict=True)
+        if shown_by.takes(node, gpu, level)
+    ]
 
 
 def _totals(places: list[tuple[Node, Gpu]], levels: list[str]) -> dict[str, dict[str, int]]:

@@ -32,7 +32,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
 
     Raises:
         InputError: neither or both of `job` and `jobs`; the cluster is empty.
-        InfeasibleError: the job fits on no GPU of the cluster.
+        InfeasibleError: the job fits on no GPU of the cluster. In a queue, only the decision about that job says so.
     """
     if (body.job is UNSET) == (body.jobs is UNSET):
         given = "neither" if body.job is UNSET else "both"
@@ -90,7 +90,7 @@ async def _decided(
         try:
             decision = await choose(job, snapshot)
         except InfeasibleError as error:
-            decisions.append({"decision": "wait", "ranked": [], "reasons": [error.message]})
+            decisions.append({"decision": "infeasible", "ranked": [], "reasons": [error.message]})
             continue
         decisions.append(decision.to_json())
         if decision.decision == "place":

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import ColumnElement, and_, exists, func, select
 from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, UnknownNameError
@@ -13,6 +13,7 @@ from serving.handlers.versions import advance
 from serving.service import Service
 from serving.store.tables import NodeRow, PlacementRow, TenantRow
 
+STALE = "not reporting"  # confirmed, but neither the job nor its node has reported for a while
 _COLUMNS = tuple(PlacementRow.__table__.columns.keys())
 
 
@@ -76,35 +77,41 @@ def expire(session: Session, now: float) -> int:
 
 
 def list_placements(service: Service, state: str | None, after: int, limit: int) -> list[dict[str, Any]]:
-    """Entries, newest first; `after` is the last sequence number of the previous page."""
-    query = select(PlacementRow).order_by(PlacementRow.sequence.desc()).limit(limit)
-    if state:
-        query = query.where(PlacementRow.state == state)
-    if after:
-        query = query.where(PlacementRow.sequence < after)
+    """Entries, newest first, of one state or those that are `STALE`.
+
+    `after` is the last sequence number of the previous page.
+    """
     with service.store.read() as session:
-        stale = _Staleness(service, session)
-        return [entry_of(row, stale.of(row)) for row in session.scalars(query).all()]
+        stale = _is_stale(service, session)
+        query = select(PlacementRow, stale).order_by(PlacementRow.sequence.desc()).limit(limit)
+        if state:
+            query = query.where(stale if state == STALE else PlacementRow.state == state)
+        if after:
+            query = query.where(PlacementRow.sequence < after)
+        return [entry_of(row, late) for row, late in session.execute(query)]
+
+
+def count_placements(service: Service) -> dict[str, int]:
+    """How many placements wait, and how many are `STALE`."""
+    with service.store.read() as session:
+        wanted = {"waiting": PlacementRow.state == "waiting", STALE: _is_stale(service, session)}
+        count = select(func.count()).select_from(PlacementRow)
+        return {name: session.scalar(count.where(which)) or 0 for name, which in wanted.items()}
 
 
 def get_placement(service: Service, key: str) -> dict[str, Any]:
     """One entry. Raises `UnknownNameError`."""
     with service.store.read() as session:
         row = _row(session, key)
-        return entry_of(row, _Staleness(service, session).of(row))
+        late = session.scalar(select(_is_stale(service, session)).where(PlacementRow.id == row.id))
+        return entry_of(row, bool(late))
 
 
-class _Staleness:
-    """Confirmed jobs for which neither job nor node has reported for a while, by the database's clock."""
-
-    def __init__(self, service: Service, session: Session) -> None:
-        self.session, self.before = session, service.store.now(session) - service.config.stale_s
-
-    def of(self, row: PlacementRow) -> bool:
-        if row.state != "confirmed" or row.updated_at >= self.before:
-            return False
-        node = self.session.get(NodeRow, row.node)
-        return node is None or node.reported_at < self.before
+def _is_stale(service: Service, session: Session) -> ColumnElement[bool]:
+    """Whether neither a confirmed job nor its node has reported for a while, by the database's clock."""
+    before = service.store.now(session) - service.config.stale_s
+    heard = exists().where(NodeRow.name == PlacementRow.node, NodeRow.reported_at >= before)
+    return and_(PlacementRow.state == "confirmed", PlacementRow.updated_at < before, ~heard)
 
 
 def entry_of(row: PlacementRow, stale: bool = False) -> dict[str, Any]:

@@ -1,14 +1,16 @@
-"""A client of the service for other schedulers. It logs what goes wrong instead of raising."""
+"""A client of the service for schedulers, which go on without an answer if there is no usable one."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import dataclass
 from typing import Any
+from urllib.parse import quote
 
 import httpx
 
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
+from profiling.workload import REGISTERED
 
 log = logging.getLogger("cotenant.integrations")
 
@@ -54,20 +56,38 @@ class ServiceClient:
         """Replace the stored cluster and its tenants; returns whether the service did."""
         return self._answer("PUT", "/v1/cluster?replace_tenants=true", cluster) is not None
 
+    def lacks(self, graph: str) -> bool:
+        """Whether the service says that `graph:HASH` is not registered; False if it does not respond."""
+        status, answer = self._send("GET", f"/v1/workloads/{quote(graph.removeprefix(REGISTERED), safe='')}")
+        # A proxy's own 404 says nothing about the graph.
+        return status == 404 and isinstance(answer, dict) and answer.get("type") == UnknownNameError.urn()
+
     def _answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
+        """The JSON of the answer; None, with a warning, if there is none or it is not of status 200."""
+        status, answer = self._send(method, path, body)
+        if status not in (None, 200):
+            log.warning("the service returned %d: %.300s", status, answer)
+        return answer if status == 200 else None
+
+    def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int | None, Any]:
+        """Status and JSON of the answer, its text if it is no JSON; a status of None if there is no answer."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
-        address = self.url.rstrip("/") + path
         try:
             response = httpx.request(
-                method, address, json=body, headers=headers, timeout=self.timeout_s, trust_env=False
+                method,
+                self.url.rstrip("/") + path,
+                json=body,
+                headers=headers,
+                timeout=self.timeout_s,
+                trust_env=False,
             )
-            answer = response.json() if response.status_code == 200 else None
-        except (httpx.HTTPError, ValueError) as error:
+        except httpx.HTTPError as error:
             log.warning("the service does not respond: %s", error)
-            return None
-        if answer is None:
-            log.warning("the service returned %d: %s", response.status_code, response.text[:300])
-        return answer
+            return None, None
+        try:
+            return response.status_code, response.json()
+        except ValueError:
+            return response.status_code, response.text
 
 
 def _usable(answer: Any) -> bool:

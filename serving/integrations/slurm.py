@@ -35,6 +35,7 @@ log = logging.getLogger("cotenant.slurm")
 
 TYPE = "TresPerNode"
 NOT_UNDERSTOOD = "cotenant:left comment is not understood"
+NO_ANSWER = "cotenant:left no answer"
 # Seconds between asking again about a waiting job and its hold expiring by itself.
 MARGIN_S = 10
 # Hold of a job without its request for GPUs: time to put it back if Slurm or this controller fails meanwhile.
@@ -128,10 +129,8 @@ def decide(
             return _wait(config.recheck_s, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)
-    if answer is None and _is_unknown(request.job):
-        return free | {"AdminComment": NOT_UNDERSTOOD}
     if answer is None:
-        return free | {"AdminComment": "cotenant:left no answer"}
+        return free | {"AdminComment": _without_answer(request.job, service)}
     if answer["decision"] == "wait" and (waited < config.longest_wait_s or not answer["ranked"]):
         if waited < config.longest_wait_s:
             return _wait(min(answer.get("wait_s") or config.recheck_s, config.recheck_s), now_s)
@@ -153,10 +152,12 @@ def decide(
     return changes
 
 
-def _is_unknown(spec: str) -> bool:
-    """Whether a job's model is neither in the zoo nor a graph; why the service gave no answer is not known here."""
+def _without_answer(spec: str, service: ServiceClient) -> str:
+    """The mark of a job for which the service gave no answer, perhaps because it does not know the job's model."""
     model = parse_job(spec).model
-    return not model.startswith(REGISTERED) and model not in zoo_names()
+    if model.startswith(REGISTERED):
+        return f"cotenant:left {model[:80]} is not registered" if service.lacks(model) else NO_ANSWER
+    return NO_ANSWER if model in zoo_names() else NOT_UNDERSTOOD
 
 
 def _wait(wait_s: float, now_s: float, mark: str = HELD) -> dict[str, str]:

@@ -31,6 +31,43 @@ _FLAGS = ("mask", "in_domain", "fits")
 _PER_SET = ("total_memory_bytes", "total_memory_bytes_upper", "fits")
 
 
+class _Outputs:
+    """The output tensors of a request with this mask [N, M], filled set by set."""
+
+    def __init__(self, mask: Mask) -> None:
+        self.mask, self.model_version, self._row = mask, "", 0
+        self.arrays: dict[str, np.ndarray[Any, Any]] = {
+            name: np.zeros(
+                mask.shape[:1] if name in _PER_SET else mask.shape, bool if name in _FLAGS else float
+            )
+            for name in OUTPUTS
+        }
+        self.arrays["mask"] = mask
+
+    def take(self, predictions: list[Prediction]) -> None:
+        """Fill in the predictions of the next sets."""
+        arrays = self.arrays
+        for row, prediction in enumerate(predictions, self._row):
+            for column, member in zip(
+                np.flatnonzero(self.mask[row]).tolist(), prediction.members, strict=True
+            ):
+                arrays["in_domain"][row, column] = member.in_domain
+                _fill(arrays, (row, column), member)
+            arrays["total_memory_bytes"][row] = prediction.total_memory_bytes.value
+            arrays["total_memory_bytes_upper"][row] = prediction.total_memory_bytes.upper
+            arrays["fits"][row] = prediction.fits
+            self.model_version = prediction.model_version
+        self._row += len(predictions)
+
+
+def _fill(arrays: dict[str, np.ndarray[Any, Any]], at: tuple[int, int], member: MemberPrediction) -> None:
+    for name in QUANTITIES:
+        arrays[name][at] = getattr(member, name).value
+    for name in _BOUNDED:
+        arrays[f"{name}_lower"][at] = getattr(member, name).lower
+        arrays[f"{name}_upper"][at] = getattr(member, name).upper
+
+
 def metadata(service: Service, name: str, version: str | None = None) -> dict[str, Any]:
     """The model's inputs and outputs. Raises `UnknownNameError`."""
     _known(service, name, version)
@@ -85,8 +122,8 @@ def check_ready(service: Service, name: str, version: str | None = None) -> None
 
 async def infer(
     service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
-) -> tuple[dict[str, Any], bytes]:
-    """Predict the request's sets. Returns the JSON response and the binary tensors after it."""
+) -> tuple[bytes, bytes]:
+    """Predict the request's sets. Returns the JSON of the response and the binary tensors after it."""
     started = time.perf_counter()
     try:
         answer = await _infer(service, name, version, raw, header_length)
@@ -100,18 +137,19 @@ async def infer(
 
 async def _infer(
     service: Service, name: str, version: str | None, raw: bytes, header_length: str | None
-) -> tuple[dict[str, Any], bytes]:
+) -> tuple[bytes, bytes]:
     check_ready(service, name, version)
     body, sets, mask = await service.batcher.off_loop(len(raw), _read, service, raw, header_length)
     names, as_bytes = tensors.wanted(body, OUTPUTS)
     await admit_sets(service, sets)
-    predictions = await service.batcher.predict_many(sets)
+    outputs = _Outputs(mask)
+    await service.batcher.each_part(sets, outputs.take)
     service.oip.sets += len(sets)
-    arrays = _arrays(predictions, mask)
-    answer: dict[str, Any] = {"model_name": MODEL, "model_version": predictions[0].model_version}
+    answer: dict[str, Any] = {"model_name": MODEL, "model_version": outputs.model_version}
     if isinstance(body.get("id"), str):
         answer["id"] = body["id"]
-    return tensors.write_response(answer, {n: arrays[n] for n in names}, as_bytes)
+    chosen = {name: outputs.arrays[name] for name in names}
+    return await service.batcher.apart(len(sets), tensors.write_response, answer, chosen, as_bytes)
 
 
 def _read(
@@ -156,24 +194,3 @@ def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> tuple[list[Co
         specs = [text for text in jobs.values[row * width : (row + 1) * width] if text]
         sets.append(ColocationSet(device.values[row], tuple(map(job_of, specs)), sharing.values[row]))
     return sets, np.array([bool(text) for text in jobs.values]).reshape(count, width)
-
-
-def _arrays(predictions: list[Prediction], mask: Mask) -> dict[str, np.ndarray[Any, Any]]:
-    arrays: dict[str, np.ndarray[Any, Any]] = {name: np.zeros(mask.shape) for name in _PER_JOB}
-    arrays["mask"], arrays["in_domain"] = mask, np.zeros(mask.shape, bool)
-    for row, prediction in enumerate(predictions):
-        for column, member in zip(np.flatnonzero(mask[row]).tolist(), prediction.members, strict=True):
-            arrays["in_domain"][row, column] = member.in_domain
-            _fill(arrays, (row, column), member)
-    arrays["total_memory_bytes"] = np.array([p.total_memory_bytes.value for p in predictions])
-    arrays["total_memory_bytes_upper"] = np.array([p.total_memory_bytes.upper for p in predictions])
-    arrays["fits"] = np.array([p.fits for p in predictions], bool)
-    return arrays
-
-
-def _fill(arrays: dict[str, np.ndarray[Any, Any]], at: tuple[int, int], member: MemberPrediction) -> None:
-    for name in QUANTITIES:
-        arrays[name][at] = getattr(member, name).value
-    for name in _BOUNDED:
-        arrays[f"{name}_lower"][at] = getattr(member, name).lower
-        arrays[f"{name}_upper"][at] = getattr(member, name).upper

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 from fastapi import APIRouter, Request, Response
-from msgspec import json
 
 from profiling.errors import CotenantError
 from serving.app_version import version
@@ -191,9 +190,8 @@ def _ready(service: Service, name: str, number: str | None) -> Response:
 
 async def _infer(service: Service, request: Request, name: str, number: str | None) -> Response:
     length = request.headers.get(LENGTH_HEADER)
-    body, tail = await handler.infer(service, name, number, await request.body(), length)
+    head, tail = await handler.infer(service, name, number, await request.body(), length)
     if not tail:
-        return answer(body)
-    head = json.encode(body)
+        return Response(head, media_type="application/json")
     headers = {"Inference-Header-Content-Length": str(len(head))}
     return Response(head + tail, 200, headers, media_type="application/octet-stream")

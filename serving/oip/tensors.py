@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+import msgspec
 import numpy as np
 
 from profiling.errors import InputError
@@ -104,8 +105,11 @@ def strings(body: dict[str, Any], binary: bytes) -> dict[str, Strings]:
 
 def write_response(
     body: dict[str, Any], outputs: dict[str, np.ndarray[Any, Any]], binary: set[str]
-) -> tuple[dict[str, Any], bytes]:
-    """Add `outputs` to the response `body` as JSON, or return those in `binary` as bytes."""
+) -> tuple[bytes, bytes]:
+    """The JSON of the response `body` with `outputs`, and the bytes of those in `binary`.
+
+    Encoded one by one, because no other thread runs while something is encoded.
+    """
     described, tail = [], b""
     for name, array in outputs.items():
         described_tensor: dict[str, Any] = {
@@ -119,8 +123,8 @@ def write_response(
             tail += data
         else:
             described_tensor["data"] = array.ravel().tolist()
-        described.append(described_tensor)
-    return body | {"outputs": described}, tail
+        described.append(msgspec.Raw(msgspec.json.encode(described_tensor)))
+    return msgspec.json.encode(body | {"outputs": described}), tail
 
 
 def wanted(body: dict[str, Any], known: tuple[str, ...]) -> tuple[list[str], set[str]]:

@@ -14,7 +14,9 @@ import pytest
 
 from profiling.workload import SHARING_MODES
 from serving.app import create_app
+from serving.auth import create_token
 from serving.config import ServiceConfig
+from serving.store import Store
 from tests.serving.live import serve
 from tests.serving.table import TableSource
 
@@ -26,6 +28,7 @@ from selenium.webdriver.support.ui import WebDriverWait  # noqa: E402
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shutil.which("google-chrome")
 DRIVER = shutil.which("chromedriver")
 AXE = Path(__file__).parents[2] / "build" / "node_modules" / "axe-core" / "axe.min.js"
+HERE = "http://127.0.0.1:"
 pytestmark = pytest.mark.skipif(
     not (CHROMIUM and DRIVER),
     reason="needs Chromium and its driver (Debian: apt-get install chromium chromium-driver)",
@@ -42,7 +45,14 @@ CLUSTER = {
                 {"device": "p100", "id": "2"},
                 {"device": "p100", "id": "3"},
             ],
-        }
+        },
+        {
+            "name": "a" * 200,
+            "gpus": [
+                {"device": "k80", "id": "b" * 200, "tenants": [TENANTS[0] | {"job_id": "c" * 200}]},
+                {"device": "a100:mig=3g", "id": f"{'d' * 190}/3g", "sharing": "mig"},
+            ],
+        },
     ]
 }
 # Contrast as WCAG 2 defines it, of all text that is seen against the nearest opaque background.
@@ -68,6 +78,8 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         httpx.put(f"{url}/v1/cluster", json=CLUSTER).raise_for_status()
         job = {"job": "lstm-wikitext2", "job_id": "t-2", "iterations": 50}
         httpx.post(f"{url}/v1/placements", json=job).raise_for_status()
+        over = httpx.post(f"{url}/v1/placements", json=job | {"job_id": "e" * 200}).raise_for_status().json()
+        httpx.post(f"{url}/v1/placements/{over['id']}/end").raise_for_status()
         seen = {"of": {"device": "v100", "jobs": ["resnet18-cifar"]}, "step_time_s": 0.11}
         httpx.post(f"{url}/v1/observations", json={"observations": [seen]}).raise_for_status()
         yield url
@@ -88,7 +100,7 @@ class Browser(webdriver.Chrome):  # type: ignore[misc, name-defined]
 
 
 @pytest.fixture
-def browser(base: str, tmp_path: Path) -> Iterator[Any]:
+def browser(tmp_path: Path) -> Iterator[Any]:
     """Chromium without access to other hosts; at the end it must have requested none and reported nothing."""
     options = webdriver.ChromeOptions()
     options.binary_location = CHROMIUM
@@ -105,9 +117,9 @@ def browser(base: str, tmp_path: Path) -> Iterator[Any]:
         yield driver
         events = [json.loads(entry["message"])["message"] for entry in driver.get_log("performance")]
         asked = [e["params"]["request"]["url"] for e in events if e["method"] == "Network.requestWillBeSent"]
-        assert any(url.startswith(base) for url in asked), "the log of requests works"
+        assert any(url.startswith(HERE) for url in asked), "the log of requests works"
         own = (
-            base,
+            HERE,
             "data:",
             "blob:",
             "chrome:",
@@ -139,10 +151,12 @@ def placement(base: str) -> str:
 
 def test_cluster_map(browser: Any, base: str) -> None:
     browser.get(base)
-    tiles = browser.find_elements(By.CSS_SELECTOR, ".tile")
+    tiles = browser.find_elements(By.CSS_SELECTOR, ".tile:not(.card)")
     assert [t.find_element(By.CLASS_NAME, "level").text for t in tiles] == [
         "slowed",
         "unaffected",
+        "unaffected",
+        "empty",
         "unaffected",
         "empty",
     ]
@@ -176,6 +190,23 @@ def test_what_if_by_keyboard(browser: Any, base: str) -> None:
     assert browser.find_element(By.ID, "answer-1").text == "On p100, time-slice: they fit"
     assert "1.40x" in browser.find_element(By.TAG_NAME, "table").text
     assert "1.27x to 1.54x" in browser.find_element(By.TAG_NAME, "table").text
+
+
+def test_sign_in_and_out(browser: Any, tmp_path: Path) -> None:
+    """With the headers that a browser sends with a form."""
+    database = f"sqlite:///{tmp_path}/store.db"
+    token = create_token(Store(database), "eyes", ["read"])
+    with serve(create_app(ServiceConfig(database_url=database, auth="on"), TableSource())) as port:
+        url = f"http://127.0.0.1:{port}"
+        webdriver.Chrome.get(browser, f"{url}/what-if?device=p100")
+        browser.wait_for("/login")
+        browser.find_element(By.ID, "token").send_keys(token + Keys.ENTER)
+        browser.wait_for("/what-if?device=p100")
+        assert "Sign out" in press(browser, *[Keys.TAB] * 5).text
+        press(browser, Keys.ENTER)
+        browser.wait_for("/login")
+        webdriver.Chrome.get(browser, url)
+        browser.wait_for("/login")
 
 
 def pages(base: str) -> list[str]:

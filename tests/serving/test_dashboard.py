@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+from html import unescape
 from pathlib import Path
+from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy import update
 
 from serving.auth import create_token
+from serving.dashboard import view
 from serving.store import Store
 from serving.store.tables import ObservationRow
 from tests.serving.conftest import Start
+from tests.serving.problems import problem
 
 CLUSTER = {
     "nodes": [
@@ -28,6 +33,9 @@ CLUSTER = {
         }
     ]
 }
+
+
+BROWSER = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
 
 
 def test_empty(client: TestClient) -> None:
@@ -81,11 +89,47 @@ def test_sign_in(start: Start, tmp_path: Path) -> None:
     client = start(auth="on")
     assert client.get("/").status_code == 401
     assert client.post("/login", data={"token": "wrong"}).status_code == 401
+    # Under `no-referrer` a browser sends `Origin: null`, which is refused as another site.
+    assert client.get("/login").headers["referrer-policy"] == "same-origin"
     entered = client.post("/login", data={"token": token}, follow_redirects=False)
     assert entered.status_code == 303
     assert "HttpOnly" in entered.headers["set-cookie"]
     assert client.get("/").status_code == 200
     assert client.put("/v1/cluster", json=CLUSTER).status_code == 401, "the cookie counts for reading only"
+
+
+def test_sign_in_leads_back(start: Start, tmp_path: Path) -> None:
+    """To the page asked for, and to no other host."""
+    token = create_token(Store(f"sqlite:///{tmp_path}/store.db"), "eyes", ["read"])
+    client = start(auth="on")
+    asked = "/what-if?jobs=resnet18-cifar%0Alstm-wikitext2&device=v100"
+    sent = client.get(asked, headers=BROWSER, follow_redirects=False)
+    assert sent.status_code == 303
+    form = client.get(sent.headers["location"], headers=BROWSER).text
+    (back,) = re.findall(r'name="next" value="([^"]*)"', form)
+    assert "Sign out" not in form
+
+    def enter(page: str) -> str:
+        data = {"token": token, "next": page}
+        return client.post("/login", data=data, follow_redirects=False).headers["location"]
+
+    assert enter(unescape(back)) == asked
+    for elsewhere in ("//evil.example", "/\\evil.example", "https://evil.example", "", "/a\nb", "evil"):
+        assert enter(elsewhere) == "/", elsewhere
+    assert 'action="/logout"' in client.get("/", headers=BROWSER).text
+    client.post("/logout")
+    assert client.get("/", headers=BROWSER, follow_redirects=False).status_code == 303
+
+
+def test_browsers_are_shown_errors_as_pages(client: TestClient) -> None:
+    for path, status in (("/jobs/" + "0" * 32, 404), ("/?first=<b>", 422)):
+        shown = client.get(path, headers=BROWSER)
+        assert shown.status_code == status
+        assert shown.headers["content-type"] == "text/html; charset=utf-8"
+        assert 'role="alert"' in shown.text
+        assert "<b>" not in shown.text
+        problem(client.get(path), status)
+    assert client.get("/", headers=BROWSER).headers["cache-control"] == "no-store"
 
 
 def test_a_set_that_does_not_fit_is_not_shown_as_unaffected(client: TestClient) -> None:
@@ -156,6 +200,44 @@ def test_totals_filters_and_pages(client: TestClient) -> None:
     assert "No matching GPUs." in client.get("/", params={"tenant": "<nobody>"}).text
 
 
+def test_filters_and_pages_that_no_longer_exist(client: TestClient) -> None:
+    """A bookmark, or a page reloaded after the cluster has shrunk."""
+    client.put("/v1/cluster", json=many(150))
+    beyond = client.get("/", params={"first": 5000, "state": "empty"}).text
+    assert "GPUs 193 to 262 of 262 that match" in beyond
+    assert "next GPUs" not in beyond
+    gone = client.get("/", params={"device": "k80", "state": "<broken>"}).text
+    assert "No matching GPUs." in gone
+    assert "previous GPUs" not in client.get("/", params={"device": "k80", "first": 96}).text
+    for chosen in ("k80", "&lt;broken&gt;"):
+        assert f"<option selected>{chosen}</option>" in gone, "what the list is filtered by is shown"
+
+
+def test_nodes_without_gpus_are_counted(client: TestClient) -> None:
+    nodes = [*many(2)["nodes"], {"name": "failed", "gpus": []}]  # type: ignore[misc]
+    client.put("/v1/cluster", json={"nodes": nodes})
+    assert "4 on 3 nodes, 1 without GPUs</dd>" in client.get("/").text
+
+
+def test_a_large_overview_is_computed_beside_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[str] = []
+    for name in ("_taken", "_totals"):
+        real = getattr(view, name)
+
+        def spied(*given: Any, real: Any = real) -> Any:
+            with pytest.raises(RuntimeError):
+                asyncio.get_running_loop()
+            seen.append(real.__name__)
+            return real(*given)
+
+        monkeypatch.setattr(view, name, spied)
+    client.put("/v1/cluster", json=many(150))
+    assert client.get("/").status_code == 200
+    assert seen == ["_taken", "_totals"]
+
+
 def test_page_of_a_job(client: TestClient) -> None:
     node = CLUSTER["nodes"][0]
     client.put("/v1/cluster", json={"nodes": [node | {"gpus": [*node["gpus"], *[{"device": "v100"}] * 3]}]})
@@ -189,8 +271,22 @@ def test_a_waiting_job_shows_the_reason(client: TestClient) -> None:
     answer = client.post("/v1/placements", json={"job": "lstm-wikitext2", "job_id": "late", "iterations": 50})
     entry = answer.json()
     assert entry["state"] == "waiting"
+    for number in range(view.PAGE_PLACEMENTS):
+        client.post("/v1/placements", json={"job": "lstm-wikitext2", "job_id": f"later-{number}"})
+        client.post(f"/v1/placements/{client.get('/v1/placements').json()['items'][0]['id']}/end")
+    assert ">late</a>" not in client.get("/").text, "it is not among the latest"
+    assert '<a href="/?placed=waiting#placements">1</a>' in client.get("/").text
+    assert ">late</a>" in client.get("/?placed=waiting").text
+    ended = client.get("/?placed=ended").text
+    assert "later-1" in ended
+    assert "waits" not in ended
+    assert "No matching placements." in client.get("/?placed=expired").text
     page = client.get(f"/jobs/{entry['id']}").text
     assert "Why it waits" in page
+    client.post(f"/v1/placements/{entry['id']}/end")
+    over = client.get(f"/jobs/{entry['id']}").text
+    assert "Why it waited" in over
+    assert "<dd>nowhere</dd>" in over
     assert entry["decision"]["reasons"][0].split(";")[0][:20] in page.replace("&#39;", "'")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,7 @@ from tritonclient.utils import InferenceServerException
 
 from serving.app import create_app
 from serving.config import ServiceConfig
+from serving.oip import handler
 from tests.serving.conftest import Start
 from tests.serving.live import serve
 from tests.serving.problems import problem
@@ -159,3 +162,37 @@ def test_statistics(client: TestClient) -> None:
     assert (stats["inference_count"], stats["execution_count"]) == (2, 1)
     assert stats["inference_stats"]["success"]["ns"] > 0
     assert stats["inference_stats"]["fail"]["count"] == 1
+
+
+def test_large_answers_are_made_beside_the_event_loop(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And in several parts, which must come out in order."""
+    lone: list[bool] = []
+
+    def spy(owner: object, name: str) -> None:
+        real = getattr(owner, name)
+
+        def spied(*given: Any) -> Any:
+            try:
+                asyncio.get_running_loop()
+            except RuntimeError:
+                lone.append(True)
+            else:
+                lone.append(False)
+            return real(*given)
+
+        monkeypatch.setattr(owner, name, spied)
+
+    spy(handler, "_fill")
+    spy(handler.tensors, "write_response")
+    jobs = ["resnet18-cifar" if i % 3 else "lstm-wikitext2" for i in range(200)]
+    inputs = [
+        {"name": name, "datatype": "BYTES", "shape": [200], "data": data}
+        for name, data in (("device", ["v100"] * 200), ("jobs", jobs))
+    ]
+    answer = client.post("/v2/models/cotenant/infer", json={"inputs": inputs})
+    assert answer.status_code == 200, answer.text
+    outputs = {output["name"]: output["data"] for output in answer.json()["outputs"]}
+    assert outputs["utilization_ratio"] == [0.7 if i % 3 else 0.3 for i in range(200)]
+    assert lone == [True] * 201

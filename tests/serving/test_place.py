@@ -44,6 +44,16 @@ def test_a_queue_accounts_for_earlier_placements(client: TestClient) -> None:
     assert [d["ranked"][0]["gpu"] for d in decisions] == ["1", "2"]
 
 
+def test_a_queued_job_that_never_fits_is_told_what_it_is_told_alone(client: TestClient) -> None:
+    large = "resnet18-cifar:batch_size=100000"
+    body = {"jobs": [large, "resnet18-cifar"], "iterations": 1000, "cluster": cluster(EMPTY)}
+    never, placed = client.post("/v1/place", json=body).json()["decisions"]
+    assert (never["decision"], never["ranked"]) == ("infeasible", [])
+    assert placed["decision"] == "place"
+    alone = problem(client.post("/v1/place", json={"job": large, "cluster": cluster(EMPTY)}), 409)
+    assert never["reasons"][0] in alone["detail"]
+
+
 def test_queued_jobs_of_unknown_length_run_for_an_hour(client: TestClient) -> None:
     body = {"jobs": ["resnet18-cifar", "lstm-wikitext2"], "cluster": cluster(EMPTY)}
     first, second = client.post("/v1/place", json=body).json()["decisions"]

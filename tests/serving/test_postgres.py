@@ -17,7 +17,7 @@ from serving.store.tables import Base, ModelEventRow
 from tests.serving import postgres
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
-from tests.waiting import LONG_S
+from tests.waiting import LONG_S, until
 
 pytestmark = [
     pytest.mark.skipif(find_spec("psycopg") is None, reason="psycopg is not installed (extra postgres)"),
@@ -131,6 +131,19 @@ def test_values_that_postgres_cannot_store(start: Start, url: str) -> None:
     asked = {"job": "lstm-wikitext2", "job_id": "a\x00b"}
     problem(client.post("/v1/placements", json=asked), 422)
     assert client.get("/v1/placements").json()["items"] == []
+    assert client.get("/", params={"placed": "a\x00b"}).status_code == 422
+
+
+def test_placements_that_no_longer_report(start: Start, url: str) -> None:
+    client = start(database_url=url, stale_s=0.01)
+    client.put("/v1/cluster", json=CLUSTER)
+    for job_id in ("waiting-for-it", "silent"):
+        placed = client.post("/v1/placements", json={"job": "lstm-wikitext2", "job_id": job_id}).json()
+    client.post(f"/v1/placements/{placed['id']}/confirm")
+    until(lambda: client.get(f"/v1/placements/{placed['id']}").json()["stale"], "it is stale")
+    page = client.get("/?placed=not+reporting").text
+    assert "1 placed job has" in page
+    assert "waiting-for-it" not in page.partition('id="placements"')[2]
 
 
 def test_writers_take_turns_and_readers_see_one_state(url: str) -> None:

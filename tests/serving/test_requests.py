@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import socket
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from fastapi.testclient import TestClient
@@ -86,7 +87,7 @@ def test_browsers_are_sent_to_sign_in(start: Start) -> None:
     page = {"Accept": "text/html,application/xhtml+xml,*/*;q=0.8"}
     for path in ("/", "/what-if", "/jobs/x", "/docs"):
         sent = client.get(path, headers=page, follow_redirects=False)
-        assert (sent.status_code, sent.headers["location"]) == (303, "/login")
+        assert (sent.status_code, sent.headers["location"]) == (303, f"/login?next={quote(path, safe='')}")
         problem(client.get(path), 401)
         problem(client.get(path, headers=page | {"Authorization": "Bearer ct_wrong"}), 401)
     problem(client.get("/v1/cluster", headers=page), 401)

@@ -159,6 +159,10 @@ def test_a_job_without_reports_is_shown_as_stale_and_kept(
     monkeypatch.setattr(store, "now", lambda session: now(session) + 1000)
     assert client.get(f"/v1/placements/{placed['id']}").json()["stale"] is True
     assert placed["id"] in seats(client)
+    assert 'href="/?placed=not+reporting#placements">1 placed job has</a>' in client.get("/").text
+    assert (
+        f"/jobs/{placed['id']}" in client.get("/?placed=not+reporting").text.partition('id="placements"')[2]
+    )
     client.put(f"/v1/cluster/nodes/{placed['node']}", json={"gpus": CLUSTER["nodes"][0]["gpus"]})
     assert client.get(f"/v1/placements/{placed['id']}").json()["stale"] is False
 

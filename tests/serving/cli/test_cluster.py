@@ -129,6 +129,11 @@ def test_import_from_standard_input(
     assert run(capsys, "cluster", "validate", tmp_path / "c.yaml")[0] == 0
     body = json.loads(run(capsys, "cluster", "show", tmp_path / "c.yaml", "--json")[1])
     assert [len(node["gpus"]) for node in body["nodes"]] == [2, 2]
+    code, _, err = run(capsys, "cluster", "import", "sinfo", "-", "-o", tmp_path / "c.yaml")
+    assert code == 2
+    assert "--force" in err
+    monkeypatch.setattr("sys.stdin", io.StringIO("NODELIST GRES\nn1 gpu:v100:2\n"))
+    assert run(capsys, "cluster", "import", "sinfo", "-", "-o", tmp_path / "c.yaml", "--force")[0] == 0
     assert run(capsys, "cluster", "import", "sinfo", tmp_path / "nowhere")[0] == 2
     assert "unknown source" in run(capsys, "cluster", "import", "squeue", tmp_path / "nowhere")[2]
     assert run(capsys, "cluster", "import", "sinfo", "-", "--device", "a")[0] == 2
