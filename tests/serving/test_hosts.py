@@ -26,6 +26,9 @@ def test_cross_site_and_rebound_requests_are_refused(client: TestClient) -> None
     problem(client.post("/v1/models/reload", headers={"Sec-Fetch-Site": "same-site"}), 403)
     assert client.put(**put, headers=json | {"Host": "localhost:8080"}).status_code == 201
     assert client.put(**put, headers=json | {"Origin": "http://127.0.0.1"}).status_code == 200
+    # Behind a proxy that changes Host.
+    same = {"Origin": "https://cotenant.example", "Sec-Fetch-Site": "same-origin"}
+    assert client.put(**put, headers=json | same).status_code == 200
 
 
 def test_allowed_hosts(start: Start) -> None:
