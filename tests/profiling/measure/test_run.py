@@ -66,6 +66,13 @@ def test_only_the_member_that_hangs_counts_as_dead() -> None:
         assert [m.outcome for m in session.members] == ["ok", "killed"]
 
 
+def test_a_window_may_last_longer_than_the_timeout() -> None:
+    with Session((job("plain"),), "cpu", QUICK) as session:
+        session.warm(0)
+        session.settings = replace(QUICK, timeout_s=1.5)
+        assert list(session.phase((0,), 3.0)) == [0]
+
+
 def test_rows_of_a_factory_name_its_graph() -> None:
     """Code named in a table is not run, so training could not read its rows."""
     from datasets.tables import validate_table
