@@ -34,7 +34,7 @@ def member_entry(member: MemberProcess) -> dict[str, Any]:
     return {
         "workload": str(workload.without_solo()),
         "architecture": workload.model,
-        "batch_size": workload.batch_size or member.facts.get("samples_per_step"),
+        "batch_size": workload.batch_size,
         "precision": workload.precision,
         "frozen_prefix": workload.frozen_prefix,
         "outcome": member.outcome,
