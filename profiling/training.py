@@ -112,9 +112,7 @@ class TrainingJob:
             )
         self.optimizers = [make_optimizer(optimizer, self._trained(phase)) for phase in self.phases]
         if self.device.type == "cuda":
-            # torch's default is in between: convolutions in TF32, products in FP32.
-            allow = precision == "tf32"
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allow
+            _set_tf32(precision == "tf32")
         use_scaler = precision == AUTOCAST and self.device.type == "cuda"
         self._scaler = torch.amp.GradScaler("cuda") if use_scaler else None
 
@@ -183,6 +181,16 @@ class TrainingJob:
         # A CPU without FP16 arithmetic emulates it at a hundredth of the speed; BF16 has the same bytes.
         dtype = torch.float16 if self.device.type == "cuda" else torch.bfloat16
         return torch.autocast(self.device.type, dtype=dtype)
+
+
+def _set_tf32(enabled: bool) -> None:
+    """Run all FP32 operators of this process in TF32, or none; torch's default is convolutions only."""
+    cuda: Any = torch.backends.cuda
+    cudnn: Any = torch.backends.cudnn
+    cuda.matmul.allow_tf32 = cudnn.allow_tf32 = enabled
+    # Otherwise convolutions follow `torch.backends.fp32_precision`, which a user's module may have set.
+    for operators in (cuda.matmul, cudnn.conv, cudnn.rnn):
+        operators.fp32_precision = "tf32" if enabled else "ieee"
 
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:

@@ -1,4 +1,5 @@
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ BACKENDS = (torch.backends.cuda.matmul, torch.backends.cudnn)
 def _restored() -> Iterator[None]:
     before = [backend.allow_tf32 for backend in BACKENDS]
     yield
+    torch.backends.fp32_precision = "none"
     for backend, allow in zip(BACKENDS, before, strict=True):
         backend.allow_tf32 = allow
 
@@ -29,6 +31,19 @@ def test_tf32_is_enabled_for_tf32_jobs_only(precision: str) -> None:
     phase = Phase(lambda model, batch, memo: model(batch).mean())
     TrainingJob(nn.ReLU(), batch, (phase,), batch_size=2, precision=precision)
     assert [backend.allow_tf32 for backend in BACKENDS] == [precision == "tf32"] * 2
+
+
+@pytest.mark.usefixtures("_restored")
+@pytest.mark.parametrize("precision", ["fp32", "tf32"])
+def test_tf32_follows_the_job_and_not_what_a_module_set_for_all(precision: str) -> None:
+    torch.backends.fp32_precision = "tf32" if precision == "fp32" else "ieee"
+    with FakeTensorMode():
+        batch = torch.empty(2, 8, device="cuda")
+    phase = Phase(lambda model, batch, memo: model(batch).mean())
+    TrainingJob(nn.ReLU(), batch, (phase,), batch_size=2, precision=precision)
+    cudnn: Any = torch.backends.cudnn
+    used = {op.fp32_precision for op in (torch.backends.cuda.matmul, cudnn.conv, cudnn.rnn)}
+    assert used == {"ieee" if precision == "fp32" else "tf32"}
 
 
 def test_a_loss_that_is_not_a_tensor() -> None:
