@@ -59,6 +59,7 @@ def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
     # If wrapped before freezing, all parameters take part in the all-reduce, including those frozen afterwards.
     late = distributed == "wrapped-before"
     job = build_job(replace(workload, frozen_prefix=0) if late else workload, device)
+    hold_still(job)
     layers = atomic_layers(job.model)
     if distributed:
         distribute(job, device, late)
@@ -81,6 +82,20 @@ def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
         "parameter_count": sum(p.numel() for p in job.model.parameters()),
         "host_input_bytes": batch_bytes(job.batch) if command.get("host_input") == "loader" else 0,
     }
+
+
+def hold_still(job: Any) -> None:
+    """Set the learning rates of a `TrainingJob` to 0: its optimisers do the same work, but change no weight.
+
+    Thousands of steps on one batch, often without a loss that has a minimum, would let values grow until they are
+    infinite. A gradient scaler then skips the optimiser, and a GPU that draws less power runs at a higher clock.
+    """
+    from profiling.training import TrainingJob
+
+    if isinstance(job, TrainingJob):
+        for optimizer in filter(None, job.optimizers):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.0
 
 
 def distribute(job: Any, device: str, find_unused: bool) -> None:

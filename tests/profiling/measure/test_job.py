@@ -76,6 +76,16 @@ def test_a_job_with_its_own_step(module: str) -> None:
         prepare({"workload": f"{module}:own_step", "host_input": "loader"}, "cpu")
 
 
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"])
+def test_optimisers_work_but_weights_stay(module: str, optimizer: str) -> None:
+    job, _ = prepare({"workload": f"{module}:make:optimizer={optimizer}"}, "cpu")
+    before = job.model.weight.detach().clone()
+    for _ in range(3):
+        job.step()
+    assert before.equal(job.model.weight)
+    assert bool(job.optimizers[0].state) == (optimizer != "sgd")
+
+
 @pytest.mark.parametrize("spec", ["factories_to_measure:make", "neumf-ml1m:batch_size=4"])
 @pytest.mark.usefixtures("module")
 def test_the_batch_size_is_that_of_a_pass_and_not_of_a_step(spec: str) -> None:
