@@ -45,7 +45,8 @@ def measure(
 
     Raises:
         InputError: this process may not use the configured CPU core.
-        UnavailableError: no such device, torch cannot use it, or MPS cannot enforce the requested SM shares.
+        UnavailableError: no such device, or torch cannot use it.
+        SharesNotEnforcedError: MPS cannot enforce the requested SM shares.
     """
     settings = settings or MeasureSettings()
     catalogue_name = device_name(request.device)
