@@ -88,8 +88,8 @@ def run_campaign(
         done_folders: folders with slices of other machines, whose runs count as done.
         retry_failed: repeat runs in which a member failed.
         on_start: called before each run.
-        measure: measures one run; `profiling.measure.run.measure` by default. A run whose SM shares it cannot
-            enforce is stored as failed.
+        measure: measures one run; `profiling.measure.run.measure` by default. A run whose SM shares or precision
+            this machine lacks is stored as failed.
 
     Returns:
         The final status; `done < total` if the time limit was reached.
@@ -123,15 +123,16 @@ def run_campaign(
 
 
 def recorded(measure: Measure, request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
-    """The record of a run; a failed one if its SM shares cannot be enforced here, so that the others are measured."""
+    """The record of a run; a failed one if this machine lacks its SM shares or precision, so that the others are measured."""
     from profiling.measure.environment import device_name
     from profiling.measure.record import failed_record
+    from profiling.measure.request import NotMeasurableError
     from profiling.measure.sharing import SharesNotEnforcedError
 
     began = time.monotonic()
     try:
         return measure(request, settings)
-    except SharesNotEnforcedError as error:
+    except (SharesNotEnforcedError, NotMeasurableError) as error:
         name = device_name(request.device)
         return failed_record(request, settings, name, str(error), time.monotonic() - began)
 

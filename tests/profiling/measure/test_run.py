@@ -176,6 +176,15 @@ def test_windows_of_several_ranks_have_the_requested_length_despite_slow_first_s
     assert min(steps[-2:]) > settings.min_steps
 
 
+def test_a_precision_that_the_device_lacks_is_refused(tmp_path: Path) -> None:
+    """Torch would run TF32 on a CPU as FP32, and a table would name it TF32."""
+    request = RunRequest("solo", (replace(job("plain"), precision="tf32"),))
+    with pytest.raises(InputError, match="cpu has no TF32"):
+        measure(request, QUICK)
+    final = run_campaign(CampaignPlan("tf32", "cpu", (PlannedRun(request, 1.0),), QUICK), tmp_path)
+    assert (final.done, final.failed) == (1, 1)
+
+
 def test_cuda_without_a_gpu_is_an_error() -> None:
     import torch
 
