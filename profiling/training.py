@@ -112,9 +112,7 @@ class TrainingJob:
             )
         self.optimizers = [make_optimizer(optimizer, self._trained(phase)) for phase in self.phases]
         if self.device.type == "cuda":
-            # torch's default is in between: convolutions in TF32, products in FP32.
-            allow = precision == "tf32"
-            torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = allow
+            _set_tf32(precision == "tf32")
         use_scaler = precision == AUTOCAST and self.device.type == "cuda"
         self._scaler = torch.amp.GradScaler("cuda") if use_scaler else None
 
@@ -139,10 +137,17 @@ class TrainingJob:
             for _ in range(self.gradient_accumulation):
                 with self._autocast():
                     loss = phase.loss(self.model, self.batch, memo)
+                if not isinstance(loss, Tensor):
+                    raise InputError(
+                        "the loss is not a tensor",
+                        expected="one number, as a tensor",
+                        got=type(loss).__name__,
+                        hint="let the loss function pick it, as in lambda output: output['loss']",
+                    )
                 mark("forward")
-                if loss.requires_grad:
+                own = self._trained(phase) if phase.shares_forward else None
+                if loss.requires_grad and own != []:
                     scaled = loss if self._scaler is None else self._scaler.scale(loss)
-                    own = self._trained(phase) if phase.shares_forward else None
                     scaled.backward(retain_graph=phase.shares_forward, inputs=own)
                 mark("backward")
             waiting.append(optimizer)
@@ -154,12 +159,15 @@ class TrainingJob:
 
     def _update(self, optimizers: Sequence[torch.optim.Optimizer | None]) -> None:
         present = [optimizer for optimizer in optimizers if optimizer is not None]
-        for optimizer in present:
-            if self._scaler is None:
+        if self._scaler is None:
+            for optimizer in present:
                 optimizer.step()
-            else:
-                self._scaler.step(optimizer)
-        if present and self._scaler is not None:
+            return
+        # A scaler refuses an optimiser without gradients, as where the only trained layers take no part in the step.
+        present = [optimizer for optimizer in present if _has_gradients(optimizer)]
+        for optimizer in present:
+            self._scaler.step(optimizer)
+        if present:
             self._scaler.update()
 
     def _trained(self, phase: Phase) -> list[nn.Parameter]:
@@ -173,6 +181,20 @@ class TrainingJob:
         # A CPU without FP16 arithmetic emulates it at a hundredth of the speed; BF16 has the same bytes.
         dtype = torch.float16 if self.device.type == "cuda" else torch.bfloat16
         return torch.autocast(self.device.type, dtype=dtype)
+
+
+def _set_tf32(enabled: bool) -> None:
+    """Run all FP32 operators of this process in TF32, or none; torch's default is convolutions only."""
+    cuda: Any = torch.backends.cuda
+    cudnn: Any = torch.backends.cudnn
+    cuda.matmul.allow_tf32 = cudnn.allow_tf32 = enabled
+    # Otherwise convolutions follow `torch.backends.fp32_precision`, which a user's module may have set.
+    for operators in (cuda.matmul, cudnn.conv, cudnn.rnn):
+        operators.fp32_precision = "tf32" if enabled else "ieee"
+
+
+def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
+    return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

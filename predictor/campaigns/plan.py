@@ -374,11 +374,11 @@ def _single_core(spec: DeviceSpec) -> DeviceSpec:
 
 
 def _gpu_spec() -> DeviceSpec:
-    """This machine's GPU; plans made elsewhere assume the largest type in the catalogue."""
-    from profiling.devices import discover_gpus
+    """The GPU on which the jobs would run; plans made elsewhere assume the largest type in the catalogue."""
+    from profiling.devices.discovery import visible_gpu
     from profiling.errors import UnavailableError
 
     try:
-        return discover_gpus()[0]
+        return visible_gpu()
     except UnavailableError:
         return get_device("h200")

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.campaign.plan import CampaignPlan, PlannedRun
-from profiling.campaign.runner import CampaignStatus, Measure, status, what_is_left
+from profiling.campaign.runner import CampaignStatus, Measure, recorded, status, what_is_left
 from profiling.campaign.slices import SliceWriter, next_slice_number, read_results
 from profiling.measure.settings import MeasureSettings
 from profiling.ray_workers import PATIENCE_S, RayWorkers
@@ -83,5 +83,5 @@ class _Measurer:
         self.environment = describe_environment(device)
 
     def __call__(self, run: PlannedRun) -> Measured:
-        record = self.measure(run.request, self.settings)
+        record = recorded(self.measure, run.request, self.settings)
         return {**record, "environment": self.environment["fingerprint"]}, self.environment

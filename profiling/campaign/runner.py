@@ -60,11 +60,11 @@ def _status(plan: CampaignPlan, results: Results, folders: Sequence[Path]) -> Ca
 
 
 def pace(plan: CampaignPlan, results: Results) -> float:
-    """Actual / expected time of the finished runs; 1 if there are none."""
+    """Actual / expected time of the finished runs, without failed ones, which may end early; 1 if there are none."""
     finished = [
-        (results.records[plan.run_id(r)]["wall_s"], r.expected_s)
+        (record["wall_s"], r.expected_s)
         for r in plan.runs
-        if plan.run_id(r) in results.records
+        if (record := results.records.get(plan.run_id(r))) is not None and not _failed(record)
     ]
     expected = sum(e for _, e in finished)
     return sum(w for w, _ in finished) / expected if expected > 0 else 1.0
@@ -88,7 +88,8 @@ def run_campaign(
         done_folders: folders with slices of other machines, whose runs count as done.
         retry_failed: repeat runs in which a member failed.
         on_start: called before each run.
-        measure: measures one run; `profiling.measure.run.measure` by default.
+        measure: measures one run; `profiling.measure.run.measure` by default. A run whose SM shares or precision
+            this machine lacks is stored as failed.
 
     Returns:
         The final status; `done < total` if the time limit was reached.
@@ -112,10 +113,28 @@ def run_campaign(
             writer.append_environment(environment)
         for run in what_is_left(plan, results, began, limit_s, retry_failed):
             on_start(run, _status(plan, results, folders))
-            record = {**measure(run.request, plan.settings), "environment": environment["fingerprint"]}
+            record = {
+                **recorded(measure, run.request, plan.settings),
+                "environment": environment["fingerprint"],
+            }
             writer.append_run(record)
             results.records[plan.run_id(run)] = record
     return status(plan, folders)
+
+
+def recorded(measure: Measure, request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+    """The record of a run; a failed one if this machine lacks its SM shares or precision, so that the others are measured."""
+    from profiling.measure.environment import device_name
+    from profiling.measure.record import failed_record
+    from profiling.measure.request import NotMeasurableError
+    from profiling.measure.sharing import SharesNotEnforcedError
+
+    began = time.monotonic()
+    try:
+        return measure(request, settings)
+    except (SharesNotEnforcedError, NotMeasurableError) as error:
+        name = device_name(request.device)
+        return failed_record(request, settings, name, str(error), time.monotonic() - began)
 
 
 def what_is_left(

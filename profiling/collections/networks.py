@@ -105,6 +105,9 @@ def _key(parameters: float, layers: Iterable[_Layer]) -> str:
     for kind, weighted, repeat, (n, k, height, width, groups, size) in layers:
         if kind in CONTRACTIONS and weighted:
             window = tuple(max(value, 1.0) for value in (height, width, groups))
+            if n == 3 * k:
+                # Query, key and value in one: nn.MultiheadAttention adds their bias in an operator of its own.
+                size = 4.0 * n * k
             # A 1 x 1 convolution is a linear layer of every position.
             what = "linear" if window[0] * window[1] == 1 else kind
             counts[repr((what, n, k, *window, size))] += repeat

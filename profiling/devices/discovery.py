@@ -14,7 +14,7 @@ from profiling.devices.compute_capability import compute_capabilities
 from profiling.devices.mig import has_mig, slice_of
 from profiling.devices.nvml import open_nvml
 from profiling.devices.spec import DeviceSpec
-from profiling.devices.visible import visible_handle, visible_slice
+from profiling.devices.visible import no_answer, visible_handle, visible_slice
 from profiling.errors import UnavailableError
 
 _ARCHITECTURES = {
@@ -67,11 +67,7 @@ def visible_gpu() -> DeviceSpec:
             card, profile = _gpu(nvml, visible_handle(nvml)), visible_slice(nvml)
             return slice_of(card, profile) if profile and has_mig(card.name) else card
         except nvml.NVMLError as error:
-            raise UnavailableError(
-                "the first CUDA-visible GPU does not respond",
-                got=str(error),
-                hint="check CUDA_VISIBLE_DEVICES and nvidia-smi",
-            ) from None
+            raise no_answer(error) from None
 
 
 def discover_cpu() -> DeviceSpec:

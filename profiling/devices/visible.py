@@ -61,6 +61,15 @@ def visible_handle(nvml: Any) -> Any:
     raise UnavailableError(f"no GPU has the UUID {entry} of CUDA_VISIBLE_DEVICES")
 
 
+def no_answer(error: Exception) -> UnavailableError:
+    """What an NVML error of the first GPU that CUDA sees means to a user."""
+    return UnavailableError(
+        "the first CUDA-visible GPU does not respond",
+        got=str(error),
+        hint="check CUDA_VISIBLE_DEVICES and nvidia-smi",
+    )
+
+
 @dataclass(frozen=True, slots=True)
 class MigSlice:
     """A MIG slice that exists now: UUID for CUDA_VISIBLE_DEVICES, and profile (`3g.20gb`; empty if unknown)."""

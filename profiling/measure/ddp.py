@@ -81,7 +81,8 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
 
 def _window(session: Session, steps: int, without_sync: bool) -> float | None:
     """Step time in seconds over `steps` steps of all ranks; None if one of them died."""
-    answers = session.ask_all(do="steps", count=steps, without_sync=without_sync)
+    command = {"do": "steps", "count": steps, "without_sync": without_sync}
+    answers = session.ask_all(lasting_s=session.settings.window_s, **command)
     if len(answers) < len(session.members):
         return None
     boundaries = [a["boundaries"] for a in answers.values()]

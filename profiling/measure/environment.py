@@ -13,7 +13,7 @@ from typing import Any
 
 from profiling.devices.discovery import processor_name, visible_gpu
 from profiling.devices.nvml import open_nvml
-from profiling.devices.visible import visible_handle
+from profiling.devices.visible import no_answer, visible_handle
 from profiling.errors import UnavailableError
 
 # Packages of torch's CUDA builds that choose the kernels.
@@ -24,6 +24,9 @@ def describe_environment(device: str) -> dict[str, Any]:
     """Machine, software and device, with a `fingerprint` of them: what stays the same from run to run.
 
     Unreadable fields are omitted; no privileges are required.
+
+    Raises:
+        UnavailableError: `cuda`, and CUDA_VISIBLE_DEVICES names no GPU of this machine.
     """
     import psutil
 
@@ -80,7 +83,10 @@ def _gpu() -> dict[str, Any]:
             nvml = opened.enter_context(open_nvml())
         except UnavailableError as error:
             return {"nvml": f"not available: {type(error.__cause__).__name__}"}
-        handle = visible_handle(nvml)
+        try:
+            handle = visible_handle(nvml)
+        except nvml.NVMLError as error:
+            raise no_answer(error) from None
         facts: dict[str, Any] = {}
         for name, read in {
             "driver": nvml.nvmlSystemGetDriverVersion,

@@ -48,7 +48,10 @@ class LoadedJob:
 
 
 class Shuffled(IterableDataset):  # type: ignore[type-arg]
-    """Endless batches: the same tensors, permuted along their first (batch) dimension, so shapes do not change."""
+    """Endless batches: the same tensors, permuted along their first (batch) dimension, so shapes do not change.
+
+    Tensors with equally many rows get the same order, as labels must follow their samples.
+    """
 
     def __init__(self, host: list[torch.Tensor], seed: int) -> None:
         self.host, self.seed = host, seed
@@ -56,7 +59,6 @@ class Shuffled(IterableDataset):  # type: ignore[type-arg]
     def __iter__(self) -> Iterator[list[torch.Tensor]]:
         generator = torch.Generator().manual_seed(self.seed)
         while True:
-            yield [
-                t[torch.randperm(t.shape[0], generator=generator)] if t.dim() else t.clone()
-                for t in self.host
-            ]
+            rows = dict.fromkeys(t.shape[0] for t in self.host if t.dim())
+            order = {count: torch.randperm(count, generator=generator) for count in rows}
+            yield [t[order[t.shape[0]]] if t.dim() else t.clone() for t in self.host]

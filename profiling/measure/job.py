@@ -14,7 +14,8 @@ def build_job(workload: Workload, device: str) -> Any:
     """The training job of a zoo model or a `module:factory`.
 
     A factory is one that `cotenant capture` accepts (it returns a module and a batch of inputs), or is called as
-    `factory(workload, device)` and returns a training job.
+    `factory(workload, device)` and returns a training job: an object with `step()`, `model` and `samples_per_step`,
+    and for host input also `batch`.
 
     Returns:
         A `profiling.training.TrainingJob`.
@@ -35,13 +36,18 @@ def build_job(workload: Workload, device: str) -> Any:
         check_measurable(workload)
         return factory_job(workload, device)
     job = factory(workload, device)
-    if not hasattr(job, "step"):
+    _require(workload, job, "step", "model", "samples_per_step")
+    return job
+
+
+def _require(workload: Workload, job: Any, *names: str) -> None:
+    missing = [name for name in names if not hasattr(job, name)]
+    if missing:
         raise InputError(
             f"{workload.model} built no training job",
-            expected="an object with step()",
-            got=type(job).__name__,
+            expected=f"an object with {', '.join(names)}",
+            got=f"{type(job).__name__} without {', '.join(missing)}",
         )
-    return job
 
 
 def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
@@ -53,6 +59,7 @@ def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
     # If wrapped before freezing, all parameters take part in the all-reduce, including those frozen afterwards.
     late = distributed == "wrapped-before"
     job = build_job(replace(workload, frozen_prefix=0) if late else workload, device)
+    hold_still(job)
     layers = atomic_layers(job.model)
     if distributed:
         distribute(job, device, late)
@@ -62,16 +69,33 @@ def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
         from profiling.measure.cached_prefix import cache_prefix
 
         cache_prefix(job, [module for _, module in layers[: workload.frozen_prefix]])
+    size = getattr(job, "batch_size", None) or int(job.samples_per_step) // workload.gradient_accumulation
     if command.get("host_input") == "loader":
+        _require(workload, job, "batch")
         from profiling.measure.host_input import LoadedJob
 
         job = LoadedJob(job, device, command["loader_processes"], command["seed"])
     return job, {
+        "batch_size": workload.batch_size or size,
         "samples_per_step": int(job.samples_per_step),
         "total_layers": len(layers),
         "parameter_count": sum(p.numel() for p in job.model.parameters()),
         "host_input_bytes": batch_bytes(job.batch) if command.get("host_input") == "loader" else 0,
     }
+
+
+def hold_still(job: Any) -> None:
+    """Set the learning rates of a `TrainingJob` to 0: its optimisers do the same work, but change no weight.
+
+    Thousands of steps on one batch, often without a loss that has a minimum, would let values grow until they are
+    infinite. A gradient scaler then skips the optimiser, and a GPU that draws less power runs at a higher clock.
+    """
+    from profiling.training import TrainingJob
+
+    if isinstance(job, TrainingJob):
+        for optimizer in filter(None, job.optimizers):
+            for group in optimizer.param_groups:
+                group["lr"] = 0.0
 
 
 def distribute(job: Any, device: str, find_unused: bool) -> None:

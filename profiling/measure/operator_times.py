@@ -67,8 +67,8 @@ def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
     for event in ordered:
         lineage = list(_lineage(event))
         if event.sequence_nr >= 0 and event.name.startswith("aten::") and not _backward_root(lineage):
-            # Nested operators share the number, and the outermost comes first.
-            places.setdefault(event.sequence_nr, _place(lineage))
+            # Operators without gradients have the number of the next autograd node, which is made by the last of them.
+            places[event.sequence_nr] = _place(lineage)
 
     forward: dict[tuple[str, str], float] = defaultdict(float)
     backward: dict[tuple[str, str], float] = defaultdict(float)

@@ -30,16 +30,32 @@ def new_record(request: RunRequest, settings: MeasureSettings, device_name: str)
 
 def member_entry(member: MemberProcess) -> dict[str, Any]:
     """A member's entry without measurements: the job, its outcome, and the properties reported when it was built."""
-    workload = member.workload
+    return {**_entry(member.workload, member.outcome, member.message), **member.facts}
+
+
+def failed_record(
+    request: RunRequest, settings: MeasureSettings, device_name: str, message: str, wall_s: float
+) -> dict[str, Any]:
+    """The record of a run that could not begin, for the same reason for all members."""
+    return {
+        **new_record(request, settings, device_name),
+        "members": [_entry(workload, "failed", message) for workload in request.workloads],
+        "repeats": [],
+        "set": {},
+        "sharing": request.sharing,
+        "wall_s": round(wall_s, 3),
+    }
+
+
+def _entry(workload: Workload, outcome: str, message: str) -> dict[str, Any]:
     return {
         "workload": str(workload.without_solo()),
         "architecture": workload.model,
-        "batch_size": workload.batch_size or member.facts.get("samples_per_step"),
+        "batch_size": workload.batch_size,
         "precision": workload.precision,
         "frozen_prefix": workload.frozen_prefix,
-        "outcome": member.outcome,
-        "message": member.message,
-        **member.facts,
+        "outcome": outcome,
+        "message": message,
     }
 
 

@@ -10,7 +10,7 @@ from typing import Any
 from profiling.capture.naming import is_graph_only
 from profiling.errors import InputError
 from profiling.measure.settings import MeasureSettings
-from profiling.workload import SHARING_MODES, Workload
+from profiling.workload import PREDICTED_PRECISIONS, SHARING_MODES, Workload
 
 # Options that the measured step does not follow: it trains, in torch, eagerly, in the model's own memory layout.
 _NOT_MEASURED = ("mode", "framework", "compiler", "memory_layout")
@@ -130,5 +130,13 @@ def check_measurable(workload: Workload) -> None:
                 f"{workload.model} cannot be measured with this {name}",
                 expected=str(measured),
                 got=value,
-                hint="measure a module:factory that takes (workload, device) and returns an object with step()",
+                hint="measure a module:factory that takes (workload, device) and returns an object with step(), model and "
+                "samples_per_step",
             )
+    if workload.precision in PREDICTED_PRECISIONS:
+        raise NotMeasurableError(
+            f"jobs in {workload.precision} can be predicted, but not run",
+            expected="another precision",
+            got=str(workload),
+            hint="torch trains in it only through other libraries; run the job with precision=amp",
+        )

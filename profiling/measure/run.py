@@ -8,14 +8,14 @@ from collections.abc import Callable, Sequence
 from statistics import median
 from typing import Any
 
-from profiling.devices import has_mig, mig_layout, split_device
+from profiling.devices import get_device, has_mig, mig_layout, split_device
 from profiling.devices.discovery import visible_gpu
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
 from profiling.measure.operators import own_graph
 from profiling.measure.record import member_entry, name_graphs, new_record, solo_figures
-from profiling.measure.request import RunRequest
+from profiling.measure.request import NotMeasurableError, RunRequest
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import sharing_in_force
@@ -45,10 +45,13 @@ def measure(
 
     Raises:
         InputError: this process may not use the configured CPU core.
-        UnavailableError: no such device, torch cannot use it, or MPS cannot enforce the requested SM shares.
+        NotMeasurableError: the device lacks a job's precision.
+        UnavailableError: no such device, or torch cannot use it.
+        SharesNotEnforcedError: MPS cannot enforce the requested SM shares.
     """
     settings = settings or MeasureSettings()
     catalogue_name = device_name(request.device)
+    _check_precisions(request, catalogue_name)
     if request.kind == "ddp":
         from profiling.measure.ddp import measure_ddp
 
@@ -57,6 +60,21 @@ def measure(
         record = _measure(request, settings, catalogue_name, progress)
     name_graphs(record)
     return record
+
+
+def _check_precisions(request: RunRequest, device_name: str) -> None:
+    """Raise `NotMeasurableError` if the device lacks a job's precision, for which torch would run another."""
+    try:
+        device = get_device(device_name)
+    except UnknownNameError:  # a GPU outside the catalogue
+        return
+    for workload in request.workloads:
+        try:
+            device.check_precision(workload.precision)
+        except InputError as error:
+            raise NotMeasurableError(
+                error.detail, expected=error.expected, got=error.got, hint=error.hint
+            ) from None
 
 
 def _measure(

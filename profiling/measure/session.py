@@ -144,19 +144,20 @@ class Session:
         s = self.settings
         return self.ask(
             index,
+            lasting_s=s.max_warmup_s,
             do="warm",
             block_steps=s.warmup_block_steps,
             max_s=s.max_warmup_s,
             tolerance=s.settle_tolerance,
         )
 
-    def ask(self, index: int, **command: Any) -> dict[str, Any] | None:
-        """Send a command to one member. Returns its reply, or None if it died."""
-        return self._ask({index: command}).get(index)
+    def ask(self, index: int, lasting_s: float = 0.0, **command: Any) -> dict[str, Any] | None:
+        """Send a command, which should take `lasting_s`, to one member. Returns its reply, or None if it died."""
+        return self._ask({index: command}, lasting_s).get(index)
 
-    def ask_all(self, **command: Any) -> dict[int, dict[str, Any]]:
-        """Send a command to all members at once. Returns the replies of those that survived, by member."""
-        return self._ask(dict.fromkeys(range(len(self.members)), command))
+    def ask_all(self, lasting_s: float = 0.0, **command: Any) -> dict[int, dict[str, Any]]:
+        """Send such a command to all members at once. Returns the replies of those that survived, by member."""
+        return self._ask(dict.fromkeys(range(len(self.members)), command), lasting_s)
 
     def phase(self, active: Sequence[int], window_s: float) -> dict[int, dict[str, Any]]:
         """Train the `active` members from a common start until each has its window and its steps.
@@ -175,7 +176,7 @@ class Session:
             "window_s": window_s,
             "min_steps": self.settings.min_steps,
         }
-        return self._ask(dict.fromkeys(active, command), stop_when_enough=True)
+        return self._ask(dict.fromkeys(active, command), window_s, stop_when_enough=True)
 
     # -- messages --------------------------------------------------------------------------------------------------
 
@@ -212,9 +213,10 @@ class Session:
             stream.flush()  # type: ignore[union-attr]
 
     def _ask(
-        self, commands: dict[int, dict[str, Any]], stop_when_enough: bool = False
+        self, commands: dict[int, dict[str, Any]], lasting_s: float = 0.0, stop_when_enough: bool = False
     ) -> dict[int, dict[str, Any]]:
-        """Send commands, and wait until every member has replied or died."""
+        """Send commands, and wait until every member has replied or died; they may be silent for `lasting_s` longer."""
+        patience_s = self.settings.timeout_s + lasting_s
         by_descriptor = {m.replies.fileno(): i for i, m in enumerate(self.members)}
         waiting = {i for i in commands if self.members[i].alive}
         for i in sorted(waiting):
@@ -244,12 +246,12 @@ class Session:
                 for i in waiting:
                     self._send(i, {"do": "stop"})
                 stopped = True
-            if time.monotonic() - heard > self.settings.timeout_s:
+            if time.monotonic() - heard > patience_s:
                 # A member with enough steps is only waiting to be stopped.
                 silent = waiting if stopped else waiting - enough
                 for i in sorted(silent):
                     self.members[i].process.kill()
-                    self._lost(i, "killed", f"no response for {self.settings.timeout_s:g} s")
+                    self._lost(i, "killed", f"no response for {patience_s:g} s")
                 waiting, heard = waiting - silent, time.monotonic()
         return answers
 

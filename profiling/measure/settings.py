@@ -31,7 +31,7 @@ class MeasureSettings:
             loader process and copies it to the device.
         loader_processes: number of loader processes.
         sample_interval_s: time between two NVML samples.
-        timeout_s: a member that does not respond for this long is killed.
+        timeout_s: a member that does not respond for this long after it should have is killed.
         core: (CPU) core that members are pinned to; None: the last one allowed.
         seed: seed of the first member's weights and data; each further member adds 1.
     """

@@ -15,6 +15,10 @@ from profiling.measure.mps import MpsDaemon
 T = TypeVar("T")
 
 
+class SharesNotEnforcedError(UnavailableError):
+    """A job has an SM share, but no MPS to limit it. Runs without shares are unaffected."""
+
+
 @dataclass
 class Sharing:
     """The sharing mode in force, and its settings for the members.
@@ -42,7 +46,7 @@ class Sharing:
             running: number of members that have a CUDA context.
 
         Raises:
-            UnavailableError: MPS is not in force, and a member has an SM share below 1.
+            SharesNotEnforcedError: MPS is not in force, and a member has an SM share below 1.
         """
         clients = len(self.daemon.clients()) if self.mode == "mps" else running
         if clients < running:
@@ -65,8 +69,8 @@ class Sharing:
                 self.notes.append(f"CUDA reports all {count} SMs to a job limited to {share:g} of them")
 
 
-def _no_shares(note: str) -> UnavailableError:
-    return UnavailableError("SM shares cannot be enforced", expected="MPS in force", got=note)
+def _no_shares(note: str) -> SharesNotEnforcedError:
+    return SharesNotEnforcedError("SM shares cannot be enforced", expected="MPS in force", got=note)
 
 
 @contextmanager
@@ -82,7 +86,7 @@ def sharing_in_force(
         sm_share_ratios: SM share of each member (0 to 1); empty if all have 1. Only MPS enforces shares.
 
     Raises:
-        UnavailableError: a share is below 1, but MPS is not available.
+        SharesNotEnforcedError: a share is below 1, but MPS is not available.
     """
     shares = [*sm_share_ratios] or [1.0] * members
     limited = min(shares) < 1

@@ -90,6 +90,7 @@ ENTRIES = (
         phases=(Phase(_loss),),
         batch_size=24,
         sequence_length=128,
+        longest_sequence=POSITIONS,
         optimizer="sgd",
         parameters=133_730_672,
         source="closed form of github.com/pytorch/text examples/BERT with 28,784 tokens and 5,000 positions; the freezing measurements state 1.3373067e8",

@@ -26,6 +26,7 @@ class ZooModel:
         source: reference for that number.
         description: one line.
         sequence_length: default tokens (or frames) per sample; None if the model has no sequences.
+        longest_sequence: most tokens that the model has positions for; None if it has no such limit.
         processes: processes per job that share the GPU; a graph covers the step of one process.
     """
 
@@ -37,6 +38,7 @@ class ZooModel:
     source: str
     description: str
     sequence_length: int | None = None
+    longest_sequence: int | None = None
     processes: int = 1
 
     def __post_init__(self) -> None:

@@ -74,6 +74,7 @@ def _entry(size: str, width: int, depth: int, heads: int, batch_size: int) -> Zo
         phases=(Phase(_loss),),
         batch_size=batch_size,
         sequence_length=1024,
+        longest_sequence=POSITIONS,
         optimizer="adamw",
         parameters=(VOCABULARY + POSITIONS) * width + depth * (12 * width * width + 13 * width) + 2 * width,
         source="closed form of Brown et al. 2020, table 2.1: 12 w^2 + 13 w per layer, tied embeddings",

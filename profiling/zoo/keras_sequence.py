@@ -123,6 +123,7 @@ ENTRIES = (
         phases=(Phase(_bert_loss),),
         batch_size=4,
         sequence_length=512,
+        longest_sequence=512,
         optimizer="adam",
         parameters=108_311_810,
         source="transformers BertForSequenceClassification of bert-base-cased (108,310,272) with 2 labels",

@@ -73,11 +73,17 @@ def resolve(workload: Workload) -> Workload:
 
     Raises:
         UnknownNameError: the model is not in the zoo.
-        InputError: a sequence length for a model without sequences, or an image size.
+        InputError: a sequence length for a model without sequences or beyond its positions, or an image size.
     """
     model = get_model(workload.model)
     if workload.sequence_length is not None and model.sequence_length is None:
         raise InputError(f"{model.name} has no sequence length", got=workload.sequence_length)
+    if model.longest_sequence and (workload.sequence_length or 0) > model.longest_sequence:
+        raise InputError(
+            f"{model.name} has no positions for this sequence_length",
+            expected=f"at most {model.longest_sequence}",
+            got=workload.sequence_length,
+        )
     if workload.image_size is not None:
         raise InputError(f"{model.name} has a fixed image size", got=workload.image_size)
     return replace(

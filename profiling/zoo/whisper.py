@@ -8,7 +8,6 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from profiling.errors import InputError
 from profiling.training import Phase
 from profiling.zoo.entry import ZooEntry
 
@@ -87,10 +86,6 @@ class Whisper(nn.Module):
 
 
 def _batch(batch_size: int, length: int) -> dict[str, Tensor]:
-    if length > TEXT_POSITIONS:
-        raise InputError(
-            "sequence_length is out of range", expected=f"at most {TEXT_POSITIONS} tokens of text", got=length
-        )
     return {
         "mel": torch.randn(batch_size, MEL_BANDS, FRAMES),
         "tokens": torch.randint(VOCABULARY, (batch_size, length)),
@@ -111,6 +106,7 @@ def _entry(size: str, width: int, heads: int, depth: int, published: int) -> Zoo
         phases=(Phase(_loss),),
         batch_size=8,
         sequence_length=128,
+        longest_sequence=TEXT_POSITIONS,
         optimizer="adamw",
         parameters=published - FRAMES // 2 * width,
         source=f"published weights of openai/whisper-{size}, {published:,}, less the audio positions, which are not trained",

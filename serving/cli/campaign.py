@@ -54,9 +54,13 @@ def plan(
         float, typer.Option(help="Minimum length of a window with one member, seconds.")
     ] = 0.5,
     steps: Annotated[int, typer.Option(help="Minimum number of steps of every member in a window.")] = 5,
-    predictor: Annotated[
-        str, typer.Option(help="Predictor whose uncertainty weights the sets, or `none`.")
+    model: Annotated[
+        str,
+        typer.Option(
+            help="Predictor whose uncertainty weights the sets: `default`, a folder, `models:/NAME@ALIAS`, or `none`."
+        ),
     ] = "default",
+    predictor: Annotated[str | None, typer.Option(hidden=True, help="Earlier name of --model.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     json: JsonFlag = False,
 ) -> None:
@@ -96,7 +100,7 @@ def plan(
         ),
         MeasureSettings(repeats=repeats, window_s=window, alone_window_s=alone_window, min_steps=steps),
         name or f"{device}-campaign",
-        None if predictor == "none" else predictor,
+        None if (predictor or model) == "none" else predictor or model,
     )
     made.save(output)
     kinds: dict[str, int] = {}

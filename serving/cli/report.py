@@ -14,9 +14,11 @@ def command(
         Path | None,
         typer.Option("-o", "--out", "--output", help="Page to write (default: FOLDER/report.html)."),
     ] = None,
-    predictor: Annotated[
-        str, typer.Option(help="Predictor to compare with: a name, a folder, or `none`.")
+    model: Annotated[
+        str,
+        typer.Option(help="Predictor to compare with: `default`, a folder, `models:/NAME@ALIAS`, or `none`."),
     ] = "default",
+    predictor: Annotated[str | None, typer.Option(hidden=True, help="Earlier name of --model.")] = None,
 ) -> None:
     """Write one HTML page: jobs alone, slowdown matrix, spread, freezing curves, predicted against measured.
 
@@ -26,5 +28,6 @@ def command(
     """
     from predictor.campaigns.report import write_report
 
-    path = write_report(folder, output or folder / "report.html", None if predictor == "none" else predictor)
+    name = predictor or model
+    path = write_report(folder, output or folder / "report.html", None if name == "none" else name)
     print(path)

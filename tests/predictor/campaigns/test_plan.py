@@ -10,11 +10,19 @@ from hypothesis import strategies as st
 import datasets.bundled
 from predictor.campaigns.experiment_design import greedy_design, set_kernel
 from predictor.campaigns.plan import Candidate as _Candidate
-from predictor.campaigns.plan import PlanConfig, choose_workloads, farthest, plan_campaign, share_runs
+from predictor.campaigns.plan import (
+    PlanConfig,
+    _gpu_spec,
+    choose_workloads,
+    farthest,
+    plan_campaign,
+    share_runs,
+)
 from profiling.campaign.plan import CampaignPlan
 from profiling.errors import InputError
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
+from tests.profiling.measure.fake_nvml import FakeMig, install
 
 JOBS = [
     Workload("vgg11-cifar", batch_size=2),
@@ -150,3 +158,11 @@ def test_the_bundled_gpu_plan_sweeps_shares() -> None:
         r.request.workloads[0].model for r in plan.runs if r.request.kind == "solo" and r.request not in sweep
     }
     assert jobs <= alone
+
+
+def test_a_plan_for_a_gpu_is_for_the_first_that_cuda_sees(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = install(monkeypatch, FakeMig("2g.35gb"))
+    assert _gpu_spec().name == "h200:mig=2g"
+    library.profiles = ()
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    assert _gpu_spec().name == "h200"

@@ -15,6 +15,7 @@ from profiling.campaign.runner import parse_duration, run_campaign, status
 from profiling.errors import InputError
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
+from profiling.measure.sharing import SharesNotEnforcedError
 from profiling.workload import Workload
 from tests.profiling.campaign.support import record_of, small_plan
 
@@ -41,6 +42,28 @@ def test_runs_only_what_is_left(tmp_path: Path) -> None:
     assert len(asked) == 7
     run_campaign(plan, tmp_path, measure=measure)
     assert len(asked) == 7
+
+
+def test_a_run_whose_shares_cannot_be_enforced_is_stored_as_failed_and_the_others_are_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("profiling.measure.environment.device_name", lambda _: "h200")
+    jobs = [Workload("ppo-lunarlander", batch_size=size) for size in (8, 16)]
+    limited = RunRequest("solo", (replace(jobs[0], sm_share_ratio=0.5),), "cuda", "mps")
+    whole = RunRequest("solo", (jobs[1],), "cuda")
+    plan = CampaignPlan("shares", "cuda", (PlannedRun(limited, 30.0), PlannedRun(whole, 1.0)))
+
+    def measure(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        if request == limited:
+            raise SharesNotEnforcedError("SM shares cannot be enforced", got="no MPS here")
+        return stand_in(request, settings)
+
+    final = run_campaign(plan, tmp_path, measure=measure)
+    assert (final.done, final.failed) == (2, 1)
+    counts = export_campaign([tmp_path], tmp_path / "tables", "shares")
+    assert (counts["solo"], counts["measurements"]) == (1, 2)
+    assert "no MPS here" in (tmp_path / "slice-000.jsonl").read_text()
+    assert run_campaign(plan, tmp_path, measure=stand_in, retry_failed=True).failed == 0
 
 
 def test_other_settings_make_another_run(tmp_path: Path) -> None:

@@ -23,6 +23,10 @@ from profiling.zoo import zoo_names
         ),
         ("torchvision/mobilenet_v2", "timm/mobilenetv2_100"),  # one has a dropout more
         ("mobilenetv3small-imagenet", "timm/mobilenetv3_small_100"),  # a 1 x 1 convolution for a linear layer
+        (
+            "torchvision/vit_b_16",
+            "timm/vit_base_patch16_224",
+        ),  # the bias of query, key and value is elsewhere
         ("timm/convnext_tiny", "timm-fast-norm/convnext_tiny", "torchvision/convnext_tiny"),
     ],
 )

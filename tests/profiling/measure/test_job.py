@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from profiling.errors import InputError
-from profiling.measure.job import build_job
+from profiling.measure.job import build_job, prepare
 from profiling.measure.request import RunRequest
 from profiling.workload import Workload
 
@@ -21,6 +21,18 @@ def wide(batch_size=4, width=16):
 
 def nothing():
     return None
+
+class OwnStep:
+    model, samples_per_step = torch.nn.Linear(8, 2), 4
+
+    def step(self):
+        self.model(torch.ones(4, 8))
+
+def own_step(workload, device):
+    return OwnStep()
+
+def no_step(workload, device):
+    return torch.nn.Linear(8, 2)
 """
 
 
@@ -52,6 +64,41 @@ def test_a_factory_with_an_invalid_result(module: str) -> None:
 def test_a_factory_of_workload_and_device() -> None:
     job = build_job(Workload("tests.profiling.measure.jobs:mlp", batch_size=32), "cpu")
     assert job.samples_per_step == 32
+
+
+def test_a_job_with_its_own_step(module: str) -> None:
+    job, facts = prepare({"workload": f"{module}:own_step:batch_size=4"}, "cpu")
+    job.step()
+    assert (facts["samples_per_step"], facts["total_layers"], facts["parameter_count"]) == (4, 1, 18)
+    with pytest.raises(InputError, match="expected an object with step, model, samples_per_step, got Linear"):
+        prepare({"workload": f"{module}:no_step"}, "cpu")
+    with pytest.raises(InputError, match="expected an object with batch, got OwnStep without batch"):
+        prepare({"workload": f"{module}:own_step", "host_input": "loader"}, "cpu")
+
+
+@pytest.mark.parametrize("optimizer", ["sgd", "momentum", "adam", "adamw", "rmsprop", "adagrad"])
+def test_optimisers_work_but_weights_stay(module: str, optimizer: str) -> None:
+    job, _ = prepare({"workload": f"{module}:make:optimizer={optimizer}"}, "cpu")
+    before = job.model.weight.detach().clone()
+    for _ in range(3):
+        job.step()
+    assert before.equal(job.model.weight)
+    assert bool(job.optimizers[0].state) == (optimizer != "sgd")
+
+
+@pytest.mark.parametrize("spec", ["factories_to_measure:make", "neumf-ml1m:batch_size=4"])
+@pytest.mark.usefixtures("module")
+def test_the_batch_size_is_that_of_a_pass_and_not_of_a_step(spec: str) -> None:
+    colon = "," if "=" in spec else ":"
+    _, facts = prepare({"workload": f"{spec}{colon}gradient_accumulation=3"}, "cpu")
+    assert (facts["batch_size"], facts["samples_per_step"]) == (4, 12)
+
+
+def test_a_precision_that_cannot_be_run_is_refused(module: str) -> None:
+    with pytest.raises(InputError, match="jobs in fp8 can be predicted, but not run"):
+        RunRequest("solo", (Workload("resnet18-cifar", precision="fp8"),))
+    with pytest.raises(InputError, match="jobs in fp8 can be predicted, but not run"):
+        build_job(Workload(f"{module}:make", precision="fp8"), "cpu")
 
 
 @pytest.mark.parametrize(

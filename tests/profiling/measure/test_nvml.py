@@ -176,8 +176,9 @@ def test_environment_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert "nvidia-cudnn-cu13" not in describe_environment("cpu")
     assert mig_slices() == []
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
-    with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES"):
-        device_name("cuda")
+    for read in (device_name, describe_environment):
+        with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES"):
+            read("cuda")
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "-1")
     with pytest.raises(UnavailableError, match="CUDA sees no GPU number 0"):
         device_name("cuda")

@@ -66,6 +66,13 @@ def test_only_the_member_that_hangs_counts_as_dead() -> None:
         assert [m.outcome for m in session.members] == ["ok", "killed"]
 
 
+def test_a_window_may_last_longer_than_the_timeout() -> None:
+    with Session((job("plain"),), "cpu", QUICK) as session:
+        session.warm(0)
+        session.settings = replace(QUICK, timeout_s=1.5)
+        assert list(session.phase((0,), 3.0)) == [0]
+
+
 def test_rows_of_a_factory_name_its_graph() -> None:
     """Code named in a table is not run, so training could not read its rows."""
     from datasets.tables import validate_table
@@ -167,6 +174,15 @@ def test_windows_of_several_ranks_have_the_requested_length_despite_slow_first_s
     assert record["members"][0]["outcome"] == "ok", record["members"][0]["message"]
     assert record["members"][0]["solo_step_time_s"] < 0.1
     assert min(steps[-2:]) > settings.min_steps
+
+
+def test_a_precision_that_the_device_lacks_is_refused(tmp_path: Path) -> None:
+    """Torch would run TF32 on a CPU as FP32, and a table would name it TF32."""
+    request = RunRequest("solo", (replace(job("plain"), precision="tf32"),))
+    with pytest.raises(InputError, match="cpu has no TF32"):
+        measure(request, QUICK)
+    final = run_campaign(CampaignPlan("tf32", "cpu", (PlannedRun(request, 1.0),), QUICK), tmp_path)
+    assert (final.done, final.failed) == (1, 1)
 
 
 def test_cuda_without_a_gpu_is_an_error() -> None:

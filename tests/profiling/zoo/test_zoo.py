@@ -15,7 +15,7 @@ from profiling.training import Phase, TrainingJob, atomic_layers, freeze_prefix
 from profiling.workload import Workload
 from profiling.zoo import build, get_entry, zoo_names
 from profiling.zoo.aliases import ALIASES
-from profiling.zoo.listing import LISTING, listed
+from profiling.zoo.listing import LISTING, listed, resolve
 from profiling.zoo.registry import all_entries
 from tests.shared import shared_data
 
@@ -130,6 +130,18 @@ def test_frozen_prefix_is_the_first_atomic_layers() -> None:
 def test_options_that_a_model_lacks() -> None:
     with pytest.raises(InputError, match="no sequence length"):
         build(Workload.parse("resnet18-cifar:sequence_length=3"), "meta")
+
+
+@pytest.mark.parametrize(
+    ("name", "most"),
+    [("bert-base-squad", 512), ("roberta-base-qnli", 512), ("gpt-125m", 2048), ("whisper-small", 448)],
+)
+def test_a_sequence_beyond_the_positions_is_refused(name: str, most: int) -> None:
+    assert resolve(Workload(name, sequence_length=most)).sequence_length == most
+    with pytest.raises(
+        InputError, match=f"{name} has no positions for this .*: expected at most {most}, got {most + 1}"
+    ):
+        resolve(Workload(name, sequence_length=most + 1))
 
 
 def test_processes_of_a_job_are_at_least_one() -> None:

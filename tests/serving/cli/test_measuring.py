@@ -119,7 +119,7 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     plan = tmp_path / "plan.json"
     jobs = ["--job", "ppo-lunarlander:batch_size=8", "--job", "neumf-ml1m:batch_size=8"]
     with pytest.raises(SystemExit) as end:
-        main(["campaign", "plan", "--budget", "2m", "--predictor", "none", "-o", str(plan), "--json", *jobs])
+        main(["campaign", "plan", "--budget", "2m", "--model", "none", "-o", str(plan), "--json", *jobs])
     assert end.value.code == 0
     runs = json.loads(capsys.readouterr().out)["runs"]
     assert runs["solo"] == 2
@@ -136,7 +136,7 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(["--predictor", "nowhere"], "no such predictor"), (["--frozen-models", "-2"], "frozen_models is out of range")],
+    [(["--model", "nowhere"], "no such predictor"), (["--predictor", "nowhere"], "no such predictor"), (["--frozen-models", "-2"], "frozen_models is out of range")],
 )  # fmt: skip
 def test_invalid_plans_are_explained(
     more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
