@@ -12,6 +12,7 @@ from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.slices.card_plan import SlicePlan
+from scheduling.slices.fleet import plan_fleet
 from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import best_of, plan_slices
 from scheduling.slices.questions import ask
@@ -336,3 +337,15 @@ def test_mps_alone_is_refused_where_there_is_none() -> None:
         plan_slices(jobs, "mi300x", predictor, SliceConfig(sharing=("mps",)))
     plan = plan_slices(jobs, "mi300x", predictor)
     assert {p.kind for p in (plan.chosen, *plan.alternatives)} == {"time-slice", "whole"}
+
+
+@pytest.mark.parametrize(("card", "kind"), [("p100", "mps"), ("v100", "mps-shares")])
+def test_a_share_is_planned_only_where_mps_enforces_it(card: str, kind: str) -> None:
+    jobs = [SliceJob(Workload("m-0", sm_share_ratio=0.5)), JOBS[1]]
+    config = SliceConfig(sharing=("mps",))
+    plan = plan_slices(jobs, card, PREDICTOR, config)
+    fleet = plan_fleet([*jobs, JOBS[2]], card, 1, PREDICTOR, config)
+    assert plan.chosen.kind == kind
+    told = "MPS enforces no sm_share_ratio on p100, only from Volta on; the plan has none"
+    for reasons in (plan.reasons, fleet.reasons):
+        assert (told in reasons) == (card == "p100")
