@@ -261,10 +261,13 @@ class _Simulation:
         )
         for slot in self.cards[action.card].slots:
             self._pace(slot)
+        for job in slot_of:
+            if job not in stay:
+                self._start(self.jobs[job], action.card, ready_s, job in saved)
         if self.policy.blocking:
+            self._account(action.card)
             self._advance(ready_s)
-        placed = [job for job in slot_of if self.jobs[job].finished_s is None]
-        done = {job for job in slot_of if job not in placed}
+        done = {job for job in slot_of if self.jobs[job].finished_s is not None}
         self.cards[action.card] = replace(
             self.cards[action.card],
             slots=tuple(
@@ -273,9 +276,6 @@ class _Simulation:
             checkpoint_s=checkpoint_s,
             profile_until_s=ready_s + action.profile_s if action.profile_s else None,
         )
-        for job in placed:
-            if job not in stay:
-                self._start(self.jobs[job], action.card, ready_s, job in saved)
         for job in saved:
             if job not in slot_of:
                 self._wait(self.jobs[job])

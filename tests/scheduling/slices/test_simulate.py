@@ -372,3 +372,10 @@ def test_a_slice_with_more_memory_is_the_larger_of_two_with_equal_multiprocessor
     times, policy = SliceTable(solo), get_slice_policy("static-mig:1g.10gb+1g")
     result = simulate_slices([job(0, HUNGRY, 50.0)], ["a100"], policy, times, times, FREE)
     assert result.jobs[0].finished_s == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("policy", ["oracle", "miso", "isacpp-slices"])
+def test_a_job_holds_its_card_while_that_is_partitioned_for_it(policy: str) -> None:
+    jobs = [job(0, PARALLEL, 100.0), job(1, PARALLEL, 100.0)]
+    result = simulate_slices(jobs, ["a100"], get_slice_policy(policy), table(), table())
+    assert [(run.started_s, run.waited_s) for run in result.jobs] == [(0.0, 0.0)] * 2
