@@ -28,10 +28,13 @@ def reasons_for(plan: SlicePlan) -> list[str]:
     else:
         losses = [(plan.speed(chosen, j) - plan.speed(other, j), j) for j in range(len(options.jobs))]
         loss, worst = max(losses)
-        if loss > 1e-9:
+        now, then = f"{plan.speed(chosen, worst):.2f}", f"{plan.speed(other, worst):.2f}"
+        if loss > 0 and worst in other.waiting:
+            text += f"; {options.jobs[worst].workload.model} would wait"
+        elif loss > 0 and then != now:
             text += (
-                f"; {options.jobs[worst].workload.model} would run at {plan.speed(other, worst):.2f} of "
-                f"{_whole(options.card)} instead of {plan.speed(chosen, worst):.2f}"
+                f"; {options.jobs[worst].workload.model} would run at {then} of {_whole(options.card)} "
+                f"instead of {now}"
             )
     reasons.append(text)
     if objective == "jct" and any(job.iterations is None for job in options.jobs):
