@@ -379,3 +379,10 @@ def test_a_job_holds_its_card_while_that_is_partitioned_for_it(policy: str) -> N
     jobs = [job(0, PARALLEL, 100.0), job(1, PARALLEL, 100.0)]
     result = simulate_slices(jobs, ["a100"], get_slice_policy(policy), table(), table())
     assert [(run.started_s, run.waited_s) for run in result.jobs] == [(0.0, 0.0)] * 2
+
+
+def test_jobs_of_known_length_that_end_together() -> None:
+    belief = light_belief()
+    policy = get_slice_policy("isacpp-slices", most_per_slice=2, knows_length=True)
+    result = simulate_slices([job(k, LIGHT, 100.0) for k in range(4)], ["v100"], policy, belief, belief, FREE)
+    assert result.completion_s().max() < 210.0  # two at a time
