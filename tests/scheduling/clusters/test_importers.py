@@ -111,7 +111,8 @@ def test_slurm_mig_types() -> None:
         import_cluster("sinfo", "NODELIST GRES\nn gpu:3g.20gb:1\n")
     with pytest.raises(UnknownNameError, match="MIG"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:v100_3g.20gb:1\n", {"v100": "v100"})
-    with pytest.raises(UnknownNameError, match="ambiguous"):  # 1g of one card, 1g with twice the memory of the other
+    # A 1g of one card, or a 1g with twice the memory of the other.
+    with pytest.raises(UnknownNameError, match="ambiguous"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:nvidia_a100_1g.10gb:1\n")
     with pytest.raises(InputError, match=r"another kind of MIG slice.*whole slice"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:nvidia_h100_80gb_hbm3_1c.3g.40gb:1\n")

@@ -141,5 +141,7 @@ def test_an_import_names_slices_of_which_nothing_is_known(
         f"  MIG 1g.10gb     Device  {k}: (UUID: MIG-{k})\n" for k in range(2)
     )
     (tmp_path / "listed").write_text(listed)
-    code, _, err = run(capsys, "cluster", "import", "nvidia-smi", tmp_path / "listed", "-o", tmp_path / "c.yaml")
+    code, _, err = run(
+        capsys, "cluster", "import", "nvidia-smi", tmp_path / "listed", "-o", tmp_path / "c.yaml"
+    )
     assert (code, err) == (0, "2 GPUs of a type that is not in the catalogue: h100-pcie:mig=1g.10gb\n")
