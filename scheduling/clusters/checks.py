@@ -6,7 +6,7 @@ from collections import Counter
 from typing import Any
 
 from profiling.capture.naming import check_model
-from profiling.devices import get_device, runs_on
+from profiling.devices import get_device, is_known, runs_on
 from profiling.errors import InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot
 
@@ -43,6 +43,11 @@ def check_cluster(cluster: ClusterSnapshot) -> list[str]:
         ]
     notes += [f"node {node.name} has no GPU" for node in cluster.nodes if not node.gpus]
     return notes
+
+
+def unknown_types(cluster: ClusterSnapshot) -> dict[str, int]:
+    """Number of GPUs of each type that is not in the catalogue, as a slice may be that an importer has read."""
+    return dict(Counter(gpu.device for _, gpu in cluster.gpus() if not is_known(gpu.device)))
 
 
 def _check_tenants(cluster: ClusterSnapshot) -> None:

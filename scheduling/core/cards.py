@@ -12,6 +12,7 @@ from profiling.errors import InputError
 if TYPE_CHECKING:
     from scheduling.core.snapshot import Gpu
 
+_HINT = "the part of a slice's id before / or . names the card: 0/3g, 0.1"
 _CARD_OF_SLICE = re.compile(r"(?P<slash>.+)/[^/]+|(?P<point>\d+)\.\d+")
 
 
@@ -29,19 +30,31 @@ def check_cards(gpus: Iterable[Gpu], where: str) -> None:
     """Check that the slices of each card of a node can lie on it together; ids that name no card are not checked.
 
     Raises:
-        InputError: they cannot.
+        InputError: they cannot, are of several types of card, or the card is in the node as a whole, too.
     """
-    slices: dict[tuple[str, str], list[str]] = {}
+    slices: dict[str, dict[str, list[str]]] = {}
+    whole: dict[str, str] = {}
     for gpu in gpus:
         card, part = split_device(gpu.device)
-        if part is not None and has_mig(card) and (of := card_of_slice(gpu.id)) is not None:
-            slices.setdefault((of, card), []).append(part)
-    for (of, card), parts in slices.items():
+        if part is None:
+            whole[gpu.id] = card
+        elif has_mig(card) and (of := card_of_slice(gpu.id)) is not None:
+            slices.setdefault(of, {}).setdefault(card, []).append(part)
+    for of, by_type in slices.items():
+        found = [*([whole[of]] if of in whole else []), *(f"a slice of {card}" for card in by_type)]
+        if len(found) > 1:
+            raise InputError(
+                f"{where}: card {of} is there more than once",
+                expected="one card, whole or as slices",
+                got=" and ".join(found),
+                hint=_HINT,
+            )
+        card, parts = by_type.popitem()
         layout = mig_layout(card)
         if layout.place(parts) is None:
             raise InputError(
                 f"{where}: the MIG slices of card {of} cannot lie on one {card} together",
                 expected="slices of one of " + ", ".join(map(str, layout.maximal)),
                 got="+".join(parts),
-                hint="the part of an id before / or . names the card: 0/3g, 0.1",
+                hint=_HINT,
             )

@@ -10,7 +10,7 @@ from dataclasses import replace
 import numpy as np
 
 from predictor.types import Floats, SetPredictor
-from profiling.devices import runs_on
+from profiling.devices import get_device, is_known, runs_on
 from profiling.errors import InfeasibleError
 from profiling.workload import Workload
 from scheduling.core.limits import check_iterations, unknown_steps
@@ -269,6 +269,8 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int, has_share: bool)
         )
     if has_share and gpu.sharing != "mps":
         reasons.append("its sm_share_ratio is taken as enforced, which only MPS does")
+    elif has_share and is_known(gpu.device) and not get_device(gpu.device).has_mps_shares:
+        reasons.append("its sm_share_ratio is taken as enforced, which MPS does only from Volta on")
     return RankedGpu(
         node.name, gpu.id, float(ranking.score[row]), float(ranking.finish_s[row]), delays, tuple(reasons)
     )

@@ -15,7 +15,7 @@ BEST = "static-mig:best"
 
 
 def best_static(cards: Sequence[str], simulate: Callable[[SlicePolicy], SliceResult]) -> SliceResult:
-    """The run with the shortest mean completion time among the partitions to which no slice can be added.
+    """The run with the shortest mean completion time among the partitions in which no slice can be added or enlarged.
 
     It is known only in hindsight. Partitions that leave jobs waiting forever are passed over.
 

@@ -24,7 +24,7 @@ from scheduling.slices.joining import CardPlanner, filled
 from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of, sets_of
 from scheduling.slices.plan import best_of
 from scheduling.slices.questions import answer, check_jobs
-from scheduling.slices.reasons import too_large
+from scheduling.slices.reasons import not_enforced, too_large
 
 # Maximum number of sets queried when cards are replanned; the limits on set size are lowered to stay below
 # it.
@@ -40,7 +40,7 @@ class FleetPlan:
         waiting: numbers of the jobs without room.
         bound: upper bound of the objective if no slice is shared, for as many jobs as can get a slice of
             their own.
-        reasons: why some jobs fit on no such card.
+        reasons: why some jobs fit on no such card, and SM shares that it does not enforce.
     """
 
     jobs: tuple[SliceJob, ...]
@@ -129,7 +129,8 @@ def plan_fleet(
     cards = [*(_replan(jobs, card, devices, groups, predictor, config) if groups else ()), *joined]
     waiting = set(range(len(jobs))) - {j for numbers, plan in cards for j in _placed(numbers, plan)}
     # Kinds may differ in their iterations alone.
-    reasons = tuple(dict.fromkeys(filter(None, (too_large(alone, k) for k in range(len(kinds))))))
+    large = dict.fromkeys(filter(None, (too_large(alone, k) for k in range(len(kinds)))))
+    reasons = (*large, *not_enforced(alone))
     return FleetPlan(tuple(jobs), card, gpus, config, tuple(cards), tuple(sorted(waiting)), bound, reasons)
 
 

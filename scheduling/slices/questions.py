@@ -114,7 +114,7 @@ def answer(
         by_size[1] = dict.fromkeys((card, (number,)) for number in range(len(jobs)))
     for key in sets:
         by_size.setdefault(len(key[1]), {})[key] = None
-    workloads = _Workloads(jobs, transfer_from(predictor, card))
+    workloads = _Workloads(jobs, card, transfer_from(predictor, card))
     reference_s = known.reference_s if known else np.ones(len(jobs))
     iterations = known.iterations if known else np.ones(len(jobs))
     columns: list[SetColumns] = []
@@ -177,15 +177,16 @@ class _Workloads:
     """The workloads of the jobs with their SM shares, for queries; equal workloads are queried once.
 
     Attributes:
-        given: [J] fixed SM shares of the jobs; 1 if not fixed.
+        given: [J] fixed SM shares of the jobs; 1 if not fixed, or if MPS enforces none on the card.
         weight: [J].
     """
 
-    def __init__(self, jobs: Sequence[SliceJob], transfer: Transfer | None) -> None:
+    def __init__(self, jobs: Sequence[SliceJob], card: str, transfer: Transfer | None) -> None:
         self._transfer = transfer
         # Limited workload to the one given, whose measurements were made on the whole card.
         self._given: dict[int, int] = {}
-        self.given = np.array([job.workload.sm_share_ratio for job in jobs])
+        enforced = get_device(card).has_mps_shares
+        self.given = np.array([job.workload.sm_share_ratio if enforced else 1.0 for job in jobs])
         self.weight = np.array([job.weight for job in jobs])
         self._number: dict[Workload, int] = {}
         self._of_job = np.array([self._number_of(job.workload) for job in jobs], np.int64)

@@ -18,6 +18,7 @@ def reasons_for(plan: SlicePlan) -> list[str]:
             f"them"
         )
         reasons += dict.fromkeys(filter(None, (too_large(options, number) for number in chosen.waiting)))
+    reasons += not_enforced(options)
     if not plan.alternatives:
         return reasons
     other = plan.alternatives[0]
@@ -27,10 +28,13 @@ def reasons_for(plan: SlicePlan) -> list[str]:
     else:
         losses = [(plan.speed(chosen, j) - plan.speed(other, j), j) for j in range(len(options.jobs))]
         loss, worst = max(losses)
-        if loss > 1e-9:
+        now, then = f"{plan.speed(chosen, worst):.2f}", f"{plan.speed(other, worst):.2f}"
+        if loss > 0 and worst in other.waiting:
+            text += f"; {options.jobs[worst].workload.model} would wait"
+        elif loss > 0 and then != now:
             text += (
-                f"; {options.jobs[worst].workload.model} would run at {plan.speed(other, worst):.2f} of "
-                f"{_whole(options.card)} instead of {plan.speed(chosen, worst):.2f}"
+                f"; {options.jobs[worst].workload.model} would run at {then} of {_whole(options.card)} "
+                f"instead of {now}"
             )
     reasons.append(text)
     if objective == "jct" and any(job.iterations is None for job in options.jobs):
@@ -50,6 +54,14 @@ def too_large(options: Options, number: int) -> str:
         f"{options.jobs[number].workload} never fits: it needs up to {alone.memory_bytes / 2**30:.1f} GiB and "
         f"{options.card} has {room / 2**30:.1f}"
     )
+
+
+def not_enforced(options: Options) -> list[str]:
+    """Says that the card enforces no SM shares although a job has one; empty if it does, or if none has."""
+    device, shared = get_device(options.card), "mps" in options.config.sharing
+    if device.has_mps_shares or not shared or all(job.workload.sm_share_ratio == 1 for job in options.jobs):
+        return []
+    return [f"MPS enforces no sm_share_ratio on {device.name}, only from Volta on; the plan has none"]
 
 
 def _score(plan: SlicePlan, card: CardPlan) -> str:

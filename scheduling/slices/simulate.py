@@ -127,10 +127,9 @@ class _Simulation:
         costs: SliceCosts,
         on_progress: Callable[[int, int], None] | None,
     ) -> None:
-        ordered = sorted(jobs, key=lambda job: job.submit_s)
         self.jobs = [
             JobState(job, n, job.iterations, frozen_prefix=job.workload.frozen_prefix)
-            for n, job in enumerate(ordered)
+            for n, job in enumerate(sorted(jobs, key=lambda job: job.submit_s))
         ]
         self.by_number = dict(enumerate(self.jobs))
         self.policy, self.truth, self.belief, self.costs = policy, truth, belief, costs
@@ -143,7 +142,8 @@ class _Simulation:
         self.reports_s: list[float] = []
         self.on_progress = on_progress
         self.busy_since: dict[int, float] = {}
-        self.on_card_since: dict[int, float] = {}
+        # When each job came on its card, by card and job; a job that is being saved or moved is still on it.
+        self.on_card_since: list[dict[int, float]] = [{} for _ in cards]
         self.known: dict[tuple[str, str, tuple[Workload, ...]], tuple[float, ...] | None] = {}
         alone = [self._steps(Slot(cards[0]), (j.job.workload,)) for j in self.jobs]
         work = [j.job.iterations * a[0] for j, a in zip(self.jobs, alone, strict=True) if a is not None]
@@ -159,7 +159,7 @@ class _Simulation:
             following = math.inf if self.arrived >= len(self.jobs) else self.jobs[self.arrived].job.submit_s
             ends = self._next_end()
             if round_s is not None:
-                if math.isinf(following) and math.isinf(ends) and not self._profiling() and self.queue:
+                if math.isinf(following) and math.isinf(ends) and self.queue and self._settled(round_s):
                     self._stuck()
                 target = self._next_round(round_s, following)
             else:
@@ -186,6 +186,11 @@ class _Simulation:
             f"the first is {first.id} ({first.workload})",
             hint="a job may need more memory than any slice has",
         )
+
+    def _settled(self, round_s: float) -> bool:
+        """Whether the controller has known for a whole round that nothing runs any more."""
+        last_s = max(max(card.left_s, card.checkpoint_s) for card in self.cards)
+        return not self._profiling() and self.now_s - last_s >= round_s + self.costs.report_s
 
     def _profiling(self) -> bool:
         return any(card.profile_until_s is not None for card in self.cards)
@@ -233,9 +238,8 @@ class _Simulation:
                 for job in slot.jobs
                 if job in slot_of and slot_of[job].place == slot.place
             }
-        saved = [job for job in card.jobs if job not in stay]
+        saved, ready_s = [job for job in card.jobs if job not in stay], self.now_s
         recut = without_jobs(action.slots) != without_jobs(card.slots)
-        ready_s = self.now_s
         for job in saved:
             self._sync(self.jobs[job])
             self.jobs[job].rate = 0.0
@@ -257,10 +261,13 @@ class _Simulation:
         )
         for slot in self.cards[action.card].slots:
             self._pace(slot)
+        for job in slot_of:
+            if job not in stay:
+                self._start(self.jobs[job], action.card, ready_s, job in saved)
         if self.policy.blocking:
+            self._account(action.card)
             self._advance(ready_s)
-        placed = [job for job in slot_of if self.jobs[job].finished_s is None]
-        done = {job for job in slot_of if job not in placed}
+        done = {job for job in slot_of if self.jobs[job].finished_s is not None}
         self.cards[action.card] = replace(
             self.cards[action.card],
             slots=tuple(
@@ -269,9 +276,6 @@ class _Simulation:
             checkpoint_s=checkpoint_s,
             profile_until_s=ready_s + action.profile_s if action.profile_s else None,
         )
-        for job in placed:
-            if job not in stay:
-                self._start(self.jobs[job], action.card, ready_s, job in saved)
         for job in saved:
             if job not in slot_of:
                 self._wait(self.jobs[job])
@@ -281,8 +285,7 @@ class _Simulation:
 
     def _account(self, card: int) -> None:
         """Record when a card becomes busy or idle."""
-        busy = bool(self.cards[card].jobs)
-        if busy:
+        if self.on_card_since[card]:
             self.busy_since.setdefault(card, self.now_s)
         elif card in self.busy_since:
             device, busy_s = self.cards[card].device, self.now_s - self.busy_since.pop(card)
@@ -293,7 +296,8 @@ class _Simulation:
         self.result.queue.append((self.now_s, len(self.queue)))
 
     def _off_card(self, number: int) -> None:
-        since, card, job = self.on_card_since.pop(number), self.card_of[number], self.jobs[number]
+        card, job = self.card_of[number], self.jobs[number]
+        since = self.on_card_since[card].pop(number)
         self.result.intervals.append(Interval(number, card, since, self.now_s))
         device, held_s = self.cards[card].device, self.now_s - since
         job.attained_s += held_s
@@ -309,7 +313,7 @@ class _Simulation:
         if not was_here:
             self.queue.remove(job.number)
             self._note_queue()
-            self.on_card_since[job.number] = self.now_s
+            self.on_card_since[card][job.number] = self.now_s
             job.waited_s += self.now_s - job.waiting_since_s  # repartitioning is for it, so it holds the card
         costs = self.costs
         again = costs.resume_of.get(job.job.workload.model, costs.resume_s)

@@ -142,7 +142,7 @@ def import_(
     """
     from profiling.errors import InputError
     from profiling.files import write_whole
-    from scheduling.clusters.checks import summary
+    from scheduling.clusters.checks import summary, unknown_types
     from scheduling.clusters.importers import check_source, import_cluster
     from scheduling.clusters.writing import to_yaml
 
@@ -161,6 +161,8 @@ def import_(
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not text", expected=f"the output of {source}", got=str(error)) from None
     cluster = import_cluster(source, text, {kind: name for kind, _, name in pairs}, node)
+    for name, number in unknown_types(cluster).items():
+        typer.echo(f"{counted(number, 'GPU')} of a type that is not in the catalogue: {name}", err=True)
     if out is None:
         sys.stdout.write(to_yaml(cluster))
         return

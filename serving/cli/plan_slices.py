@@ -74,7 +74,8 @@ def slices(
     from scheduling.slices.options import SliceConfig, SliceJob
     from scheduling.slices.plan import plan_slices
 
-    modes = tuple(mode.strip() for mode in sharing.split(",") if mode.strip() not in ("", "none"))
+    modes = tuple(mode for mode in map(str.strip, sharing.split(",")) if mode)
+    modes = () if modes == ("none",) else modes
     config = SliceConfig(objective=objective, sharing=modes, mig=mig, max_together=max_together)
     if iterations and len(iterations) != len(job):
         raise InputError(

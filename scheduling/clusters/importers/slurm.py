@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from profiling.devices import get_device
-from profiling.errors import InputError
+from profiling.devices import has_mig, list_devices, mig_layout
+from profiling.devices.discovery import match_catalogue
+from profiling.devices.mig import MigLayout, MigProfile
+from profiling.errors import InputError, UnknownNameError
 from profiling.files import parse_json
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.limits import CLUSTER_GPUS
@@ -23,7 +25,10 @@ _GRES = re.compile(
     re.IGNORECASE,
 )
 _UNITS = "KMGTP"  # in powers of 1024
-_MIG_TYPE = re.compile(r"(?:(?P<card>.+?)_)?(?P<profile>\d+g\.\d+gb)(?:\+me)?", re.IGNORECASE)
+_MIG_TYPE = re.compile(
+    r"(?:(?P<card>.+?)_)?(?P<profile>(?P<slices>\d+)g\.(?P<gib>\d+)gb)(?:\+me)?", re.IGNORECASE
+)
+_ANY_MIG_TYPE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
@@ -70,12 +75,18 @@ def device_of_type(kind: str, devices: Mapping[str, str]) -> str:
 
     Raises:
         UnknownNameError: no catalogue type, or several, have that name.
-        InputError: a slice of an unnamed card.
+        InputError: a slice of an unnamed card, or a part of a slice.
     """
     if kind in devices:
         return device_of(kind, devices)
     card, profile = split_type(kind)
     if profile is None:
+        if _ANY_MIG_TYPE.search(card) and card not in devices:
+            raise InputError(
+                f"Gres type {kind!r} is another kind of MIG slice",
+                expected="CARD_PROFILE of a whole slice, such as a100_3g.20gb",
+                hint=f"specify it with --device '{kind}=CARD:mig=PROFILE'",
+            )
         return device_of(card, devices)
     if profile in devices:
         return device_of(profile, devices)
@@ -85,7 +96,42 @@ def device_of_type(kind: str, devices: Mapping[str, str]) -> str:
             expected="CARD_PROFILE, such as a100_3g.20gb",
             hint=f"specify it with --device '{profile}=a100:mig={profile}'",
         )
-    return get_device(f"{device_of(card, devices)}:mig={profile}").name
+    return _slice(card, profile, devices)
+
+
+def _slice(title: str, profile: str, devices: Mapping[str, str]) -> str:
+    """The slice with that profile of the card with that title; the profile may tell cards with one title apart."""
+    try:
+        layout = mig_layout(device_of(title, devices))
+        return layout.device(_nearest(layout, profile) or layout.profile(profile))
+    except UnknownNameError:
+        if title in devices:
+            raise
+        words = re.sub(r"[_-]+", " ", title)
+        slices = set()
+        for spec in list_devices():
+            if has_mig(spec.name) and match_catalogue(words, spec.memory_bytes) == spec:
+                layout = mig_layout(spec.name)
+                slices |= {layout.device(p) for p in [_nearest(layout, profile)] if p is not None}
+        if len(slices) != 1:
+            raise
+        return slices.pop()
+
+
+def _nearest(layout: MigLayout, profile: str) -> MigProfile | None:
+    """The profile with that vendor's name or, failing that, with that memory in whole GiB; None if there is none.
+
+    `AutoDetect=nvml` writes the slice's memory, not its name: a `3g.40gb` of an A100 has 39.25 GiB and becomes
+    `3g.39gb`.
+    """
+    stated = _MIG_TYPE.fullmatch(profile)
+    if stated is None:
+        return None
+    slices, room_gib = int(stated["slices"]), int(stated["gib"])
+    alike = [p for p in layout.profiles if p.compute_slices == slices]
+    named = [p for p in alike if p.name == profile.lower()]
+    near = named or [p for p in alike if abs(p.memory_bytes / 2**30 - room_gib) < 1]
+    return near[0] if near else None
 
 
 def gpus_of(gres: str) -> tuple[list[str], int]:

@@ -119,7 +119,8 @@ class IsacppSlices:
         now_s = sum(self._now_s(snapshot, card) for card in snapshot.cards)
         left_s = sum(self._left_s(snapshot, n) for n in running)
         turn_s = now_s / len(running) ** 2
-        return now_s / left_s * self._left_s(snapshot, job) + len(snapshot.queue) * turn_s
+        pace = now_s / left_s if left_s else 1.0  # if all end at this very moment
+        return pace * self._left_s(snapshot, job) + len(snapshot.queue) * turn_s
 
     def _left_s(self, snapshot: SliceSnapshot, job: int) -> float:
         """Seconds alone on the fastest whole card to consider: the horizon, or less if the job is known to end

@@ -46,19 +46,17 @@ class StaticMig:
 
     def decide(self, snapshot: SliceSnapshot, belief: SetPredictor) -> Reshape | None:
         idle = [
-            (-_size(slot), card.number, index)
+            (card, index)
             for card in snapshot.cards
             for index, slot in enumerate(card.slots)
             if not slot.jobs and snapshot.now_s - card.left_s >= snapshot.report_s
         ]
         if idle and snapshot.queue:
-            size, number, _ = min(idle)
-            index = next(k for s, n, k in idle if n == number and s == size)
-            card = snapshot.cards[number]
+            card, index = max(idle, key=lambda at: _size(at[0].slots[at[1]]))  # the first of equal ones
             for job in snapshot.queue:
                 workload = snapshot.jobs[job].job.workload
                 if belief.predict_arrays([ColocationSet(card.slots[index].device, (workload,))]).fits[0]:
-                    return Reshape(number, _with(card, {index: (job,)}), drain=False)
+                    return Reshape(card.number, _with(card, {index: (job,)}), drain=False)
         for card in snapshot.cards:
             move = _upward(card)
             if move is not None:
@@ -90,8 +88,10 @@ def _upward(card: Card) -> tuple[int, int] | None:
     return (smaller, larger) if _size(card.slots[larger]) > _size(card.slots[smaller]) else None
 
 
-def _size(slot: Slot) -> int:
-    return get_device(slot.device).sm_count
+def _size(slot: Slot) -> tuple[int, float]:
+    # An A100's `1g.10gb` has no more multiprocessors than its `1g`.
+    device = get_device(slot.device)
+    return device.sm_count, device.memory_bytes
 
 
 def _with(card: Card, jobs: dict[int, tuple[int, ...]]) -> tuple[Slot, ...]:

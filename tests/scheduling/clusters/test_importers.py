@@ -111,6 +111,11 @@ def test_slurm_mig_types() -> None:
         import_cluster("sinfo", "NODELIST GRES\nn gpu:3g.20gb:1\n")
     with pytest.raises(UnknownNameError, match="MIG"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:v100_3g.20gb:1\n", {"v100": "v100"})
+    # A 1g of one card, or a 1g with twice the memory of the other.
+    with pytest.raises(UnknownNameError, match="ambiguous"):
+        import_cluster("sinfo", "NODELIST GRES\nn gpu:nvidia_a100_1g.10gb:1\n")
+    with pytest.raises(InputError, match=r"another kind of MIG slice.*whole slice"):
+        import_cluster("sinfo", "NODELIST GRES\nn gpu:nvidia_h100_80gb_hbm3_1c.3g.40gb:1\n")
 
 
 @pytest.mark.parametrize(
@@ -121,6 +126,14 @@ def test_slurm_mig_types() -> None:
         ("nvidia_h100_nvl", "h100-nvl"),
         ("nvidia_h100_nvl_3g.47gb", "h100-nvl:mig=3g"),
         ("nvidia_gh200_480gb_1g.12gb", "gh200:mig=1g"),
+        # The memory of the slice, which the vendor's name rounds otherwise.
+        ("nvidia_a100-sxm4-80gb_3g.39gb", "a100-80gb:mig=3g"),
+        ("nvidia_a100_3g.39gb", "a100-80gb:mig=3g"),
+        ("a100_3g.39gb", "a100-80gb:mig=3g"),
+        ("nvidia_a100_3g.20gb", "a100:mig=3g"),
+        ("nvidia_h200_1g.16gb", "h200:mig=1g"),
+        ("nvidia_h200_1g.33gb", "h200:mig=1g.35gb"),
+        ("nvidia_h200_3g.70gb", "h200:mig=3g"),
         ("nvidia_rtx_a6000", "rtx-a6000"),
         ("nvidia_rtx_a5000", "rtx-a5000"),
         ("nvidia_rtx_6000_ada_generation", "rtx-6000-ada"),

@@ -51,3 +51,17 @@ def test_slices_that_do_not(devices: dict[str, str], got: str) -> None:
     assert "cannot lie on one" in text
     assert got in text
     assert "4g+3g" in text  # a partition that the card supports
+
+
+@pytest.mark.parametrize(
+    ("devices", "got"),
+    [
+        ({"0": "a100", "0/3g": "a100:mig=3g"}, "a100 and a slice of a100"),
+        ({"0": "v100", "0.0": "a100:mig=3g"}, "v100 and a slice of a100"),
+        ({"0/a": "a100:mig=3g", "0/b": "h100:mig=3g"}, "a slice of a100 and a slice of h100"),
+    ],
+)
+def test_a_card_is_there_once(devices: dict[str, str], got: str) -> None:
+    with pytest.raises(InputError, match=f"card 0 is there more than once.*got {got}"):
+        cluster(**devices)
+    assert len(list(cluster(**{"1": "a100", "0/3g": "a100:mig=3g", "v/0": "v100"}).gpus())) == 3

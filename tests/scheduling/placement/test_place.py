@@ -55,10 +55,14 @@ def test_a_share_that_nothing_enforces_is_named() -> None:
                 [replace(s, workloads=w) for s, w in zip(sets, whole, strict=True)]
             )
 
-    snapshot = cluster(Gpu("0", "v100", "time-slice"), Gpu("1", "v100", "mps"))
+    snapshot = cluster(Gpu("0", "v100", "time-slice"), Gpu("1", "v100", "mps"), Gpu("2", "k80", "mps"))
     decision = place(replace(JOBS[0], sm_share_ratio=0.5), 1000, snapshot, Whole())
-    said = {r.gpu: any("only MPS" in reason for reason in r.reasons) for r in decision.ranked}
-    assert said == {"0": True, "1": False}
+    said = {r.gpu: [reason for reason in r.reasons if "sm_share_ratio" in reason] for r in decision.ranked}
+    assert said == {
+        "0": ["its sm_share_ratio is taken as enforced, which only MPS does"],
+        "1": [],
+        "2": ["its sm_share_ratio is taken as enforced, which MPS does only from Volta on"],
+    }
 
 
 @pytest.mark.parametrize("objective", ["jct", "interference", "makespan"])

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
 
@@ -12,9 +13,11 @@ from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.slices.card_plan import SlicePlan
+from scheduling.slices.fleet import plan_fleet
 from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import best_of, plan_slices
 from scheduling.slices.questions import ask
+from scheduling.slices.reasons import reasons_for
 from tests.scheduling.slices.rates import AmdahlPredictor
 
 # Seven jobs from launch-bound (0.9 of the time does not depend on the slice) to fully parallel.
@@ -336,3 +339,23 @@ def test_mps_alone_is_refused_where_there_is_none() -> None:
         plan_slices(jobs, "mi300x", predictor, SliceConfig(sharing=("mps",)))
     plan = plan_slices(jobs, "mi300x", predictor)
     assert {p.kind for p in (plan.chosen, *plan.alternatives)} == {"time-slice", "whole"}
+
+
+@pytest.mark.parametrize(("card", "kind"), [("p100", "mps"), ("v100", "mps-shares")])
+def test_a_share_is_planned_only_where_mps_enforces_it(card: str, kind: str) -> None:
+    jobs = [SliceJob(Workload("m-0", sm_share_ratio=0.5)), JOBS[1]]
+    config = SliceConfig(sharing=("mps",))
+    plan = plan_slices(jobs, card, PREDICTOR, config)
+    fleet = plan_fleet([*jobs, JOBS[2]], card, 1, PREDICTOR, config)
+    assert plan.chosen.kind == kind
+    told = "MPS enforces no sm_share_ratio on p100, only from Volta on; the plan has none"
+    for reasons in (plan.reasons, fleet.reasons):
+        assert (told in reasons) == (card == "p100")
+
+
+def test_a_job_that_the_runner_up_leaves_out_would_wait() -> None:
+    large, small = (SliceJob(w) for w in AmdahlPredictor([0.0, 0.5], [30, 3]).jobs())
+    plan = plan_slices([large, small], "a100", AmdahlPredictor([0.0, 0.5], [30, 3]), SliceConfig(sharing=()))
+    other = next(p for p in plan.alternatives if p.partition == "4g+3g")
+    assert [(p.placed, p.waiting) for p in (plan.chosen, other)] == [(1, (1,)), (1, (0,))]
+    assert reasons_for(replace(plan, alternatives=(other,)))[-1].endswith("; m-0 would wait")

@@ -349,3 +349,40 @@ def test_cards_without_mig_beside_others_run_jobs_too(policy: str) -> None:
     if policy in ("oracle", "miso"):  # one at a time
         spans = sorted((i.start_s, i.stop_s) for i in result.intervals if i.gpu == 0)
         assert all(stop <= start for (_, stop), (start, _) in pairwise(spans))
+
+
+def test_a_card_is_busy_while_a_job_is_moved_even_if_its_neighbour_ends_meanwhile() -> None:
+    # The first job leaves 4g at 15 s; from 20 to 28 s the third is saved for it, and the second ends at 25 s.
+    jobs = [job(0, BOUND, 15.0), job(1, BOUND, 25.0), job(2, BOUND, 100.0)]
+    policy = get_slice_policy("static-mig:4g+2g+1g")
+    result = simulate_slices(jobs, ["a100"], policy, table(), table(), SliceCosts(0.0, 0.0, 0.0, 8.0, 0.0))
+    assert [j.finished_s for j in result.jobs] == pytest.approx([15.0, 25.0, 108.0])
+    assert result.busy_s_on == {"a100": pytest.approx(108.0)}
+
+
+def test_a_job_does_not_wait_forever_if_the_controller_has_yet_to_learn_of_an_end() -> None:
+    jobs = [job(0, BOUND, 19.0), job(1, BOUND, 5.0)]
+    policy = get_slice_policy("static-mig:7g")
+    result = simulate_slices(jobs, ["a100"], policy, table(), table(), SliceCosts(0.0, 0.0, 0.0, 0.0, 2.5))
+    assert [j.finished_s for j in result.jobs] == pytest.approx([19.0, 35.0])  # at 20 s it does not know yet
+
+
+def test_a_slice_with_more_memory_is_the_larger_of_two_with_equal_multiprocessors() -> None:
+    solo = {("a100:mig=1g.10gb", HUNGRY): Solo(0.1), ("a100:mig=7g", HUNGRY): Solo(0.1)}
+    times, policy = SliceTable(solo), get_slice_policy("static-mig:1g.10gb+1g")
+    result = simulate_slices([job(0, HUNGRY, 50.0)], ["a100"], policy, times, times, FREE)
+    assert result.jobs[0].finished_s == pytest.approx(50.0)
+
+
+@pytest.mark.parametrize("policy", ["oracle", "miso", "isacpp-slices"])
+def test_a_job_holds_its_card_while_that_is_partitioned_for_it(policy: str) -> None:
+    jobs = [job(0, PARALLEL, 100.0), job(1, PARALLEL, 100.0)]
+    result = simulate_slices(jobs, ["a100"], get_slice_policy(policy), table(), table())
+    assert [(run.started_s, run.waited_s) for run in result.jobs] == [(0.0, 0.0)] * 2
+
+
+def test_jobs_of_known_length_that_end_together() -> None:
+    belief = light_belief()
+    policy = get_slice_policy("isacpp-slices", most_per_slice=2, knows_length=True)
+    result = simulate_slices([job(k, LIGHT, 100.0) for k in range(4)], ["v100"], policy, belief, belief, FREE)
+    assert result.completion_s().max() < 210.0  # two at a time

@@ -137,3 +137,16 @@ def test_import_from_standard_input(
     assert run(capsys, "cluster", "import", "sinfo", tmp_path / "nowhere")[0] == 2
     assert "unknown source" in run(capsys, "cluster", "import", "squeue", tmp_path / "nowhere")[2]
     assert run(capsys, "cluster", "import", "sinfo", "-", "--device", "a")[0] == 2
+
+
+def test_an_import_names_slices_of_which_nothing_is_known(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    listed = "GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)\n" + "".join(
+        f"  MIG 1g.10gb     Device  {k}: (UUID: MIG-{k})\n" for k in range(2)
+    )
+    (tmp_path / "listed").write_text(listed)
+    code, _, err = run(
+        capsys, "cluster", "import", "nvidia-smi", tmp_path / "listed", "-o", tmp_path / "c.yaml"
+    )
+    assert (code, err) == (0, "2 GPUs of a type that is not in the catalogue: h100-pcie:mig=1g.10gb\n")

@@ -60,3 +60,11 @@ def test_steps_have_intervals_and_what_was_never_measured_is_stated(
     if any(len(part["jobs"]) > 1 for part in plan["slices"]):
         assert any("co-location was never measured on this GPU type" in r for r in plan["never_measured"])
     assert all(" ".join(reason.split()) in " ".join(out.split()) for reason in plan["never_measured"])
+
+
+@pytest.mark.parametrize("sharing", ["none,mps", "mps,none", "mig"])
+def test_sharing_is_none_or_modes(sharing: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    ask = ("plan", "slices", "--model", folder / "model", "--device", "v100", "--job", "alpha")
+    code, _, err = run(capsys, *ask, "--sharing", sharing)
+    assert code == 2
+    assert "expected time-slice and mps, or none, got " + sharing.replace(",", ", ") in " ".join(err.split())
