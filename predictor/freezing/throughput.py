@@ -152,7 +152,7 @@ def layer_throughput(
         forward, _, optimizer, _ = (scale * part for part in times.split(prefix))
         shrunk = min(1.0, on_device / (forward + optimizer))
         forward, optimizer = shrunk * forward, shrunk * optimizer
-        backward = on_device - forward - optimizer
+        backward = max(on_device - forward - optimizer, 0.0)  # the rest, but for rounding
         if cache_rate is not None:
             forward = shrunk * scale * times.split(prefix, cache_rate)[0]
         trained = times.parameter_bytes[prefix:].sum() if is_training else 0.0
