@@ -58,7 +58,8 @@ def no_busier_than_pairs(
     """Excess slowdown of sets that take turns: three or more jobs use no more device time than the best pair of them.
 
     What a pair uses beyond 1 (phases that overlap, an inexact utilisation) was learned from measured pairs; larger sets
-    were hardly measured time-sliced, and networks extrapolate to three jobs that together use 1.6 devices.
+    were hardly measured time-sliced, and networks extrapolate to three jobs that together use 1.6 devices. Limiting
+    pairs, too, makes answers worse on most campaigns (`docs/benchmarks.md`, sharing modes).
 
     Args:
         answer: as in `never_faster_with_more`.

@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from models.features import OCCUPANCY, Floats, is_cpu
+from models.features import OCCUPANCY, Floats, demand_ratios, is_cpu
 from predictor.answering.bounds import never_faster_with_more, no_busier_than_pairs, processor_sharing_excess
 from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs, PairsWithin
 from predictor.answering.repeated import each_once
@@ -67,9 +67,10 @@ class JobTable:
         self._numbers: Integers = np.zeros(0, np.int64)  # number of each row in the process
         # Row of the same job time-sliced, -1 if it is not a bound.
         self._time_sliced: Integers = np.zeros(0, np.int64)
-        # Share of the multiprocessors, and the ratio of solo step times without and with it.
+        # Share of the multiprocessors, the ratio of solo step times without and with it, utilisation without.
         self._share: Floats = np.zeros(0)
         self._unlimited: Floats = np.zeros(0)
+        self._whole_use: Floats = np.zeros(0)
         # Jobs in a mode never measured under co-location, about which the networks know nothing.
         self._processor_shared: NDArray[np.bool_] = np.zeros(0, dtype=bool)
 
@@ -111,9 +112,13 @@ class JobTable:
             member_memory_bytes(variants.jobs[v], w.solo, self._calibration)
             for v, (w, _, _) in zip(where, jobs, strict=True)
         ]
+        whole_use = variants.demand[where, 0]
+        # Under a share, a kernel runs for more of the step.
         utilization = [
-            w.solo.utilization_ratio if w.solo.utilization_ratio is not None else variants.demand[v, 0]
-            for v, (w, _, _) in zip(where, jobs, strict=True)
+            demand_ratios(featurizer.job(w, device).demand, step_s, w)[0] if r < 1.0 else use
+            for (w, device, _), step_s, r, use in zip(
+                jobs, solo_step_s.tolist(), ratio.tolist(), whole_use.tolist(), strict=True
+            )
         ]
         grown = self._grown(variants, where, member, setting)
         if self._process is not None:
@@ -124,6 +129,7 @@ class JobTable:
         self._unlimited = np.concatenate([self._unlimited, ratio])
         self.solo_step_s = np.concatenate([self.solo_step_s, solo_step_s])
         self.utilization = np.concatenate([self.utilization, utilization])
+        self._whole_use = np.concatenate([self._whole_use, whole_use])
         self.memory_bytes = np.concatenate([self.memory_bytes, memory])
         state = [min(variants.jobs[v].demand.state_bytes, m) for v, m in zip(where, memory, strict=True)]
         self.state_bytes = np.concatenate([self.state_bytes, state])
@@ -182,7 +188,7 @@ class JobTable:
         def answer(parts: Integers) -> Floats:
             if sharing != _TIME_SLICE:
                 return self._bounded(sharing, parts)
-            return no_busier_than_pairs(partial(self._bounded, sharing), within, parts, self.utilization)
+            return no_busier_than_pairs(partial(self._bounded, sharing), within, parts, self._whole_use)
 
         def of_pairs(pairs: Integers) -> Floats:
             if 0 < len(pairs) <= MOST_ASKED and (pairs >= 0).all():
@@ -213,7 +219,7 @@ class JobTable:
         if self._processor_shared.any():
             present = rows >= 0
             shared = np.where(present, self._processor_shared[rows], True).all(1)
-            busy = np.where(present, self.utilization[rows], 0.0)[shared]
+            busy = np.where(present, self._whole_use[rows], 0.0)[shared]
             excess[shared] = processor_sharing_excess(busy) * present[shared]
         if (self._share < 1.0).any():
             excess *= beside_shares(self._share[rows], rows >= 0) * self._unlimited[rows]

@@ -7,12 +7,11 @@ share never makes a job slower.
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 from numpy.typing import NDArray
 
 from models.features import Floats
+from predictor.answering.transferred import transferred
 from predictor.examples.featurizer import Featurizer
 from profiling.devices import get_device
 from profiling.workload import Workload
@@ -33,17 +32,16 @@ def effective_share(workload: Workload, device: str) -> float:
 def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[Workload, float]:
     """The job without its share, and the ratio of its solo step times without and with the share (at most 1).
 
-    A step measured under the share is scaled to the whole device with the cost model.
+    What was measured under the share is carried over to the whole device as it is to a slice.
     """
     if workload.sm_share_ratio == 1.0:
         return workload, 1.0
-    limited = workload.without_solo()
-    whole = replace(limited, sm_share_ratio=1.0)
-    steps = [featurizer.job(job, device).cost.step_time_s for job in (whole, limited)]
-    ratio = min(steps[0] / steps[1], 1.0)
-    measured = workload.solo.step_time_s
-    solo = replace(workload.solo, step_time_s=None if measured is None else measured * ratio)
-    return replace(whole, solo=solo), ratio
+    whole = transferred(workload, device, device, 1.0, featurizer)
+    steps_s = [
+        w.solo.step_time_s or featurizer.job(w.without_solo(), device).cost.step_time_s
+        for w in (whole, workload)
+    ]
+    return whole, min(steps_s[0] / steps_s[1], 1.0)
 
 
 def beside_shares(share: Floats, present: NDArray[np.bool_]) -> Floats:

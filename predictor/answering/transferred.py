@@ -11,11 +11,12 @@ from msgspec import structs
 
 from predictor.fitted.intervals import SLICE_LOG_ERROR
 from predictor.types import Prediction, Quantity
-from profiling.workload import SoloProfile, Workload
+from profiling.workload import STEP_TIMES_S, SoloProfile, Workload
 
 if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
 
+_LEAST_S, _MOST_S = STEP_TIMES_S
 # (job as measured on the card, device, SM share) → the job as it would be measured there.
 Transfer = Callable[[Workload, str, float], Workload]
 
@@ -26,7 +27,7 @@ def transferred(
     """The job as it would be measured on `device` under a share, from its measurements on `card`.
 
     The time in which the device is busy grows by the cost model's ratio, the rest of the step and the
-    memory stay. The bandwidth ratio is dropped.
+    memory stay, and so does the traffic; the bandwidth ratio is dropped where the bandwidth is another.
 
     Args:
         workload: its solo measurements were made on `card`, under its own `sm_share_ratio`.
@@ -45,12 +46,14 @@ def transferred(
     busy = min(before.busy_s / step_s, 1.0) if solo.utilization_ratio is None else solo.utilization_ratio
     ratio = after.busy_s / before.busy_s if before.busy_s > 0 else 1.0
     stretched = 1.0 - busy + busy * ratio
+    bandwidth = solo.memory_bandwidth_ratio if device == card else None
     return replace(
         there,
         solo=SoloProfile(
-            None if solo.step_time_s is None else step_s * stretched,
+            None if solo.step_time_s is None else min(max(step_s * stretched, _LEAST_S), _MOST_S),
             solo.memory_bytes,
             None if solo.utilization_ratio is None else min(busy * ratio / stretched, 1.0),
+            None if bandwidth is None else min(bandwidth / stretched, 1.0),
         ),
     )
 

@@ -56,12 +56,11 @@ class Exchange:
         """[N] seconds of a step spent waiting for the exchange.
 
         If `rewrapped`, they are non-increasing in k together with `backward_s`, because `overlap_ratio` is at
-        most 1.
+        most 1. Without trained parameters there is no last bucket.
         """
         full = self.full_s(gpus, nodes)
-        trained = np.maximum(
-            full * parameter_share - self.overlap_ratio * backward_s, full * self.last_bucket_ratio
-        )
+        last = full * self.last_bucket_ratio * (parameter_share > 0)
+        trained = np.maximum(full * parameter_share - self.overlap_ratio * backward_s, last)
         return trained if rewrapped else trained + full * (1.0 - parameter_share)
 
     def compute_factor(self, gpus: Floats) -> Floats:

@@ -90,7 +90,7 @@ def layer_throughput(
         workload: its batch size is per GPU; its own `frozen_prefix` is the one at which solo measurements
             were made.
         device: catalogue name.
-        frozen_prefix: atomic layers to freeze; None takes the workload's.
+        frozen_prefix: atomic layers to freeze, at most all; None takes the workload's.
         gpus, nodes: number of data-parallel replicas, and of the nodes that they are on.
         cache: read the prefix's output from a warm activation cache: True, or its rate in bytes/s.
         rewrapped: whether frozen gradients leave the all-reduce (see `predictor.freezing.allreduce`).
@@ -152,7 +152,7 @@ def layer_throughput(
         forward, _, optimizer, _ = (scale * part for part in times.split(prefix))
         shrunk = min(1.0, on_device / (forward + optimizer))
         forward, optimizer = shrunk * forward, shrunk * optimizer
-        backward = on_device - forward - optimizer
+        backward = max(on_device - forward - optimizer, 0.0)  # the rest, but for rounding
         if cache_rate is not None:
             forward = shrunk * scale * times.split(prefix, cache_rate)[0]
         trained = times.parameter_bytes[prefix:].sum() if is_training else 0.0
@@ -217,10 +217,10 @@ def _memory_bytes(
 
 
 def _checked(prefix: int, times: LayerTimes, workload: Workload) -> int:
-    if not isinstance(prefix, int) or isinstance(prefix, bool) or not 0 <= prefix < times.layers:
+    if not isinstance(prefix, int) or isinstance(prefix, bool) or not 0 <= prefix <= times.layers:
         raise InputError(
             f"frozen_prefix of {workload.model} is out of range",
-            expected=f"an integer from 0 to {times.layers - 1} ({times.layers} atomic layers, one is trained)",
+            expected=f"an integer from 0 to {times.layers}, its number of atomic layers",
             got=prefix,
         )
     return prefix

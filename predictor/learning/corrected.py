@@ -173,9 +173,12 @@ def at_step_time(busy: Quantity, factor: float) -> Quantity:
 
 
 def within_shares(together: Quantity, members: Sequence[MemberPrediction]) -> Quantity:
-    """A set's utilisation, at most the sum of its members' shares of the device's time."""
-    apart = sum(m.utilization_ratio.value for m in members) - together.value
-    if apart >= 0.0:
+    """A set's utilisation: at most the sum of its members' shares of the device's time, at least the largest."""
+    shares = [m.utilization_ratio.value for m in members]
+    value = max(min(together.value, sum(shares)), max(shares))
+    if value == together.value:
         return together
-    lower, upper = (max(end + apart, 0.0) for end in (together.lower, together.upper))
-    return Quantity(together.value + apart, lower, upper)
+    moved = value - together.value
+    return Quantity(
+        value, min(max(together.lower + moved, 0.0), value), max(min(together.upper + moved, 1.0), value)
+    )

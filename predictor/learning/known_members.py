@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
+from models.cost.order import LOAD_WIDTH, load_of, without_load
 from models.features import Floats
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
@@ -73,7 +74,8 @@ class KnownMembers:
         utilization_measured: [V] whether the solo utilisation was measured.
         log_step_s: [V] solo step times, stated or predicted; log_floor_s: [V] at the device's peak rates, -inf
             if unknown.
-        family: [V] numbers that jobs share which differ in batch size only, -1 if that is unknown; batch_size: [V].
+        family: [V] numbers that jobs share whose step times are ordered by `load`; -1 at the start.
+        load: [V, LOAD_WIDTH] see `models.cost.order`.
     """
 
     def __init__(
@@ -92,7 +94,7 @@ class KnownMembers:
         self.log_step_s: Floats = nothing
         self.log_floor_s: Floats = nothing - np.inf
         self.family: Integers = np.full(len(start.members), -1)
-        self.batch_size: Integers = nothing.astype(np.int64)
+        self.load: Floats = np.zeros((len(start.members), LOAD_WIDTH))
         self._index: dict[MemberKey, int] = {}
         self._families = Numbers()
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
@@ -175,18 +177,21 @@ class KnownMembers:
 
     def _add_limits(self, new: dict[MemberKey, float]) -> None:
         """What limits the solo step times of new members."""
-        floor, family, batch = [], [], []
+        floor, family, load = [], [], []
         for workload, device, sharing in new:
             job = self._read(workload, device)
-            size = workload.batch_size if job is None else job.workload.batch_size
+            captured = workload if job is None else job.workload
             floor.append(-math.inf if job is None or not job.cost.floor_s else math.log(job.cost.floor_s))
-            alike = device, sharing == "mig", replace(self._named(workload), batch_size=None)
-            family.append(-1 if size is None else self._families[alike])
-            batch.append(size or 0)
+            # A job with its default batch size cannot be compared where its graph is unknown.
+            sized = captured.batch_size is not None
+            family.append(
+                self._families[device, sharing == "mig", sized, without_load(self._named(workload))]
+            )
+            load.append(load_of(captured))
         self.log_step_s = np.concatenate([self.log_step_s, np.log(list(new.values()))])
         self.log_floor_s = np.concatenate([self.log_floor_s, floor])
         self.family = np.concatenate([self.family, family])
-        self.batch_size = np.concatenate([self.batch_size, batch])
+        self.load = np.concatenate([self.load, load])
 
     def _read(self, workload: Workload, device: str) -> JobOnDevice | None:
         """None if the job's graph is unknown."""

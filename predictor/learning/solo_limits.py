@@ -1,4 +1,4 @@
-"""Limits of corrected solo step times: the data sheet, and other batch sizes of the job observed alone."""
+"""Limits of corrected solo step times: the data sheet, and the same job observed alone with other options."""
 
 from __future__ import annotations
 
@@ -8,25 +8,30 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from models.cost.order import at_most
 from models.features import Floats
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed
 from predictor.learning.solo_errors import SoloErrors
+from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Beyond any batch size and number of a job, so that one number orders two.
+# Beyond any number of a job, so that one number stands for a device and a job.
 _MANY = 2**32
+# Comparisons made at once.
+_AT_ONCE = 1_000_000
 
 
 class SoloLimits:
     """Limits of the errors of predicted log solo step times.
 
-    A step takes no less time than the same job's with a smaller batch that was observed alone on the device, and no
-    more than with a larger one; where two such observations contradict each other, it lies between them. An
-    implausible one that stands for its own job (`SoloErrors`) limits no other. Nor does a correction make a step
-    shorter than at the device's peak rates, unless the job was seen to be faster than that beside others.
+    A step takes no less time than the same job's with options that ask for less (`models.cost.order`: a smaller batch,
+    more frozen layers) that was observed alone on the device, and no more than with options that ask for more; where
+    two such observations contradict each other, it lies between them. An implausible one that stands for its own job
+    (`SoloErrors`) limits no other. Nor does a correction make a step shorter than at the device's peak rates, unless
+    the job was seen to be faster than that beside others.
 
     Args:
         seen: the observations.
@@ -39,29 +44,18 @@ class SoloLimits:
         self._known = known
         own, together = seen.own, (seen.partners >= 0).any(1)
         fast = np.flatnonzero(together & (seen.log_step_s < known.log_floor_s[own]))
-        members = known.members
         self._faster = np.unique(self._jobs(own[fast]))
         alone = np.unique(own[~together & (known.family[own] >= 0)])
-        self._ignored: dict[int, dict[int, str]] = {}
+        self._ignored, self._ignored_words = alone[:0], list[str]()
         if len(alone):
-            apart = solo.standing_apart(members.take(alone)) != 0.0
+            apart = solo.standing_apart(known.members.take(alone)) != 0.0
             if apart.any():
-                self._ignored = _in_words(known, alone[apart], told[alone[apart]])
+                self._ignored = alone[apart][np.lexsort(known.load[alone[apart]].T[::-1])]
+                self._ignored_words = _in_words(known, self._ignored, told[self._ignored])
             alone = alone[~apart]
-        key, first = np.unique(self._keys(alone), return_index=True)
+        self._alone = alone[np.argsort(known.family[alone], kind="stable")]
         # As answers give it.
-        step = known.log_step_s[told[alone[first]]]
-        self._key, self._longest, self._shortest = key, step.copy(), step.copy()
-        family = key // _MANY
-        starts = np.flatnonzero(np.diff(family, prepend=-1))
-        several = np.flatnonzero(np.diff(starts, append=len(key)) > 1)
-        for start in starts[several].tolist():
-            of_one = slice(start, int(np.searchsorted(family, family[start], "right")))
-            self._longest[of_one] = np.maximum.accumulate(step[of_one])
-            self._shortest[of_one] = np.minimum.accumulate(step[of_one][::-1])[::-1]
-
-    def _keys(self, members: Integers) -> Integers:
-        return self._known.family[members] * _MANY + self._known.batch_size[members]
+        self._log_step_s = known.log_step_s[told[self._alone]]
 
     def _jobs(self, members: Integers) -> Integers:
         known = self._known.members
@@ -75,38 +69,56 @@ class SoloLimits:
         """
         known = self._known
         predicted, floor = known.log_step_s[members], known.log_floor_s[members]
-        if len(self._key):
-            asked = self._keys(members)
-            smaller = self._observed(self._longest, asked, np.searchsorted(self._key, asked, "left") - 1)
-            larger = self._observed(self._shortest, asked, np.searchsorted(self._key, asked, "right"))
-            low = np.where(np.isnan(smaller), -np.inf, smaller) - predicted
-            high = np.where(np.isnan(larger), np.inf, larger) - predicted
-            error = np.clip(error, np.minimum(low, high), np.maximum(low, high))
+        if len(self._alone):
+            low, high = self._ends(members)
+            error = np.clip(error, np.minimum(low, high) - predicted, np.maximum(low, high) - predicted)
         if len(self._faster):
             floor = np.where(np.isin(self._jobs(members), self._faster), -np.inf, floor)
         return np.maximum(error, np.minimum(floor - predicted, 0.0))
 
     def ignored_of(self, members: Sequence[int]) -> list[str]:
-        """What was observed of the same jobs with other batch sizes and does not count, in words."""
-        if not self._ignored:
+        """What was observed of the same jobs with other options and does not count, in words."""
+        if not len(self._ignored):
             return []
-        families = dict.fromkeys(int(self._known.family[m]) for m in members if self._known.solo_predicted[m])
-        return [said for family in families for said in self._ignored.get(family, {}).values()]
+        asked = np.array([m for m in members if self._known.solo_predicted[m]], np.int64)
+        less, more = self._compared(self._ignored, asked)
+        alike = np.equal.outer(self._known.family[self._ignored], self._known.family[asked])
+        found = np.flatnonzero((alike & (less | more)).any(1))
+        return list(dict.fromkeys(self._ignored_words[k] for k in found))
 
-    def _observed(self, step: Floats, asked: Integers, place: Integers) -> Floats:
-        """[R] `step` at the places of observations, NaN where that is of no batch size of the job."""
-        place = np.where(place < len(step), place, -1)
-        same = (place >= 0) & (self._key[place] // _MANY == asked // _MANY)
-        return np.where(same, step[place], np.nan)
+    def _ends(self, members: Integers) -> tuple[Floats, Floats]:
+        """[R] longest observed log step time of options that ask for less than a member's, -inf without any, and
+        shortest of those that ask for more, inf without any."""
+        low, high = np.full(len(members), -np.inf), np.full(len(members), np.inf)
+        family = self._known.family[members]
+        order = np.argsort(family, kind="stable")
+        families, first, count = np.unique(family[order], return_index=True, return_counts=True)
+        of_alone = self._known.family[self._alone]
+        starts, ends = (np.searchsorted(of_alone, families, side) for side in ("left", "right"))
+        for k in np.flatnonzero(ends > starts):
+            observed, step = self._alone[starts[k] : ends[k]], self._log_step_s[starts[k] : ends[k], None]
+            size = max(_AT_ONCE // len(step), 1)
+            for at in range(first[k], first[k] + count[k], size):
+                places = order[at : min(at + size, first[k] + count[k])]
+                less, more = self._compared(observed, members[places])
+                low[places] = np.broadcast_to(step, less.shape).max(0, where=less, initial=-np.inf)
+                high[places] = np.broadcast_to(step, more.shape).min(0, where=more, initial=np.inf)
+        return low, high
+
+    def _compared(self, one: Integers, other: Integers) -> tuple[Bools, Bools]:
+        """[N, M] whether members one [N] ask for less than other [M], and for more; of one family."""
+        left, right = self._known.load[one], self._known.load[other]
+        differs = (left != left[0]).any(0) | (right != left[0]).any(0)
+        below = at_most(left[:, differs], right[:, differs])
+        above = at_most(right[:, differs], left[:, differs]).T
+        return below & ~above, above & ~below
 
 
-def _in_words(known: KnownMembers, alone: Integers, told: Integers) -> dict[int, dict[int, str]]:
-    """By family and batch size, what was observed of the members `alone` and is implausible."""
-    keys, result = known.keys(), dict[int, dict[int, str]]()
-    sizes = known.batch_size[alone]
-    for k in np.argsort(sizes, kind="stable").tolist():
-        number, step_s = int(alone[k]), math.exp(known.log_step_s[told[k]])
-        said = f"{keys[number][0].model}: its step time of {step_s:.3g} s, observed alone with batch size {sizes[k]}, "
-        said += "is implausible and says nothing of others"
-        result.setdefault(int(known.family[number]), {})[int(sizes[k])] = said
-    return result
+def _in_words(known: KnownMembers, alone: Integers, told: Integers) -> list[str]:
+    """What was observed of the members `alone` and is implausible."""
+    keys = known.keys()
+    return [
+        f"{keys[number][0].model}: the step time of {math.exp(known.log_step_s[now]):.3g} s, observed alone for "
+        f"{keys[number][0].without_solo()}, is implausible and says nothing of others"
+        for number, now in zip(alone.tolist(), told.tolist(), strict=True)
+    ]

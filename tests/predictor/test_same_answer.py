@@ -19,6 +19,7 @@ from profiling.workload import ColocationSet, Workload
 from scheduling.pipeline.computation import operator_times
 
 JOB = Workload("torchvision/resnet50", 32, data_on_device=True)
+ALL = 107  # atomic layers
 
 
 @pytest.mark.parametrize("device", ["v100", "h100"])
@@ -36,7 +37,7 @@ def test_step_time_is_the_same_everywhere(device: str) -> None:
     assert sum(map(sum, times)) == pytest.approx(cost.operators.busy_s.sum())
 
 
-@pytest.mark.parametrize("prefix", [0, 1, 50, 100])
+@pytest.mark.parametrize("prefix", [0, 1, 50, 100, ALL])
 def test_a_frozen_prefix_is_predicted_alike_everywhere(prefix: int) -> None:
     predictor = load_predictor("default")
     job = replace(JOB, frozen_prefix=prefix)

@@ -7,8 +7,9 @@ import pytest
 
 from models.features import Floats
 from predictor.answering.shares import beside_shares, unlimited
+from predictor.answering.transferred import transferred
 from predictor.predictor import Predictor
-from profiling.workload import ColocationSet, SoloProfile, Workload
+from profiling.workload import STEP_TIMES_S, ColocationSet, SoloProfile, Workload
 
 JOB, OTHER = Workload("alpha", 32), Workload("beta", 32)
 
@@ -64,6 +65,36 @@ def test_a_measured_step_is_that_under_the_share(predictor: Predictor) -> None:
     assert whole.sm_share_ratio == 1.0
     assert whole.solo.step_time_s == pytest.approx(0.05 * ratio)
     assert unlimited(JOB, "v100", featurizer) == (JOB, 1.0)
+
+
+@pytest.mark.parametrize("solo", [(0.05, None, 0.4, 0.2), (0.05, None, None, None), (None, None, 0.4, 0.2)])
+def test_measurements_carried_over_to_a_share_and_back(
+    predictor: Predictor, solo: tuple[float | None, ...]
+) -> None:
+    featurizer, whole = predictor.fitted_.model.featurizer, replace(JOB, solo=SoloProfile(*solo))
+    back, ratio = unlimited(transferred(whole, "v100", "v100", 0.2, featurizer), "v100", featurizer)
+    assert ratio < 1
+    for name in ("step_time_s", "utilization_ratio", "memory_bandwidth_ratio"):
+        before, after = (getattr(job.solo, name) for job in (whole, back))
+        assert after == (None if before is None else pytest.approx(before))
+
+
+def test_the_shortest_step_under_a_share(predictor: Predictor) -> None:
+    job = replace(limited(JOB, 0.05), solo=SoloProfile(STEP_TIMES_S[0]))
+    assert steps(predictor, job, OTHER)[0] >= STEP_TIMES_S[0]
+
+
+@pytest.mark.parametrize("measured_s", [None, 0.5])
+def test_utilisation_is_that_under_the_share(predictor: Predictor, measured_s: float | None) -> None:
+    job = replace(limited(Workload("delta", 32), 0.02), solo=SoloProfile(measured_s))
+    cost = predictor.fitted_.model.featurizer.job(job, "v100").cost
+    busy = min(cost.busy_s / (measured_s or cost.step_time_s), 1.0)
+    asked = [ColocationSet("v100", members, "mps") for members in ((job,), (job, job))]
+    arrays, answers = predictor.predict_arrays(asked), predictor.predict_many(asked)
+    np.testing.assert_allclose(arrays.utilization_ratio[:, 0], busy / arrays.slowdown[:, 0])
+    assert answers[0].members[0].utilization_ratio.value == pytest.approx(busy)
+    assert answers[0].total_utilization_ratio.value == pytest.approx(busy)
+    assert answers[1].total_utilization_ratio.value == pytest.approx(1 - (1 - busy) ** 2)
 
 
 def test_a_share_that_nothing_enforces_is_pointed_out(predictor: Predictor) -> None:

@@ -38,13 +38,16 @@ def test_non_increasing_in_frozen_prefix(
     made = source(layers, seed=seed, kernels=kernels)
     by_prefix = [
         layer_throughput(JOB, device, k, gpus, nodes=max(gpus // 4, 1), featurizer=made)
-        for k in range(layers)
+        for k in range(layers + 1)
     ]
     for before, after in itertools.pairwise(by_prefix):
         assert after.step_time_s <= before.step_time_s * (1 + 1e-12)
         assert after.memory_bytes <= before.memory_bytes * (1 + 1e-12)
     assert by_prefix[0].speedup == pytest.approx(1.0)
     assert all(answer.step_time_s > 0 and answer.exchange_s >= 0 for answer in by_prefix)
+    # With everything frozen, a step is a forward pass, and there is nothing to exchange.
+    last = by_prefix[-1]
+    assert last.exchange_s == last.optimizer_s == last.unfrozen_parameter_ratio == 0.0
 
 
 def test_backward_pass_saves_no_more_than_the_step_where_the_host_is_slow() -> None:
@@ -114,7 +117,7 @@ def test_freezing_after_wrapping_exposes_the_exchange() -> None:
     "options",
     [
         {"frozen_prefix": -1},
-        {"frozen_prefix": 6},
+        {"frozen_prefix": 7},
         {"gpus": 0},
         {"gpus": True},
         {"gpus": 2, "nodes": 3},

@@ -157,6 +157,18 @@ def test_absurd_observations_of_one_job_affect_only_that_job(predictor: Predicto
     np.testing.assert_allclose(b, a, rtol=0.02)
 
 
+def test_a_job_alone_uses_all_that_its_device_is_used(predictor: Predictor) -> None:
+    """Sets show that a job's steps are shorter than its graph says, so it keeps the device busy for more of them."""
+    job, posterior = Workload("delta", 32), Posterior(predictor)
+    for pair in (ColocationSet("v100", (job, Workload(name, 32))) for name in ("alpha", "beta", "gamma")):
+        step_s = 0.6 * float(predictor.predict_arrays([pair]).step_time_s[0, 0])
+        posterior.observe([Observation(pair, 0, step_s)] * 3)
+    before, after = (p.predict(ColocationSet("v100", (job,))) for p in (predictor, posterior))
+    assert after.members[0].utilization_ratio.value > before.members[0].utilization_ratio.value
+    assert after.total_utilization_ratio.value == pytest.approx(after.members[0].utilization_ratio.value)
+    assert after.total_utilization_ratio.upper <= 1
+
+
 def test_a_step_that_waits_longer_keeps_the_device_busy_for_as_long(predictor: Predictor) -> None:
     """Sets show that a job's step takes longer than its graph says; its work on the device stays the same."""
     jobs = [job.without_solo() for job in JOBS]

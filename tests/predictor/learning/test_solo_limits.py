@@ -1,4 +1,4 @@
-"""Corrected solo step times stay within what the data sheet and other batch sizes of the job allow."""
+"""Corrected solo step times stay within what the data sheet and the job's step times with other options allow."""
 
 from __future__ import annotations
 
@@ -84,6 +84,44 @@ def test_between_observations_that_contradict_each_other(predictor: Predictor) -
     assert last <= between <= first
 
 
+LESS = (
+    {"frozen_prefix": 1},
+    {"batch_size": 24},
+    {"data_on_device": True},
+    {"frozen_prefix": 1, "batch_size": 31, "data_on_device": True},
+)
+
+
+@pytest.mark.parametrize("less", LESS)
+@pytest.mark.parametrize("factor", [0.5, 3.0])
+def test_options_that_ask_for_less_take_no_longer(
+    predictor: Predictor, less: dict[str, object], factor: float
+) -> None:
+    more = Workload("alpha", 32)
+    for observed, asked, sign in (more, replace(more, **less), 1), (replace(more, **less), more, -1):  # type: ignore[arg-type]
+        posterior, of = Posterior(predictor), ColocationSet("v100", (observed,))
+        step_s = factor * float(predictor.predict_arrays([of]).step_time_s[0, 0])
+        posterior.observe([Observation(of, 0, step_s)])
+        told, answer = posterior.predict_arrays([of, ColocationSet("v100", (asked,))]).solo_step_time_s[:, 0]
+        floor = predictor.fitted_.model.featurizer.job(asked, "v100").cost.floor_s
+        assert (told - answer) * sign >= -1e-12 or answer <= floor * (1 + 1e-9)
+
+
+def test_a_smaller_share_takes_no_less_and_a_larger_batch_with_more_frozen_layers_is_not_limited(
+    predictor: Predictor,
+) -> None:
+    posterior, observed = Posterior(predictor), alone(32)
+    posterior.observe([Observation(observed, 0, 3.0 * plain(predictor, 32))])
+    limited, both, step = posterior.predict_arrays(
+        [
+            ColocationSet("v100", (Workload("alpha", 32, sm_share_ratio=0.9),)),
+            ColocationSet("v100", (Workload("alpha", 48, frozen_prefix=1),)),
+            observed,
+        ]
+    ).solo_step_time_s[:, 0]
+    assert both < step <= limited
+
+
 def test_other_devices_and_other_options_are_not_limited(predictor: Predictor) -> None:
     posterior = after(predictor, {32: 3.0})
     observed = solo_steps(posterior, (32,))[0]
@@ -97,8 +135,8 @@ def test_an_implausible_observation_limits_nothing_and_is_named(predictor: Predi
     posterior = after(predictor, {32: 20.0})
     assert solo_steps(posterior, (48,))[0] == pytest.approx(plain(predictor, 48), rel=1e-3)
     (reason,) = [r for r in posterior.predict(alone(48)).reasons if "implausible" in r]
-    assert reason.startswith("alpha: its step time of")
-    assert "with batch size 32" in reason
+    assert reason.startswith("alpha: the step time of")
+    assert "observed alone for alpha:batch_size=32, is" in reason
     for asked in (alone(32), ColocationSet("v100", (Workload("gamma", 16),))):
         assert not any("implausible" in r for r in posterior.predict(asked).reasons)
 
@@ -107,7 +145,7 @@ def test_implausible_observations_are_named_by_batch_size_in_any_order(predictor
     factors = {64: 0.05, 32: 20.0}
     for order in (factors, dict(reversed(factors.items()))):
         reasons = after(predictor, order).predict(alone(48)).reasons
-        assert [r.split("batch size ")[1].split(",")[0] for r in reasons if "implausible" in r] == [
+        assert [r.split("batch_size=")[1].split(",")[0] for r in reasons if "implausible" in r] == [
             "32",
             "64",
         ]

@@ -1,0 +1,54 @@
+"""Which of two jobs takes longer, whatever the cost model predicts for them: the one with more work in every option.
+
+The cost model keeps to this order by its form, but for `data_on_device`, where the fitted costs of a host that feeds
+a job exceed those of one that does not.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from models.cost.work import Floats
+from profiling.workload import Workload
+
+LOAD_WIDTH = 6
+
+
+def load_of(workload: Workload) -> tuple[float, ...]:
+    """[LOAD_WIDTH] numbers, each of an option; a step takes no less time with a larger one.
+
+    Args:
+        workload: with batch size and frozen layers as captured.
+    """
+    return (
+        float(workload.batch_size or 0),
+        float(workload.gradient_accumulation),
+        -float(workload.frozen_prefix),
+        -workload.sm_share_ratio,
+        float(workload.activation_checkpointing),
+        float(not workload.data_on_device),
+    )
+
+
+def without_load(workload: Workload) -> Workload:
+    """The job without these options; `load_of` orders jobs for which this is the same."""
+    return replace(
+        workload,
+        batch_size=None,
+        gradient_accumulation=1,
+        frozen_prefix=0,
+        sm_share_ratio=1.0,
+        activation_checkpointing=False,
+        data_on_device=False,
+    )
+
+
+def at_most(left: Floats, right: Floats) -> NDArray[np.bool_]:
+    """[N, M] whether the loads left [N, LOAD_WIDTH] are nowhere above right [M, LOAD_WIDTH]."""
+    result = np.ones((len(left), len(right)), dtype=bool)
+    for one, other in zip(left.T, right.T, strict=True):
+        result &= np.less_equal.outer(one, other)
+    return result

@@ -1,0 +1,52 @@
+"""Step times of the shipped cost model keep to the order of options."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from models.cost import default_cost_model
+from models.cost.order import LOAD_WIDTH, at_most, load_of, without_load
+from profiling.capture import graph_for
+from profiling.devices import get_device
+from profiling.workload import Workload
+
+MORE = {
+    "batch_size": (4, 8, 32),
+    "gradient_accumulation": (1, 2),
+    "frozen_prefix": (3, 0),
+    "sm_share_ratio": (0.3, 1.0),
+    "activation_checkpointing": (False, True),
+    "data_on_device": (True, False),
+}
+
+
+@pytest.mark.parametrize("device", ["v100", "h100", "rtx-3090", "a100:mig=1g", "cpu"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "resnet18-cifar",
+        "resnet18-cifar:precision=amp,compiler=compile",
+        "lstm-wikitext2",
+        "resnet18-cifar:mode=inference",
+    ],
+)
+def test_more_work_takes_no_less_time(name: str, device: str) -> None:
+    random, base = np.random.default_rng(0), replace(Workload.parse(name), batch_size=8)
+    jobs = [
+        replace(base, **{option: values[random.integers(len(values))] for option, values in MORE.items()})
+        for _ in range(24)
+    ]
+    load = np.array([load_of(job) for job in jobs])
+    model, spec = default_cost_model(), get_device(device)
+    step_s = np.array([model.cost(graph_for(job.captured()), spec, job).step_time_s for job in jobs])
+    ordered = at_most(load, load)
+    assert ordered.sum() > 2 * len(jobs)
+    assert (step_s[:, None] <= step_s * (1 + 1e-9))[ordered].all()
+    assert {without_load(job) for job in jobs} == {without_load(base)}
+
+
+def test_each_option_has_a_place() -> None:
+    assert len(MORE) == LOAD_WIDTH == len(load_of(Workload("alpha")))
