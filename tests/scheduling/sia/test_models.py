@@ -135,6 +135,8 @@ def test_measured_times_and_jobs() -> None:
         ("a,0,cifar10,,128,", "line 2: num_replicas"),
         ("a,0,cifar10,1.5,128,", "line 2: num_replicas"),
         ("a,0,cifar10,1,many,", "line 2: batch_size"),
+        ("a,0,cifar10,1,1000000000,", "line 2: batch_size: expected 128 to 4096"),
+        ("a,0,cifar10,1,64,", "line 2: batch_size: expected 128 to 4096"),
         ("a,soon,cifar10,1,128,", "line 2: time"),
         ("a,0,cifar10,1,128,scale-everything", "line 2: unknown category"),
         ("a,0,chess,1,128,", "line 2: application"),
@@ -188,6 +190,50 @@ def test_kinds_of_jobs_run_through(kind: str) -> None:
         assert {n == result.jobs[job].job.gpus for (job, _), n in held.items()} == {True}
     if kind == "adaptive":
         assert result.to_json()["restarts"] > 0
+
+
+def test_a_rigid_job_with_few_samples_per_gpu_runs() -> None:
+    applications = load_applications(shared_data("sia", "traces"), ["t4"])
+    yolo = applications["yolov3"]
+    job = TraceJob(
+        "j", Workload("yolov3"), yolo.progress(1), gpus=4, application="yolov3", kind="rigid", batch_size=8
+    )
+    truth = GoodputTruth(applications)
+    cluster = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "t4", "count": 4}]}]})
+    config = SimulationConfig(reevaluate_each_round=True)
+    result = simulate(
+        [job], cluster, sia(SiaConfig()), truth, TablePredictor({}, {}), config, agent=truth.agent
+    )
+    # Two samples per GPU, fewer than were measured, in one start.
+    assert result.jobs[0].finished_s is not None
+    assert result.jobs[0].restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages", "seen", "most"),
+    [
+        ("adaptive", 1, 0, 1),
+        ("adaptive", 1, 4, 8),
+        ("strong-scaling", 1, 0, 1),
+        ("strong-scaling", 1, 2, 4),
+        ("strong-scaling", 1, 4, 6),
+        ("rigid", 1, 0, 6),
+        ("hybrid", 8, 0, 1),
+        ("hybrid", 8, 8, 2),
+        ("hybrid", 8, 16, 4),
+    ],
+)
+def test_a_job_at_most_doubles(kind: str, stages: int, seen: int, most: int) -> None:
+    application = SimpleNamespace(
+        on={"a": SimpleNamespace(stages=stages)},
+        batches=[32, 1024],
+        limits=lambda _: BatchLimits(32, 1024, 8, 256),
+    )
+    job = TraceJob("j", Workload("x"), 10.0, gpus=6, kind=kind, batch_size=128)
+    agent = Agent(job, cast(Application, application))
+    if seen:
+        agent.observe("a", (seen,), 0.5, 0.1, (1.0, 2.0))
+    assert agent.most_gpus() == most
 
 
 def test_a_hybrid_job_runs_on_whole_pipelines() -> None:
