@@ -118,7 +118,8 @@ def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache)
         rate=rate,
         norm_share=agent.shares_at(progress) if agent else np.zeros(1),
         progress=progress,
-        debt=agent.debt + agent.penalty * max(progress - agent.progress, 0.0) if agent else 0.0,
+        # Both in shares of the expected length, whatever the actual one is.
+        debt=agent.debt * state.job.iterations / state.expected_length if agent else 0.0,
         size=size_index(len(state.gpus)),
         prefix=agent.prefixes.index(state.frozen_prefix) if agent else 0,
         waited_s=0.0 if state.gpus else snapshot.now_s - state.waiting_since_s,

@@ -9,11 +9,12 @@ import pytest
 
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import TraceJob
+from scheduling.core.job import Allocation, TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
-from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.elastic.agent import ElasticAgent, ElasticTruth, elastic_job, size_index
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
 from scheduling.elastic.policy import (
     NEVER,
@@ -25,6 +26,7 @@ from scheduling.elastic.policy import (
     pollux_freezing,
 )
 from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.realism import Realism
 from scheduling.simulator.result import SimulationResult
 from tests.scheduling.elastic.test_pairs import Additive
 
@@ -103,6 +105,27 @@ def test_freezing_pays_and_its_debt_is_capped() -> None:
     debts = [job.agent.debt for job in frozen.jobs]
     assert 0.0 < max(debts) < 0.2
     assert all(job.agent.debt == 0.0 for job in plain.jobs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_debt_is_measured_against_the_length_that_the_policy_expects(seed: int) -> None:
+    policy, ratios = icefrog(), []
+
+    def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
+        for state in snapshot.running.values():
+            done = state.job.iterations - state.left
+            if 0 < done < 0.9 * state.expected_length:  # not overdue
+                seen = elastic_job(state, snapshot, belief)
+                ratios.append((seen.debt / seen.progress, state.agent.debt / done * state.job.iterations))
+        return policy.decide(snapshot, belief)
+
+    jobs = [TraceJob("j", Workload("x"), 60000.0)]
+    config = SimulationConfig(reevaluate_each_round=True, realism=Realism(length_sigma=0.5), seed=seed)
+    belief = SetCache(Additive(100.0))
+    simulate(jobs, CLUSTER, replace(policy, decide=decide), ElasticTruth(), belief, config, agent=agent)
+    seen, real = np.array(ratios).T
+    assert real.max() > 0.0
+    np.testing.assert_allclose(seen, real)
 
 
 def tenants(result: SimulationResult) -> int:
