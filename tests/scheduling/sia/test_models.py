@@ -153,6 +153,40 @@ def test_faulty_cells_of_a_job_list_are_named(tmp_path: Path, row: str, fault: s
         read_sia(path, applications)
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("placements-aws.csv", "", "placements-aws.csv is not a measured table"),
+        ("placements-aws.csv", "placement,local_bsz,sync_time\n1,4,0\n", "got no step_time"),
+        ("placements-aws.csv", "placement,local_bsz,step_time,sync_time\n", "got no rows"),
+        (
+            "placements-aws.csv",
+            "placement,local_bsz,step_time,sync_time\n1,4,1,0\n1,8,0,0\n",
+            "line 3: step_time",
+        ),
+        ("placements-aws.csv", "placement,local_bsz,step_time,sync_time\n1,many,1,0\n", "line 2: local_bsz"),
+        ("placements-aws.csv", "placement,local_bsz,step_time,sync_time\nx,4,1,0\n", "line 2: placement"),
+        ("scalability-aws.csv", None, "scalability-aws.csv is not a measured table"),
+        ("validation-12.csv", "progress,grad_sqr,grad_var\n1,1,1\n", "2 epochs, got 1"),
+        ("validation-12.csv", "progress,grad_sqr,grad_var\n1,1,1\n2,,1\n", "line 3: grad_sqr"),
+    ],
+)
+def test_faulty_tables_of_an_application_are_named(
+    tmp_path: Path, name: str, text: str | None, fault: str
+) -> None:
+    copy = tmp_path / "bert"
+    copy.mkdir()
+    for path in shared_data("sia", "traces", "bert").iterdir():
+        (copy / path.name).symlink_to(path)
+    (copy / "validation-old.csv").write_text("not read\n")
+    assert load_applications(tmp_path, ["t4"])["bert"].max_epochs == 2
+    (copy / name).unlink()
+    if text is not None:
+        (copy / name).write_text(text)
+    with pytest.raises(InputError, match=fault):
+        load_applications(tmp_path, ["t4"])
+
+
 def test_a_job_list_is_read_by_submission(tmp_path: Path) -> None:
     applications = load_applications(shared_data("sia", "traces"), TYPES)
     path = tmp_path / "jobs.csv"
