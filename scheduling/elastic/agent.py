@@ -31,6 +31,7 @@ class ElasticAgent:
         rate_on, believed_on: by device type, the true rates if types differ, and those assumed by a policy
             that does not know them.
         debt: penalty integrated over effective progress; `progress`: up to which it was integrated.
+        kept: progress and debt at the last checkpoint.
     """
 
     prefixes: tuple[int, ...]
@@ -40,6 +41,7 @@ class ElasticAgent:
     kappa: float
     progress: float = 0.0
     debt: float = 0.0
+    kept: tuple[float, float] = (0.0, 0.0)
     penalty: float = 0.0
     prefix: int = 0
     size_changes: int = 0
@@ -156,7 +158,12 @@ class ElasticTruth:
     def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
         agent: ElasticAgent = job.agent
         # A job that is killed early does not come closer to the end of its training for that.
-        progress = ((job.real_iterations or job.job.iterations) - job.left) / job.job.iterations
+        whole = job.real_iterations or job.job.iterations
+        progress, kept = ((whole - left) / job.job.iterations for left in (job.left, job.checkpoint_left))
+        if progress < agent.progress:  # back at its last checkpoint, with the debt of then
+            agent.progress, agent.debt = agent.kept
+        if agent.progress <= kept:
+            agent.kept = kept, agent.debt + agent.penalty * (kept - agent.progress)
         agent.debt += agent.penalty * max(progress - agent.progress, 0.0)
         agent.progress = progress
         k = agent.prefixes.index(job.frozen_prefix)

@@ -9,11 +9,12 @@ import pytest
 
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import Allocation, TraceJob
+from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import Segment
 from scheduling.elastic.agent import ElasticAgent, ElasticTruth, elastic_job, size_index
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
 from scheduling.elastic.policy import (
@@ -126,6 +127,35 @@ def test_debt_is_measured_against_the_length_that_the_policy_expects(seed: int) 
     seen, real = np.array(ratios).T
     assert real.max() > 0.0
     np.testing.assert_allclose(seen, real)
+
+
+class Trailed(ElasticTruth):
+    """Keeps (progress, penalty from there on) of every job, without what was lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trail: dict[int, list[tuple[float, float]]] = {}
+
+    def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
+        segment = super().segment(job, snapshot)
+        trail = self.trail.setdefault(job.number, [])
+        while trail and trail[-1][0] > job.agent.progress:
+            trail.pop()
+        trail.append((job.agent.progress, job.agent.penalty))
+        return segment
+
+
+def test_lost_work_takes_its_debt_along() -> None:
+    jobs = [TraceJob(f"j{k}", Workload("x"), 8000.0, 300.0 * k, 1, 1, 4) for k in range(16)]
+    truth, belief = Trailed(), SetCache(Additive(100.0))
+    realism = Realism(checkpoint_s=300.0, node_mtbf_s=4000.0, repair_s=600.0)
+    config = SimulationConfig(reevaluate_each_round=True, realism=realism, seed=1)
+    result = simulate(jobs, CLUSTER, icefrog(), truth, belief, config, agent=agent)
+    assert result.lost_gpu_s > 0
+    for job in result.jobs:
+        steps = itertools.pairwise(truth.trail[job.number])
+        debt = sum(penalty * (then - now) for (now, penalty), (then, _) in steps)
+        assert job.agent.debt == pytest.approx(debt)
 
 
 def tenants(result: SimulationResult) -> int:
