@@ -17,6 +17,7 @@ _WHERE = {
     "local_workload": "local",
     "named_workload": "naming",
     "register_graph": "cache",
+    "stated_options": "local",
 }
 
 __all__ = list(_WHERE)

@@ -16,7 +16,7 @@ from profiling.capture.source import graph_for
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
-_OPTION = re.compile(r"[:,](\w+)=")
+_OPTION = re.compile(r"[:,]\s*(\w+)\s*=")
 
 
 def local_workload(spec: str) -> Workload:
@@ -33,7 +33,7 @@ def local_workload(spec: str) -> Workload:
     """
     workload = named_workload(spec)
     name = workload.model
-    given = frozenset(_OPTION.findall(spec))
+    given = stated_options(spec)
     if name.endswith(".json"):
         return _of_graph(workload, ComputationGraph.load(Path(name)), given)
     registered = registered_name(name)
@@ -42,6 +42,11 @@ def local_workload(spec: str) -> Workload:
     if name.endswith((".onnx", ".graph.txt")) or ":" in name:
         return _of_graph(workload, graph_for(workload.captured(), local=True), given)
     return workload
+
+
+def stated_options(spec: str) -> frozenset[str]:
+    """Names of the options in a SPEC, also of those with their default value."""
+    return frozenset(_OPTION.findall(spec))
 
 
 def _of_graph(workload: Workload, graph: ComputationGraph, given: frozenset[str]) -> Workload:

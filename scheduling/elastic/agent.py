@@ -31,6 +31,7 @@ class ElasticAgent:
         rate_on, believed_on: by device type, the true rates if types differ, and those assumed by a policy
             that does not know them.
         debt: penalty integrated over effective progress; `progress`: up to which it was integrated.
+        kept: progress and debt at the last checkpoint.
     """
 
     prefixes: tuple[int, ...]
@@ -40,6 +41,7 @@ class ElasticAgent:
     kappa: float
     progress: float = 0.0
     debt: float = 0.0
+    kept: tuple[float, float] = (0.0, 0.0)
     penalty: float = 0.0
     prefix: int = 0
     size_changes: int = 0
@@ -118,7 +120,8 @@ def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache)
         rate=rate,
         norm_share=agent.shares_at(progress) if agent else np.zeros(1),
         progress=progress,
-        debt=agent.debt + agent.penalty * max(progress - agent.progress, 0.0) if agent else 0.0,
+        # Both in shares of the expected length, whatever the actual one is.
+        debt=agent.debt * state.job.iterations / state.expected_length if agent else 0.0,
         size=size_index(len(state.gpus)),
         prefix=agent.prefixes.index(state.frozen_prefix) if agent else 0,
         waited_s=0.0 if state.gpus else snapshot.now_s - state.waiting_since_s,
@@ -155,7 +158,12 @@ class ElasticTruth:
     def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
         agent: ElasticAgent = job.agent
         # A job that is killed early does not come closer to the end of its training for that.
-        progress = ((job.real_iterations or job.job.iterations) - job.left) / job.job.iterations
+        whole = job.real_iterations or job.job.iterations
+        progress, kept = ((whole - left) / job.job.iterations for left in (job.left, job.checkpoint_left))
+        if progress < agent.progress:  # back at its last checkpoint, with the debt of then
+            agent.progress, agent.debt = agent.kept
+        if agent.progress <= kept:
+            agent.kept = kept, agent.debt + agent.penalty * (kept - agent.progress)
         agent.debt += agent.penalty * max(progress - agent.progress, 0.0)
         agent.progress = progress
         k = agent.prefixes.index(job.frozen_prefix)

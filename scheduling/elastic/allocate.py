@@ -48,11 +48,16 @@ def allocate(
 def weights(
     jobs: Sequence[ElasticJob], rates: Floats, gpus: int, config: IceFrogConfig
 ) -> tuple[Floats, Floats]:
-    """([J] weight, [J] R*(fair)) of the objective sum_j weight_j R*_j(fair) / R*_j(g)."""
+    """([J] weight, [J] R*(fair)) of the objective sum_j weight_j R*_j(fair) / R*_j(g).
+
+    A job that needs more than its fair share is compared with its smallest size.
+    """
     fair = float(np.clip(gpus / len(jobs), 1.0, SIZES[-1]))
     low = min(int(np.searchsorted(_GPUS, fair, side="right")) - 1, len(SIZES) - 2)
     part = (fair - _GPUS[low]) / (_GPUS[low + 1] - _GPUS[low])
-    grown = np.maximum.accumulate(rates, axis=1)
+    runs = rates > 0
+    smallest = np.take_along_axis(rates, runs.argmax(axis=1)[:, None], axis=1)
+    grown = np.maximum.accumulate(np.where(runs, rates, smallest), axis=1)
     at_fair = (1.0 - part) * grown[:, low] + part * grown[:, low + 1]
     alone = np.maximum(at_fair, 1e-300)
     remaining = np.maximum(np.array([job.left for job in jobs]) / alone, 1.0)

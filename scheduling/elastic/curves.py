@@ -15,6 +15,7 @@ from predictor.examples.featurizer import shared_featurizer
 from predictor.freezing import layer_throughput
 from predictor.types import Floats
 from profiling.files import read_json
+from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
@@ -49,8 +50,8 @@ def freezing_agents(
 ) -> Callable[[TraceJob], ElasticAgent]:
     """Creates agents of jobs: solo step times from `truth` and `belief`, freezing gains from the cost model.
 
-    Truth and belief have the same gains. Convolutional jobs have the norms of our CNN, all others those of
-    our LSTM, because the actual effect of freezing on a logged job is unknown.
+    Truth and belief have the same gains. Jobs of mostly convolutions have the norms of our CNN, all others
+    those of our LSTM, because the actual effect of freezing on a logged job is unknown.
     """
     snapshot = SchedulingSnapshot(cluster)
 
@@ -60,8 +61,7 @@ def freezing_agents(
         layers = len(graph.layers)
         depths = {int(layers * _DEEPEST * i / (_CANDIDATES - 1)) for i in range(_CANDIDATES)}
         prefixes = tuple(sorted(depths))
-        convolutional = any("convolution" in operator.kind for operator in graph.operators)
-        curve = "cnn-digits" if convolutional else "lstm-scratch"
+        curve = "cnn-digits" if _is_convolutional(graph) else "lstm-scratch"
         grid, shares = norm_curve(curve, np.array(prefixes) / max(layers, 1))
         return prefixes, grid, shares
 
@@ -86,3 +86,10 @@ def freezing_agents(
         )
 
     return agent
+
+
+def _is_convolutional(graph: ComputationGraph) -> bool:
+    """Whether most of its FLOPs are convolutions, unlike those of a transformer on patches of an image."""
+    flops = graph.columns["forward_flops"] * graph.columns["repeat"]
+    own = np.array(["convolution" in operator.kind for operator in graph.operators])
+    return bool(2.0 * flops[own].sum() > flops.sum())

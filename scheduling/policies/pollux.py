@@ -2,8 +2,9 @@
 
 Qiao et al., "Pollux: Co-adaptive Cluster Scheduling for Goodput-Optimized Deep Learning", OSDI 2021, section
 4: the power mean (p = -1) of the jobs' speedups is maximised; a job that would restart is valued at its
-restart factor. The paper's genetic search is replaced by dynamic programming, which finds the best sizes;
-only sizes off the ladder are lost.
+restart factor. Speedups are relative to the job's smallest size; the paper's are relative to an equal share of
+the cluster. The paper's genetic search is replaced by dynamic programming, which finds the best sizes; only
+sizes off the ladder are lost.
 """
 
 from __future__ import annotations

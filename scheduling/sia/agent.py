@@ -159,13 +159,17 @@ class Agent:
     def most_gpus(self) -> int:
         """GPUs that it may get next: twice the number observed, within its batch range.
 
-        For a hybrid job, they are replicas.
+        A strong-scaling job never gets more than it requested. For a hybrid job, they are replicas.
         """
-        if self.job.kind in ("strong-scaling", "rigid"):
+        if self.job.kind == "rigid":
             return self.job.gpus
-        seen = max((key[1] for profile in self.profiles.values() for key in profile), default=0)
-        limits = [self.application.limits(d) for d in self.application.on]
-        return max(min(max(2 * seen, 1), 64, lim.largest // max(lim.local_least, 1)) for lim in limits)
+        on = self.application.on
+        seen = max(
+            (key[1] // on[d].stages for d, profile in self.profiles.items() for key in profile), default=0
+        )
+        most = min(max(2 * seen, 1), self.job.gpus if self.job.kind == "strong-scaling" else 64)
+        limits = [self.application.limits(d) for d in on]
+        return max(min(most, lim.largest // max(lim.local_least, 1)) for lim in limits)
 
     def goodput(
         self, device: str, nodes: Floats, replicas: Floats, node_size: Mapping[str, int]
@@ -194,6 +198,8 @@ class Agent:
         # The scheduler values a job up to its submitted batch; the job itself may go beyond.
         asked = max(self.job.batch_size or limits.largest, limits.initial)
         limits = limits._replace(largest=min(limits.largest, asked))
+        if self.job.kind == "rigid":  # it runs with its batch, however few samples that leaves each GPU
+            limits = limits._replace(local_least=1)
         best = best_batch(self.params[source], *self.gradient, limits, nodes, replicas, self.fixed_batch)
         return ratio * best.goodput
 

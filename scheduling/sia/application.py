@@ -11,13 +11,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from profiling.errors import InputError
 from scheduling.sia.goodput import BatchLimits
 
+if TYPE_CHECKING:
+    import pandas as pd
+
+_TIMES = ("local_bsz", "step_time", "sync_time")
+_FROM_0 = ("sync_time", "grad_sqr", "grad_var")
 # Epochs of a full run, seconds of a checkpoint-restart, and how much slower the real cluster was than the
 # traces.
 EPOCHS = {"bert": 2, "cifar10": 100, "ncf": 10, "imagenet": 90, "deepspeech2": 80, "yolov3": 50, "gpt_pmp": 2}
@@ -42,18 +47,10 @@ class Measured:
     """Step times of one application on one GPU type."""
 
     def __init__(self, folder: Path, device: str) -> None:
-        import pandas as pd
-
         self.device = device
         self.stages = STAGES.get(folder.name, {}).get(device, 1)
-        path = folder / f"placements-{SUFFIX[device]}.csv"
-        try:
-            frame = pd.read_csv(path, dtype={"placement": str})
-            more = pd.read_csv(folder / f"scalability-{SUFFIX[device]}.csv")
-        except FileNotFoundError as error:
-            raise InputError(
-                f"{folder.name} has no step times for {device}", expected=str(path.name), got=str(error)
-            ) from None
+        frame = _table(folder / f"placements-{SUFFIX[device]}.csv", "placement", *_TIMES)
+        more = _table(folder / f"scalability-{SUFFIX[device]}.csv", "num_nodes", "num_replicas", *_TIMES)
         frame["num_nodes"] = frame.placement.str.len()
         frame["num_replicas"] = frame.placement.map(lambda p: sum(map(int, p)))
         self.frame, self.more = frame, more
@@ -132,17 +129,24 @@ class Application:
     """One application with its types."""
 
     def __init__(self, folder: Path, devices: Mapping[str, Measured]) -> None:
-        import pandas as pd
-
         self.name = folder.name
         self.on = dict(devices)
-        tables = {int(p.stem.split("-")[1]): pd.read_csv(p) for p in folder.glob("validation-*.csv")}
+        paths = {p.stem.partition("-")[2]: p for p in folder.glob("validation-*.csv")}
+        tables = {
+            int(b): _table(p, "progress", "grad_sqr", "grad_var") for b, p in paths.items() if b.isdecimal()
+        }
         if not tables:
             raise InputError(f"{folder} has no validation-<batch>.csv", expected="progress by epoch")
         self.batches = sorted(tables)
         frames = [tables[b] for b in self.batches]
-        self.max_epochs = EPOCHS.get(self.name, min(len(f) for f in frames))
         rows = min(len(f) for f in frames)
+        self.max_epochs = EPOCHS.get(self.name, rows)
+        if rows < self.max_epochs:
+            raise InputError(
+                f"{folder} has too few rows in a validation-<batch>.csv",
+                expected=f"one for each of {self.max_epochs} epochs",
+                got=rows,
+            )
         self._progress = np.min([f.progress.to_numpy(float)[:rows] for f in frames], axis=0)
         self._sqr = np.array([f.grad_sqr.to_numpy(float)[:rows] for f in frames])
         self._var = np.array([f.grad_var.to_numpy(float)[:rows] for f in frames])
@@ -196,6 +200,39 @@ def load_applications(folder: Path, devices: list[str]) -> dict[str, Application
             f"{folder} has no application for {', '.join(devices)}", expected="placements-<type>.csv"
         )
     return applications
+
+
+def _table(path: Path, *columns: str) -> pd.DataFrame:
+    """A measured table. Raises `InputError` if it lacks a column or a cell of one is not what the column holds."""
+    import pandas as pd
+
+    try:
+        frame = pd.read_csv(path, dtype={"placement": str})
+    except (OSError, ValueError) as error:  # pandas' own are of the latter
+        raise InputError(
+            f"{path} is not a measured table", expected="a CSV with " + ", ".join(columns), got=str(error)
+        ) from None
+    missing = [column for column in columns if column not in frame]
+    if missing or frame.empty:
+        raise InputError(
+            f"{path} is not a measured table",
+            expected="rows with " + ", ".join(columns),
+            got="no " + (", ".join(missing) or "rows"),
+        )
+    for column in columns:
+        if column == "placement":
+            expected, sound = "a digit per node", frame[column].str.fullmatch("[1-9]+").fillna(False)
+        else:
+            numbers = pd.to_numeric(frame[column], errors="coerce")
+            may_be_0 = column in _FROM_0
+            expected = "a number from 0" if may_be_0 else "a number above 0"
+            sound = ((numbers > 0) | (numbers.eq(0) & may_be_0)) & (numbers < np.inf)
+        if not sound.all():
+            row = int(np.argmin(sound.to_numpy(bool)))
+            raise InputError(
+                f"{path}, line {row + 2}: {column}", expected=expected, got=str(frame[column].iloc[row])
+            )
+    return frame
 
 
 def _name(placement: tuple[int, ...]) -> str:

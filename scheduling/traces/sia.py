@@ -49,6 +49,12 @@ def _job(row: Mapping[Any, str], where: str, applications: Mapping[str, Applicat
     if category and category not in KINDS:
         raise InputError(f"{where}: unknown category", expected=", ".join(KINDS), got=category)
     application = applications[name]
+    first, last = application.batches[0], application.batches[-1]
+    batch_size = _count(row, "batch_size", where)
+    if not first <= batch_size <= last:
+        raise InputError(
+            f"{where}: batch_size", expected=f"{first} to {last}, as measured of {name}", got=batch_size
+        )
     return TraceJob(
         row["name"],
         Workload(name),
@@ -57,7 +63,7 @@ def _job(row: Mapping[Any, str], where: str, applications: Mapping[str, Applicat
         gpus=_count(row, "num_replicas", where),
         application=name,
         kind="hybrid" if name == "gpt_pmp" else KINDS.get(category, kind),
-        batch_size=_count(row, "batch_size", where),
+        batch_size=batch_size,
     )
 
 

@@ -61,7 +61,7 @@ def command(
     from msgspec import structs
 
     from predictor import load_predictor
-    from profiling.capture import local_workload, named_workload
+    from profiling.capture import local_workload, named_workload, stated_options
     from profiling.devices import get_device
     from profiling.workload import ColocationSet
 
@@ -71,7 +71,12 @@ def command(
     )  # report a misspelt name before capturing anything
     members = tuple(local_workload(spec) for spec in job)
     if frozen_prefix is not None:
-        members = tuple(replace(m, frozen_prefix=m.frozen_prefix or frozen_prefix) for m in members)
+        members = tuple(
+            member
+            if member.frozen_prefix or "frozen_prefix" in stated_options(spec)
+            else replace(member, frozen_prefix=frozen_prefix)
+            for spec, member in zip(job, members, strict=True)
+        )
     predictor = load_predictor(model)
     asked = ColocationSet(device, members, sharing)
     prediction = corrected(predictor, feedback).predict(asked)

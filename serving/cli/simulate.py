@@ -205,8 +205,8 @@ def show_remarks(counts: Sequence[RowCount]) -> None:
 
 def check_scenario(context: typer.Context, trace: str, data: str | None, belief: str) -> None:
     """Refuse options that this trace, ground truth or belief does not use."""
-    if trace.startswith("sia:"):  # it comes with its own truth
-        no_effect(context, "with --trace sia:FILE", "data", "source", "belief", "model")
+    if trace.startswith("sia:"):  # it comes with its own truth, and nothing is drawn
+        no_effect(context, "with --trace sia:FILE", "data", "source", "belief", "model", "seed", "seeds")
     elif data is not None and belief != "predictor":
         no_effect(context, f"with --data and --belief {belief}", "model")
     if not trace.startswith("sia:"):

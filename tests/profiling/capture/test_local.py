@@ -39,6 +39,7 @@ def test_captured_options_hold_unless_the_spec_overrides_them(here: Path) -> Non
         other = local_workload(f"own.json:precision={precision}")
         assert (other.precision, other.optimizer) == (precision, "adam")
         assert graph_for(other).options["precision"] == precision
+    assert local_workload("own.json: precision = fp32").precision == "fp32"
     plain = graph_for(local_workload("own.json:optimizer=sgd"))
     assert plain.optimizer_state_bytes < graph.optimizer_state_bytes
     for option in (

@@ -70,6 +70,19 @@ def test_only_allowed_sizes_are_used() -> None:
         assert all(g.gpus in (0, *SIZES) for g in allocate(some(3, gpus), gpus))
 
 
+@pytest.mark.parametrize("shortness", [0.0, 1.0])
+def test_a_job_that_needs_more_than_its_fair_share_grows_into_idle_gpus(shortness: float) -> None:
+    sizes = np.array(SIZES, float)
+
+    def ranged(number: int, least: int, most: int) -> ElasticJob:
+        rate = np.where((sizes >= least) & (sizes <= most), sizes**0.9, 0.0)
+        return ElasticJob(number, 1e5, rate[:, None], np.zeros(1))
+
+    jobs = [ranged(0, 1, 1), ranged(1, 1, 1), ranged(2, 1, 1), ranged(3, 4, 8)]
+    grants = allocate(jobs, 12, IceFrogConfig(shortness=shortness))
+    assert [g.gpus for g in grants] == [1, 1, 1, 8]
+
+
 def test_invalid_jobs_and_configurations_are_rejected() -> None:
     with pytest.raises(InputError, match="invalid"):
         ElasticJob(0, 1.0, np.ones((2, 2)), np.zeros(2))

@@ -5,6 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from predictor.examples.featurizer import shared_featurizer
 from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
@@ -39,6 +40,15 @@ def test_truth_and_belief_share_the_gain_of_freezing() -> None:
     assert (np.diff(gain) >= 0).all()
     assert 1.0 < gain[-1] < 6.0
     assert agent.norm_shares[:, 0].max() == 0.0
+
+
+def test_a_vision_transformer_does_not_have_the_norms_of_a_cnn() -> None:
+    vit = Workload("vit-base-224", batch_size=32)
+    cache = SetCache(TablePredictor({("v100", vit): Solo(0.5, 2.0**30, 0.5)}, {}))
+    agent = freezing_agents(CLUSTER, SetTruth(cache), cache)(TraceJob("j", vit, 100.0))
+    layers = len(shared_featurizer().graph(vit).layers)
+    _, expected = norm_curve("lstm-scratch", np.array(agent.prefixes) / layers)
+    np.testing.assert_array_equal(agent.norm_shares, expected)
 
 
 def test_unsupported_sizes_are_an_error() -> None:

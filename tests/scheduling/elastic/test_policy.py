@@ -9,11 +9,13 @@ import pytest
 
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import TraceJob
+from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
-from scheduling.elastic.agent import ElasticAgent, ElasticTruth, size_index
+from scheduling.core.state import SchedulingSnapshot
+from scheduling.core.truth import Segment
+from scheduling.elastic.agent import ElasticAgent, ElasticTruth, elastic_job, size_index
 from scheduling.elastic.jobs import SIZES, IceFrogConfig
 from scheduling.elastic.policy import (
     NEVER,
@@ -25,6 +27,7 @@ from scheduling.elastic.policy import (
     pollux_freezing,
 )
 from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.realism import Realism
 from scheduling.simulator.result import SimulationResult
 from tests.scheduling.elastic.test_pairs import Additive
 
@@ -103,6 +106,56 @@ def test_freezing_pays_and_its_debt_is_capped() -> None:
     debts = [job.agent.debt for job in frozen.jobs]
     assert 0.0 < max(debts) < 0.2
     assert all(job.agent.debt == 0.0 for job in plain.jobs)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_debt_is_measured_against_the_length_that_the_policy_expects(seed: int) -> None:
+    policy, ratios = icefrog(), []
+
+    def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
+        for state in snapshot.running.values():
+            done = state.job.iterations - state.left
+            if 0 < done < 0.9 * state.expected_length:  # not overdue
+                seen = elastic_job(state, snapshot, belief)
+                ratios.append((seen.debt / seen.progress, state.agent.debt / done * state.job.iterations))
+        return policy.decide(snapshot, belief)
+
+    jobs = [TraceJob("j", Workload("x"), 60000.0)]
+    config = SimulationConfig(reevaluate_each_round=True, realism=Realism(length_sigma=0.5), seed=seed)
+    belief = SetCache(Additive(100.0))
+    simulate(jobs, CLUSTER, replace(policy, decide=decide), ElasticTruth(), belief, config, agent=agent)
+    seen, real = np.array(ratios).T
+    assert real.max() > 0.0
+    np.testing.assert_allclose(seen, real)
+
+
+class Trailed(ElasticTruth):
+    """Keeps (progress, penalty from there on) of every job, without what was lost."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.trail: dict[int, list[tuple[float, float]]] = {}
+
+    def segment(self, job: JobState, snapshot: SchedulingSnapshot) -> Segment:
+        segment = super().segment(job, snapshot)
+        trail = self.trail.setdefault(job.number, [])
+        while trail and trail[-1][0] > job.agent.progress:
+            trail.pop()
+        trail.append((job.agent.progress, job.agent.penalty))
+        return segment
+
+
+def test_lost_work_takes_its_debt_along() -> None:
+    jobs = [TraceJob(f"j{k}", Workload("x"), 8000.0, 300.0 * k, 1, 1, 4) for k in range(16)]
+    truth, belief = Trailed(), SetCache(Additive(100.0))
+    realism = Realism(checkpoint_s=300.0, node_mtbf_s=4000.0, repair_s=600.0)
+    config = SimulationConfig(reevaluate_each_round=True, realism=realism, seed=1)
+    result = simulate(jobs, CLUSTER, icefrog(), truth, belief, config, agent=agent)
+    assert result.lost_gpu_s > 0
+    for job in result.jobs:
+        steps = itertools.pairwise(truth.trail[job.number])
+        debt = sum(penalty * (then - now) for (now, penalty), (then, _) in steps)
+        assert job.agent.debt == pytest.approx(debt)
 
 
 def tenants(result: SimulationResult) -> int:

@@ -135,6 +135,8 @@ def test_measured_times_and_jobs() -> None:
         ("a,0,cifar10,,128,", "line 2: num_replicas"),
         ("a,0,cifar10,1.5,128,", "line 2: num_replicas"),
         ("a,0,cifar10,1,many,", "line 2: batch_size"),
+        ("a,0,cifar10,1,1000000000,", "line 2: batch_size: expected 128 to 4096"),
+        ("a,0,cifar10,1,64,", "line 2: batch_size: expected 128 to 4096"),
         ("a,soon,cifar10,1,128,", "line 2: time"),
         ("a,0,cifar10,1,128,scale-everything", "line 2: unknown category"),
         ("a,0,chess,1,128,", "line 2: application"),
@@ -149,6 +151,40 @@ def test_faulty_cells_of_a_job_list_are_named(tmp_path: Path, row: str, fault: s
     path.write_text(f"name,time,application,num_replicas,batch_size,category\n{row}\n")
     with pytest.raises(InputError, match=fault):
         read_sia(path, applications)
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "fault"),
+    [
+        ("placements-aws.csv", "", "placements-aws.csv is not a measured table"),
+        ("placements-aws.csv", "placement,local_bsz,sync_time\n1,4,0\n", "got no step_time"),
+        ("placements-aws.csv", "placement,local_bsz,step_time,sync_time\n", "got no rows"),
+        (
+            "placements-aws.csv",
+            "placement,local_bsz,step_time,sync_time\n1,4,1,0\n1,8,0,0\n",
+            "line 3: step_time",
+        ),
+        ("placements-aws.csv", "placement,local_bsz,step_time,sync_time\n1,many,1,0\n", "line 2: local_bsz"),
+        ("placements-aws.csv", "placement,local_bsz,step_time,sync_time\nx,4,1,0\n", "line 2: placement"),
+        ("scalability-aws.csv", None, "scalability-aws.csv is not a measured table"),
+        ("validation-12.csv", "progress,grad_sqr,grad_var\n1,1,1\n", "2 epochs, got 1"),
+        ("validation-12.csv", "progress,grad_sqr,grad_var\n1,1,1\n2,,1\n", "line 3: grad_sqr"),
+    ],
+)
+def test_faulty_tables_of_an_application_are_named(
+    tmp_path: Path, name: str, text: str | None, fault: str
+) -> None:
+    copy = tmp_path / "bert"
+    copy.mkdir()
+    for path in shared_data("sia", "traces", "bert").iterdir():
+        (copy / path.name).symlink_to(path)
+    (copy / "validation-old.csv").write_text("not read\n")
+    assert load_applications(tmp_path, ["t4"])["bert"].max_epochs == 2
+    (copy / name).unlink()
+    if text is not None:
+        (copy / name).write_text(text)
+    with pytest.raises(InputError, match=fault):
+        load_applications(tmp_path, ["t4"])
 
 
 def test_a_job_list_is_read_by_submission(tmp_path: Path) -> None:
@@ -188,6 +224,50 @@ def test_kinds_of_jobs_run_through(kind: str) -> None:
         assert {n == result.jobs[job].job.gpus for (job, _), n in held.items()} == {True}
     if kind == "adaptive":
         assert result.to_json()["restarts"] > 0
+
+
+def test_a_rigid_job_with_few_samples_per_gpu_runs() -> None:
+    applications = load_applications(shared_data("sia", "traces"), ["t4"])
+    yolo = applications["yolov3"]
+    job = TraceJob(
+        "j", Workload("yolov3"), yolo.progress(1), gpus=4, application="yolov3", kind="rigid", batch_size=8
+    )
+    truth = GoodputTruth(applications)
+    cluster = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "t4", "count": 4}]}]})
+    config = SimulationConfig(reevaluate_each_round=True)
+    result = simulate(
+        [job], cluster, sia(SiaConfig()), truth, TablePredictor({}, {}), config, agent=truth.agent
+    )
+    # Two samples per GPU, fewer than were measured, in one start.
+    assert result.jobs[0].finished_s is not None
+    assert result.jobs[0].restarts == 0
+
+
+@pytest.mark.parametrize(
+    ("kind", "stages", "seen", "most"),
+    [
+        ("adaptive", 1, 0, 1),
+        ("adaptive", 1, 4, 8),
+        ("strong-scaling", 1, 0, 1),
+        ("strong-scaling", 1, 2, 4),
+        ("strong-scaling", 1, 4, 6),
+        ("rigid", 1, 0, 6),
+        ("hybrid", 8, 0, 1),
+        ("hybrid", 8, 8, 2),
+        ("hybrid", 8, 16, 4),
+    ],
+)
+def test_a_job_at_most_doubles(kind: str, stages: int, seen: int, most: int) -> None:
+    application = SimpleNamespace(
+        on={"a": SimpleNamespace(stages=stages)},
+        batches=[32, 1024],
+        limits=lambda _: BatchLimits(32, 1024, 8, 256),
+    )
+    job = TraceJob("j", Workload("x"), 10.0, gpus=6, kind=kind, batch_size=128)
+    agent = Agent(job, cast(Application, application))
+    if seen:
+        agent.observe("a", (seen,), 0.5, 0.1, (1.0, 2.0))
+    assert agent.most_gpus() == most
 
 
 def test_a_hybrid_job_runs_on_whole_pipelines() -> None:

@@ -22,6 +22,10 @@ SYNTHETIC = "--trace synthetic:rate=30,jobs=3 --cluster small-mixed"
             "--model has no effect with --data and --belief truth",
         ),
         (
+            "compare --trace sia:log.csv --cluster sia-64 --policies fifo,sia --seeds 3",
+            "--seeds has no effect with --trace sia:FILE",
+        ),
+        (
             "simulate --trace sia:log.csv --cluster sia-64 --belief truth",
             "--belief has no effect with --trace sia:FILE",
         ),

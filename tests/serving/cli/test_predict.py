@@ -36,7 +36,7 @@ def test_a_set_that_does_not_fit_exits_with_1(folder: Path, capsys: pytest.Captu
 
 
 def test_frozen_prefix_of_jobs_without_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    jobs = ("--job", "gamma:frozen_prefix=1", "--job", "delta")
+    jobs = ("--job", "gamma:frozen_prefix=1", "--job", "delta", "--job", "alpha:frozen_prefix=0")
     ask = (
         "predict",
         "--model",
@@ -49,7 +49,7 @@ def test_frozen_prefix_of_jobs_without_their_own(folder: Path, capsys: pytest.Ca
         "--json",
     )
     members = json.loads(run(capsys, *ask)[1])["members"]
-    assert [m["job"] for m in members] == ["gamma:frozen_prefix=1", "delta:frozen_prefix=2"]
+    assert [m["job"] for m in members] == ["gamma:frozen_prefix=1", "delta:frozen_prefix=2", "alpha"]
 
 
 @pytest.mark.parametrize(
