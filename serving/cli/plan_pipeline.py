@@ -11,7 +11,7 @@ import typer
 
 from profiling.errors import InputError
 from serving.cli.given_options import no_effect
-from serving.cli.output import JsonFlag, console, duration, plain_table, print_json
+from serving.cli.output import JsonFlag, console, duration, headline, plain_table, print_json
 
 if TYPE_CHECKING:
     from scheduling.pipeline.partition import Partition
@@ -168,7 +168,10 @@ def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
 def _print_plan(plan: Plan) -> None:
     out = console()
     out.print(
-        f"[bold]{plan.name}[/], {plan.schedule}: {duration(plan.step_time_s, 4)} per step, bubble {100 * plan.bubble_ratio:.1f} %"
+        headline(
+            plan.name,
+            f", {plan.schedule}: {duration(plan.step_time_s, 4)} per step, bubble {100 * plan.bubble_ratio:.1f} %",
+        )
     )
     numbers = ("forward\n(ms)", "backward\n(ms)", "in\nflight", "memory per\nworker")
     table = plain_table("stage", "devices", *numbers, right=numbers)
@@ -199,8 +202,11 @@ def _print_split(spec: dict[str, str] | None) -> None:
 def _print(plan: Partition) -> None:
     out = console()
     out.print(
-        f"[bold]{plan.name}[/]: {duration(plan.bottleneck_s, 4)} per minibatch, {plan.speedup:.2f} times as fast as "
-        f"data parallel ({duration(plan.data_parallel_s, 4)})"
+        headline(
+            plan.name,
+            f": {duration(plan.bottleneck_s, 4)} per minibatch, {plan.speedup:.2f} times as fast as "
+            f"data parallel ({duration(plan.data_parallel_s, 4)})",
+        )
     )
     numbers = ("compute\n(ms)", "in\nflight", "memory per\nworker")
     table = plain_table("stage", "replicas", "nodes", *numbers, right=numbers)
