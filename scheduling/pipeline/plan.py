@@ -252,13 +252,16 @@ def _as_plan(
                 found.memory_bytes[worker],
             )
         )
-    slowest = max(range(parts), key=lambda i: stages[i].forward_s + stages[i].backward_s)
+    computing_s = [stage.forward_s + stage.backward_s for stage in stages]
+    slowest = max(range(parts), key=computing_s.__getitem__)
+    widest = max(range(parts), key=found.send_s.__getitem__)
     idle = timeline.bubble_ratio
     whole = timeline.total_s
-    words = (
-        f"stage {slowest + 1} of {parts} takes {stages[slowest].forward_s + stages[slowest].backward_s:.4g} s per"
-        f" microbatch; workers idle {100 * idle:.0f} % of the step"
-    )
+    if found.send_s[widest] > computing_s[slowest]:
+        words = f"activations from stage {widest + 1} to {widest + 2} take {found.send_s[widest]:.4g} s"
+    else:
+        words = f"stage {slowest + 1} of {parts} takes {computing_s[slowest]:.4g} s"
+    words += f" per microbatch; workers idle {100 * idle:.0f} % of the step"
     if step_time_s > whole * 1.0001:
         words += f"; summing gradients over {copies} copies adds {100 * (1 - whole / step_time_s):.0f} %"
     bubble = 1 - whole * (1 - idle) / step_time_s if step_time_s > 0 else 0.0

@@ -32,11 +32,13 @@ class Straight:
 
     Attributes:
         bounds: boundaries of the parts.
+        send_s: per part, seconds of one microbatch's transfer to the next.
         step_time_s: of the timeline, followed by the all-reduce over the copies.
         in_flight, memory_bytes: per worker of a copy.
     """
 
     bounds: list[int]
+    send_s: list[float]
     copies: int
     step_time_s: float
     timeline: Timeline
@@ -172,17 +174,26 @@ def best_copies(
 
 
 def _copies(cluster: PipelineCluster, depth: int, most: int, allow_idle: bool) -> list[int]:
-    """Numbers of copies that can be the fastest, largest first.
+    """Numbers of copies to try, largest first.
 
-    As long as links stay the same, more copies are either always faster or, if summing gradients takes longer
-    than computing, always slower. So only the largest numbers that keep some stages inside a group are
-    candidates, and the largest of all.
+    On one level, more copies of the same cut are either always faster or, if summing gradients takes longer
+    than computing, always slower. On several, the number decides which transfers leave a group, so any may be
+    the fastest.
     """
     if not allow_idle:
         return [most] if most * depth == cluster.total else []
-    groups = [cluster.inside(level) for level in range(len(cluster.workers))]
-    counts = {most, *(group // stages for group in groups for stages in range(1, depth + 1))}
-    return sorted((count for count in counts if 1 <= count <= most), reverse=True)
+    counts = (most, 1) if len(cluster.workers) == 1 else range(most, 0, -1)
+    return sorted({count for count in counts if 1 <= count <= most}, reverse=True)
+
+
+def _least_s(
+    space: StateSpace, cluster: PipelineCluster, row: _Row, fastest: list[int], copies: int
+) -> float:
+    """Lower bound on the step time of any cut: that of its slowest part, and of the largest sum of gradients."""
+    slowest_s = float(np.diff(space.compute_s[fastest]).max()) / copies
+    level = shared_level(cluster, _devices(0, copies))
+    ring = 2 * (copies - 1) / copies * float(space.parameter_bytes[-1]) / row.depth
+    return slowest_s + ring / max(cluster.bandwidth_bytes_per_s[level:])
 
 
 def _with_copies(
@@ -198,6 +209,8 @@ def _with_copies(
 
     `fastest` are the boundaries without a memory limit.
     """
+    if best is not None and _least_s(space, cluster, row, fastest, copies) >= best.step_time_s * (1 - 1e-12):
+        return None
     share = copies * row.microbatches
     limit = math.inf if cluster.memory_bytes is None else cluster.memory_bytes
     bounds, needed = fastest, row.memory_bytes(space, fastest, share)
@@ -221,7 +234,8 @@ def _with_copies(
         return None
     times = []
     for part in range(len(row.kept)):
-        sent = float(space.output_bytes[bounds[part + 1]]) / share
+        last = part == len(row.kept) - 1
+        sent = 0.0 if last else float(space.output_bytes[bounds[part + 1]]) / share
         to, back = (_devices(p % row.depth, copies) for p in (part, part + 1))
         times.append(
             stage_times(
@@ -235,7 +249,15 @@ def _with_copies(
     step_s = timeline.total_s + sync_s
     if best is not None and step_s >= best.step_time_s * (1 - 1e-12):
         return None
-    return Straight(bounds, copies, step_s, timeline, list(timeline.peak_in_flight), needed)
+    return Straight(
+        bounds,
+        [part.send_s for part in times],
+        copies,
+        step_s,
+        timeline,
+        list(timeline.peak_in_flight),
+        needed,
+    )
 
 
 def _devices(worker: int, copies: int) -> range:
