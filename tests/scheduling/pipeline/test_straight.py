@@ -141,6 +141,22 @@ def test_fewer_copies_may_share_a_slow_link_better() -> None:
     assert chosen.step_time_s == pytest.approx(2 + 4 / 3)
 
 
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_pipeline_over_a_slow_link_is_cut_where_less_has_to_cross(branch: bool) -> None:
+    """Between two halves of 6 s each are 10 GB, which take 10 s; a stage of 9 s and one of 3 s exchange 1 MB."""
+    outputs = (1e6, 1e10, 1e6, 0.0)
+    nodes = [ProfileNode(f"n{i}", "Conv", 1.0, 2.0, size, 0.0) for i, size in enumerate(outputs)]
+    edges = [(f"n{i}", f"n{i + 1}") for i in range(3)]
+    if branch:
+        nodes.append(ProfileNode("free", "Conv", 0.0, 0.0, 0.0, 0.0))
+        edges.append(("n0", "free"))
+    space = antichain_states(PipeDreamProfile("four", tuple(nodes), tuple(edges)))
+    assert space.is_chain is not branch
+    slow, fast = (plan(space, PipelineCluster((2,), (b,)), "1f1b", 1, depth=2) for b in (1e9, 1e12))
+    assert slow.step_time_s == pytest.approx(12 + 2 * 1e-3)
+    assert fast.step_time_s == pytest.approx(12, abs=0.03)
+
+
 def test_a_slow_link_is_named_as_the_bottleneck() -> None:
     space = space_of(3, 8, 0.0)
     slow, fast = (plan(space, PipelineCluster((2,), (b,)), "1f1b", 4, depth=2) for b in (1e6, 1e12))
