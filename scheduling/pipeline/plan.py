@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, devices_of
 from scheduling.pipeline.schedules import check_counts, check_schedule, worker_orders
@@ -141,7 +142,7 @@ def plan(
         allow_idle: whether workers may be left idle.
         device: catalogue name for which a captured graph is timed; not needed with `times`.
         chunks: parts of the model on each worker, `interleaved` only.
-        depth: workers in a row, if fixed rather than searched for (not for `pipedream`).
+        depth: workers in a row, if fixed rather than searched for; not with `pipedream`.
         times: measured or predicted (forward, backward) seconds of each operator of a captured graph.
         granularity: where a captured graph may be cut: `block`, `module` or `operator`
             (`scheduling.pipeline.cuts`).
@@ -151,7 +152,16 @@ def plan(
         InputError: neither device nor times, or a count out of range.
     """
     check_schedule(schedule)
-    check_counts(microbatches=microbatches, chunks=chunks, depth=1 if depth is None else depth)
+    check_counts(microbatches=microbatches, chunks=chunks)
+    if depth is not None:
+        check_counts(**{"workers in a row": depth})
+        if schedule == "pipedream":
+            raise InputError(
+                "depth has no effect on pipedream, which chooses its stages and their replicas",
+                expected="another schedule with it",
+                got=depth,
+                hint="leave it out",
+            )
     if memory_cap is not None:
         cluster = replace(cluster, memory_bytes=memory_cap)
     batch_size = None
