@@ -41,7 +41,8 @@ def part_bytes(
 class ChainCut:
     """Cuts of a chain.
 
-    Part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch (see `part_bytes`).
+    Part `p` holds `in_flight[p]` microbatches, each a `share`-th of the batch (see `part_bytes`). `send_s` has
+    the seconds that the whole batch takes to pass a cut at each boundary; None ignores them.
     """
 
     def __init__(
@@ -50,13 +51,17 @@ class ChainCut:
         in_flight: Sequence[float],
         share: float,
         recomputed: Sequence[float] | None = None,
+        send_s: NDArray[np.float64] | None = None,
     ) -> None:
-        self.space, self.in_flight, self.share = space, in_flight, share
+        self.space, self.in_flight, self.share, self.send_s = space, in_flight, share, send_s
         self.recomputed = recomputed or [1] * len(in_flight)
 
     def by_time(self, limit_bytes: float) -> list[int] | None:
-        """Boundaries that minimise the slowest part, with no part over the limit; None if there are none."""
-        return self._least(self._seconds, limit_bytes)
+        """Boundaries that minimise the slowest part or transfer, with no part over the limit.
+
+        None if there are none.
+        """
+        return self._least(self._seconds, limit_bytes, self.send_s)
 
     def by_memory(self) -> list[int] | None:
         """Boundaries that minimise the largest part in bytes, regardless of time."""
@@ -75,23 +80,26 @@ class ChainCut:
         self,
         cost: Callable[[int, NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]],
         limit_bytes: float,
+        at_cut: NDArray[np.float64] | None = None,
     ) -> list[int] | None:
         def attempt(bound: float) -> float | None:
-            cuts = self._within(cost, bound, limit_bytes)
+            cuts = self._within(cost, bound, limit_bytes, at_cut)
             if cuts is None:
                 return None
             start, end = np.array(cuts[:-1]), np.array(cuts[1:])
-            return max(float(cost(p, start[p], end[p])) for p in range(len(self.in_flight)))
+            worst = max(float(cost(p, start[p], end[p])) for p in range(len(self.in_flight)))
+            return worst if at_cut is None or len(start) == 1 else max(worst, float(at_cut[start[1:]].max()))
 
-        return self._within(cost, bisect_least(attempt), limit_bytes)
+        return self._within(cost, bisect_least(attempt), limit_bytes, at_cut)
 
     def _within(
         self,
         cost: Callable[[int, NDArray[np.intp], NDArray[np.intp]], NDArray[np.float64]],
         bound: float,
         limit_bytes: float,
+        at_cut: NDArray[np.float64] | None,
     ) -> list[int] | None:
-        """Boundaries with no part above the bound.
+        """Boundaries with no part, and nothing `at_cut`, above the bound.
 
         From the last part backwards, it finds where a part may begin. Of the ends that the later parts leave
         open, the nearest is cheapest, because time and memory only grow with a part's end.
@@ -102,6 +110,8 @@ class ChainCut:
             starts = np.arange(1, begins[-1]) if part else np.arange(1)
             ends = begins[np.searchsorted(begins, starts, side="right")]
             allowed = cost(part, starts, ends) <= bound
+            if part and at_cut is not None:
+                allowed &= at_cut[starts] <= bound
             if math.isfinite(limit_bytes):
                 allowed &= self._bytes(part, starts, ends) <= limit_bytes
             if not allowed.any():

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
+from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster, devices_of
 from scheduling.pipeline.schedules import check_counts, check_schedule, worker_orders
@@ -141,7 +142,7 @@ def plan(
         allow_idle: whether workers may be left idle.
         device: catalogue name for which a captured graph is timed; not needed with `times`.
         chunks: parts of the model on each worker, `interleaved` only.
-        depth: workers in a row, if fixed rather than searched for (not for `pipedream`).
+        depth: workers in a row, if fixed rather than searched for; not with `pipedream`.
         times: measured or predicted (forward, backward) seconds of each operator of a captured graph.
         granularity: where a captured graph may be cut: `block`, `module` or `operator`
             (`scheduling.pipeline.cuts`).
@@ -151,7 +152,16 @@ def plan(
         InputError: neither device nor times, or a count out of range.
     """
     check_schedule(schedule)
-    check_counts(microbatches=microbatches, chunks=chunks, depth=1 if depth is None else depth)
+    check_counts(microbatches=microbatches, chunks=chunks)
+    if depth is not None:
+        check_counts(**{"workers in a row": depth})
+        if schedule == "pipedream":
+            raise InputError(
+                "depth has no effect on pipedream, which chooses its stages and their replicas",
+                expected="another schedule with it",
+                got=depth,
+                hint="leave it out",
+            )
     if memory_cap is not None:
         cluster = replace(cluster, memory_bytes=memory_cap)
     batch_size = None
@@ -252,13 +262,16 @@ def _as_plan(
                 found.memory_bytes[worker],
             )
         )
-    slowest = max(range(parts), key=lambda i: stages[i].forward_s + stages[i].backward_s)
+    computing_s = [stage.forward_s + stage.backward_s for stage in stages]
+    slowest = max(range(parts), key=computing_s.__getitem__)
+    widest = max(range(parts), key=found.send_s.__getitem__)
     idle = timeline.bubble_ratio
     whole = timeline.total_s
-    words = (
-        f"stage {slowest + 1} of {parts} takes {stages[slowest].forward_s + stages[slowest].backward_s:.4g} s per"
-        f" microbatch; workers idle {100 * idle:.0f} % of the step"
-    )
+    if found.send_s[widest] > computing_s[slowest]:
+        words = f"activations from stage {widest + 1} to {widest + 2} take {found.send_s[widest]:.4g} s"
+    else:
+        words = f"stage {slowest + 1} of {parts} takes {computing_s[slowest]:.4g} s"
+    words += f" per microbatch; workers idle {100 * idle:.0f} % of the step"
     if step_time_s > whole * 1.0001:
         words += f"; summing gradients over {copies} copies adds {100 * (1 - whole / step_time_s):.0f} %"
     bubble = 1 - whole * (1 - idle) / step_time_s if step_time_s > 0 else 0.0

@@ -43,10 +43,10 @@ def send_s(
     return slowest_s
 
 
-def shared_level(cluster: PipelineCluster, devices: Sequence[int]) -> int:
-    """The innermost level whose groups hold all these devices."""
+def shared_level(cluster: PipelineCluster, devices: range) -> int:
+    """The innermost level whose groups hold all these consecutive devices."""
     for level in range(len(cluster.workers)):
         size = cluster.inside(level + 1)
-        if len({device // size for device in devices}) == 1:
+        if devices[0] // size == devices[-1] // size:
             return level
     return len(cluster.workers) - 1

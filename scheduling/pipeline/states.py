@@ -41,7 +41,8 @@ class StateSpace:
         down_sets: [n + 1] bit sets over `nodes`; the first is empty.
         compute_s, activation_bytes, parameter_bytes: [n + 1] sums over each down-set (forward and backward
             seconds of one minibatch, bytes of activations, bytes of parameters).
-        output_bytes: [n + 1] bytes that cross a cut at this state, one way.
+        output_bytes: [n + 1] bytes that cross a cut at this state, one way. Where the cut crosses several branches,
+            outputs that are read only before it may be counted, too, as in the public optimizer.
         forward_s: [n + 1] the forward part of `compute_s`.
         search: `all cuts`, `branches merged`, `execution order`, `blocks`, `modules` or `operators`: how fine
             the cuts are.

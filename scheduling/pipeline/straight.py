@@ -32,11 +32,13 @@ class Straight:
 
     Attributes:
         bounds: boundaries of the parts.
+        send_s: per part, seconds of one microbatch's transfer to the next.
         step_time_s: of the timeline, followed by the all-reduce over the copies.
         in_flight, memory_bytes: per worker of a copy.
     """
 
     bounds: list[int]
+    send_s: list[float]
     copies: int
     step_time_s: float
     timeline: Timeline
@@ -103,18 +105,22 @@ class _Row:
             for held, order in zip(self.sums(once, bounds), self.orders, strict=True)
         ]
 
-    def cut(self, space: StateSpace, share: int, limit_bytes: float) -> list[int] | None:
-        """Boundaries that minimise the slowest part with no part over its share of the limit, or else the
-        largest part.
+    def cut(
+        self, space: StateSpace, share: int, limit_bytes: float, s_per_byte: float = 0.0
+    ) -> list[int] | None:
+        """Boundaries that minimise the slowest part, or the transfer to the next at `s_per_byte` if that takes
+        longer, with no part over its share of the limit; or else the largest part.
 
         Several parts of a worker are assumed to share the limit equally, because their total is known only
         after all are cut.
         """
         limit_bytes /= self.chunks
+        send_s = s_per_byte * space.output_bytes
+        send_s[[0, -1]] = 0.0
         if space.is_chain:
-            chain = ChainCut(space, self.kept, share, self.recomputed)
+            chain = ChainCut(space, self.kept, share, self.recomputed, send_s)
             return chain.by_time(limit_bytes) or chain.by_memory()
-        return _cut_branching(space, self.kept, self.recomputed, share, limit_bytes)
+        return _cut_branching(space, self.kept, self.recomputed, share, limit_bytes, send_s)
 
 
 def best_copies(
@@ -172,17 +178,26 @@ def best_copies(
 
 
 def _copies(cluster: PipelineCluster, depth: int, most: int, allow_idle: bool) -> list[int]:
-    """Numbers of copies that can be the fastest, largest first.
+    """Numbers of copies to try, largest first.
 
-    As long as links stay the same, more copies are either always faster or, if summing gradients takes longer
-    than computing, always slower. So only the largest numbers that keep some stages inside a group are
-    candidates, and the largest of all.
+    On one level, more copies of the same cut are either always faster or, if summing gradients takes longer
+    than computing, always slower. On several, the number decides which transfers leave a group, so any may be
+    the fastest.
     """
     if not allow_idle:
         return [most] if most * depth == cluster.total else []
-    groups = [cluster.inside(level) for level in range(len(cluster.workers))]
-    counts = {most, *(group // stages for group in groups for stages in range(1, depth + 1))}
-    return sorted((count for count in counts if 1 <= count <= most), reverse=True)
+    counts = (most, 1) if len(cluster.workers) == 1 else range(most, 0, -1)
+    return sorted({count for count in counts if 1 <= count <= most}, reverse=True)
+
+
+def _least_s(
+    space: StateSpace, cluster: PipelineCluster, row: _Row, fastest: list[int], copies: int
+) -> float:
+    """Lower bound on the step time of any cut: that of its slowest part, and of the largest sum of gradients."""
+    slowest_s = float(np.diff(space.compute_s[fastest]).max()) / copies
+    level = shared_level(cluster, _devices(0, copies))
+    ring = 2 * (copies - 1) / copies * float(space.parameter_bytes[-1]) / row.depth
+    return slowest_s + ring / max(cluster.bandwidth_bytes_per_s[level:])
 
 
 def _with_copies(
@@ -196,8 +211,11 @@ def _with_copies(
     """The pipeline with `copies` copies; None if it is no faster than `best`; bytes and words if it does not
     fit.
 
-    `fastest` are the boundaries without a memory limit.
+    `fastest` are the boundaries without a memory limit. If a transfer then takes longer than any part, the cut
+    is also sought that makes the longer of both shortest.
     """
+    if best is not None and _least_s(space, cluster, row, fastest, copies) >= best.step_time_s * (1 - 1e-12):
+        return None
     share = copies * row.microbatches
     limit = math.inf if cluster.memory_bytes is None else cluster.memory_bytes
     bounds, needed = fastest, row.memory_bytes(space, fastest, share)
@@ -211,17 +229,35 @@ def _with_copies(
             f"even the smallest split over {row.depth} needs {needed[worst]:.4g} bytes on stage {worst + 1}"
             f" ({names[0]} to {names[-1]}, {row.in_flight(worst)} microbatches in flight), {needed[worst] - limit:.4g} too many"
         )
-    sync_s = 0.0
-    for worker, parameters in enumerate(row.sums(space.parameter_bytes, bounds)):
-        level = shared_level(cluster, _devices(worker, copies))
-        ring = 2 * (copies - 1) / copies * parameters
-        sync_s = max(sync_s, ring / cluster.bandwidth_bytes_per_s[level])
-    atleast_s = max(row.sums(space.compute_s, bounds)) / copies + sync_s
+    atleast_s = max(row.sums(space.compute_s, bounds)) / copies + _sync_s(space, cluster, row, bounds, copies)
     if best is not None and atleast_s >= best.step_time_s * (1 - 1e-12):
         return None
+    found = _timed(space, cluster, row, bounds, copies, needed)
+    slow = max(range(len(row.kept)), key=found.send_s.__getitem__)
+    if found.send_s[slow] > float(np.diff(space.compute_s[bounds]).max()) / share:
+        s_per_byte = found.send_s[slow] * share / float(space.output_bytes[bounds[slow + 1]])
+        bounds = row.cut(space, share, limit, s_per_byte) or bounds
+        needed = row.memory_bytes(space, bounds, share)
+        if max(needed) <= limit:
+            other = _timed(space, cluster, row, bounds, copies, needed)
+            found = min(found, other, key=lambda straight: straight.step_time_s)
+    return None if best is not None and found.step_time_s >= best.step_time_s * (1 - 1e-12) else found
+
+
+def _timed(
+    space: StateSpace,
+    cluster: PipelineCluster,
+    row: _Row,
+    bounds: list[int],
+    copies: int,
+    memory_bytes: list[float],
+) -> Straight:
+    """The simulated step of these boundaries."""
+    share = copies * row.microbatches
     times = []
     for part in range(len(row.kept)):
-        sent = float(space.output_bytes[bounds[part + 1]]) / share
+        last = part == len(row.kept) - 1
+        sent = 0.0 if last else float(space.output_bytes[bounds[part + 1]]) / share
         to, back = (_devices(p % row.depth, copies) for p in (part, part + 1))
         times.append(
             stage_times(
@@ -232,10 +268,25 @@ def _with_copies(
             )
         )
     timeline = simulate(row.orders, times)
-    step_s = timeline.total_s + sync_s
-    if best is not None and step_s >= best.step_time_s * (1 - 1e-12):
-        return None
-    return Straight(bounds, copies, step_s, timeline, list(timeline.peak_in_flight), needed)
+    return Straight(
+        bounds,
+        [part.send_s for part in times],
+        copies,
+        timeline.total_s + _sync_s(space, cluster, row, bounds, copies),
+        timeline,
+        list(timeline.peak_in_flight),
+        memory_bytes,
+    )
+
+
+def _sync_s(space: StateSpace, cluster: PipelineCluster, row: _Row, bounds: list[int], copies: int) -> float:
+    """Seconds of the longest all-reduce of a worker over the copies."""
+    slowest_s = 0.0
+    for worker, parameters in enumerate(row.sums(space.parameter_bytes, bounds)):
+        level = shared_level(cluster, _devices(worker, copies))
+        ring = 2 * (copies - 1) / copies * parameters
+        slowest_s = max(slowest_s, ring / cluster.bandwidth_bytes_per_s[level])
+    return slowest_s
 
 
 def _devices(worker: int, copies: int) -> range:
@@ -244,9 +295,15 @@ def _devices(worker: int, copies: int) -> range:
 
 
 def _cut_branching(
-    space: StateSpace, kept: Sequence[float], recomputed: Sequence[float], share: float, limit_bytes: float
+    space: StateSpace,
+    kept: Sequence[float],
+    recomputed: Sequence[float],
+    share: float,
+    limit_bytes: float,
+    send_s: NDArray[np.float64],
 ) -> list[int] | None:
-    """Boundaries of the parts that minimise the slowest part within the memory, or else the largest part."""
+    """Boundaries of the parts that minimise the slowest part or transfer within the memory, or else the largest
+    part."""
     every = np.arange(space.count + 1)
 
     def memory(part: int) -> NDArray[np.float64]:
@@ -254,7 +311,8 @@ def _cut_branching(
 
     def time(part: int) -> NDArray[np.float64]:
         allowed = space.subset & (memory(part) <= limit_bytes)
-        return np.where(allowed, space.compute_s[None, :] - space.compute_s[:, None], np.inf)
+        slowest = np.maximum(space.compute_s[None, :] - space.compute_s[:, None], send_s[None, :])
+        return np.where(allowed, slowest, np.inf)
 
     parts = len(kept)
     return cut(time, parts) or cut(lambda part: np.where(space.subset, memory(part), np.inf), parts)

@@ -63,7 +63,8 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
     """Run workers' orders: an action starts when its worker is free and its inputs have arrived.
 
     A forward needs the previous part, a backward its own forward and the next part, a weight gradient its
-    backward. Without `W` actions, a backward takes both halves.
+    backward. Without `W` actions, a backward takes both halves. A worker sends one thing after the other, while it
+    computes.
 
     Raises:
         InputError: the orders wait for each other forever, or name a part without times.
@@ -73,7 +74,8 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
     if any(not 0 <= action.stage < parts for order in orders for action in order):
         raise InputError("an order names a part of the model without times", expected=f"0 to {parts - 1}")
     ends: dict[Action, float] = {}
-    free = [0.0] * len(orders)
+    arrivals: dict[Action, float] = {}
+    free, sent = [0.0] * len(orders), [0.0] * len(orders)
     position = [0] * len(orders)
     slots: list[Slot] = []
     progress = True
@@ -82,12 +84,15 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
         for worker, order in enumerate(orders):
             while position[worker] < len(order):
                 action = order[position[worker]]
-                ready = _ready(action, ends, times, parts)
+                ready = _ready(action, ends, arrivals, parts)
                 if ready is None:
                     break
                 start = max(free[worker], ready)
                 ends[action] = free[worker] = start + _duration(action, times, split)
                 slots.append(Slot(worker, action, start, free[worker]))
+                arrivals[action] = free[worker]
+                if send_s := _send_s(action, times):
+                    arrivals[action] = sent[worker] = max(free[worker], sent[worker]) + send_s
                 position[worker] += 1
                 progress = True
     if any(p < len(order) for p, order in zip(position, orders, strict=True)):
@@ -105,19 +110,25 @@ def simulate(orders: Sequence[Sequence[Action]], times: Sequence[StageTimes]) ->
 
 
 def _ready(
-    action: Action, ends: dict[Action, float], times: Sequence[StageTimes], parts: int
+    action: Action, ends: dict[Action, float], arrivals: dict[Action, float], parts: int
 ) -> float | None:
     kind, mb, stage = action.kind, action.microbatch, action.stage
     if kind == "F":
         if stage == 0:
             return 0.0
-        end = ends.get(Action("F", mb, stage - 1))
-        return None if end is None else end + times[stage - 1].send_s
+        return arrivals.get(Action("F", mb, stage - 1))
     own = ends.get(Action("F" if kind == "B" else "B", mb, stage))
     if own is None or kind == "W" or stage == parts - 1:
         return own
-    behind = ends.get(Action("B", mb, stage + 1))
-    return None if behind is None else max(own, behind + times[stage].send_s)
+    behind = arrivals.get(Action("B", mb, stage + 1))
+    return None if behind is None else max(own, behind)
+
+
+def _send_s(action: Action, times: Sequence[StageTimes]) -> float:
+    """Seconds for which what the action made is on its way to the part that needs it."""
+    if action.kind == "F":
+        return times[action.stage].send_s if action.stage < len(times) - 1 else 0.0
+    return times[action.stage - 1].send_s if action.kind == "B" and action.stage else 0.0
 
 
 def _duration(action: Action, times: Sequence[StageTimes], split: bool) -> float:

@@ -67,7 +67,9 @@ class RingCase:
             values = {key: _number(job[key], f"{where}.{key}") for key in _JOB if key != "gpus"}
             jobs[name] = RingJob(name=name, gpus=job["gpus"], **values)
             if _ARRIVAL in job:
-                arrivals_s[name] = _number(job[_ARRIVAL], f"{where}.{_ARRIVAL}")
+                arrivals_s[name] = arrival_s = _number(job[_ARRIVAL], f"{where}.{_ARRIVAL}")
+                if not 0 <= arrival_s < float("inf"):
+                    raise InputError(f"{where}.{_ARRIVAL}", expected="a number from 0", got=arrival_s)
         if not jobs:
             raise InputError("jobs is empty", expected="at least one job")
         placement = None

@@ -23,7 +23,8 @@ class Fabric:
     Args:
         servers_per_leaf: servers under one leaf switch; None: one switch for all, no uplinks above the
             servers.
-        oversubscription: ratio of downlink to uplink bandwidth of a leaf, at least 1 (1: a full fat tree).
+        oversubscription: ratio of downlink to uplink bandwidth of a leaf, at least 1 (1: a full fat tree, and
+            the only value without leaves).
         rails: network cards per server, each with the cluster's inter-server bandwidth.
     """
 
@@ -38,6 +39,11 @@ class Fabric:
             )
         if not 1 <= self.oversubscription < float("inf"):
             raise InputError("fabric.oversubscription", expected="a number from 1", got=self.oversubscription)
+        if self.oversubscription > 1 and self.servers_per_leaf is None:
+            raise InputError(
+                "fabric.oversubscription has no effect on servers under one switch",
+                hint="add servers_per_leaf, or leave it out",
+            )
         if self.rails < 1:
             raise InputError("fabric.rails", expected="an integer from 1", got=self.rails)
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from profiling.errors import InputError
 from scheduling.ring.dispatch import check_gangs
 from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule, placement_of
-from scheduling.ring.model import RingCluster, RingJob, ring_timing, ring_timings
+from scheduling.ring.model import RingCluster, RingJob, ring_timings
 from scheduling.ring.pick import Pick, estimate_s, fa_ffp, whole_or_wait
 
 ORDERS = ("arrival", "narrowest", "shortest", "least-work")
@@ -191,8 +191,8 @@ def _cheaper_than_waiting(job: RingJob, gpus: tuple[Gpu, ...], run: RingRun) -> 
     jobs = {name: running.job for name, running in run.running.items()} | {job.name: job}
     placements = {name: running.placement for name, running in run.running.items()} | {job.name: placement}
     then = ring_timings(run.cluster, jobs, placements, fabric=fabric, clamp=clamp)
-    alone_s = ring_timing(run.cluster, job, placement, 1, rings=fabric.rings(placement)).iteration_time_s
-    delay_s = job.iterations * (then[job.name].iteration_time_s - alone_s)
+    alone = ring_timings(run.cluster, jobs, {job.name: placement}, fabric=fabric, clamp=clamp)
+    delay_s = job.iterations * (then[job.name].iteration_time_s - alone[job.name].iteration_time_s)
     for name, running in run.running.items():
         delay_s += running.left * (then[name].iteration_time_s - running.timing.iteration_time_s)
     return delay_s <= run.next_exit_s() - run.now_s

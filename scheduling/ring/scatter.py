@@ -79,21 +79,24 @@ class RingScatter:
 def network_bytes_per_s(snapshot: SchedulingSnapshot, nodes: tuple[str, ...]) -> float:
     """Rate of a ring over these nodes: that of the slowest node's fastest link, or of a switch's on the way.
 
-    A node without links has 10 Gbit/s. The links between switches count if the nodes are under several.
+    A ring both sends and receives, so a link that is slower in one direction is as fast as that one. A node without
+    links has 10 Gbit/s. The links between switches count if the nodes are under several.
     """
     names = {node.name for node in snapshot.cluster.nodes}
-    fastest: dict[str, float] = {}
-    above: dict[str, float] = {}
+    fastest: dict[str, dict[str, float]] = {}
+    above: dict[str, dict[str, float]] = {}
     switch: dict[str, str] = {}
     for link in snapshot.cluster.links:
-        for end, other in ((link.source, link.target), (link.target, link.source)):
-            rates = above if end not in names and other not in names else fastest
-            rates[end] = max(rates.get(end, 0.0), link.bandwidth_bytes_per_s)
+        for end, other, way in ((link.source, link.target, "out"), (link.target, link.source, "in")):
+            links = above if end not in names and other not in names else fastest
+            rates = links.setdefault(end, {})
+            rates[way] = max(rates.get(way, 0.0), link.bandwidth_bytes_per_s)
             if end in names and other not in names:
                 switch.setdefault(end, other)
     under = {switch[node] for node in nodes if node in switch}
     uplinks = [above[name] for name in under if name in above] if len(under) > 1 else []
-    return float(np.min([*(fastest.get(node, NETWORK_BYTES_PER_S) for node in nodes), *uplinks]))
+    ends = [*(fastest.get(node, {"": NETWORK_BYTES_PER_S}) for node in nodes), *uplinks]
+    return float(np.min([rate for rates in ends for rate in rates.values()]))
 
 
 def gradient_bytes_of(workload: Workload) -> float | None:

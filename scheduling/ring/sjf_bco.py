@@ -45,7 +45,7 @@ def sjf_bco(
     kappa that leaves a job without GPUs counts as infeasible (as printed, its makespan stays too small and
     wins), and so does one under which a job makes no progress in a slot. Theta is bisected on feasibility (as
     printed, on strict improvement, where it gets stuck). Only gang sizes that occur are tried as kappa, since
-    those in between change nothing.
+    those in between change nothing; 0, which sends every job through LBSGF, is tried as well.
 
     Raises:
         InfeasibleError: no kappa gives a schedule that ends.

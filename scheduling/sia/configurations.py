@@ -138,22 +138,24 @@ def _whole_nodes(
     Under one switch if possible.
     """
     size = max(sizes.values())
+    count, rest = divmod(gpus, size)
     empty = [n for n, room in free.items() if room == sizes[n] == size]
-    if len(empty) < gpus // size:
-        return None
-    whole = by_switch(snapshot, empty, [size] * len(empty), gpus - gpus % size)[: gpus // size]
-    plan, rest = [(n, size) for n in whole], gpus % size
-    if rest:
-        nodes = [n for n, room in free.items() if room >= rest and n not in whole]
-        if not nodes:
+    empty = by_switch(snapshot, empty, [size] * len(empty), count * size)
+    switch = {n: int(snapshot.switch_of[n]) for n in free}
+
+    def under(switches: set[int]) -> list[tuple[int, int]] | None:
+        whole = [n for n in empty if switch[n] in switches][:count]
+        used = {switch[n] for n in whole}
+        others = [n for n, room in free.items() if room >= rest and switch[n] in switches and n not in whole]
+        if len(whole) < count or (rest and not others):
             return None
-        under = {int(snapshot.switch_of[n]) for n in whole}
+        plan = [(n, size) for n in whole]
+        if rest:
+            plan.append((min(others, key=lambda n: (bool(used) and switch[n] not in used, free[n], n)), rest))
+        return plan
 
-        def key(node: int) -> tuple[bool, int, int]:
-            return bool(under) and int(snapshot.switch_of[node]) not in under, free[node], node
-
-        plan.append((min(nodes, key=key), rest))
-    return plan
+    one_by_one = dict.fromkeys(switch[n] for n in empty) if count else ()
+    return next(filter(None, (under({one}) for one in one_by_one)), None) or under(set(switch.values()))
 
 
 def _emptiest(

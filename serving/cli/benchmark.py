@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiling.errors import InputError
-from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.output import JsonFlag, console, headline, print_json, progress
 
 if TYPE_CHECKING:
     from predictor.evaluation.protocols.few_shot.catalogue import LearningCurve
@@ -57,7 +57,7 @@ def list_(json: JsonFlag = False) -> None:
         return
     screen = console()
     for row in rows:
-        screen.print(f"[bold]{row['name']}[/]  {row['about']}", highlight=False)
+        screen.print(headline(row["name"], f"  {row['about']}"))
         screen.print(f"    {', '.join(row['predictors'])}", style="dim", highlight=False)
 
 

@@ -9,7 +9,7 @@ import typer
 
 from datasets.schema import TABLES
 from serving.cli.given_options import no_effect
-from serving.cli.output import Force, JsonFlag, check_new, console, counted, print_json, progress
+from serving.cli.output import Force, JsonFlag, check_new, console, counted, headline, print_json, progress
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -42,7 +42,7 @@ def import_(
         print_json(summary)
         return
     screen = console()
-    screen.print(f"[bold]{source}[/] ({summary['licence']}): {summary['read']} measurements read")
+    screen.print(headline(source, f" ({summary['licence']}): {summary['read']} measurements read"))
     for table, count in summary["kept"].items():
         screen.print(f"  kept     {count:6d}  rows in {out / (table + '.parquet')}")
     for reason, count in summary["flagged"].items():
@@ -68,7 +68,7 @@ def sources(json: JsonFlag = False) -> None:
         return
     screen = console()
     for source in SOURCES.values():
-        screen.print(f"[bold]{source.name}[/]  {source.holds}", highlight=False)
+        screen.print(headline(source.name, f"  {source.holds}"))
         screen.print(f"    clone    {source.upstream or '(not public)'}", highlight=False)
         screen.print(f"    licence  {source.licence}: {source.use}", highlight=False)
         screen.print(f"    shipped models may be trained on it: {'yes' if source.may_ship else 'no'}")
@@ -103,7 +103,7 @@ def stats(
     screen = console()
     for name, table in summary["tables"].items():
         parts = ", ".join(f"{campaign} {count}" for campaign, count in table["campaigns"].items())
-        screen.print(f"[bold]{name}[/] {table['rows']} rows: {parts}", highlight=False)
+        screen.print(headline(name, f" {table['rows']} rows: {parts}"))
     columns = ("campaign", "devices", "sets", "points", "censored", "partners", "models", "mean", "p5-p95")
     grid = Table(
         title="co-location: co-located / solo throughput",

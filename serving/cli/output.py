@@ -25,12 +25,21 @@ def print_json(value: Any) -> None:
 def console() -> Any:
     """A rich console on stdout; where that is no terminal, lines are as long as they need to be.
 
-    `COLUMNS` sets another width.
+    `COLUMNS` sets another width. Brackets and colons are printed as they are: names may contain them.
     """
     from rich.console import Console
 
-    screen = Console()
-    return screen if screen.is_terminal or "COLUMNS" in os.environ else Console(width=_UNBOUNDED)
+    screen = Console(markup=False, emoji=False)
+    if screen.is_terminal or "COLUMNS" in os.environ:
+        return screen
+    return Console(width=_UNBOUNDED, markup=False, emoji=False)
+
+
+def headline(start: str, rest: str = "") -> Any:
+    """A line for a console whose `start` is bold."""
+    from rich.text import Text
+
+    return Text.assemble((start, "bold"), rest)
 
 
 def plain_table(*columns: str, right: Sequence[str] = (), title: str | None = None) -> Any:
@@ -116,7 +125,7 @@ def progress() -> Any:
         return ProgressLines()
     return Progress(
         SpinnerColumn(),
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from serving.cli.given_options import only
-from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json
+from serving.cli.output import JsonFlag, bullets, console, headline, plain_table, print_json
 from serving.cli.predict import FeedbackOption, corrected
 
 if TYPE_CHECKING:
@@ -87,7 +87,7 @@ def _best_set(decision: PlacementDecision, snapshot: ClusterSnapshot, job: Workl
 def _show(decision: PlacementDecision, job: str, never_measured: list[str]) -> None:
     out = console()
     first = f" on {decision.ranked[0].node}/{decision.ranked[0].gpu}" if decision.decision == "place" else ""
-    out.print(f"[bold]{decision.decision}[/]{first}  {job}")
+    out.print(headline(decision.decision, f"{first}  {job}"))
     table = plain_table(
         "node",
         "GPU",

@@ -11,7 +11,7 @@ import typer
 
 from profiling.errors import InputError
 from serving.cli.given_options import no_effect
-from serving.cli.output import JsonFlag, console, duration, plain_table, print_json
+from serving.cli.output import JsonFlag, console, duration, headline, plain_table, print_json
 
 if TYPE_CHECKING:
     from scheduling.pipeline.partition import Partition
@@ -63,7 +63,8 @@ def pipeline(
     granularity: Annotated[
         str,
         typer.Option(
-            help="Where a zoo or captured model may be cut: before a block, a module, or any operator."
+            help="Where a zoo or captured model may be cut: before a block, a module, or any operator (a profile: "
+            "between its nodes)."
         ),
     ] = "block",
     microbatches: Annotated[
@@ -71,7 +72,8 @@ def pipeline(
     ] = 8,
     chunks: Annotated[int, typer.Option(help="Model chunks per worker (interleaved).")] = 2,
     depth: Annotated[
-        int | None, typer.Option(help="With --schedule: pipeline depth (default: searched for).")
+        int | None,
+        typer.Option(help="With a --schedule that has a flush: pipeline depth (default: searched for)."),
     ] = None,
     recompute: Annotated[
         bool, typer.Option("--recompute", help="With --schedule: recompute activations in the backward pass.")
@@ -104,6 +106,8 @@ def pipeline(
     if schedule != "interleaved":
         no_effect(context, "without --schedule interleaved", "chunks")
     given = read_input(graph, device, as_published=compat and schedule is None)
+    if given.times is None:
+        no_effect(context, "on a profile, which is cut between its nodes", "granularity")
     if memory_limit is None and device is not None:
         of_device = get_device(device)
         memory_limit = of_device.memory_bytes - (0.0 if is_cpu(of_device) else CONTEXT_BYTES)
@@ -168,7 +172,10 @@ def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
 def _print_plan(plan: Plan) -> None:
     out = console()
     out.print(
-        f"[bold]{plan.name}[/], {plan.schedule}: {duration(plan.step_time_s, 4)} per step, bubble {100 * plan.bubble_ratio:.1f} %"
+        headline(
+            plan.name,
+            f", {plan.schedule}: {duration(plan.step_time_s, 4)} per step, bubble {100 * plan.bubble_ratio:.1f} %",
+        )
     )
     numbers = ("forward\n(ms)", "backward\n(ms)", "in\nflight", "memory per\nworker")
     table = plain_table("stage", "devices", *numbers, right=numbers)
@@ -184,6 +191,12 @@ def _print_plan(plan: Plan) -> None:
     out.print(table)
     _print_split(plan.split_spec)
     out.print(f"Bottleneck: {plan.bottleneck}.")
+    _print_idle(plan)
+
+
+def _print_idle(plan: Plan | Partition) -> None:
+    if idle := plan.workers - plan.workers_used:
+        console().print(f"{idle} of {plan.workers} workers would not help and stay idle.")
 
 
 def _print_split(spec: dict[str, str] | None) -> None:
@@ -199,8 +212,11 @@ def _print_split(spec: dict[str, str] | None) -> None:
 def _print(plan: Partition) -> None:
     out = console()
     out.print(
-        f"[bold]{plan.name}[/]: {duration(plan.bottleneck_s, 4)} per minibatch, {plan.speedup:.2f} times as fast as "
-        f"data parallel ({duration(plan.data_parallel_s, 4)})"
+        headline(
+            plan.name,
+            f": {duration(plan.bottleneck_s, 4)} per minibatch, {plan.speedup:.2f} times as fast as "
+            f"data parallel ({duration(plan.data_parallel_s, 4)})",
+        )
     )
     numbers = ("compute\n(ms)", "in\nflight", "memory per\nworker")
     table = plain_table("stage", "replicas", "nodes", *numbers, right=numbers)
@@ -220,10 +236,7 @@ def _print(plan: Partition) -> None:
     out.print(table)
     _print_split(plan.split_spec)
     out.print(f"Bottleneck: {plan.bottleneck}.")
-    if plan.workers_used < plan.workers:
-        out.print(
-            f"{plan.workers - plan.workers_used} of {plan.workers} workers would not help and stay idle."
-        )
+    _print_idle(plan)
     if plan.search in ("branches merged", "execution order"):
         out.print(f"Too many cuts to search exhaustively; searched: {plan.search}.")
 

@@ -14,6 +14,7 @@ from serving.cli.output import (
     console,
     counted,
     duration,
+    headline,
     interval,
     plain_table,
     print_json,
@@ -215,7 +216,7 @@ def show(
                 f"{duration(part.option.step_time_s[k])}\n{interval(answer.members[k].step_time_s)}",
                 f"{plan.speed(plan.chosen, number):.2f}",
             )
-    out.print(f"[bold]{describe(plan.chosen)}[/]")
+    out.print(headline(describe(plan.chosen)))
     out.print(table)
     for number in plan.chosen.waiting:
         out.print(f"waits: {renamed(str(options.jobs[number].workload))}")

@@ -77,22 +77,25 @@ def test_chain_search_equals_the_matrix_search(
     in_flight=st.lists(st.sampled_from([1.0, 2.0, 3.5]), min_size=1, max_size=6),
     limit=st.sampled_from([math.inf, 3e7, 1.5e7]),
     recompute=st.booleans(),
+    s_per_byte=st.sampled_from([0.0, 3e-8]),
 )
 def test_partial_chains_equal_the_matrix_search(
-    seed: int, layers: int, in_flight: list[float], limit: float, recompute: bool
+    seed: int, layers: int, in_flight: list[float], limit: float, recompute: bool, s_per_byte: float
 ) -> None:
     space = replace(antichain_states(chain_profile(seed, layers)), inputs_only=recompute)
     every, parts = np.arange(space.count + 1), len(in_flight)
+    send_s = s_per_byte * space.output_bytes
+    send_s[[0, -1]] = 0.0
 
     def memory(part: int) -> np.ndarray:
         held = part_bytes(space, every[:, None], every[None, :], in_flight[part], 4.0)
         return np.where(space.subset, held, np.inf)
 
     def time(part: int) -> np.ndarray:
-        spent = space.compute_s[None, :] - space.compute_s[:, None]
+        spent = np.maximum(space.compute_s[None, :] - space.compute_s[:, None], send_s[None, :])
         return np.where(space.subset & (memory(part) <= limit), spent, np.inf)
 
-    chain = ChainCut(space, in_flight, 4.0)
+    chain = ChainCut(space, in_flight, 4.0, send_s=send_s)
     for cost, found in ((time, chain.by_time(limit)), (memory, chain.by_memory())):
         expected = cut(cost, parts)
         assert (found is None) == (expected is None)

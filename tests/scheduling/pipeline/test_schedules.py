@@ -99,6 +99,15 @@ def test_infeasible_schedules_are_refused() -> None:
         simulate([[Action("B", 0, 0), Action("F", 0, 0)]], [StageTimes(1, 1, 1)])
 
 
+def test_transfers_over_one_link_follow_one_another() -> None:
+    """A second of compute, ten on the link: eight activations take 80 s to pass it, eight gradients as long."""
+    times = [StageTimes(1.0, 1.0, 1.0, 10.0), StageTimes(1.0, 1.0, 1.0)]
+    # The last forward ends at 82 s; the first gradient is on the link from 84 s on, and the last is used for 2 s.
+    assert simulate(worker_orders("gpipe", 2, 8), times).total_s == 84 + 80 + 2
+    # Two at a time: the backward passes of microbatches 0, 2, 4 and 6 start every 26 s from 24 s on.
+    assert simulate(worker_orders("1f1b", 2, 8), times).total_s == 24 + 3 * 26 + 12
+
+
 @pytest.mark.parametrize("kind", ["svg", "png"])
 def test_plot(tmp_path: Path, kind: str) -> None:
     timeline = simulate(worker_orders("interleaved", 2, 4, chunks=2), [StageTimes(1, 1, 1)] * 4)

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode
 from profiling.errors import InfeasibleError
 from scheduling.pipeline.cluster import PipelineCluster
 from scheduling.pipeline.plan import Plan, plan
@@ -128,6 +129,39 @@ def test_one_more_worker_on_a_slow_network_is_left_idle(schedule: str) -> None:
     with_all = plan(space, PipelineCluster((2,), (1e3,)), schedule, 4, allow_idle=False, depth=1)
     assert with_all.workers_used == 2
     assert with_all.step_time_s > alone.step_time_s
+
+
+def test_fewer_copies_may_share_a_slow_link_better() -> None:
+    """Two stages of 3 s, 1 GB between them, on two machines of four: of 4, 3 and 2 copies, 4, 2 and none cross."""
+    nodes = tuple(ProfileNode(name, "Conv", 1.0, 2.0, 1e9, 0.0) for name in "ab")
+    space = antichain_states(PipeDreamProfile("two", nodes, (("a", "b"),)))
+    chosen = plan(space, PipelineCluster((4, 2), (1e9, 1e9)), "1f1b", 1, depth=2)
+    assert chosen.stages[0].replicas == 3
+    # 4 copies: 6 / 4 + 2 s; 3: 6 / 3 + 2 * 2/3 s; 2: 6 / 2 + 2 * 1/2 s.
+    assert chosen.step_time_s == pytest.approx(2 + 4 / 3)
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_pipeline_over_a_slow_link_is_cut_where_less_has_to_cross(branch: bool) -> None:
+    """Between two halves of 6 s each are 10 GB, which take 10 s; a stage of 9 s and one of 3 s exchange 1 MB."""
+    outputs = (1e6, 1e10, 1e6, 0.0)
+    nodes = [ProfileNode(f"n{i}", "Conv", 1.0, 2.0, size, 0.0) for i, size in enumerate(outputs)]
+    edges = [(f"n{i}", f"n{i + 1}") for i in range(3)]
+    if branch:
+        nodes.append(ProfileNode("free", "Conv", 0.0, 0.0, 0.0, 0.0))
+        edges.append(("n0", "free"))
+    space = antichain_states(PipeDreamProfile("four", tuple(nodes), tuple(edges)))
+    assert space.is_chain is not branch
+    slow, fast = (plan(space, PipelineCluster((2,), (b,)), "1f1b", 1, depth=2) for b in (1e9, 1e12))
+    assert slow.step_time_s == pytest.approx(12 + 2 * 1e-3)
+    assert fast.step_time_s == pytest.approx(12, abs=0.03)
+
+
+def test_a_slow_link_is_named_as_the_bottleneck() -> None:
+    space = space_of(3, 8, 0.0)
+    slow, fast = (plan(space, PipelineCluster((2,), (b,)), "1f1b", 4, depth=2) for b in (1e6, 1e12))
+    assert slow.bottleneck.startswith("activations from stage 1 to 2 take")
+    assert fast.bottleneck.startswith("stage")
 
 
 def test_interleaved_with_one_chunk_tries_the_depths_that_divide_the_microbatches() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -89,6 +90,15 @@ def test_admission_holds_a_ring_back_that_would_cost_more_than_it_gains():
     assert (
         choose([heavy[1], other], run, OnlineConfig("arrival", "pack", "any", config.admission)) is not None
     )
+
+
+def test_admission_counts_the_newcomers_own_delay_in_the_literal_form_too():
+    place = replace(cluster(2, 2, alpha=0), xi1=0.5)
+    # A pair alone has twice the bandwidth of one of two: b loses as many steps' exchange as it has steps.
+    run = RingRun(place, Execution(clamp=False))
+    run.start(job("a", 2, 0.0, 1250, 20), [(0, 0), (1, 0)])
+    config = OnlineConfig(admission="cheaper-than-waiting")
+    assert choose([job("b", 2, 0.0, 1250, 100)], run, config) is None
 
 
 def test_choosing_does_not_change_the_state():

@@ -63,6 +63,17 @@ def test_a_ring_over_two_switches_is_as_fast_as_the_link_between_them() -> None:
     assert factor((0, 4), slow) > factor((0, 2), slow)
 
 
+def test_a_ring_is_as_fast_as_the_slower_direction_of_a_link() -> None:
+    state = cluster(1e9, racks_s=1e9)
+    slower = [replace(link, source=link.target, target=link.source) for link in state.cluster.links]
+    for name, slow_s in (("n-0", 2e8), ("x", 1e8)):
+        back = [
+            replace(link, bandwidth_bytes_per_s=slow_s) if link.target == name else link for link in slower
+        ]
+        both = SchedulingSnapshot(replace(state.cluster, links=(*state.cluster.links, *back)))
+        assert network_bytes_per_s(both, ("n-0", "n-2")) == slow_s
+
+
 def test_a_node_without_links_has_ten_gigabits() -> None:
     bare = SchedulingSnapshot(replace(cluster().cluster, links=()))
     assert network_bytes_per_s(bare, ("n-0", "n-1")) == 1.25e9

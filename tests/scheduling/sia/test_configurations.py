@@ -61,6 +61,23 @@ def test_a_gang_stays_under_one_switch(policy: str, nodes: tuple[int, ...], size
         assert where <= {"n0", "n3"} or where <= {"n1", "n2"}
 
 
+def test_the_rest_of_a_gang_decides_its_switch_too() -> None:
+    """Alone under its switch, the first node would hold the whole node of a gang of seven, but not the rest."""
+    names = [f"n{k}" for k in range(4)]
+    body = {
+        "nodes": [{"name": name, "gpus": [{"device": "v100", "count": 4}]} for name in names],
+        "links": [
+            {"source": name, "target": "one" if name == "n0" else "three", "bandwidth_bytes_per_s": 1e9}
+            for name in names
+        ],
+    }
+    snapshot = SchedulingSnapshot(ClusterSnapshot.from_mapping(body))
+    gang = JobState(TraceJob("gang", JOBS[0], 100.0, gpus=7), 0, 100.0)
+    gpus = place_configurations(snapshot, {0: (gang, Configuration(2, 7, 0))})[0]
+    assert len(gpus) == 7
+    assert {snapshot.names[gpu][0] for gpu in gpus} <= set(names[1:])
+
+
 @pytest.mark.parametrize("policy", ["sia", "sia-packed"])
 def test_a_range_of_which_only_the_request_is_possible(policy: str) -> None:
     def run(job: TraceJob, predictor: TablePredictor, nodes: dict[str, int]) -> None:

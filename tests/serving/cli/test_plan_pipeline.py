@@ -83,6 +83,12 @@ def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.Capture
     assert json.loads(capsys.readouterr().out)["schedule"] == "1f1b"
 
 
+def test_idle_workers_of_a_schedule_are_named(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["plan", "pipeline", profile, "--workers", "4", "--bandwidth", "1", "--schedule", "1f1b"])
+    assert "3 of 4 workers would not help and stay idle." in capsys.readouterr().out
+
+
 @pytest.mark.parametrize(
     ("more", "code", "message"),
     [
@@ -92,6 +98,9 @@ def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.Capture
         (["--schedule", "1f1b", "--compat"], 2, "--schedule"),
         (["--schedule", "nonsense"], 2, "gpipe"),
         (["--schedule", "1f1b", "--depth", "9"], 1, "depth of 1 to 2"),
+        (["--schedule", "pipedream", "--depth", "2"], 2, "depth has no effect on pipedream"),
+        (["--schedule", "1f1b", "--depth", "0"], 2, "number of workers in a row"),
+        (["--granularity", "module"], 2, "--granularity has no effect on a profile"),
         (["--depth", "2"], 2, "--schedule"),
         (["--recompute"], 2, "--schedule"),
         (["--fewer-machines"], 2, "--compat"),
