@@ -41,8 +41,8 @@ class StateSpace:
         down_sets: [n + 1] bit sets over `nodes`; the first is empty.
         compute_s, activation_bytes, parameter_bytes: [n + 1] sums over each down-set (forward and backward
             seconds of one minibatch, bytes of activations, bytes of parameters).
-        output_bytes: [n + 1] bytes that cross a cut at this state, one way. Where the cut crosses several branches,
-            outputs that are read only before it may be counted, too, as in the public optimizer.
+        output_bytes: [n + 1] bytes that cross a cut at this state, one way: outputs that later layers read, and
+            those of the model so far. As published, also some that only earlier layers read.
         forward_s: [n + 1] the forward part of `compute_s`.
         search: `all cuts`, `branches merged`, `execution order`, `blocks`, `modules` or `operators`: how fine
             the cuts are.
@@ -150,7 +150,8 @@ def antichain_states(profile: PipeDreamProfile, *, as_published: bool = False) -
     order, as many as there are layers.
 
     `as_published` starts from the first source alone if there are several (the default starts before them
-    all), counts only the last activation of a merged chain, and allows `MAX_STATES`.
+    all), counts only the last activation of a merged chain, sends some outputs past all their readers, and allows
+    `MAX_STATES`.
 
     Raises:
         InputError: nothing is left without inputs and unused outputs.
@@ -161,11 +162,12 @@ def antichain_states(profile: PipeDreamProfile, *, as_published: bool = False) -
         layers = layers.rooted()
     limit = MAX_STATES if as_published or layers.is_chain else MAX_BRANCHING_STATES
     try:
-        return _search(layers, limit)
+        return _search(layers, limit, as_published)
     except LimitError:
         pass
     try:
-        return replace(_search(layers.branches_merged(as_published), limit), search="branches merged")
+        merged = layers.branches_merged(as_published)
+        return replace(_search(merged, limit, as_published), search="branches merged")
     except LimitError:
         return prefix_states(layers)
 
@@ -196,7 +198,7 @@ def too_many(name: str, limit: int = MAX_STATES) -> LimitError:
     )
 
 
-def _search(layers: Layers, limit: int) -> StateSpace:
+def _search(layers: Layers, limit: int, as_published: bool) -> StateSpace:
     after, ancestors, descendants = layers.after, layers.ancestors, layers.descendants
     bit = [1 << i for i in range(len(after))]
     # What a member's ancestors still feed elsewhere depends on that member alone. An ancestor with a single
@@ -234,7 +236,7 @@ def _search(layers: Layers, limit: int) -> StateSpace:
     states = list(edges)
     position = {state: i for i, state in enumerate(states)}
     order = topological([[position[t] for t in edges[s]] for s in states])
-    return _space(layers, [states[i] for i in order], edges, widened)
+    return _space(layers, [states[i] for i in order], edges, widened, every_fork=as_published)
 
 
 def _space(
@@ -244,6 +246,7 @@ def _space(
     widened: dict[int, int],
     down_sets: list[int] | None = None,
     search: str = "all cuts",
+    every_fork: bool = False,
 ) -> StateSpace:
     import numpy as np
 
@@ -261,7 +264,14 @@ def _space(
         for target in edges[state]:
             reachable[index[target]] |= 1 << number | reachable[number]
     sums = np.concatenate([np.zeros((1, 4)), _sums(down_sets, columns[:, :4])])
-    output = np.concatenate([[0.0], _sums([widened[state] for state in states], columns[:, 4:])[:, 0]])
+    sent = [widened[state] for state in states]
+    if not every_fork:
+        read_later = [
+            [i for i in _bits(wide) if not layers.after[i] or layers.successors[i] & ~down]
+            for wide, down in zip(sent, down_sets, strict=True)
+        ]
+        sent = [sum(1 << i for i in members) for members in read_later]
+    output = np.concatenate([[0.0], _sums(sent, columns[:, 4:])[:, 0]])
     return StateSpace(
         layers.name,
         layers.members,

@@ -28,6 +28,22 @@ def test_states_are_all_possible_cuts(seed: int, nodes: int, sources: int) -> No
     assert states == ideals(profile)
 
 
+@settings(max_examples=40, deadline=None)
+@given(seed=st.integers(0, 10_000), nodes=st.integers(1, 7))
+def test_what_later_layers_read_crosses_a_cut(seed: int, nodes: int) -> None:
+    profile = random_profile(seed, nodes)
+    space = antichain_states(profile)
+    readers = {n.id: {t for s, t in profile.edges if s == n.id} for n in profile.nodes}
+    for boundary in range(1, space.count):
+        done = set(space.members(0, boundary))
+        sent = sum(
+            n.activation_bytes
+            for n in profile.nodes
+            if n.id in done and (not readers[n.id] or readers[n.id] - done)
+        )
+        assert space.output_bytes[boundary] == pytest.approx(sent)
+
+
 @settings(max_examples=60, deadline=None)
 @given(
     seed=st.integers(0, 10_000),
