@@ -217,10 +217,11 @@ class RingRun:
                 continue
             timing = self._timing(run)
             if timing.contention != run.timing.contention:
-                run.left, run.since_s, run.timing = self._left(run), self.now_s, timing
+                run.left, run.since_s, run.timing = self.left(run), self.now_s, timing
                 run.end_s = self._end_s(run)
 
-    def _left(self, run: Running) -> float:
+    def left(self, run: Running) -> float:
+        """Iterations that a job has left now; its own field is as of the last change of its rate."""
         slot_s = self.execution.slot_s
         if slot_s is None:
             return max(0.0, run.left - (self.now_s - run.since_s) / run.timing.iteration_time_s)

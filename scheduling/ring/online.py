@@ -194,5 +194,5 @@ def _cheaper_than_waiting(job: RingJob, gpus: tuple[Gpu, ...], run: RingRun) -> 
     alone = ring_timings(run.cluster, jobs, {job.name: placement}, fabric=fabric, clamp=clamp)
     delay_s = job.iterations * (then[job.name].iteration_time_s - alone[job.name].iteration_time_s)
     for name, running in run.running.items():
-        delay_s += running.left * (then[name].iteration_time_s - running.timing.iteration_time_s)
+        delay_s += run.left(running) * (then[name].iteration_time_s - running.timing.iteration_time_s)
     return delay_s <= run.next_exit_s() - run.now_s

@@ -101,6 +101,16 @@ def test_admission_counts_the_newcomers_own_delay_in_the_literal_form_too():
     assert choose([job("b", 2, 0.0, 1250, 100)], run, config) is None
 
 
+def test_admission_counts_the_work_that_is_left_now():
+    """A job that is nearly done is delayed little, and is soon worth waiting for."""
+    run = running(cluster(2, 2), {job("a", 2, 0.2, 125, 100): [(0, 0), (1, 0)]})
+    newcomer = job("b", 2, 0.0, 125, 1)
+    config = OnlineConfig(admission="cheaper-than-waiting")
+    assert choose([newcomer], run, config) is not None
+    run.now_s = 0.75 * run.next_exit_s()
+    assert choose([newcomer], run, config) is not None
+
+
 def test_choosing_does_not_change_the_state():
     place = cluster(2, 2, 4)
     run = running(place, {job(name, 2, 0.05, 60, 200): [(0, n), (1, n)] for n, name in enumerate("ab")})
