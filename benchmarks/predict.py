@@ -85,11 +85,15 @@ def main() -> None:
     )
     figures["answer_with_reasons_s"] = _seconds(lambda: predictor.predict(pairs[1]), 100)
     model = predictor.fitted_.model
-    job = model.featurizer.job(Workload.parse("resnet50-imagenet:batch_size=32"), "v100")
-    inputs = encoder_input([job], model.featurizer)
-    with torch.no_grad():
-        figures["encode_resnet50_s"] = _seconds(lambda: model.encoder(*inputs), 20)
-    figures["resnet50_operators"] = float(len(job.graph.operators))
+    for name, spec in (
+        ("resnet50", "resnet50-imagenet:batch_size=32"),
+        ("efficientnet_l2", "timm/tf_efficientnet_l2"),
+    ):
+        job = model.featurizer.job(Workload.parse(spec), "v100")
+        with torch.no_grad():
+            encode = partial(model.encoder, *encoder_input([job], model.featurizer))
+            figures[f"encode_{name}_s"] = _seconds(encode, 20)
+        figures[f"{name}_operators"] = float(len(job.graph.operators))
     for name, value in figures.items():
         print(f"{name:28} {value:,.6g}")
     record("predict", figures)

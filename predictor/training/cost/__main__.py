@@ -203,10 +203,12 @@ def main(arguments: list[str] | None = None) -> int:
     if given.operators and "operators" in available_tables(given.data):
         rows = learnable_rows(read_table(given.data, "operators"))
         operators = operator_examples(sample_operators(rows, given.operators))
-    kernels = "kernels" in available_tables(given.data)
-    busy = busy_rows(solo, learnable_rows(read_table(given.data, "kernels")) if kernels else None)
-    timed, _ = cost_examples(busy, stored_graph, timing="busy")
-    scripts, _ = cost_examples(script_rows(every), stored_graph)
+    kernels = None
+    if "kernels" in available_tables(given.data):
+        kernels = learnable_rows(read_table(given.data, "kernels"))
+    timed, _ = cost_examples(busy_rows(solo, kernels), stored_graph, timing="busy")
+    from_scripts = script_rows(every)
+    scripts, _ = cost_examples(from_scripts, stored_graph)
     config = CostConfig(epochs=given.epochs)
     card: dict[str, Any] = {
         "date": date.today().isoformat(),
@@ -214,7 +216,11 @@ def main(arguments: list[str] | None = None) -> int:
         "operators": len(operators),
         "busy_times": len(timed),
         "steps_of_scripts": len(scripts),
-        "sources": sorted(set(solo.source.iloc[[e.row for e in examples]].astype(str))),
+        "sources": sorted(
+            set(solo.source.iloc[[e.row for e in examples]].astype(str))
+            | set(() if kernels is None else kernels.source.astype(str))
+            | set(from_scripts.source.iloc[[e.row for e in scripts]].astype(str))
+        ),
         "left_out_rows": skipped.reasons,
     }
     model = fit_cost(

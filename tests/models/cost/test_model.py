@@ -26,6 +26,7 @@ NAMES = (
     "torchvision/mobilenet_v2",
     "timm-0.6/vit_base_patch16_224",
 )
+CAPTURED = ("lstm-wikitext2", "bert-base-squad")
 DEVICES = ("k80", "p100", "t4", "v100", "a100", "h100", "h200", "rtx-4090", "b200", "mi300x", "a100:mig=2g")
 
 
@@ -35,7 +36,7 @@ def step_s(workload: Workload, device: str, model: CostModel = MODEL) -> float:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    name=st.sampled_from(NAMES),
+    name=st.sampled_from((*NAMES, *CAPTURED)),
     device=st.sampled_from(DEVICES),
     precision=st.sampled_from(["fp32", "tf32", "amp", "bf16", "fp8"]),
     layout=st.sampled_from(["contiguous", "channels-last"]),
