@@ -1,7 +1,6 @@
 """Which of two jobs takes longer, whatever the cost model predicts for them: the one with more work in every option.
 
-The cost model keeps to this order by its form, but for `data_on_device`, where the fitted costs of a host that feeds
-a job exceed those of one that does not.
+The cost model keeps to this order by construction, except for `data_on_device`: there the fitted host costs do.
 """
 
 from __future__ import annotations

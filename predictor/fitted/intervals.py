@@ -29,8 +29,7 @@ NEW_DEVICE_LOG_ERROR = 0.59
 SLICE_LOG_ERROR = 0.5
 # Half widths in units of the scale, and log errors, where nothing could be held out: a factor of 4.5.
 UNCALIBRATED = 1.5
-# How much wider intervals are on a device type without measured sets, where no type could be held out; the shipped
-# predictor's, measured on three GPU types (27 Nov 2026). With 1, a predictor of CPU measurements covers 30 % of Gavel's sets
+# `device_factor` where no device type could be held out; the shipped predictor's, measured on three GPU types (27 Nov 2026). With 1, a predictor of CPU measurements covers 30 % of Gavel's sets
 # on GPUs, with this 69 %.
 UNMEASURED_DEVICE_FACTOR = 2.6
 # Groups: were all members measured alone?
@@ -47,8 +46,8 @@ class Intervals:
         solo_log_error: 90 % bound of |log predicted / measured| solo step time of jobs without a solo
             measurement.
         utilization_error: 90 % bound of |predicted - measured| utilisation of sets with held-out models.
-        device_factor: group to the factor by which intervals are wider on a device type that was never
-            measured.
+        device_factor: group to the factor by which intervals are wider where something of a set was never measured
+            (`Coverage.never_measured`); estimated from device types left out.
     """
 
     floor: float = 0.05

@@ -119,6 +119,6 @@ def _in_words(known: KnownMembers, alone: Integers, told: Integers) -> list[str]
     keys = known.keys()
     return [
         f"{keys[number][0].model}: the step time of {math.exp(known.log_step_s[now]):.3g} s, observed alone for "
-        f"{keys[number][0].without_solo()}, is implausible and says nothing of others"
+        f"{keys[number][0].without_solo()}, is implausible and does not limit other jobs"
         for number, now in zip(alone.tolist(), told.tolist(), strict=True)
     ]

@@ -236,7 +236,7 @@ def _search(layers: Layers, limit: int, as_published: bool) -> StateSpace:
     states = list(edges)
     position = {state: i for i, state in enumerate(states)}
     order = topological([[position[t] for t in edges[s]] for s in states])
-    return _space(layers, [states[i] for i in order], edges, widened, every_fork=as_published)
+    return _space(layers, [states[i] for i in order], edges, widened, as_published=as_published)
 
 
 def _space(
@@ -246,7 +246,7 @@ def _space(
     widened: dict[int, int],
     down_sets: list[int] | None = None,
     search: str = "all cuts",
-    every_fork: bool = False,
+    as_published: bool = False,
 ) -> StateSpace:
     import numpy as np
 
@@ -265,12 +265,11 @@ def _space(
             reachable[index[target]] |= 1 << number | reachable[number]
     sums = np.concatenate([np.zeros((1, 4)), _sums(down_sets, columns[:, :4])])
     sent = [widened[state] for state in states]
-    if not every_fork:
-        read_later = [
-            [i for i in _bits(wide) if not layers.after[i] or layers.successors[i] & ~down]
+    if not as_published:
+        sent = [
+            sum(1 << i for i in _bits(wide) if not layers.after[i] or layers.successors[i] & ~down)
             for wide, down in zip(sent, down_sets, strict=True)
         ]
-        sent = [sum(1 << i for i in members) for members in read_later]
     output = np.concatenate([[0.0], _sums(sent, columns[:, 4:])[:, 0]])
     return StateSpace(
         layers.name,

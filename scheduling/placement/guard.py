@@ -118,6 +118,7 @@ def guarded(
             (own.end_s - best.end_s) / max(best.end_s - first_s, 1.0),
             own.tail_s / max(best.tail_s, 1.0) - 1.0,
             own.mean_s / max(best.mean_s, 1.0) - 1.0,
+            own.p99_s / max(best.p99_s, 1.0) - 1.0,
         )
 
     least, chosen = float("inf"), first

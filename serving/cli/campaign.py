@@ -60,7 +60,6 @@ def plan(
             help="Predictor whose uncertainty weights the sets: `default`, a folder, `models:/NAME@ALIAS`, or `none`."
         ),
     ] = "default",
-    predictor: Annotated[str | None, typer.Option(hidden=True, help="Earlier name of --model.")] = None,
     seed: Annotated[int, typer.Option(min=0, help="Random seed.")] = 0,
     json: JsonFlag = False,
 ) -> None:
@@ -100,7 +99,7 @@ def plan(
         ),
         MeasureSettings(repeats=repeats, window_s=window, alone_window_s=alone_window, min_steps=steps),
         name or f"{device}-campaign",
-        None if (predictor or model) == "none" else predictor or model,
+        None if model == "none" else model,
     )
     made.save(output)
     kinds: dict[str, int] = {}

@@ -8,7 +8,9 @@ from typing import Annotated
 
 import typer
 
-Service = Annotated[str, typer.Option(help="Address of the service.")]
+from serving.cli.given_options import no_effect
+
+ServiceUrl = Annotated[str, typer.Option(help="Address of the service.")]
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
@@ -24,7 +26,7 @@ def group() -> None:
 
 @app.command("slurm")
 def slurm(
-    service: Service = "http://127.0.0.1:8080",
+    service: ServiceUrl = "http://127.0.0.1:8080",
     token: Annotated[
         str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `place`.")
     ] = None,
@@ -50,7 +52,8 @@ def slurm(
 
 @app.command("kubernetes")
 def kubernetes(
-    service: Service = "http://127.0.0.1:8080",
+    context: typer.Context,
+    service: ServiceUrl = "http://127.0.0.1:8080",
     token: Annotated[
         str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `admin`.")
     ] = None,
@@ -59,9 +62,12 @@ def kubernetes(
         typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
     ] = None,
     period: Annotated[float, typer.Option(help="Seconds between looks at nodes and pods.")] = 5.0,
-    context: Annotated[
+    kube_context: Annotated[
         str | None,
-        typer.Option(help="Context of the kubeconfig (default: the current one; in a pod, its own cluster)."),
+        typer.Option(
+            "--context",
+            help="Context of the kubeconfig (default: the current one; in a pod, its own cluster).",
+        ),
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Look once, then exit.")] = False,
 ) -> None:
@@ -76,14 +82,16 @@ def kubernetes(
     from serving.integrations.ask import ServiceClient
     from serving.integrations.kubernetes import ApiServer, KubernetesConfig, look, run
 
+    if once:
+        no_effect(context, "with --once", "period")
     config = KubernetesConfig(period_s=period, devices=_devices(device))
     client = ServiceClient(service, token, timeout_s=30.0)
     with _until_stopped():
-        api = ApiServer.connect(context)
+        api = ApiServer.connect(kube_context)
         if not once:
             run(client, config, api)
         elif not look(client, config, api):
-            raise UnavailableError("the cluster was not told to the service", hint="see the log above")
+            raise UnavailableError("the cluster was not uploaded", hint="see the log above")
 
 
 def _devices(texts: list[str] | None) -> dict[str, str]:
@@ -102,6 +110,7 @@ def _until_stopped() -> Iterator[None]:
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     logging.getLogger("httpx").setLevel(logging.WARNING)
+    logging.getLogger("urllib3").setLevel(logging.ERROR)
     try:
         yield
     except KeyboardInterrupt:

@@ -18,7 +18,6 @@ def command(
         str,
         typer.Option(help="Predictor to compare with: `default`, a folder, `models:/NAME@ALIAS`, or `none`."),
     ] = "default",
-    predictor: Annotated[str | None, typer.Option(hidden=True, help="Earlier name of --model.")] = None,
 ) -> None:
     """Write one HTML page: jobs alone, slowdown matrix, spread, freezing curves, predicted against measured.
 
@@ -28,6 +27,5 @@ def command(
     """
     from predictor.campaigns.report import write_report
 
-    name = predictor or model
-    path = write_report(folder, output or folder / "report.html", None if name == "none" else name)
+    path = write_report(folder, output or folder / "report.html", None if model == "none" else model)
     print(path)

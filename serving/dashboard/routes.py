@@ -29,7 +29,7 @@ _READ, _OPEN = {SCOPE: "read"}, {SCOPE: OPEN}
 _HERE = Path(__file__).parent
 # Swagger UI (Apache-2.0) comes with the package fastapi-swagger (MIT), so that the API reference works offline.
 _SWAGGER = "fastapi_swagger.resources"
-# A path, and never another host, which browsers also read from `//` and `/\\`.
+# A path, and never another host, which browsers also read from `//` and `/\`.
 _OWN_PAGE = re.compile(r"/(?![/\\])[!-~]*")
 _LONGEST_NEXT = 1000
 _STATIC = {
@@ -113,7 +113,7 @@ def _asked(request: Request) -> str:
 
 def _own(page: str) -> str:
     """`page` if it is an address of this service, else that of the first page."""
-    return page if _OWN_PAGE.fullmatch(page) else "/"
+    return page if len(page) <= _LONGEST_NEXT and _OWN_PAGE.fullmatch(page) else "/"
 
 
 def routes(service: Service) -> APIRouter:

@@ -52,9 +52,15 @@ class ServiceClient:
         answer = self._answer("POST", "/v1/place", body)
         return answer if _usable(answer) else None
 
-    def put_cluster(self, cluster: dict[str, Any]) -> bool:
-        """Replace the stored cluster and its tenants; returns whether the service did."""
-        return self._answer("PUT", "/v1/cluster?replace_tenants=true", cluster) is not None
+    def cluster(self) -> dict[str, Any] | None:
+        """The stored `cluster` and its `version`; None if the service does not say."""
+        answer = self._answer("GET", "/v1/cluster")
+        return answer if isinstance(answer, dict) and {"cluster", "version"} <= answer.keys() else None
+
+    def put_cluster(self, cluster: dict[str, Any]) -> int | None:
+        """Replace the stored cluster and its tenants; returns its version, None if the service did not."""
+        answer = self._answer("PUT", "/v1/cluster?replace_tenants=true", cluster)
+        return answer.get("version") if isinstance(answer, dict) else None
 
     def lacks(self, graph: str) -> bool:
         """Whether the service says that `graph:HASH` is not registered; False if it does not respond."""
@@ -62,7 +68,7 @@ class ServiceClient:
         # A proxy's own 404 says nothing about the graph.
         return status == 404 and isinstance(answer, dict) and answer.get("type") == UnknownNameError.urn()
 
-    def _answer(self, method: str, path: str, body: dict[str, Any]) -> Any:
+    def _answer(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON of the answer; None, with a warning, if there is none or it is not of status 200."""
         status, answer = self._send(method, path, body)
         if status not in (None, 200):

@@ -1,7 +1,7 @@
 """Kubernetes integration: tells the service which nodes there are and which annotated pods run on them.
 
 The scheduler extender scores the stored cluster, and Kubernetes itself tells the service nothing. The cluster is
-uploaded whenever it has changed, and now and then anyway, for a service that was restored from a backup.
+uploaded whenever it, or what the service has stored, has changed.
 """
 
 from __future__ import annotations
@@ -15,11 +15,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.devices import get_device
-from profiling.errors import CotenantError, InputError, UnavailableError
+import yaml
+
+from profiling.errors import CotenantError, UnavailableError
 from scheduling.clusters.importers.kubernetes import nodes_of
 from scheduling.core.snapshot import ClusterSnapshot
 from serving.integrations.ask import ServiceClient
+from serving.integrations.settings import check_settings
 
 log = logging.getLogger("cotenant.kubernetes")
 
@@ -35,7 +37,7 @@ class KubernetesConfig:
 
     Attributes:
         period_s: seconds between looks at nodes and pods.
-        repeat_s: an unchanged cluster is uploaded again after this long.
+        repeat_s: seconds after which an unchanged cluster is uploaded again if the stored one is not.
         devices: GPU type in Kubernetes to catalogue name, for types that are not recognised.
     """
 
@@ -44,11 +46,7 @@ class KubernetesConfig:
     devices: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("period_s", "repeat_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is out of range", expected="a number above 0", got=getattr(self, name))  # fmt: skip
-        for device in self.devices.values():
-            get_device(device)
+        check_settings(self, "period_s", "repeat_s")
 
 
 class ApiServer:
@@ -79,7 +77,7 @@ class ApiServer:
                 config.load_incluster_config()
             else:
                 config.load_kube_config(context=context)
-        except (config.ConfigException, OSError) as error:
+        except (config.ConfigException, OSError, TypeError, yaml.YAMLError) as error:
             raise UnavailableError(
                 "no access to a Kubernetes cluster",
                 expected="a kubeconfig or a pod's service account",
@@ -97,14 +95,13 @@ class ApiServer:
 
 def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None:
     """Keep the service's cluster in step, for ever."""
-    told: dict[str, Any] | None = None
+    upload = Upload(client)
     due = 0.0
     with _news() as news:
         while True:
             cluster = _cluster(config, api)
-            changed = cluster != told
-            if cluster is not None and (changed or time.monotonic() >= due):
-                told = cluster if _put(client, cluster, changed) else None
+            if cluster is not None and (cluster != upload.cluster or time.monotonic() >= due):
+                upload.store(cluster)
                 due = time.monotonic() + config.repeat_s
             news.turn()
             time.sleep(config.period_s)
@@ -113,11 +110,42 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
 def look(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> bool:
     """Upload the cluster as it is now; returns whether that succeeded."""
     cluster = _cluster(config, api)
-    return cluster is not None and _put(client, cluster)
+    return cluster is not None and Upload(client).store(cluster)
+
+
+class Upload:
+    """Stores clusters in the service. Links, which Kubernetes does not know, stay as they are stored.
+
+    Attributes:
+        cluster: what was stored last; None if that failed.
+    """
+
+    def __init__(self, client: ServiceClient) -> None:
+        self._client = client
+        self.cluster: dict[str, Any] | None = None
+        self._version: int | None = None
+
+    def store(self, cluster: dict[str, Any]) -> bool:
+        """Store a cluster, unless it is what was stored last and nobody has changed that; returns whether it is stored."""
+        stored = self._client.cluster()
+        if stored is not None and cluster == self.cluster and stored["version"] == self._version:
+            return True
+        self.cluster = None
+        if stored is None:
+            return False
+        links = stored["cluster"].get("links", [])
+        self._version = self._client.put_cluster(cluster | {"links": links})
+        if self._version is None:
+            return False
+        self.cluster = cluster
+        gpus = [gpu for node in cluster["nodes"] for gpu in node["gpus"]]
+        tenants = sum(len(gpu.get("tenants", ())) for gpu in gpus)
+        log.info("uploaded %d nodes, %d GPUs, %d tenants", len(cluster["nodes"]), len(gpus), tenants)
+        return True
 
 
 class _News(logging.Filter):
-    """Drops what was logged at the last look, too."""
+    """Drops what the last look logged already."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -136,7 +164,8 @@ class _News(logging.Filter):
 
 @contextmanager
 def _news() -> Iterator[_News]:
-    news, loggers = _News(), (log, logging.getLogger("cotenant.importers"))
+    names = ("cotenant.kubernetes", "cotenant.importers", "cotenant.integrations")
+    news, loggers = _News(), [logging.getLogger(name) for name in names]
     for logger in loggers:
         logger.addFilter(news)
     try:
@@ -144,15 +173,6 @@ def _news() -> Iterator[_News]:
     finally:
         for logger in loggers:
             logger.removeFilter(news)
-
-
-def _put(client: ServiceClient, cluster: dict[str, Any], changed: bool = True) -> bool:
-    done = client.put_cluster(cluster)
-    if done and changed:
-        gpus = [gpu for node in cluster["nodes"] for gpu in node["gpus"]]
-        tenants = sum(len(gpu.get("tenants", ())) for gpu in gpus)
-        log.info("uploaded %d nodes, %d GPUs, %d tenants", len(cluster["nodes"]), len(gpus), tenants)
-    return done
 
 
 def _cluster(config: KubernetesConfig, api: ApiServer) -> dict[str, Any] | None:
@@ -168,8 +188,9 @@ def _cluster(config: KubernetesConfig, api: ApiServer) -> dict[str, Any] | None:
     return ClusterSnapshot(tuple(nodes)).to_mapping()
 
 
-def _skipped(node: str, error: CotenantError) -> None:
-    log.warning("node %s is left out: %s", node, error)
+def _skipped(node: str, error: Exception) -> None:
+    why = error if isinstance(error, CotenantError) else f"a label or capacity has another format: {error}"
+    log.warning("node %s is left out: %s", node, why)
 
 
 def _listed(method: Any, **options: Any) -> list[dict[str, Any]]:

@@ -14,11 +14,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.devices import get_device
-from profiling.errors import CotenantError, InputError
+from profiling.errors import CotenantError
 from profiling.workload import REGISTERED
 from profiling.zoo import zoo_names
 from serving.integrations.ask import ServiceClient
+from serving.integrations.settings import check_settings
 from serving.integrations.slurm_state import (
     CLEARED,
     DEPENDENT,
@@ -62,11 +62,7 @@ class SlurmConfig:
     devices: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("period_s", "recheck_s", "longest_wait_s", "pin_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(f"{name} is out of range", expected="a number above 0", got=getattr(self, name))  # fmt: skip
-        for device in self.devices.values():
-            get_device(device)
+        check_settings(self, "period_s", "recheck_s", "longest_wait_s", "pin_s")
 
 
 class Slurm:

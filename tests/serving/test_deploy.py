@@ -165,7 +165,7 @@ PRIVATE = [
     "extraEnv[0].name=COTENANT_POLICY", "extraEnv[0].value=exclusive", "imagePullSecrets[0].name=registry",
     "nodeSelector.disk=ssd", "tolerations[0].key=cpu", "tolerations[0].operator=Exists",
 ]  # fmt: skip
-CONTROLLED = ["controller.enabled=true"]
+CONTROLLED = ["controller.enabled=true", "controller.devices[0]=big=a100-80gb"]
 
 
 @pytest.mark.skipif(shutil.which("helm") is None, reason="helm is not installed")

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from profiling.devices import canonical
-from profiling.errors import CotenantError, InputError, UnknownNameError
+from profiling.errors import InputError, UnknownNameError
 from profiling.files import parse_json
 from scheduling.clusters.importers.pod_tenants import with_tenants
 from scheduling.clusters.importers.titles import device_of
@@ -52,7 +52,7 @@ def nodes_of(
     items: Iterable[dict[str, Any]],
     pods: Iterable[dict[str, Any]],
     devices: Mapping[str, str],
-    skipped: Callable[[str, CotenantError], None] | None = None,
+    skipped: Callable[[str, Exception], None] | None = None,
 ) -> list[Node]:
     """Nodes with GPUs, from nodes and pods as the API server describes them.
 
@@ -63,12 +63,13 @@ def nodes_of(
 
     Raises:
         InputError, UnknownNameError: GPUs of unknown type; a node that advertises compute instances of slices.
+        AttributeError, KeyError, TypeError, ValueError: a label or capacity of another format.
     """
     nodes, total = [], 0
     for item in items:
         try:
             gpus = _gpus(item, devices)
-        except (InputError, UnknownNameError) as error:
+        except (InputError, UnknownNameError, AttributeError, KeyError, TypeError, ValueError) as error:
             if skipped is None:
                 raise
             skipped(str(item["metadata"]["name"]), error)

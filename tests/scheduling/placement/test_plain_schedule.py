@@ -69,6 +69,16 @@ def follow(
     return schedule.outcome(), started
 
 
+@pytest.mark.parametrize("count", [99, 100, 250])
+def test_the_99th_percentile_counts_from_100_jobs_on(count: int) -> None:
+    state = cluster(v100=1)
+    queue(state, *[1.0] * count)
+    outcome, _ = follow(state, PlainRule(pack=False))
+    assert outcome.tail_s == count - 0.5
+    ends = np.arange(1.0, count + 1.0)
+    assert outcome.p99_s == pytest.approx(np.percentile(ends, 99) if count >= 100 else 0.0)
+
+
 def test_a_critical_job_goes_first() -> None:
     state = cluster(v100=2)
     queue(state, 100.0, 100.0, 100.0, 400.0)  # 350 s of work on each GPU

@@ -102,7 +102,7 @@ def test_admission_counts_the_newcomers_own_delay_in_the_literal_form_too():
 
 
 def test_admission_counts_the_work_that_is_left_now():
-    """A job that is nearly done is delayed little, and is soon worth waiting for."""
+    """A job that is nearly done is delayed little, so nobody waits for it."""
     run = running(cluster(2, 2), {job("a", 2, 0.2, 125, 100): [(0, 0), (1, 0)]})
     newcomer = job("b", 2, 0.0, 125, 1)
     config = OnlineConfig(admission="cheaper-than-waiting")

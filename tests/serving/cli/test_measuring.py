@@ -136,7 +136,7 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 
 @pytest.mark.parametrize(
     ("more", "message"),
-    [(["--model", "nowhere"], "no such predictor"), (["--predictor", "nowhere"], "no such predictor"), (["--frozen-models", "-2"], "frozen_models is out of range")],
+    [(["--model", "nowhere"], "no such predictor"), (["--frozen-models", "-2"], "frozen_models is out of range")],
 )  # fmt: skip
 def test_invalid_plans_are_explained(
     more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]

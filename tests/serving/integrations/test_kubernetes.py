@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import logging
+import socket
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -70,20 +72,24 @@ def stand_in() -> Iterator[tuple[StandIn, ApiServer]]:
     server.server_close()
 
 
-class Told(ServiceClient):
-    """Records what it is told; `usable` is whether the service takes it."""
+class Stored:
+    """A service that stores clusters, or refuses to if not `usable`."""
 
     def __init__(self, usable: bool = True) -> None:
-        super().__init__()
-        object.__setattr__(self, "bodies", [])
-        object.__setattr__(self, "usable", usable)
+        self.usable, self.version = usable, 0
+        self.links: list[dict[str, Any]] = []
+        self.bodies: list[dict[str, Any]] = []
 
-    def put_cluster(self, cluster: dict[str, Any]) -> bool:
-        self.bodies.append(cluster)  # type: ignore[attr-defined]
-        return bool(self.usable)  # type: ignore[attr-defined]
+    def cluster(self) -> dict[str, Any]:
+        return {"version": self.version, "cluster": {"nodes": [], "links": self.links}}
+
+    def put_cluster(self, cluster: dict[str, Any]) -> int | None:
+        self.bodies.append(cluster)
+        self.version += self.usable
+        return self.version if self.usable else None
 
     def nodes(self) -> list[list[str]]:
-        return [[node["name"] for node in body["nodes"]] for body in self.bodies]  # type: ignore[attr-defined]
+        return [[node["name"] for node in body["nodes"]] for body in self.bodies]
 
 
 def test_running_pods_become_tenants_and_leave_again(
@@ -125,11 +131,13 @@ def test_a_node_that_cannot_be_read_is_left_out(
     stand_in: tuple[StandIn, ApiServer], caplog: pytest.LogCaptureFixture
 ) -> None:
     state, api = stand_in
-    state.nodes = [node("a"), node("odd", {"nvidia.com/gpu.product": "Abacus"})]
-    service = Told()
+    strange = {"nvidia.com/gpu.product": "Tesla-V100-SXM2-16GB", "nvidia.com/gpu.count": "two"}
+    state.nodes = [node("a"), node("odd", {"nvidia.com/gpu.product": "Abacus"}), node("strange", strange)]
+    service: Any = Stored()
     assert look(service, CONFIG, api)
     assert service.nodes() == [["a"]]
     assert "node odd is left out" in caplog.text
+    assert "node strange is left out: a label or capacity has another format" in caplog.text
     assert look(service, KubernetesConfig(devices={"Abacus": "v100"}), api)
     assert service.nodes()[-1] == ["a", "odd"]
 
@@ -141,14 +149,14 @@ def test_a_refusal_of_the_api_server(
     state.status = 403
     with pytest.raises(UnavailableError, match="403"):
         api.nodes()
-    service = Told()
+    service: Any = Stored()
     assert not look(service, CONFIG, api)
     assert not service.nodes()
     assert "the API server refused" in caplog.text
 
 
 def looks(
-    monkeypatch: pytest.MonkeyPatch, service: Told, config: KubernetesConfig, api: ApiServer, *turns: Any
+    monkeypatch: pytest.MonkeyPatch, service: Any, config: KubernetesConfig, api: ApiServer, *turns: Any
 ) -> None:
     """Run the controller; before each further look, call the next of `turns`."""
     following = iter(turns)
@@ -174,19 +182,32 @@ def test_only_changes_are_uploaded(
 ) -> None:
     state, api = stand_in
     state.nodes = [node("a")]
-    service = Told()
+    service: Any = Stored()
     looks(monkeypatch, service, CONFIG, api, nothing, lambda: state.nodes.append(node("b")), nothing)
     assert service.nodes() == [["a"], ["a", "b"]]
 
 
-def test_an_unchanged_cluster_is_uploaded_again_in_time(
+def test_an_unchanged_cluster_is_uploaded_again_if_the_stored_one_has_changed(
     monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer]
 ) -> None:
     state, api = stand_in
     state.nodes = [node("a")]
-    service = Told()
-    looks(monkeypatch, service, KubernetesConfig(repeat_s=1e-9), api, nothing)
+    service: Any = Stored()
+
+    def somebody_else() -> None:
+        service.version += 1
+
+    looks(monkeypatch, service, replace(CONFIG, repeat_s=1e-9), api, nothing, somebody_else)
     assert service.nodes() == [["a"], ["a"]]
+
+
+def test_links_stay_as_they_are_stored(stand_in: tuple[StandIn, ApiServer]) -> None:
+    state, api = stand_in
+    state.nodes = [node("a"), node("b")]
+    service: Any = Stored()
+    service.links = [{"between": ["a", "b"], "bytes_per_s": 1e9}]
+    assert look(service, CONFIG, api)
+    assert service.bodies[0]["links"] == service.links
 
 
 def test_what_the_service_did_not_take_is_uploaded_again(
@@ -194,7 +215,7 @@ def test_what_the_service_did_not_take_is_uploaded_again(
 ) -> None:
     state, api = stand_in
     state.nodes = [node("a")]
-    service = Told(usable=False)
+    service: Any = Stored(usable=False)
     looks(monkeypatch, service, CONFIG, api, nothing)
     assert service.nodes() == [["a"], ["a"]]
 
@@ -206,9 +227,21 @@ def test_a_lasting_mistake_is_logged_once(
     state, api = stand_in
     state.nodes = [node("a"), node("odd", {"nvidia.com/gpu.product": "Abacus"})]
     state.pods = [train("1", batch_size="many")]
-    looks(monkeypatch, Told(), CONFIG, api, nothing, nothing)
+    looks(monkeypatch, Stored(), CONFIG, api, nothing, nothing)
     for part in ("node odd is left out", "pod ml/1 is not imported", "uploaded 1 nodes, 2 GPUs, 0 tenants"):
         assert caplog.text.count(part) == 1
+
+
+def test_a_service_that_is_down_is_logged_once(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer], caplog: pytest.LogCaptureFixture
+) -> None:
+    state, api = stand_in
+    state.nodes = [node("a")]
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        service = ServiceClient(f"http://127.0.0.1:{unused.getsockname()[1]}", timeout_s=1.0)
+        looks(monkeypatch, service, CONFIG, api, nothing, nothing)
+    assert caplog.text.count("the service does not respond") == 1
 
 
 def test_periods_are_checked() -> None:
@@ -218,7 +251,12 @@ def test_periods_are_checked() -> None:
         KubernetesConfig(repeat_s=0.0)
 
 
-def test_the_command_without_a_cluster(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "none"))
+@pytest.mark.parametrize("text", [None, "a: [", "plain text", "{}"])
+def test_without_a_usable_kubeconfig(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, text: str | None
+) -> None:
+    if text is not None:
+        (tmp_path / "config").write_text(text)
+    monkeypatch.setenv("KUBECONFIG", str(tmp_path / "config"))
     with pytest.raises(UnavailableError, match="a kubeconfig or a pod's service account"):
         ApiServer.connect()
