@@ -21,7 +21,7 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.slurm_cluster import free_port, output, start
+from benchmarks.processes import free_port, output, start
 
 DEPLOY = Path(__file__).parents[1] / "deploy" / "kubernetes"
 TOOLS = ("etcd", "kube-apiserver", "kube-scheduler", "kubectl", "nginx", "openssl")

@@ -31,8 +31,8 @@ from benchmarks.kubernetes_cluster import (
     start_proxy,
     start_scheduler,
 )
+from benchmarks.processes import end, output, start, start_service
 from benchmarks.record import record
-from benchmarks.slurm_cluster import end, output, start, start_service
 
 SHARED = {
     "nvidia.com/gpu.count": "1",

@@ -19,7 +19,8 @@ import numpy as np
 import psutil
 from threadpoolctl import threadpool_limits
 
-from benchmarks.slurm_cluster import SlurmNode, output, start, start_service, start_slurm
+from benchmarks.processes import output, start, start_service
+from benchmarks.slurm_cluster import SlurmNode, start_slurm
 
 CORES = 2
 # Maximum number of jobs per core.

@@ -19,8 +19,9 @@ from typing import Any
 import httpx
 
 from benchmarks.command_line import run_benchmark
+from benchmarks.processes import end, output, start, start_service
 from benchmarks.record import record
-from benchmarks.slurm_cluster import SlurmNode, end, missing, output, start, start_service, start_slurm
+from benchmarks.slurm_cluster import SlurmNode, missing, start_slurm
 from profiling.devices import get_device
 from scheduling.clusters.importers.slurm import split_type
 from serving.integrations.slurm_state import read_comment
