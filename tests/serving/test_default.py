@@ -7,6 +7,8 @@ from collections.abc import Iterator
 import pytest
 from fastapi.testclient import TestClient
 
+from predictor import load_predictor
+from scheduling.demo import pairs
 from serving.app import create_app
 from serving.config import ServiceConfig
 from tests.waiting import until
@@ -33,6 +35,20 @@ def test_a_pair(client: TestClient) -> None:
         )
         assert member["solo_step_time_s"]["value"] > 0
     assert client.post("/v1/predict/batch", json={"sets": [body]}).json()["predictions"] == [answer]
+
+
+def test_answers_are_those_of_the_predictor_and_of_the_demo(client: TestClient) -> None:
+    predictor = load_predictor("default")
+    for pair in pairs(predictor)[:3]:
+        specs = [str(job) for job in pair.jobs.workloads]
+        answer = client.post("/v1/predict", json={"device": "v100", "jobs": specs}).json()
+        assert [m["slowdown"]["value"] for m in answer["members"]] == pytest.approx(pair.slowdown, rel=1e-6)
+        for spec, member in zip(specs, answer["members"], strict=True):
+            body = {"job": spec, "device": "v100", "frozen_prefixes": [0]}
+            alone = client.post("/v1/layer-throughput", json=body).json()
+            assert alone["points"][0]["step_time_s"] == pytest.approx(
+                member["solo_step_time_s"]["value"], rel=1e-6
+            )
 
 
 def test_a_set_that_cannot_fit(client: TestClient) -> None:
