@@ -70,7 +70,8 @@ class ApiServer:
             from kubernetes import client, config
         except ImportError:
             raise UnavailableError(
-                "the Kubernetes client is not installed", hint="pip install 'cotenant[kubernetes]'"
+                "the Kubernetes client is not installed",
+                hint="pip install -e '.[kubernetes]' in the checkout",
             ) from None
         try:
             if context is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
