@@ -29,10 +29,11 @@ import numpy as np
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
-from benchmarks.record import record
+from benchmarks.record import RESULTS, record
 from predictor.examples.featurizer import shared_featurizer
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
+from profiling.files import read_json
 from scheduling.beliefs.constant import ConstantPredictor
 from scheduling.beliefs.posterior import PosteriorLearner
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
@@ -210,6 +211,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=5, help="traces of each size (default: %(default)s)")
     parser.add_argument("--sizes", type=int, default=2, help="number of sizes, smallest first")
     parser.add_argument(
+        "--jobs",
+        type=int,
+        choices=[jobs for jobs, _ in SIZES],
+        help="only traces of this many jobs; the others keep their figures",
+    )
+    parser.add_argument(
         "--workers",
         type=int,
         default=os.cpu_count() or 1,
@@ -220,9 +227,14 @@ def main() -> None:
     names = [name for name in BELIEFS if name in arguments.beliefs.split(",")]
     if not any(name.startswith("predictor") for name in names):
         arguments.model = "none"
-    figures: dict[str, Any] = {
+    last = RESULTS / f"{arguments.name}.json"
+    figures: dict[str, Any] = read_json(last)["figures"] if arguments.jobs and last.exists() else {}
+    figures |= {
         "model": arguments.model, "left_out_folds": arguments.folds, "new_models": arguments.new_models,
     }  # fmt: skip
+    sizes = SIZES[: arguments.sizes]
+    if arguments.jobs:
+        sizes = tuple(size for size in SIZES if size[0] == arguments.jobs)
     with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
         cases: dict[str, tuple[str, TablePredictor, TablePredictor]] = {}
         for data in arguments.data:
@@ -236,7 +248,7 @@ def main() -> None:
                     figures[f"{name}: part of its sets that the model learned from"] = round(share, 3)
                     print(f"{name}: the model learned from {100 * share:.0f} % of its sets")
         # small traces of all tables first, recorded after each, so that an early stop leaves complete rows
-        for jobs, gpus in SIZES[: arguments.sizes]:
+        for jobs, gpus in sizes:
             for name, (device, table, belief) in cases.items():
                 seeds = range(arguments.seeds)
                 futures = [
