@@ -17,24 +17,6 @@ from scheduling.policies.own import PolicyError
 from serving.routing import OPEN, SCOPE, WATCH
 
 _REF = "#/components/schemas/{name}"
-_PROBLEM = {
-    "type": "object",
-    "description": "RFC 9457 problem details.",
-    "required": ["type", "title", "status", "detail"],
-    "properties": {
-        "type": {"type": "string", "description": ""},  # filled in by `install`
-        "title": {"type": "string"},
-        "status": {"type": "integer"},
-        "detail": {
-            "type": "string",
-            "description": "One sentence: what was expected, what was received, what to do.",
-        },
-        "instance": {"type": "string"},
-        "expected": {"type": "string"},
-        "got": {"type": "string"},
-        "hint": {"type": "string"},
-    },
-}
 _ERRORS = {
     400: "Body is not JSON",
     401: "A token is needed",
@@ -55,6 +37,28 @@ _ERRORS = {
 }
 _EVERYWHERE = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 500, 503, 504)
 _TYPES: set[Any] = set()
+
+
+def _problem() -> dict[str, Any]:
+    """JSON schema of a problem."""
+    return {
+        "type": "object",
+        "description": "RFC 9457 problem details.",
+        "required": ["type", "title", "status", "detail"],
+        "properties": {
+            "type": {"type": "string", "description": "One of " + ", ".join(problem_types())},
+            "title": {"type": "string"},
+            "status": {"type": "integer"},
+            "detail": {
+                "type": "string",
+                "description": "One sentence: what was expected, what was received, what to do.",
+            },
+            "instance": {"type": "string"},
+            "expected": {"type": "string"},
+            "got": {"type": "string"},
+            "hint": {"type": "string"},
+        },
+    }
 
 
 def operation(
@@ -167,8 +171,7 @@ def install(app: FastAPI) -> None:
             _, components = msgspec.json.schema_components(_TYPES, ref_template=_REF)
             schemas = document.setdefault("components", {}).setdefault("schemas", {})
             schemas.update(components)
-            schemas["Problem"] = deepcopy(_PROBLEM)
-            schemas["Problem"]["properties"]["type"]["description"] = "One of " + ", ".join(problem_types())
+            schemas["Problem"] = _problem()
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
             document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}

@@ -116,7 +116,7 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
     size = np.bincount(examples.set_index)[examples.set_index]
     intervals = fitted.intervals
-    never = _never_measured(fitted, examples)[examples.set_index]
+    never = _are_new(fitted, examples)[examples.set_index]
     alone, graph = (
         intervals.half_width(log_slowdown, group, size) * np.where(never, intervals.device_factor[group], 1.0)
         for group in GROUPS
@@ -124,7 +124,7 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     return np.where(whole, alone, graph)
 
 
-def _never_measured(fitted: Fitted, examples: Examples) -> Bools:
+def _are_new(fitted: Fitted, examples: Examples) -> Bools:
     """[S] whether some aspect of each set was never measured under co-location."""
     coverage, featurizer = fitted.manifest.coverage, fitted.model.featurizer
     members: list[list[Workload]] = [[] for _ in examples.set_ids]

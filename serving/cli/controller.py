@@ -11,6 +11,10 @@ import typer
 from serving.cli.given_options import no_effect
 
 ServiceUrl = Annotated[str, typer.Option(help="Address of the service.")]
+Devices = Annotated[
+    list[str] | None,
+    typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
+]
 app = typer.Typer(
     rich_markup_mode="markdown",
     no_args_is_help=True,
@@ -30,12 +34,7 @@ def slurm(
     token: Annotated[
         str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `place`.")
     ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="TYPE=CATALOGUE_NAME for a GPU type in Slurm that is not recognised; may be repeated."
-        ),
-    ] = None,
+    device: Devices = None,
     period: Annotated[float, typer.Option(help="Seconds between checks of the queue.")] = 1.0,
 ) -> None:
     """Assign jobs held by `job_submit.lua` to the node that the service ranks first. Runs until stopped.
@@ -57,10 +56,7 @@ def kubernetes(
     token: Annotated[
         str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `admin`.")
     ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
-    ] = None,
+    device: Devices = None,
     period: Annotated[float, typer.Option(help="Seconds between looks at nodes and pods.")] = 5.0,
     kube_context: Annotated[
         str | None,

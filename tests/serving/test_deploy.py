@@ -81,6 +81,21 @@ def test_the_chart_probes_as_the_manifest_does() -> None:
         assert yaml.safe_load(block) == container[name], name
 
 
+def test_the_charts_controller_is_the_manifests() -> None:
+    """It may do as much, and runs as confined."""
+    of_kind = {d["kind"]: d for name, d in MANIFESTS if name == "controller.yaml"}
+    pod = of_kind["Deployment"]["spec"]["template"]["spec"]
+    chart = (DEPLOY / "helm" / "cotenant" / "templates" / "controller.yaml").read_text()
+    for indent, name, given in (
+        (0, "rules", of_kind["ClusterRole"]["rules"]),
+        (6, "securityContext", pod["securityContext"]),
+        (10, "securityContext", pod["containers"][0]["securityContext"]),
+        (10, "resources", pod["containers"][0]["resources"]),
+    ):
+        (block,) = re.findall(rf"^ {{{indent}}}{name}:\n((?: {{{indent + 2}}}.*\n)+)", chart, re.MULTILINE)
+        assert yaml.safe_load(block) == given, name
+
+
 def test_a_pod_that_ends_is_dropped_before_it_stops_listening() -> None:
     """And what it still answers ends in time: endpoints are removed while the pod gets its SIGTERM."""
     deployment = the_service()
