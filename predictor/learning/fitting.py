@@ -18,12 +18,8 @@ from predictor.learning.link import slope, to_scale
 from predictor.learning.members import MemberScale
 from predictor.learning.rows import Rows, covariance
 
-# Start of the search and centre of the prior with a constant prior mean, in round figures.
-START = KernelParameters(
-    both=0.4, job=0.12, partner=0.12, job_model_beside=0.08, beside_partner_model=0.08, models=0.08, job_model=0.08,
-    partner_model=0.08, same_job=0.012, same_partner=0.012, everywhere=0.08, length_both=2.5, length_job=1.5,
-    across_devices=0.5, weight_solo=0.6, weight_pace=0.8, weight_want=1.5, weight_graph=0.4, noise=0.002, knee=0.1,
-)  # fmt: skip
+# Start of the search and centre of the prior.
+_START = KernelParameters()
 # Parameters identifiable from few measurements; the rest stay near the start, or half a dozen architectures
 # overfit them.
 _FREE = ("noise", "both", "job", "partner", "models", "job_model", "partner_model")
@@ -68,11 +64,11 @@ def fit_parameters(
     rows = Rows(own, partners)
     groups = scale.standard(features[used[shift:]])
     base = members.take(used[shift:])
-    begin = np.array([_to_free(name, getattr(START, name)) for name in names])
+    begin = np.array([_to_free(name, getattr(_START, name)) for name in names])
     deviation = np.array([_FREE_DEVIATION if n in _FREE else _HELD_DEVIATION for n in names])
 
     def parameters_at(values: Floats) -> KernelParameters:
-        return replace(START, **{n: _from_free(n, float(v)) for n, v in zip(names, values, strict=True)})
+        return replace(_START, **{n: _from_free(n, float(v)) for n, v in zip(names, values, strict=True)})
 
     def loss(values: Floats) -> float:
         p = parameters_at(values)

@@ -129,7 +129,7 @@ class MemberScale:
 
 @cache
 def default_scale() -> MemberScale:
-    """Scale of the jobs measured by Gavel, to which the shipped parameters were fitted.
+    """Scale of the jobs measured by Gavel, on which the kernel measures how alike two jobs are.
 
     Written by `python -m benchmarks.member_scale`.
     """

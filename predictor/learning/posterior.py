@@ -52,7 +52,7 @@ class Posterior:
         predictor: the prior mean; answers are its own until something is observed. It is told solo step times that
             were observed in SPECs, and answers accordingly.
         config: how observations are used.
-        scale: of member features; that of the shipped parameters by default.
+        scale: of member features; that of Gavel's jobs by default.
         featurizer: reads graphs; by default the predictor's, if it has one; otherwise jobs are distinguished
             by name only.
 

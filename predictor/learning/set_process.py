@@ -5,8 +5,7 @@ differently, so the geometric mean of the two slowdowns is more accurate than ei
 networks answer alone outside the process's domain: on a device or in a sharing mode without training sets;
 for jobs with measured utilisation if no training set has one; and for sets of three or more, because the
 process takes the mean over partners, so that eight copies of a job would be no slower than two. The kernel is
-that of `predictor.learning.kernel` around a constant mean, with the parameters at which the parameter search
-starts.
+that of `predictor.learning.kernel` around a constant mean, with the default parameters.
 """
 
 from __future__ import annotations
@@ -20,7 +19,6 @@ from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.learning.covariances import Evidence
-from predictor.learning.fitting import START
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.known_members import KnownMembers, MemberKey, NamedMembers, Numbers
 from predictor.learning.link import from_scale, slope, to_scale
@@ -128,9 +126,10 @@ class SetProcess:
         if len(sets.rows) < ENOUGH:
             return None
         scale = MemberScale.fit(sets.measured.features)
-        centre = float(to_scale(sets.log_slowdown, START.knee).mean())
+        parameters = KernelParameters()
+        centre = float(to_scale(sets.log_slowdown, parameters.knee).mean())
         nobody = Members(np.zeros((0, MEMBER_WIDTH + 1)))
-        weights = PairWeights(START, nobody, np.zeros((0, 0)), np.zeros(0, np.int64))
+        weights = PairWeights(parameters, nobody, np.zeros((0, 0)), np.zeros(0, np.int64))
         return cls(NamedMembers(nobody), weights, centre, scale, featurizer)._conditioned_on(sets)
 
     def with_sets(self, examples: Examples) -> SetProcess:

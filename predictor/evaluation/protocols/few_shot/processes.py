@@ -14,7 +14,7 @@ from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, FewS
 from predictor.examples.examples import Integers
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
-from predictor.learning.fitting import START, fit_parameters
+from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters
 from predictor.learning.link import from_scale, slope, to_scale
 from predictor.learning.probes import Expectation
@@ -98,8 +98,7 @@ class ProcessLearner(Conditioned):
 class PosteriorLearner(Conditioned):
     """A predictor's answers, corrected only by the observations, as in the service.
 
-    Its kernel parameters are those at which searches start; the shipped ones were fitted to network errors on
-    published campaigns.
+    Its kernel parameters are the service's.
 
     Args:
         fold: the rows.
@@ -108,12 +107,13 @@ class PosteriorLearner(Conditioned):
 
     def __init__(self, fold: Fold, expected: Floats) -> None:
         measured, test, none = fold.measured, fold.test_rows, np.zeros(0, np.int64)
-        members = replace(measured.members, place=fold.scale.place(measured.features, START))
+        p = KernelParameters()
+        members = replace(measured.members, place=fold.scale.place(measured.features, p))
         nothing = Evidence(
             members, measured.rows.take(none), np.zeros(0), np.zeros(0), np.zeros(0, bool), none
         )
-        start = Expectation(*Process(START, nothing).joint(members, measured.rows.take(test)))
-        super().__init__(START, start, to_scale(expected, START.knee), -fold.log_ratio[test])
+        start = Expectation(*Process(p, nothing).joint(members, measured.rows.take(test)))
+        super().__init__(p, start, to_scale(expected, p.knee), -fold.log_ratio[test])
 
 
 class Averaged:

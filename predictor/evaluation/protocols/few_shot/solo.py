@@ -37,7 +37,7 @@ SEEDS = (0, 1, 2)
 AXES = ("other-devices", "other-batch-sizes")
 LEARNERS = ("process", "uncorrected", "factor-per-job", "proportional")
 _FITTED = ("solo_job", "solo_like", "solo_model", "across_devices", "length_job", "noise")
-# Prior standard deviation of the log of fitted parameters, around the shipped ones.
+# Prior standard deviation of the log of fitted parameters, around the default ones.
 _DEVIATION = 1.0
 
 
