@@ -33,6 +33,7 @@ SELF_CONTAINED = {
 WITH_DATA = {
     "protocols": ("TABLES", "the evaluation protocols on imported tables"),
     "ablation": ("TABLES", "contribution of each part of the predictor"),
+    "pretraining": ("TABLES", "an encoder that first learned step times of a thousand other networks"),
     "solo_utilization": ("TABLES", "utilisation of jobs alone, from their graphs"),
     "utilization_forest": ("TABLES", "accuracy of the utilisation teacher on unseen models"),
     "isacpp_claim": (

@@ -1,8 +1,9 @@
 """Predictors trained without the pairs, or the models, that they predict: one per fold of a split, behind one
-interface."""
+interface; the shipped predictor with a cost model that has not learned from what it predicts."""
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
@@ -17,8 +18,11 @@ from predictor.types import PredictionArrays, SetPredictor
 from profiling.workload import ColocationSet
 
 if TYPE_CHECKING:
+    from argparse import ArgumentParser
+
     from datasets.splits import Fold
     from predictor.examples.cross_fit import ExampleFold
+    from predictor.predictor import Predictor
 
 
 class LeftOut:
@@ -82,6 +86,30 @@ def new_models_predictor(model: str, data: Path, pool: Executor) -> LeftOut:
     split = [fold for fold in make_split(colocation, "by-model") if fold.name in models]
     predictors = _fitted(model, colocation, solo, split, pool)
     return LeftOut(predictors, without_model([fold.name for fold in split]))
+
+
+def add_cost_model(parser: ArgumentParser) -> None:
+    """Add `--cost-model`, the argument of `with_cost_model`."""
+    parser.add_argument(
+        "--cost-model",
+        type=Path,
+        help="folder of coefficients to use instead of the shipped ones, such as those of "
+        "`python -m predictor.training.cost --without miso --out DIR`",
+    )
+
+
+def with_cost_model(coefficients: Path | None) -> Predictor:
+    """The shipped predictor, with the coefficients in a folder instead of its own if one is given."""
+    from predictor import load_predictor
+    from predictor.fitted.checkpoint import COST
+    from predictor.load import PACKAGED
+
+    if coefficients is None:
+        return load_predictor()
+    with tempfile.TemporaryDirectory() as folder:
+        checkpoint = shutil.copytree(PACKAGED / "default", Path(folder) / "checkpoint")
+        shutil.copytree(coefficients, checkpoint / COST, dirs_exist_ok=True)
+        return load_predictor(checkpoint)
 
 
 def _fitted(

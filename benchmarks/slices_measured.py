@@ -17,10 +17,10 @@ import numpy as np
 import pandas as pd
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.left_out import add_cost_model, with_cost_model
 from benchmarks.record import record
 from datasets.sets import rows_of
 from datasets.tables import read_parquet
-from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.devices import mig_layout
 from profiling.workload import Workload
@@ -90,17 +90,19 @@ def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of MISO's imported tables")
     parser.add_argument("--seed", type=int, default=0, help="seed of the drawn mixes (default: %(default)s)")
+    add_cost_model(parser)
+    parser.add_argument("--name", default="slices_measured", help="name of the results file")
     arguments = parser.parse_args()
     table = measured_table(read_parquet(arguments.data / "solo.parquet"))
     mixes = read_parquet(arguments.data / "mixes.parquet")
-    predictor = load_predictor()
+    predictor = with_cost_model(arguments.cost_model)
     groups = {
         "any jobs": drawn_mixes(mixes, arguments.seed),
         "jobs measured on every slice": drawn_mixes(mixes, arguments.seed, everywhere(table)),
     }
     figures = {name: [against_best(mix, table, predictor) for mix in drawn] for name, drawn in groups.items()}
     record(
-        "slices_measured",
+        arguments.name,
         {"card": CARD, "seed": arguments.seed, "data": "MISO, steps of one job on slices", "mixes": figures},
     )
 

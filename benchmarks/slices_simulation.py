@@ -21,8 +21,8 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.left_out import add_cost_model, with_cost_model
 from benchmarks.record import record
-from predictor import load_predictor
 from predictor.types import SetPredictor
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.slice_table import SliceTable
@@ -187,8 +187,10 @@ def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder of MISO's simulator")
     parser.add_argument("--only", help="only this trace")
+    add_cost_model(parser)
+    parser.add_argument("--name", default="slices_simulation", help="name of the results file")
     arguments = parser.parse_args()
-    reference = Reference(arguments.data, load_predictor())
+    reference = Reference(arguments.data, with_cost_model(arguments.cost_model))
     answers = reference.answers
     ratios = [
         (answers[m][n] / answers[m]["7g.40gb"]) / (step / steps["7g.40gb"]) - 1
@@ -209,7 +211,7 @@ def main() -> None:
                 against = f"{row['against_miso_percent']:+.1f} % of MISO, {row['against_oracle_percent']:+.1f} % of the oracle"
             print(f"{trace:14s} {name:51s} {row['mean_jct_s']:8.1f} s  {against}", flush=True)
         print(f"{trace:14s} order as in the reference: {figures[trace]['order_as_in_reference']}")
-    record("slices_simulation", figures)
+    record(arguments.name, figures)
 
 
 if __name__ == "__main__":

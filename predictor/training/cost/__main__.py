@@ -25,7 +25,7 @@ import numpy as np
 import pandas as pd
 
 from datasets import bundled
-from datasets.sources import withheld
+from datasets.sources import get_source, withheld
 from datasets.tables import available_tables, read_table
 from models.cost.form import HOSTS
 from models.cost.model import SHIPPED
@@ -53,6 +53,17 @@ def learnable(solo: pd.DataFrame) -> pd.DataFrame:
     """Rows that the shipped cost model may learn from."""
     barred = {source.name for source in withheld(set(solo.source.astype(str)))}
     return solo[~solo.source.isin([*barred, *HELD_OUT])].reset_index(drop=True)
+
+
+def without_sources(table: pd.DataFrame, sources: Sequence[str]) -> pd.DataFrame:
+    """The rows of other sources.
+
+    Raises:
+        UnknownNameError: unknown source.
+    """
+    for name in sources:
+        get_source(name)
+    return table[~table.source.isin(sources)].reset_index(drop=True)
 
 
 def thinned(solo: pd.DataFrame, timm: float, shares: float) -> pd.DataFrame:
@@ -188,9 +199,19 @@ def main(arguments: list[str] | None = None) -> int:
         help="maximum number of single operators per kind and device; 0 for none",
     )
     parser.add_argument("--epochs", type=int, default=CostConfig().epochs)
+    parser.add_argument(
+        "--without",
+        action="append",
+        default=[],
+        metavar="SOURCE",
+        help="learn nothing from this source, to score the model on it; repeatable",
+    )
     given = parser.parse_args(arguments)
-    tables = [read_table(given.data, "solo"), bundled.load()["solo"]]
-    every = pd.concat(tables, ignore_index=True)
+
+    def read(name: str) -> pd.DataFrame:
+        return without_sources(read_table(given.data, name), given.without)
+
+    every = pd.concat([read("solo"), bundled.load()["solo"]], ignore_index=True)
     solo = learnable(every)
     solo = thinned(solo, given.sample, given.shares)
 
@@ -201,11 +222,11 @@ def main(arguments: list[str] | None = None) -> int:
     examples, skipped = cost_examples(solo, stored_graph, follow)
     operators: list[CostExample] = []
     if given.operators and "operators" in available_tables(given.data):
-        rows = learnable_rows(read_table(given.data, "operators"))
+        rows = learnable_rows(read("operators"))
         operators = operator_examples(sample_operators(rows, given.operators))
     kernels = None
     if "kernels" in available_tables(given.data):
-        kernels = learnable_rows(read_table(given.data, "kernels"))
+        kernels = learnable_rows(read("kernels"))
     timed, _ = cost_examples(busy_rows(solo, kernels), stored_graph, timing="busy")
     from_scripts = script_rows(every)
     scripts, _ = cost_examples(from_scripts, stored_graph)
