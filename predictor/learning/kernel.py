@@ -18,7 +18,7 @@ only.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -36,7 +36,7 @@ class KernelParameters:
     """Variances of the kernel's terms and its length scales.
 
     Variances are on the scale of `predictor.learning.link`; those of solo terms are of a log step time. The
-    defaults are round figures; those fitted to the network's errors were worse (docs/benchmarks.md).
+    defaults, round figures, are for slowdowns around a constant.
 
     Attributes:
         both to everywhere: see the module docstring.
@@ -77,6 +77,16 @@ class KernelParameters:
 
     def to_json(self) -> dict[str, float]:
         return {f.name: float(getattr(self, f.name)) for f in fields(self)}
+
+    def scaled(self, ratio: float) -> KernelParameters:
+        """The same with all variances of slowdowns multiplied by `ratio`; noise and solo terms stay."""
+        return replace(self, **{name: ratio * getattr(self, name) for name in _OF_SLOWDOWNS})
+
+
+_OF_SLOWDOWNS = (
+    "both", "job", "partner", "job_model_beside", "beside_partner_model", "models", "job_model",
+    "partner_model", "same_job", "same_partner", "everywhere",
+)  # fmt: skip
 
 
 @dataclass

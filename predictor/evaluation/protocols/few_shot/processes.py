@@ -12,6 +12,7 @@ import numpy as np
 from models.features import Floats
 from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, FewShotLearner, Fold
 from predictor.examples.examples import Integers
+from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
@@ -107,7 +108,7 @@ class PosteriorLearner(Conditioned):
 
     def __init__(self, fold: Fold, expected: Floats) -> None:
         measured, test, none = fold.measured, fold.test_rows, np.zeros(0, np.int64)
-        p = KernelParameters()
+        p = PosteriorConfig().parameters
         members = replace(measured.members, place=fold.scale.place(measured.features, p))
         nothing = Evidence(
             members, measured.rows.take(none), np.zeros(0), np.zeros(0), np.zeros(0, bool), none
