@@ -39,7 +39,7 @@ from profiling.workload import PRECISIONS, SHARING_MODES
 if TYPE_CHECKING:
     import pandera.pandas as pandera
 
-_SET_ID = text("set_id", "identifies a co-location set within its campaign", "mine-2026-01/v100/0001")
+_SET_ID = text("set_id", "identifies a co-location set in its folder of tables", "mine-2026-01/v100/0001")
 _MEMBER = Field("member", "integer", "position in the set, from 0; the order is not significant", 0, least=0)
 _SHARING = text("sharing", "how the device is shared", "time-slice", choices=SHARING_MODES)
 _SHARE_OPTIONS = tuple(field for field in JOB_OPTIONS if field is not SM_SHARE)

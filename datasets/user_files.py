@@ -6,19 +6,19 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets.schema import TABLES, table_fields
+from datasets.schema import KEYS, TABLES, table_fields
 from datasets.tables import Fault, find_faults
 from profiling.devices.mig import check_slices
 from profiling.errors import InputError
-from profiling.workload import LEAST_MEMORY_BYTES, STEP_TIMES_S
+from profiling.workload import LEAST_MEMORY_BYTES, STEP_TIMES_S, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 _OTHER_SEPARATORS = (";", "\t", "|")
-# Largest log difference between a ratio and that of its row's step times: a median of ratios is not the ratio
-# of medians.
+# Largest log difference between a ratio or rate and that of its row's step times: a median of ratios is not the
+# ratio of medians.
 _RATIO_APART = 0.2
 # Larger than noise explains: a slowdown, or a percentage. The largest ratio in the public measurements is
 # 1.5.
@@ -27,6 +27,8 @@ _LARGEST_RATIO = 2.0
 _MOST_BYTES = 1e13
 _MEMORY = ("memory_bytes", "set_memory_bytes", "lower_bound_bytes", "upper_bound_bytes")
 _STEPS = ("step_time_s", "solo_step_time_s", "sync_time_s")
+# What tells a set from another.
+_SET = ["source", "campaign", "set_id"]
 # The first bytes of every Parquet file.
 _PARQUET = b"PAR1"
 
@@ -169,6 +171,8 @@ def check_file(
         faults = faults or find_faults(name, typed)[1]
         if name == "colocation":
             faults = faults or _sets_of_one(typed) or _more_than_slices(typed)
+        elif name == "solo":
+            faults = faults or _contradicted_rates(typed)
         faults = faults or (taken_sources(typed) if to_add else [])
     return name, typed, sorted(faults, key=lambda fault: (fault.row, fault.column))
 
@@ -234,6 +238,22 @@ def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
     ] + [_fault(frame, row, ratio.name, possible) for row in frame.index[large]]
 
 
+def _contradicted_rates(frame: pd.DataFrame) -> list[Fault]:
+    """Samples per second on one GPU that contradict their row's step time, e.g. tokens or batches per second."""
+    import numpy as np
+
+    per_step = frame["batch_size"].astype("float64") * [
+        Workload.parse(spec).gradient_accumulation for spec in frame["workload"]
+    ]
+    rate = frame["samples_per_s"]
+    by_steps = per_step / frame["step_time_s"]
+    apart = (np.abs(np.log(rate / by_steps)) > _RATIO_APART) & (frame["gpus"] == 1)
+    return [
+        _fault(frame, row, rate.name, f"about {by_steps[row]:.4g}, which is the samples per step / step_time_s")
+        for row in frame.index[apart]
+    ]
+
+
 def _sets_of_one(frame: pd.DataFrame) -> list[Fault]:
     """Sets of one job that nothing ran beside."""
     size = frame.groupby("set_id")["member"].transform("nunique")
@@ -266,7 +286,7 @@ def _fault(frame: pd.DataFrame, row: Any, column: Any, expected: str) -> Fault:
 def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> Path:
     """Add valid rows to a table of `directory`.
 
-    Sets that are already there are replaced; rows that are already there are kept once.
+    Sets of a campaign that are already there are replaced; rows that are already there are kept once.
 
     Args:
         directory: folder of tables.
@@ -275,8 +295,8 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
         replace: replace all rows of the same sources.
 
     Raises:
-        InputError: together with the existing rows they are not valid (a set id given twice); nothing is
-            written.
+        InputError: the folder has other rows with the same key (a set id of another campaign, another value of the
+            same run); nothing is written.
         ConflictError: the rows claim a source that has an importer, or the bundled rows, or another process holds
             the folder for minutes.
     """
@@ -298,14 +318,46 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
             old = read_table(directory, table)
             same = old["source"].isin(set(rows["source"]))
             if not replace and "set_id" in rows:
-                same &= old["set_id"].isin(set(rows["set_id"]))
+                same = _among(old[_SET], rows[_SET])
             elif not replace:
-                there = set(_as_tuples(old[same]))
-                rows = rows[[row not in there for row in _as_tuples(rows[old.columns])]]
+                rows = rows[~_among(rows[old.columns], old)]
                 same &= False
+            _check_keys(Path(directory), table, old[~same], rows)
             parts = [part for part in (old[~same], rows) if len(part)]
             rows = pd.concat(parts, ignore_index=True)
         return write_table(directory, table, rows)
+
+
+def _check_keys(directory: Path, table: str, kept: pd.DataFrame, rows: pd.DataFrame) -> None:
+    """Raise `InputError` if a row has the key of one that the folder keeps."""
+    key = ["set_id"] if "set_id" in rows else list(KEYS[table])
+    there = kept[_among(kept[key], rows[key])] if key else kept.iloc[:0]
+    if not len(there):
+        return
+    import pandas as pd
+
+    first = there.iloc[0]
+    if key == ["set_id"]:
+        raise InputError(
+            f"{directory} has other sets with these ids",
+            expected="set ids of their own, such as CAMPAIGN/0001",
+            got=f"{first['set_id']}, which campaign {first['campaign']} of source {first['source']} has",
+            hint="--replace replaces all rows of a source",
+        )
+    raise InputError(
+        f"{directory} has other values of {len(there)} of these rows in table {table}",
+        expected="each " + "+".join(key) + " once",
+        got="/".join(str(first[name]) for name in key if not pd.isna(first[name])),
+        hint="--replace replaces all rows of a source",
+    )
+
+
+def _among(rows: pd.DataFrame, others: pd.DataFrame) -> pd.Series[bool]:
+    """Which of `rows` are equal to one of `others`; two missing values are equal."""
+    import pandas as pd
+
+    there = set(_as_tuples(others))
+    return pd.Series([row in there for row in _as_tuples(rows)], index=rows.index, dtype=bool)
 
 
 def _as_tuples(frame: pd.DataFrame) -> list[tuple[object, ...]]:

@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from datasets.user_files import check_file, template
+from datasets.tables import read_table
+from datasets.user_files import add_rows, check_file, template
 from profiling.errors import InputError
 
 
@@ -136,6 +137,39 @@ def test_numbers_of_parquet_are_shown_as_numbers(tmp_path: Path) -> None:
     path = tmp_path / "mine.parquet"
     pd.read_csv(io.StringIO(template())).assign(batch_size=1e30).to_parquet(path)
     assert {fault.got for fault in check_file(path)[2]} == {"1e+30"}
+
+
+def test_sets_of_another_campaign_with_the_same_ids_are_refused(tmp_path: Path) -> None:
+    first = pd.read_csv(io.StringIO(template()))
+    add_rows(tmp_path, "colocation", first)
+    for column in ("campaign", "source"):
+        with pytest.raises(InputError, match=r"other sets with these ids.*mine-2026-01/v100/0001.*--replace"):
+            add_rows(tmp_path, "colocation", first.assign(**{column: "second"}))
+    assert read_table(tmp_path, "colocation")["campaign"].tolist() == ["mine-2026-01"] * 2
+    add_rows(tmp_path, "colocation", first.assign(campaign="second"), replace=True)
+    assert read_table(tmp_path, "colocation")["campaign"].tolist() == ["second"] * 2
+
+
+def test_another_value_of_a_run_names_the_run(tmp_path: Path) -> None:
+    (tmp_path / "solo.csv").write_text(template("solo"))
+    run = check_file(tmp_path / "solo.csv")[1]
+    add_rows(tmp_path, "solo", run)
+    again = run.assign(step_time_s=0.05, samples_per_s=1280.0)
+    with pytest.raises(InputError, match=r"other values.*v100/resnet18-cifar:batch_size=64/1/mine.*--replace"):
+        add_rows(tmp_path, "solo", again)
+    add_rows(tmp_path, "solo", again, replace=True)
+    assert read_table(tmp_path, "solo")["step_time_s"].tolist() == [0.05]
+
+
+def test_a_rate_that_contradicts_the_step_time_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "solo.csv"
+    path.write_text(template("solo").replace("2064.5", "32.3"))  # steps per second
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column, fault.got) == (1, "samples_per_s", "32.3")
+    assert fault.expected.startswith("about 2065,")
+    spec = "resnet18-cifar:batch_size=64"
+    path.write_text(template("solo").replace("2064.5", "4129").replace(spec, f'"{spec},gradient_accumulation=2"'))
+    assert check_file(path)[2] == []
 
 
 def test_a_set_of_one_job_is_a_fault_unless_other_processes_ran(tmp_path: Path) -> None:
