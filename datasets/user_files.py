@@ -249,7 +249,9 @@ def _contradicted_rates(frame: pd.DataFrame) -> list[Fault]:
     by_steps = per_step / frame["step_time_s"]
     apart = (np.abs(np.log(rate / by_steps)) > _RATIO_APART) & (frame["gpus"] == 1)
     return [
-        _fault(frame, row, rate.name, f"about {by_steps[row]:.4g}, which is the samples per step / step_time_s")
+        _fault(
+            frame, row, rate.name, f"about {by_steps[row]:.4g}, which is the samples per step / step_time_s"
+        )
         for row in frame.index[apart]
     ]
 

@@ -52,7 +52,11 @@ def test_solo_runs_without_a_step_time_on_one_gpu_get_that_of_the_members(tmp_pa
     ]
     write_table(tmp_path, "solo", make_table("solo", runs))
     _, solo = read_sets(tmp_path)
-    assert solo[["workload", "gpus", "step_time_s"]].values.tolist() == [[A, 1, 0.03], [B, 2, 0.5], [B, 1, 0.02]]
+    assert solo[["workload", "gpus", "step_time_s"]].values.tolist() == [
+        [A, 1, 0.03],
+        [B, 2, 0.5],
+        [B, 1, 0.02],
+    ]
     assert solo["memory_bytes"].iloc[0] == 3e9
 
 

@@ -155,7 +155,9 @@ def test_another_value_of_a_run_names_the_run(tmp_path: Path) -> None:
     run = check_file(tmp_path / "solo.csv")[1]
     add_rows(tmp_path, "solo", run)
     again = run.assign(step_time_s=0.05, samples_per_s=1280.0)
-    with pytest.raises(InputError, match=r"other values.*v100/resnet18-cifar:batch_size=64/1/mine.*--replace"):
+    with pytest.raises(
+        InputError, match=r"other values.*v100/resnet18-cifar:batch_size=64/1/mine.*--replace"
+    ):
         add_rows(tmp_path, "solo", again)
     add_rows(tmp_path, "solo", again, replace=True)
     assert read_table(tmp_path, "solo")["step_time_s"].tolist() == [0.05]
@@ -168,7 +170,9 @@ def test_a_rate_that_contradicts_the_step_time_is_a_fault(tmp_path: Path) -> Non
     assert (fault.row, fault.column, fault.got) == (1, "samples_per_s", "32.3")
     assert fault.expected.startswith("about 2065,")
     spec = "resnet18-cifar:batch_size=64"
-    path.write_text(template("solo").replace("2064.5", "4129").replace(spec, f'"{spec},gradient_accumulation=2"'))
+    path.write_text(
+        template("solo").replace("2064.5", "4129").replace(spec, f'"{spec},gradient_accumulation=2"')
+    )
     assert check_file(path)[2] == []
 
 
