@@ -246,6 +246,17 @@ def test_mapping_has_priority_deadline_and_range(tmp_path: Path) -> None:
     assert only.id == "y"
 
 
+def test_a_mapped_start_keeps_the_wait_out_of_the_duration(tmp_path: Path) -> None:
+    text = "submitted,started,ended,n\n0,600,660,1\n10,,700,1\n20,650,650,1\n"
+    mapping = {"submit": "submitted", "end": "ended", "gpus": "n"}
+    assert [seconds(job) for job in read(tmp_path / "log.csv", text, mapping)] == [660.0, 690.0, 630.0]
+    mapping["start"] = "started"
+    (job,) = read(tmp_path / "log.csv", text, mapping)
+    assert (job.submit_s, seconds(job)) == (0.0, 60.0)
+    with pytest.raises(InputError, match="start with end, or duration"):
+        parse_mapping({"submit": "submitted", "start": "started", "duration": "n"})
+
+
 def test_weights_of_priority_levels() -> None:
     assert weights_of_levels([10, 20, 40]) == [0.5, 1.0, 2.0]
     assert weights_of_levels([0, -5, 1000]) == [2.0, 1.0, 3.0]
