@@ -109,7 +109,7 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
 
     try:
         # The header as a row like others: pandas would rename a column that is there twice.
-        names = read(header=None, nrows=1).iloc[0].tolist()
+        names = read(header=None, nrows=1).iloc[0].str.strip().tolist()
         frame = read()
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not text", expected="CSV in UTF-8", got=str(error)) from None
@@ -128,7 +128,8 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
         raise InputError(
             f"{source} has rows longer than its header", expected=f"{len(frame.columns)} cells in a row"
         )
-    return frame
+    # A space at the end of a name would make it another one.
+    return frame.rename(columns=str.strip).apply(lambda cells: cells.str.strip())
 
 
 def guess_table(frame: pd.DataFrame) -> str:

@@ -36,6 +36,13 @@ def test_byte_order_marks_and_line_ends_of_spreadsheets_are_read(tmp_path: Path)
     assert check_file(path)[2] == []
 
 
+def test_spaces_around_cells_and_names_do_not_count(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(template().replace(",mine,", ", mine ,").replace("member,", "member ,"))
+    _, rows, faults = check_file(path)
+    assert (faults, rows["source"].tolist()) == ([], ["mine", "mine"])
+
+
 def test_a_slowdown_entered_as_throughput_ratio_is_reported(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(template().replace("0.71", "1.41"))
