@@ -141,8 +141,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         *JOB,
         *JOB_OPTIONS,
         MEMORY,
-        amount("lower_bound_bytes", "the job did not run in this much memory", 2.6e10, above=0, least=None),
-        amount("upper_bound_bytes", "the job ran in this much memory", 2.6e10, above=0, least=None),
+        amount("lower_bound_bytes", "the job did not run in this much memory", 1.7e9, above=0, least=None),
+        amount("upper_bound_bytes", "the job ran in this much memory", 2.6e9, above=0, least=None),
         text(
             "scope",
             "what was measured: memory of the process on the `device`, context included; the `allocator`'s "

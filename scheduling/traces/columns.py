@@ -57,7 +57,9 @@ class Columns:
         if self.duration is None and self.end is None:
             raise InputError("column mapping", expected="submit, and duration or end", got=self.submit)
         if self.duration is not None and self.start is not None:
-            raise InputError("column mapping", expected="start with end, or duration", got="start and duration")
+            raise InputError(
+                "column mapping", expected="start with end, or duration", got="start and duration"
+            )
         if self.batch_size is None and (self.max_batch_size or self.noise_scale):
             raise InputError(
                 "column mapping", expected="batch_size together with max_batch_size and noise_scale",
