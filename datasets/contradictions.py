@@ -22,11 +22,16 @@ _LARGEST_RATIO = 2.0
 _MOST_BYTES = 1e13
 _MEMORY = ("memory_bytes", "set_memory_bytes", "lower_bound_bytes", "upper_bound_bytes")
 _STEPS = ("step_time_s", "solo_step_time_s", "sync_time_s")
+# Of one kernel or operator. The public measurements lie between 2.7 microseconds and 12 seconds.
+_CALLS = ("duration_s", "latency_s")
+_CALL_TIMES_S = (1e-8, 1e2)
+# A part, and the whole that it cannot exceed.
+_PARTS = (("sync_time_s", "step_time_s"), ("frozen_prefix", "total_layers"), ("nodes", "gpus"))
 
 
 def before_names(table: str, frame: pd.DataFrame) -> list[Fault]:
     """Faults that the numbers show, whatever device and job they are of."""
-    faults = _in_other_units(frame)
+    faults = _in_other_units(frame) + _more_than_the_whole(frame)
     if table == "colocation":
         faults += _contradicted_ratios(frame)
     elif table == "memory":
@@ -48,12 +53,23 @@ def _in_other_units(frame: pd.DataFrame) -> list[Fault]:
         **dict.fromkeys(_MEMORY, (LEAST_MEMORY_BYTES, _MOST_BYTES, "bytes")),
         # Synchronisation may take no time at all.
         **{name: (fastest if name != "sync_time_s" else 0.0, slowest, "seconds per step") for name in _STEPS},
+        **dict.fromkeys(_CALLS, (*_CALL_TIMES_S, "seconds per call")),
     }
     return [
         _fault(frame, row, column, f"{unit}, from {least:g} to {most:g}")
         for column, (least, most, unit) in ranges.items()
         if column in frame
         for row in frame.index[(frame[column] < least) | (frame[column] > most)]
+    ]
+
+
+def _more_than_the_whole(frame: pd.DataFrame) -> list[Fault]:
+    """Parts that exceed their whole, such as more frozen layers than the model has."""
+    return [
+        _fault(frame, row, part, f"at most {whole}, {float(frame.loc[row, whole]):g}")
+        for part, whole in _PARTS
+        if {part, whole} <= set(frame.columns)
+        for row in frame.index[(frame[part] > frame[whole]).fillna(False)]
     ]
 
 

@@ -94,3 +94,22 @@ def test_bounds_of_memory_contradict_neither_each_other_nor_the_value(
     path = tmp_path / "memory.csv"
     pd.read_csv(io.StringIO(template("memory"))).assign(**bounds).to_csv(path, index=False)
     assert [fault.column for fault in check_file(path)[2]] == ([column] if column else [])
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("freezing", "frozen_prefix", 42),
+        ("scaling", "sync_time_s", 0.04),
+        ("scaling", "nodes", 2),
+        ("kernels", "duration_s", 107_000),  # nanoseconds
+        ("operators", "latency_s", 120),  # microseconds
+    ],
+)
+def test_parts_exceed_no_whole_and_calls_are_in_seconds(
+    tmp_path: Path, table: str, column: str, value: float
+) -> None:
+    path = tmp_path / f"{table}.csv"
+    pd.read_csv(io.StringIO(template(table))).assign(**{column: value}).to_csv(path, index=False)
+    (fault,) = check_file(path, table)[2]
+    assert (fault.row, fault.column) == (1, column)
