@@ -67,7 +67,8 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
 
     Returns:
         the rows with those names, and a fault for each row with an unknown device or model, with an option that its
-        model cannot have, or with another batch size than its model's default if the SPEC states none.
+        model or device cannot have, or with another batch or image size than its model's default if the SPEC states
+        none.
     """
     frame, faults = frame.copy(), []
     if "device" in frame:
@@ -89,8 +90,10 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
                 got = f"{spec!r}: {getattr(error, 'detail', None) or error}"
                 faults += _of_rows(frame, "workload", spec, expected, got)
                 continue
-            faults += _other_batch_sizes(frame, spec, known)
+            faults += _other_sizes(frame, spec, known)
             _rename(frame, spec, known)
+    if not faults and {"device", "workload"} <= set(frame):
+        faults = _lacking_precisions(frame)
     return frame, faults
 
 
@@ -131,28 +134,50 @@ def _check_options(job: Workload) -> None:
     as_captured(job, graph_for(job.captured()))
 
 
-def _other_batch_sizes(frame: pd.DataFrame, spec: str, job: Workload) -> list[Fault]:
-    """Rows whose batch size is not that of `job`; empty cells are filled."""
-    if "batch_size" not in frame:
-        return []
-    size = _batch_size(job)
+def _other_sizes(frame: pd.DataFrame, spec: str, job: Workload) -> list[Fault]:
+    """Rows whose batch or image size is not that of `job`; empty cells of the batch size are filled."""
+    faults = []
     rows = frame["workload"] == spec
-    other = rows & frame["batch_size"].notna() & (frame["batch_size"] != size)
-    frame.loc[rows & frame["batch_size"].isna(), "batch_size"] = size
-    said = f"{size}, the batch size of {shortened(spec, 60)!r} (state another in the SPEC: batch_size=...)"
-    return [
-        Fault(int(row) + 1, "batch_size", said, str(frame.loc[row, "batch_size"]))
-        for row in frame.index[other.fillna(False)]
-    ]
+    for column, size in _sizes(job).items():
+        if column not in frame:
+            continue
+        other = rows & frame[column].notna()
+        if size is None:
+            said = f"nothing, because {shortened(spec, 60)!r} has one {column} only"
+        else:
+            other &= frame[column] != size
+            said = (
+                f"{size}, the {column} of {shortened(spec, 60)!r} (state another in the SPEC: {column}=...)"
+            )
+        faults += [
+            Fault(int(row) + 1, column, said, str(frame.loc[row, column]))
+            for row in frame.index[other.fillna(False)]
+        ]
+        if column == "batch_size":
+            frame.loc[rows & frame[column].isna(), column] = size
+    return faults
 
 
-def _batch_size(job: Workload) -> int | None:
-    """Samples per step and GPU, the model's default included."""
+def _sizes(job: Workload) -> dict[str, int | None]:
+    """Samples per step and GPU, and pixels along a side (None: it has no choice), the model's defaults included."""
     if job.model.startswith(REGISTERED):
-        return cache.registered(job.model).batch_size
-    if collection_of(job.model):
-        return job.batch_size or default_job(job.model).batch_size
-    return resolve(job).batch_size
+        return {"batch_size": cache.registered(job.model).batch_size}
+    full = default_job(job.model) if collection_of(job.model) else resolve(job)
+    return {name: getattr(job, name) or getattr(full, name) for name in ("batch_size", "image_size")}
+
+
+def _lacking_precisions(frame: pd.DataFrame) -> list[Fault]:
+    """Rows in a precision that their device lacks: one such row would fail the training on the whole table."""
+    faults = []
+    for (device, spec), rows in frame.groupby(["device", "workload"], sort=False):
+        try:
+            get_device(str(device)).check_precision(Workload.parse(str(spec)).precision)
+        except InputError as error:
+            faults += [
+                Fault(int(row) + 1, "workload", str(error.expected), f"{spec!r}: {error.got}")
+                for row in rows.index
+            ]
+    return faults
 
 
 def _rename(frame: pd.DataFrame, spec: str, job: Workload) -> None:

@@ -39,7 +39,7 @@ from profiling.workload import PRECISIONS, SHARING_MODES
 if TYPE_CHECKING:
     import pandera.pandas as pandera
 
-_SET_ID = text("set_id", "identifies a co-location set within its campaign", "mine-2026-01/v100/0001")
+_SET_ID = text("set_id", "identifies a co-location set in its folder of tables", "mine-2026-01/v100/0001")
 _MEMBER = Field("member", "integer", "position in the set, from 0; the order is not significant", 0, least=0)
 _SHARING = text("sharing", "how the device is shared", "time-slice", choices=SHARING_MODES)
 _SHARE_OPTIONS = tuple(field for field in JOB_OPTIONS if field is not SM_SHARE)
@@ -141,8 +141,8 @@ TABLES: dict[str, tuple[Field, ...]] = {
         *JOB,
         *JOB_OPTIONS,
         MEMORY,
-        amount("lower_bound_bytes", "the job did not run in this much memory", 2.6e10, above=0, least=None),
-        amount("upper_bound_bytes", "the job ran in this much memory", 2.6e10, above=0, least=None),
+        amount("lower_bound_bytes", "the job did not run in this much memory", 1.7e9, above=0, least=None),
+        amount("upper_bound_bytes", "the job ran in this much memory", 2.6e9, above=0, least=None),
         text(
             "scope",
             "what was measured: memory of the process on the `device`, context included; the `allocator`'s "

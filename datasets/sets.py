@@ -49,7 +49,8 @@ def rows_of(table: pd.DataFrame, names: Iterable[str], column: str = "campaign")
 def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
     """Solo runs from the campaigns of `colocation`.
 
-    They are rows of `solo`, and a row for each member that has only a `solo_step_time_s`.
+    They are rows of `solo`, and a row for each member that has only a `solo_step_time_s`. Rows of a job whose step
+    time `solo` lacks on one GPU (it may hold its memory alone) get that of its members.
     """
     import pandas as pd
 
@@ -57,10 +58,16 @@ def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
     stated = colocation[colocation["solo_step_time_s"].notna()]
     median = stated.groupby(_RUN, sort=False)["solo_step_time_s"].transform("median")
     members = stated.assign(step_time_s=median, gpus=1).drop_duplicates(_RUN)
-    members = members.merge(known[_RUN].drop_duplicates(), on=_RUN, how="left", indicator=True)
-    members = members[members["_merge"] == "left_only"]
+    alone = known[known["gpus"] == 1]
+    timed = alone.loc[alone["step_time_s"].notna(), _RUN].drop_duplicates()
+    members = members.merge(timed, on=_RUN, how="left", indicator=True)
+    members = members[members["_merge"] == "left_only"].drop(columns="_merge")
     if not len(members):
         return known.reset_index(drop=True)
+    untimed = alone[_RUN].reset_index().merge(members[[*_RUN, "step_time_s"]], on=_RUN).set_index("index")
+    known = known.assign(step_time_s=known["step_time_s"].fillna(untimed["step_time_s"]))
+    members = members.merge(alone[_RUN].drop_duplicates(), on=_RUN, how="left", indicator=True)
+    members = members[members["_merge"] == "left_only"]
     columns = [column for column in solo.columns if column in members]
     parts = [part for part in (known, members[columns]) if len(part)]
     return validate_table("solo", pd.concat(parts, ignore_index=True))

@@ -10,6 +10,9 @@ from datasets.tables import point_targets
 if TYPE_CHECKING:
     import pandas as pd
 
+# Width of the histogram's bins.
+_BIN = 0.025
+
 
 def describe(tables: dict[str, pd.DataFrame]) -> dict[str, Any]:
     """Rows by table and campaign, and number, members, architectures and ratios of the co-location sets."""
@@ -59,10 +62,11 @@ def plot(tables: dict[str, pd.DataFrame]) -> str:
     points = point_targets(tables["colocation"])
     figure = Figure(figsize=(11, 4.2), layout="constrained")
     left, right = figure.subplots(1, 2)
+    largest = max(points["throughput_ratio"].max(), 1.4) if len(points) else 1.4
     for campaign, rows in points.groupby("campaign"):
         left.hist(
             rows["throughput_ratio"],
-            bins=np.linspace(0, 1.4, 57),
+            bins=np.arange(0, largest + _BIN, _BIN),
             histtype="step",
             label=f"{campaign} ({len(rows)})",
         )

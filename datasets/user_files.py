@@ -6,27 +6,18 @@ import io
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from datasets.schema import TABLES, table_fields
+from datasets.contradictions import before_names, with_names
+from datasets.schema import KEYS, TABLES, table_fields
 from datasets.tables import Fault, find_faults
-from profiling.devices.mig import check_slices
 from profiling.errors import InputError
-from profiling.workload import LEAST_MEMORY_BYTES, STEP_TIMES_S
 
 if TYPE_CHECKING:
     import pandas as pd
 
 
 _OTHER_SEPARATORS = (";", "\t", "|")
-# Largest log difference between a ratio and that of its row's step times: a median of ratios is not the ratio
-# of medians.
-_RATIO_APART = 0.2
-# Larger than noise explains: a slowdown, or a percentage. The largest ratio in the public measurements is
-# 1.5.
-_LARGEST_RATIO = 2.0
-# No device has more memory; a larger number is in another unit.
-_MOST_BYTES = 1e13
-_MEMORY = ("memory_bytes", "set_memory_bytes", "lower_bound_bytes", "upper_bound_bytes")
-_STEPS = ("step_time_s", "solo_step_time_s", "sync_time_s")
+# What tells a set from another.
+_SET = ["source", "campaign", "set_id"]
 # The first bytes of every Parquet file.
 _PARQUET = b"PAR1"
 
@@ -107,7 +98,7 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
 
     try:
         # The header as a row like others: pandas would rename a column that is there twice.
-        names = read(header=None, nrows=1).iloc[0].tolist()
+        names = read(header=None, nrows=1).iloc[0].str.strip().tolist()
         frame = read()
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not text", expected="CSV in UTF-8", got=str(error)) from None
@@ -126,7 +117,8 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
         raise InputError(
             f"{source} has rows longer than its header", expected=f"{len(frame.columns)} cells in a row"
         )
-    return frame
+    # A space at the end of a name would make it another one.
+    return frame.rename(columns=str.strip).apply(lambda cells: cells.str.strip())
 
 
 def guess_table(frame: pd.DataFrame) -> str:
@@ -161,14 +153,11 @@ def check_file(
     frame = read_user_file(path)
     name = table or guess_table(frame)
     typed, faults = find_faults(name, with_captured_models(frame))
-    if not faults:
-        faults = _in_other_units(typed) + (_contradicted_ratios(typed) if name == "colocation" else [])
+    faults = faults or before_names(name, typed)
     if not faults:
         typed, faults = with_known_names(typed)
         # Two spellings of one job may have become the same row.
-        faults = faults or find_faults(name, typed)[1]
-        if name == "colocation":
-            faults = faults or _sets_of_one(typed) or _more_than_slices(typed)
+        faults = faults or find_faults(name, typed)[1] or with_names(name, typed)
         faults = faults or (taken_sources(typed) if to_add else [])
     return name, typed, sorted(faults, key=lambda fault: (fault.row, fault.column))
 
@@ -202,71 +191,10 @@ def taken_sources(frame: pd.DataFrame) -> list[Fault]:
     ]
 
 
-def _in_other_units(frame: pd.DataFrame) -> list[Fault]:
-    """Memory that cannot be in bytes (in GB or MB), and times that cannot be in seconds (in nanoseconds)."""
-    fastest, slowest = STEP_TIMES_S
-    ranges = {
-        **dict.fromkeys(_MEMORY, (LEAST_MEMORY_BYTES, _MOST_BYTES, "bytes")),
-        # Synchronisation may take no time at all.
-        **{name: (fastest if name != "sync_time_s" else 0.0, slowest, "seconds per step") for name in _STEPS},
-    }
-    return [
-        _fault(frame, row, column, f"{unit}, from {least:g} to {most:g}")
-        for column, (least, most, unit) in ranges.items()
-        if column in frame
-        for row in frame.index[(frame[column] < least) | (frame[column] > most)]
-    ]
-
-
-def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
-    """Ratios that contradict their row's step times, or are impossible, e.g. slowdowns instead of throughput
-    ratios."""
-    import numpy as np
-
-    ratio = frame["throughput_ratio"]
-    by_steps = frame["solo_step_time_s"] / frame["step_time_s"]
-    apart = (np.abs(np.log(ratio / by_steps)) > _RATIO_APART) & frame["is_target"] & ~frame["censored"]
-    large = (ratio > _LARGEST_RATIO) & frame["is_target"] & ~apart
-    possible = f"co-located / solo throughput, 1 at full speed and at most {_LARGEST_RATIO:g}"
-    return [
-        _fault(frame, row, ratio.name, f"about {by_steps[row]:.3g}, which is solo_step_time_s / step_time_s")
-        for row in frame.index[apart]
-    ] + [_fault(frame, row, ratio.name, possible) for row in frame.index[large]]
-
-
-def _sets_of_one(frame: pd.DataFrame) -> list[Fault]:
-    """Sets of one job that nothing ran beside."""
-    size = frame.groupby("set_id")["member"].transform("nunique")
-    return [
-        Fault(
-            int(row) + 1,
-            "set_id",
-            "a set of two jobs or more, or `processes` above 1 (jobs alone belong in table solo)",
-            f"one job in {frame.loc[row, 'set_id']}",
-        )
-        for row in frame.index[(size == 1) & (frame["processes"].fillna(1) <= 1)]
-    ]
-
-
-def _more_than_slices(frame: pd.DataFrame) -> list[Fault]:
-    """Sets under MIG that their device cannot hold, one job in each slice."""
-    faults = []
-    for _, rows in frame[frame["sharing"] == "mig"].groupby("set_id", sort=False):
-        try:
-            check_slices(rows["device"].iloc[0], len(rows))
-        except InputError as error:
-            faults.append(Fault(int(rows.index[0]) + 1, "sharing", str(error.expected), str(error.got)))
-    return faults
-
-
-def _fault(frame: pd.DataFrame, row: Any, column: Any, expected: str) -> Fault:
-    return Fault(int(row) + 1, str(column), expected, repr(float(frame.loc[row, column])))
-
-
 def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> Path:
     """Add valid rows to a table of `directory`.
 
-    Sets that are already there are replaced; rows that are already there are kept once.
+    Sets of a campaign that are already there are replaced; rows that are already there are kept once.
 
     Args:
         directory: folder of tables.
@@ -275,8 +203,8 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
         replace: replace all rows of the same sources.
 
     Raises:
-        InputError: together with the existing rows they are not valid (a set id given twice); nothing is
-            written.
+        InputError: the folder has other rows with the same key (a set id of another campaign, another value of the
+            same run); nothing is written.
         ConflictError: the rows claim a source that has an importer, or the bundled rows, or another process holds
             the folder for minutes.
     """
@@ -298,14 +226,46 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
             old = read_table(directory, table)
             same = old["source"].isin(set(rows["source"]))
             if not replace and "set_id" in rows:
-                same &= old["set_id"].isin(set(rows["set_id"]))
+                same = _among(old[_SET], rows[_SET])
             elif not replace:
-                there = set(_as_tuples(old[same]))
-                rows = rows[[row not in there for row in _as_tuples(rows[old.columns])]]
+                rows = rows[~_among(rows[old.columns], old)]
                 same &= False
+            _check_keys(Path(directory), table, old[~same], rows)
             parts = [part for part in (old[~same], rows) if len(part)]
             rows = pd.concat(parts, ignore_index=True)
         return write_table(directory, table, rows)
+
+
+def _check_keys(directory: Path, table: str, kept: pd.DataFrame, rows: pd.DataFrame) -> None:
+    """Raise `InputError` if a row has the key of one that the folder keeps."""
+    key = ["set_id"] if "set_id" in rows else list(KEYS[table])
+    there = kept[_among(kept[key], rows[key])] if key else kept.iloc[:0]
+    if not len(there):
+        return
+    import pandas as pd
+
+    first = there.iloc[0]
+    if key == ["set_id"]:
+        raise InputError(
+            f"{directory} has other sets with these ids",
+            expected="set ids of their own, such as CAMPAIGN/0001",
+            got=f"{first['set_id']}, which campaign {first['campaign']} of source {first['source']} has",
+            hint="--replace replaces all rows of a source",
+        )
+    raise InputError(
+        f"{directory} has other values of {len(there)} of these rows in table {table}",
+        expected="each " + "+".join(key) + " once",
+        got="/".join(str(first[name]) for name in key if not pd.isna(first[name])),
+        hint="--replace replaces all rows of a source",
+    )
+
+
+def _among(rows: pd.DataFrame, others: pd.DataFrame) -> pd.Series[bool]:
+    """Which of `rows` are equal to one of `others`; two missing values are equal."""
+    import pandas as pd
+
+    there = set(_as_tuples(others))
+    return pd.Series([row in there for row in _as_tuples(rows)], index=rows.index, dtype=bool)
 
 
 def _as_tuples(frame: pd.DataFrame) -> list[tuple[object, ...]]:

@@ -22,10 +22,11 @@ if TYPE_CHECKING:
 class Columns:
     """Names of a log's columns.
 
-    `end` is used if there is no `duration`; `gpu_scale` converts the GPU column's unit to GPUs.
+    `gpu_scale` converts the GPU column's unit to GPUs.
 
     Attributes:
         submit: a timestamp or seconds.
+        start, end: used if there is no `duration`; without `start`, a job runs from its submission on.
         gpus: GPUs of the job (of an instance if `instances` is given).
         priority: weight of the job, above 0; 1 if empty.
         deadline: a timestamp, or a number of seconds from submission.
@@ -37,6 +38,7 @@ class Columns:
 
     submit: str
     duration: str | None = None
+    start: str | None = None
     end: str | None = None
     gpus: str = "num_gpus"
     gpu_scale: float = 1.0
@@ -54,6 +56,10 @@ class Columns:
     def __post_init__(self) -> None:
         if self.duration is None and self.end is None:
             raise InputError("column mapping", expected="submit, and duration or end", got=self.submit)
+        if self.duration is not None and self.start is not None:
+            raise InputError(
+                "column mapping", expected="start with end, or duration", got="start and duration"
+            )
         if self.batch_size is None and (self.max_batch_size or self.noise_scale):
             raise InputError(
                 "column mapping", expected="batch_size together with max_batch_size and noise_scale",
@@ -200,16 +206,19 @@ def _read(path: Path, **options: Any) -> pd.DataFrame:
 
 
 def _durations(cells: Cells, names: Columns, submit: Floats, by_stamp: bool) -> Floats:
-    """[rows] seconds, by `duration` or else `end`."""
+    """[rows] seconds, by `duration`, or else from `start` or the submission to `end`."""
     if names.duration is not None:
         duration = cells.numbers(names.duration, " of seconds")
         cells.mark(duration < 1.0, names.duration, "is below 1 s")
         return duration
     assert names.end is not None
+    start = names.start or names.submit
+    if names.start is not None:
+        submit, by_stamp = cells.seconds(start)
     end, ends_by_stamp = cells.seconds(names.end)
     if np.isfinite(end - submit).any():
-        _check_alike(names.submit, by_stamp, names.end, ends_by_stamp)
-    cells.mark(end - submit < 1.0, names.end, f"is less than 1 s after {names.submit}")
+        _check_alike(start, by_stamp, names.end, ends_by_stamp)
+    cells.mark(end - submit < 1.0, names.end, f"is less than 1 s after {start}")
     return end - submit
 
 

@@ -14,7 +14,11 @@ from typing import Any
 from profiling.errors import InputError
 from scheduling.traces.logged import LoggedJob, stamp_s
 
-_GANG_LABELS = ("batch.kubernetes.io/job-name", "training.kubeflow.org/job-name", "job-name")
+# From the outermost: a JobSet has several Jobs.
+_GANG_LABELS = (
+    "jobset.sigs.k8s.io/jobset-name", "training.kubeflow.org/job-name", "volcano.sh/job-name", "ray.io/cluster",
+    "batch.kubernetes.io/job-name", "job-name",
+)  # fmt: skip
 # A card shared by time slicing, and a slice shared by several pods, are renamed on request (`gpu.shared`); a compute
 # instance is a part of a slice (`mig-1c.3g.20gb`).
 _GPU = re.compile(r"/(gpu|mig-(\d+c\.)?\d+g\.\d+gb(\.me)?)(\.shared)?$")

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import csv
 import re
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from profiling.errors import InputError
 from scheduling.traces.logged import LoggedJob, read_text, stamp_s
 
 _TRES = ("AllocTRES", "ReqTRES")
+_LENGTHS = ("Elapsed", "ElapsedRaw")
 _ELAPSED = re.compile(r"(?:(\d+)-)?(?:(\d+):)?(\d+):(\d+)(?:\.\d+)?")
 _RESOURCE = re.compile(r"([a-zA-Z_]+(?:/[\w:.-]+)?)=")
 
@@ -26,42 +29,72 @@ _NO_END = ("Unknown", "None")
 
 
 def is_sacct(header: str) -> bool:
-    """Whether a file's first line is a `sacct` header with the required columns."""
-    names = _split(header)
-    return {"JobID", "Submit", "AllocTRES"} <= set(names)
+    """Whether a file's first line is a header of `sacct`, even one without the columns that are needed."""
+    names = set(_split(header))
+    return bool(names & {"JobID", "JobIDRaw"} and names & {"Submit", *_TRES, *_LENGTHS})
 
 
 def read_sacct(path: Path) -> list[LoggedJob]:
     """One row per job; steps (`12.batch`, `12.0`) are skipped, because their job has the same GPUs.
 
+    The components of a heterogeneous job (`12+0`, `12+1`) are one job, because they start together: it has the GPUs of
+    all, and lasts as long as the longest of those with GPUs.
+
     Raises:
-        InputError: a column is missing.
+        InputError: a column is missing, or columns are aligned by spaces.
     """
-    return [
-        LoggedJob(
-            row["JobID"],
-            submit := stamp_s(row["Submit"]),
-            _duration_s(row),
-            _gpus(row["AllocTRES"]),
-            row.get("User", ""),
-            deadline_s=due if (due := stamp_s(row.get("Deadline", "")) - submit) > 0 else None,
-            state=_state(row),
-            level=float(row["Priority"]) if _is_number(row.get("Priority", "")) else None,
-        )
-        for row in _rows(path)
-    ]
+    jobs: dict[tuple[str, int, int], list[LoggedJob]] = {}
+    attempts: Counter[str] = Counter()  # with `sacct -D`, a job that was requeued is there several times
+    for number, row in enumerate(_rows(path)):
+        job, component, _ = row["JobID"].partition("+")
+        attempts[row["JobID"]] += 1
+        key = (job, attempts[row["JobID"]], -1 if component else number)
+        jobs.setdefault(key, []).append(_job(row, job))
+    return [_together(parts) for parts in jobs.values()]
+
+
+def _job(row: dict[str, str], name: str) -> LoggedJob:
+    submit_s = stamp_s(row["Submit"])
+    return LoggedJob(
+        name,
+        submit_s,
+        _duration_s(row),
+        _gpus(row["AllocTRES"]),
+        row.get("User", ""),
+        deadline_s=due if (due := stamp_s(row.get("Deadline", "")) - submit_s) > 0 else None,
+        state=_state(row),
+        level=float(row["Priority"]) if _is_number(row.get("Priority", "")) else None,
+    )
+
+
+def _together(parts: Sequence[LoggedJob]) -> LoggedJob:
+    """The components of a job as one."""
+    counted = [part for part in parts if part.gpus] or parts
+    # One that has not ended has a duration of NaN, and its state says why.
+    longest = max(counted, key=lambda part: (part.duration_s != part.duration_s, part.duration_s))
+    levels = [part.level for part in counted if part.level is not None]
+    return replace(longest, gpus=sum(part.gpus for part in counted), level=max(levels, default=None))
 
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
     # Not `splitlines`, which also splits at characters that a job's name may have (U+0085, U+2028).
     lines = [line for line in read_text(path).split("\n") if line.strip()]
-    if not lines or not is_sacct(lines[0]):
-        raise InputError(
-            f"{path} is not a log of sacct",
-            expected="a header with JobID, Submit, AllocTRES, and Elapsed or Start and End",
-            got=lines[0][:80] if lines else "an empty file",
-        )
     names, separator = _split(lines[0]), _separator(lines[0])
+    if separator is None:
+        raise InputError(
+            f"{path} has columns aligned by spaces",
+            expected="the output of `sacct -P`, or of `--delimiter=,`",
+        )
+    missing = [name for name in ("JobID", "Submit", "AllocTRES") if name not in names]
+    if not set(names) & set(_LENGTHS) and not {"Start", "End"} <= set(names):
+        missing.append("Elapsed")
+    if missing:
+        raise InputError(
+            f"{path} lacks columns of sacct",
+            expected=", ".join(missing),
+            got=", ".join(names),
+            hint="`sacct -aX -P -o JobID,User,Submit,Start,End,Elapsed,State,Priority,AllocTRES` has all that are read",
+        )
     for number, line in enumerate(lines[1:], 2):
         values = next(csv.reader([line], delimiter=separator)) if separator == "," else line.split(separator)
         if separator == "," and len(values) > len(names):
@@ -90,12 +123,13 @@ def _rejoin(names: list[str], pieces: list[str]) -> list[str]:
     return values
 
 
-def _separator(header: str) -> str:
-    return "|" if "|" in header else ","
+def _separator(header: str) -> str | None:
+    """None for spaces."""
+    return next((mark for mark in "|," if mark in header), None)
 
 
 def _split(header: str) -> list[str]:
-    return [name.strip().strip('"') for name in header.rstrip("|\r\n").split(_separator(header))]
+    return [name.strip().strip('"') for name in header.strip().rstrip("|").split(_separator(header))]
 
 
 def _gpus(resources: str) -> float:

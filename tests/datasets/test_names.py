@@ -73,7 +73,7 @@ def test_spellings_of_one_job_become_one(tmp_path: Path) -> None:
         "lstm-wikitext2:optimizer=sgd,precision=fp32",
     )
     for spec in spellings:
-        text = template("solo").replace("resnet18-cifar:batch_size=64", f'"{spec}"')
+        text = template("solo").replace("2064.5", "").replace("resnet18-cifar:batch_size=64", f'"{spec}"')
         rows, faults = checked(text, tmp_path, "solo")
         assert (faults, rows["workload"].tolist()) == ([], ["lstm-wikitext2"])
     line = text.splitlines()[1]
@@ -123,7 +123,7 @@ def test_columns_must_agree_with_the_captured_graph(tmp_path: Path) -> None:
     job = Workload("own_factory_of_test:factory", batch_size=16, precision="amp")
     graph_for(job, local=True).save(tmp_path / "own.json")
     for name in ("own.json", '"own_factory_of_test:factory:batch_size=16,precision=amp"'):
-        text = template("solo").replace("resnet18-cifar:batch_size=64", name)
+        text = template("solo").replace("2064.5", "").replace("resnet18-cifar:batch_size=64", name)
         header, row = text.splitlines()
         text = f"{header},precision,batch_size\n{row},"
         rows, faults = checked(f"{text}amp,16\n", tmp_path, "solo")
@@ -135,8 +135,31 @@ def test_columns_must_agree_with_the_captured_graph(tmp_path: Path) -> None:
         ]
 
 
+def test_an_image_size_other_than_the_default_belongs_in_the_spec(tmp_path: Path) -> None:
+    for spec, size, message in (
+        ("resnet18-cifar:batch_size=64", 300, "has one image_size only"),
+        ("torchvision/resnet18:batch_size=64", 300, "224, the image_size of"),
+        ("torchvision/resnet18:batch_size=64", 224, None),
+    ):
+        header, row = template("solo").replace("resnet18-cifar:batch_size=64", spec).splitlines()
+        faults = checked(f"{header},image_size\n{row},{size}\n", tmp_path, "solo")[1]
+        assert [(fault.row, fault.column, fault.got) for fault in faults] == (
+            [(1, "image_size", "300")] if message else []
+        )
+        assert message is None or message in faults[0].expected
+
+
+def test_a_precision_that_the_device_lacks_is_a_fault(tmp_path: Path) -> None:
+    text = template().replace("resnet18-cifar:batch_size=64", '"resnet18-cifar:batch_size=64,precision=fp8"')
+    (fault,) = checked(text, tmp_path)[1]
+    assert (fault.row, fault.column) == (1, "workload")
+    assert "h100" in fault.expected
+    assert "precision fp8 on v100" in fault.got
+    assert checked(text.replace("v100", "h100"), tmp_path)[1] == []
+
+
 def test_a_batch_size_other_than_the_default_belongs_in_the_spec(tmp_path: Path) -> None:
-    text = template("solo").replace("resnet18-cifar:batch_size=64", "lstm-wikitext2")
+    text = template("solo").replace("2064.5", "").replace("resnet18-cifar:batch_size=64", "lstm-wikitext2")
     header, row = text.splitlines()
     rows, faults = checked(f"{header},batch_size\n{row},\n", tmp_path, "solo")
     assert (faults, rows["batch_size"].tolist()) == ([], [20])

@@ -44,6 +44,22 @@ def test_solo_runs_take_precedence_and_other_campaigns_are_ignored(tmp_path: Pat
     assert dict(zip(solo["workload"], solo["step_time_s"], strict=True)) == {A: 0.029, B: 0.02}
 
 
+def test_solo_runs_without_a_step_time_on_one_gpu_get_that_of_the_members(tmp_path: Path) -> None:
+    write_table(tmp_path, "colocation", make_table("colocation", pair("a", 0.03, 0.02)))
+    runs = [
+        example("solo", workload=A, step_time_s=None, samples_per_s=None, memory_bytes=3e9),
+        example("solo", workload=B, step_time_s=0.5, gpus=2),
+    ]
+    write_table(tmp_path, "solo", make_table("solo", runs))
+    _, solo = read_sets(tmp_path)
+    assert solo[["workload", "gpus", "step_time_s"]].values.tolist() == [
+        [A, 1, 0.03],
+        [B, 2, 0.5],
+        [B, 1, 0.02],
+    ]
+    assert solo["memory_bytes"].iloc[0] == 3e9
+
+
 def test_a_folder_without_sets(tmp_path: Path) -> None:
     write_table(tmp_path, "solo", make_table("solo", [example("solo")]))
     with pytest.raises(InputError, match="colocation"):

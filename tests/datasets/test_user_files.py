@@ -8,7 +8,8 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from datasets.user_files import check_file, template
+from datasets.tables import read_table
+from datasets.user_files import add_rows, check_file, template
 from profiling.errors import InputError
 
 
@@ -35,35 +36,11 @@ def test_byte_order_marks_and_line_ends_of_spreadsheets_are_read(tmp_path: Path)
     assert check_file(path)[2] == []
 
 
-def test_a_slowdown_entered_as_throughput_ratio_is_reported(tmp_path: Path) -> None:
+def test_spaces_around_cells_and_names_do_not_count(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
-    path.write_text(template().replace("0.71", "1.41"))
-    (fault,) = check_file(path)[2]
-    assert (fault.row, fault.column) == (2, "throughput_ratio")
-    assert fault.expected.startswith("about 0.711,")
-    # A bound is no point.
-    path.write_text(template().replace("0.71,", "1,").replace("False", "True"))
-    assert check_file(path)[2] == []
-
-
-def test_memory_in_gigabytes_is_a_fault(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    frame = pd.read_csv(io.StringIO(template()))
-    frame.assign(set_memory_bytes=4.4).to_csv(path, index=False)
-    _, _, faults = check_file(path)
-    assert [(fault.row, fault.column) for fault in faults] == [
-        (1, "set_memory_bytes"),
-        (2, "set_memory_bytes"),
-    ]
-    assert "bytes" in faults[0].expected
-
-
-def test_a_percentage_is_not_a_throughput_ratio(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    path.write_text(template().replace("0.71,0.0218,0.0155", "71,,"))
-    (fault,) = check_file(path)[2]
-    assert (fault.row, fault.column, fault.got) == (2, "throughput_ratio", "71.0")
-    assert "at most 2" in fault.expected
+    path.write_text(template().replace(",mine,", ", mine ,").replace("member,", "member ,"))
+    _, rows, faults = check_file(path)
+    assert (faults, rows["source"].tolist()) == ([], ["mine", "mine"])
 
 
 @pytest.mark.parametrize("text", ["1e20", "9223372036854775808", "-1e30"])
@@ -118,31 +95,31 @@ def test_a_pipe_is_read_once(tmp_path: Path) -> None:
     writer.join()
 
 
-@pytest.mark.parametrize(
-    ("column", "value"),
-    [("set_memory_bytes", 1e18), ("step_time_s", 1e8), ("solo_step_time_s", 1e8), ("step_time_s", 1e-9)],
-)
-def test_impossible_values_suggest_another_unit(tmp_path: Path, column: str, value: float) -> None:
-    path = tmp_path / "mine.csv"
-    pd.read_csv(io.StringIO(template())).assign(**{column: value}).to_csv(path, index=False)
-    faults = check_file(path)[2]
-    assert {(fault.row, fault.column, fault.got) for fault in faults} >= {
-        (1, column, repr(value)),
-        (2, column, repr(value)),
-    }
-
-
 def test_numbers_of_parquet_are_shown_as_numbers(tmp_path: Path) -> None:
     path = tmp_path / "mine.parquet"
     pd.read_csv(io.StringIO(template())).assign(batch_size=1e30).to_parquet(path)
     assert {fault.got for fault in check_file(path)[2]} == {"1e+30"}
 
 
-def test_a_set_of_one_job_is_a_fault_unless_other_processes_ran(tmp_path: Path) -> None:
-    path = tmp_path / "mine.csv"
-    header, first, _ = template().splitlines()
-    path.write_text(f"{header}\n{first}\n")
-    (fault,) = check_file(path)[2]
-    assert (fault.row, fault.column) == (1, "set_id")
-    path.write_text(f"{header},processes\n{first},2\n")
-    assert check_file(path)[2] == []
+def test_sets_of_another_campaign_with_the_same_ids_are_refused(tmp_path: Path) -> None:
+    first = pd.read_csv(io.StringIO(template()))
+    add_rows(tmp_path, "colocation", first)
+    for column in ("campaign", "source"):
+        with pytest.raises(InputError, match=r"other sets with these ids.*mine-2026-01/v100/0001.*--replace"):
+            add_rows(tmp_path, "colocation", first.assign(**{column: "second"}))
+    assert read_table(tmp_path, "colocation")["campaign"].tolist() == ["mine-2026-01"] * 2
+    add_rows(tmp_path, "colocation", first.assign(campaign="second"), replace=True)
+    assert read_table(tmp_path, "colocation")["campaign"].tolist() == ["second"] * 2
+
+
+def test_another_value_of_a_run_names_the_run(tmp_path: Path) -> None:
+    (tmp_path / "solo.csv").write_text(template("solo"))
+    run = check_file(tmp_path / "solo.csv")[1]
+    add_rows(tmp_path, "solo", run)
+    again = run.assign(step_time_s=0.05, samples_per_s=1280.0)
+    with pytest.raises(
+        InputError, match=r"other values.*v100/resnet18-cifar:batch_size=64/1/mine.*--replace"
+    ):
+        add_rows(tmp_path, "solo", again)
+    add_rows(tmp_path, "solo", again, replace=True)
+    assert read_table(tmp_path, "solo")["step_time_s"].tolist() == [0.05]

@@ -59,6 +59,19 @@ def test_kubernetes(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("label", ["jobset.sigs.k8s.io/jobset-name", "volcano.sh/job-name", "ray.io/cluster"])
+def test_kubernetes_pods_of_other_controllers_are_gangs(tmp_path: Path, label: str) -> None:
+    pods = [
+        pod(
+            f"train-{k}", "2024-05-01T10:01:00Z", "2024-05-01T10:02:00Z", 4,
+            {label: "train", "batch.kubernetes.io/job-name": f"train-{k}"} if "jobset" in label else {label: "train"},
+        )
+        for k in range(2)
+    ]  # fmt: skip
+    (job,) = read(tmp_path / "pods.json", json.dumps({"kind": "List", "items": pods}))
+    assert (job.id, job.gpus, seconds(job)) == ("vision/train", 8, 60.0)
+
+
 @pytest.mark.parametrize(
     ("spans", "gpus", "duration_s"),
     [

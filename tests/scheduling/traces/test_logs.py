@@ -63,7 +63,44 @@ def test_sacct_with_seconds_since_1970(tmp_path: Path) -> None:
 
 def test_truncated_sacct(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="line 2"):
-        read(tmp_path / "s.txt", "JobID|Submit|AllocTRES\n1|2024-05-01T10:00:00\n")
+        read(tmp_path / "s.txt", "JobID|Submit|Elapsed|AllocTRES\n1|2024-05-01T10:00:00\n")
+
+
+@pytest.mark.parametrize(
+    ("header", "message"),
+    [
+        ("JobID|Submit|Elapsed|ReqTRES", "expected AllocTRES, got JobID, Submit, Elapsed, ReqTRES"),
+        ("JobIDRaw|Submit|Start|AllocTRES", "expected JobID, Elapsed, got"),
+        ("       JobID              Submit    Elapsed AllocTRES ", "aligned by spaces: expected .*sacct -P"),
+    ],
+)
+def test_sacct_without_its_columns(tmp_path: Path, header: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        read(tmp_path / "sacct.txt", f"{header}\n7|2024-05-01T10:00:00|01:00:00|gres/gpu=2,node=1\n")
+
+
+def test_components_of_a_heterogeneous_job_of_slurm_are_one_gang(tmp_path: Path) -> None:
+    text = (
+        "JobID|Submit|Elapsed|State|Priority|AllocTRES\n"
+        "7+0|2024-05-01T10:00:00|01:00:00|COMPLETED|10|gres/gpu=2\n"
+        "7+1|2024-05-01T10:00:00|01:00:01|COMPLETED|30|gres/gpu:a100=4\n"
+        "7+2|2024-05-01T10:00:00|02:00:00|COMPLETED|90|cpu=8\n"
+        "7+0.0|2024-05-01T10:00:00|01:00:00|COMPLETED||gres/gpu=2\n"
+        "8+0|2024-05-01T10:00:30|01:00:00|COMPLETED|10|gres/gpu=2\n"
+        "8+1|2024-05-01T10:00:30|00:30:00|RUNNING|10|gres/gpu=2\n"
+        "9+0|2024-05-01T10:01:00|00:01:00|NODE_FAIL|10|gres/gpu=1\n"
+        "9+1|2024-05-01T10:01:00|00:01:00|NODE_FAIL|10|gres/gpu=1\n"
+        "9+0|2024-05-01T10:01:00|00:02:00|COMPLETED|10|gres/gpu=1\n"
+        "9+1|2024-05-01T10:01:00|00:02:00|COMPLETED|10|gres/gpu=1\n"
+    )
+    jobs = read(tmp_path / "sacct.txt", text)
+    assert [(job.id, job.gpus, seconds(job)) for job in jobs] == [
+        ("7", 6, 3601.0),
+        ("9", 2, 60.0),
+        ("9#2", 2, 120.0),
+    ]
+    assert jobs[0].priority == pytest.approx(3 * jobs[1].priority)
+    assert ignored(tmp_path / "sacct.txt") == {"has not ended": (1, ("RUNNING",))}
 
 
 def test_alibaba_without_a_header(tmp_path: Path) -> None:
@@ -207,6 +244,17 @@ def test_mapping_has_priority_deadline_and_range(tmp_path: Path) -> None:
         read(tmp_path / "t.csv", text, {**mapping, "deadline": "nope"})
     (only,) = read(tmp_path / "t.csv", text.replace(",1,8", ",4,8"), mapping)
     assert only.id == "y"
+
+
+def test_a_mapped_start_keeps_the_wait_out_of_the_duration(tmp_path: Path) -> None:
+    text = "submitted,started,ended,n\n0,600,660,1\n10,,700,1\n20,650,650,1\n"
+    mapping = {"submit": "submitted", "end": "ended", "gpus": "n"}
+    assert [seconds(job) for job in read(tmp_path / "log.csv", text, mapping)] == [660.0, 690.0, 630.0]
+    mapping["start"] = "started"
+    (job,) = read(tmp_path / "log.csv", text, mapping)
+    assert (job.submit_s, seconds(job)) == (0.0, 60.0)
+    with pytest.raises(InputError, match="start with end, or duration"):
+        parse_mapping({"submit": "submitted", "start": "started", "duration": "n"})
 
 
 def test_weights_of_priority_levels() -> None:

@@ -1,0 +1,115 @@
+"""Contradictions and other units in users' files."""
+
+from __future__ import annotations
+
+import io
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from datasets.user_files import check_file, template
+
+
+def test_a_slowdown_entered_as_throughput_ratio_is_reported(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(template().replace("0.71", "1.41"))
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column) == (2, "throughput_ratio")
+    assert fault.expected.startswith("about 0.711,")
+    # A bound is no point.
+    path.write_text(template().replace("0.71,", "1,").replace("False", "True"))
+    assert check_file(path)[2] == []
+
+
+def test_memory_in_gigabytes_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    frame = pd.read_csv(io.StringIO(template()))
+    frame.assign(set_memory_bytes=4.4).to_csv(path, index=False)
+    _, _, faults = check_file(path)
+    assert [(fault.row, fault.column) for fault in faults] == [
+        (1, "set_memory_bytes"),
+        (2, "set_memory_bytes"),
+    ]
+    assert "bytes" in faults[0].expected
+
+
+def test_a_percentage_is_not_a_throughput_ratio(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(template().replace("0.71,0.0218,0.0155", "71,,"))
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column, fault.got) == (2, "throughput_ratio", "71.0")
+    assert "at most 2" in fault.expected
+
+
+@pytest.mark.parametrize(
+    ("column", "value"),
+    [("set_memory_bytes", 1e18), ("step_time_s", 1e8), ("solo_step_time_s", 1e8), ("step_time_s", 1e-9)],
+)
+def test_impossible_values_suggest_another_unit(tmp_path: Path, column: str, value: float) -> None:
+    path = tmp_path / "mine.csv"
+    pd.read_csv(io.StringIO(template())).assign(**{column: value}).to_csv(path, index=False)
+    faults = check_file(path)[2]
+    assert {(fault.row, fault.column, fault.got) for fault in faults} >= {
+        (1, column, repr(value)),
+        (2, column, repr(value)),
+    }
+
+
+def test_a_rate_that_contradicts_the_step_time_is_a_fault(tmp_path: Path) -> None:
+    path = tmp_path / "solo.csv"
+    path.write_text(template("solo").replace("2064.5", "32.3"))  # steps per second
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column, fault.got) == (1, "samples_per_s", "32.3")
+    assert fault.expected.startswith("about 2065,")
+    spec = "resnet18-cifar:batch_size=64"
+    path.write_text(
+        template("solo").replace("2064.5", "4129").replace(spec, f'"{spec},gradient_accumulation=2"')
+    )
+    assert check_file(path)[2] == []
+
+
+def test_a_set_of_one_job_is_a_fault_unless_other_processes_ran(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    header, first, _ = template().splitlines()
+    path.write_text(f"{header}\n{first}\n")
+    (fault,) = check_file(path)[2]
+    assert (fault.row, fault.column) == (1, "set_id")
+    path.write_text(f"{header},processes\n{first},2\n")
+    assert check_file(path)[2] == []
+
+
+@pytest.mark.parametrize(
+    ("bounds", "column"),
+    [
+        ({"lower_bound_bytes": 2.2e9}, "lower_bound_bytes"),
+        ({"upper_bound_bytes": 2.0e9}, "upper_bound_bytes"),
+        ({"memory_bytes": None, "lower_bound_bytes": 2.6e9}, "lower_bound_bytes"),
+        ({"memory_bytes": None}, None),
+    ],
+)
+def test_bounds_of_memory_contradict_neither_each_other_nor_the_value(
+    tmp_path: Path, bounds: dict[str, float | None], column: str | None
+) -> None:
+    path = tmp_path / "memory.csv"
+    pd.read_csv(io.StringIO(template("memory"))).assign(**bounds).to_csv(path, index=False)
+    assert [fault.column for fault in check_file(path)[2]] == ([column] if column else [])
+
+
+@pytest.mark.parametrize(
+    ("table", "column", "value"),
+    [
+        ("freezing", "frozen_prefix", 42),
+        ("scaling", "sync_time_s", 0.04),
+        ("scaling", "nodes", 2),
+        ("kernels", "duration_s", 107_000),  # nanoseconds
+        ("operators", "latency_s", 120),  # microseconds
+    ],
+)
+def test_parts_exceed_no_whole_and_calls_are_in_seconds(
+    tmp_path: Path, table: str, column: str, value: float
+) -> None:
+    path = tmp_path / f"{table}.csv"
+    pd.read_csv(io.StringIO(template(table))).assign(**{column: value}).to_csv(path, index=False)
+    (fault,) = check_file(path, table)[2]
+    assert (fault.row, fault.column) == (1, column)
