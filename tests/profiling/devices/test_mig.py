@@ -16,7 +16,10 @@ from profiling.devices import (
 from profiling.devices.mig import slice_of
 from profiling.errors import InputError, UnknownNameError
 
-CARDS = ["a100", "a100-pcie", "a100-80gb", "a100-pcie-80gb", "a30", "gh200", "h100", "h100-nvl", "h200"]
+CARDS = [
+    "a100", "a100-pcie", "a100-80gb", "a100-pcie-80gb", "a30", "gh200", "h100", "h100-nvl", "h100-pcie", "h200",
+    "rtx-pro-6000", "rtx-pro-6000-max-q",
+]  # fmt: skip
 
 
 def sizes(names: list[str]) -> set[tuple[int, ...]]:
@@ -86,6 +89,19 @@ def test_partitions_of_an_a100() -> None:
     assert sizes(["a30"]) == {(4,), (2,), (1,), (2, 2), (2, 1), (1, 1), (2, 1, 1), (1, 1, 1), (1, 1, 1, 1)}
 
 
+def test_slices_of_an_h100_depend_on_its_form_factor() -> None:
+    counts = {
+        card: [p.sm_count for p in mig_layout(card).profiles] for card in ("h100", "h100-pcie", "rtx-pro-6000")
+    }
+    assert counts == {
+        "h100": [16, 26, 32, 60, 64, 132],
+        "h100-pcie": [14, 14, 30, 46, 62, 114],
+        "rtx-pro-6000": [46, 94, 188],
+    }
+    assert sizes(["h100-pcie"]) == sizes(["h100"])
+    assert sizes(["rtx-pro-6000"]) == sizes(["a30"])
+
+
 def test_slices_with_more_memory_take_two_slots() -> None:
     layout = mig_layout("a100")
     assert layout.place(["1g.10gb"] * 4) is not None
@@ -128,6 +144,8 @@ def test_every_partition_is_contained_in_a_maximal_one() -> None:
         ("h100:mig=1g", "h100:mig=1g"),
         ("h200:mig=7g", "h200:mig=7g"),
         ("h100-nvl:mig=3g.47gb", "h100-nvl:mig=3g"),
+        ("h100-pcie:mig=2g.20gb", "h100-pcie:mig=2g"),
+        ("rtx-pro-6000-max-q:mig=2g.48gb", "rtx-pro-6000-max-q:mig=2g"),
         ("gh200-96gb:mig=1g.24gb", "gh200:mig=1g.24gb"),
         ("a100-40gb", "a100"),
     ],
