@@ -45,6 +45,7 @@ def test_slices_follow_from_their_card(card: str) -> None:
             assert part.peak_flops(precision) == pytest.approx(of_compute * whole.peak_flops(precision))
         assert part.memory_bandwidth_bytes_per_s == of_memory * whole.memory_bandwidth_bytes_per_s
         assert part.l2_bytes == of_memory * whole.l2_bytes
+        assert part.power_limit_w == of_compute * whole.power_limit_w
         # The driver keeps some of each slice.
         assert 0.87 * of_memory < part.memory_bytes / whole.memory_bytes < of_memory
         assert (part.nvlink_bytes_per_s, part.mig_profiles) == (0.0, ())
