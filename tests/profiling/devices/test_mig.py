@@ -92,7 +92,8 @@ def test_partitions_of_an_a100() -> None:
 
 def test_slices_of_an_h100_depend_on_its_form_factor() -> None:
     counts = {
-        card: [p.sm_count for p in mig_layout(card).profiles] for card in ("h100", "h100-pcie", "rtx-pro-6000")
+        card: [p.sm_count for p in mig_layout(card).profiles]
+        for card in ("h100", "h100-pcie", "rtx-pro-6000")
     }
     assert counts == {
         "h100": [16, 26, 32, 60, 64, 132],
