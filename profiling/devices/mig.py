@@ -292,10 +292,10 @@ def split_device(name: str) -> tuple[str, str | None]:
 
 
 def slice_of(card: DeviceSpec, name: str) -> DeviceSpec:
-    """A slice as a device type: its multiprocessors and memory, and its share of bandwidth and L2 cache.
+    """A slice as a device type: its multiprocessors and memory, and its share of bandwidth, L2 cache and power limit.
 
-    The link to the host is the card's, because a slice may use all of it while the others are idle. So is the power
-    limit. Slices have no NVLink.
+    The link to the host is the card's, because a slice may use all of it while the others are idle. Slices have no
+    NVLink.
 
     Raises:
         UnknownNameError: the card has no such slice.
@@ -312,6 +312,7 @@ def slice_of(card: DeviceSpec, name: str) -> DeviceSpec:
         memory_bandwidth_bytes_per_s=of_memory * card.memory_bandwidth_bytes_per_s,
         l2_bytes=of_memory * card.l2_bytes,
         nvlink_bytes_per_s=0.0,
+        power_limit_w=of_compute * card.power_limit_w,
         mig_profiles=(),
         source=f"{card.source}; slice: {layout.source}",
         **{rate: of_compute * getattr(card, rate) for rate in _RATES},

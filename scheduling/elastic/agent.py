@@ -9,12 +9,11 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from predictor.types import Floats, SetPredictor
-from profiling.errors import InputError
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SCALING, Segment, SetTruth, current_workload
-from scheduling.elastic.jobs import SIZES, ElasticJob
+from scheduling.elastic.jobs import SIZES, ElasticJob, sizes_of
 from scheduling.elastic.pairs import pair_slowdowns
 from scheduling.placement.gangs import solo_step_s
 
@@ -25,7 +24,7 @@ class ElasticAgent:
 
     Attributes:
         prefixes: [K] candidate frozen prefixes, the first 0.
-        rate: [S, K] iterations per second (fixed total batch), 0 where it does not fit.
+        rate: [S, K] iterations per second (fixed total batch) by `sizes_of`, 0 where it does not fit.
         grid: [P] progress at which `norm_shares` [P, K] were measured.
         kappa: exponent of the job's actual penalty.
         rate_on, believed_on: by device type, the true rates if types differ, and those assumed by a policy
@@ -65,28 +64,19 @@ class ElasticAgent:
         return (1.0 - part) * self.norm_shares[low] + part * self.norm_shares[low + 1]
 
 
-def size_index(gpus: int) -> int:
-    """Index of the largest size that fits on `gpus` GPUs; -1 for none."""
-    return bisect_right(SIZES, gpus) - 1
+def size_index(gpus: int, sizes: Sequence[int] = SIZES) -> int:
+    """Index of the largest of `sizes` that fits on `gpus` GPUs; -1 for none."""
+    return bisect_right(sizes, gpus) - 1
 
 
 def size_rates(job: TraceJob, step_time_s: float, scaling: float) -> Floats:
-    """[S] iterations per second on each size that `job` may have.
+    """[S] iterations per second on each of `sizes_of` that `job` may have.
 
     k times its GPUs make k ** scaling times the progress.
-
-    Raises:
-        InputError: none of the sizes is in the job's range.
     """
     least, most = job.gpu_range
-    sizes = np.array(SIZES, dtype=np.float64)
+    sizes = np.array(sizes_of(job), dtype=np.float64)
     allowed = (sizes >= least) & (sizes <= most)
-    if not allowed.any():
-        raise InputError(
-            f"job {job.id} cannot use any of the allocated sizes",
-            expected=", ".join(map(str, SIZES)) + " GPUs",
-            got=f"{least} to {most}",
-        )
     return np.where(allowed, (sizes / job.gpus) ** scaling / step_time_s, 0.0)
 
 
@@ -122,9 +112,10 @@ def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache)
         progress=progress,
         # Both in shares of the expected length, whatever the actual one is.
         debt=agent.debt * state.job.iterations / state.expected_length if agent else 0.0,
-        size=size_index(len(state.gpus)),
+        size=size_index(len(state.gpus), sizes_of(state.job)),
         prefix=agent.prefixes.index(state.frozen_prefix) if agent else 0,
         waited_s=0.0 if state.gpus else snapshot.now_s - state.waiting_since_s,
+        sizes=sizes_of(state.job),
     )
 
 
@@ -168,9 +159,8 @@ class ElasticTruth:
         agent.progress = progress
         k = agent.prefixes.index(job.frozen_prefix)
         agent.penalty = min(max(float(agent.shares_at(progress)[k]), 0.0), 1.0) ** agent.kappa
-        rate = float(agent.rate_for(snapshot.devices[job.gpus[0]])[size_index(len(job.gpus)), k]) * (
-            1.0 - agent.penalty
-        )
+        size = size_index(len(job.gpus), sizes_of(job.job))
+        rate = float(agent.rate_for(snapshot.devices[job.gpus[0]])[size, k]) * (1.0 - agent.penalty)
         if self.plain is not None and rate > 0:
             per_step = (len(job.gpus) / job.job.gpus) ** self.plain.scaling
             rate /= self.plain.scattering(job, snapshot, per_step / rate)

@@ -40,7 +40,9 @@ def allocate(
     size = _sizes(jobs, rates, gpus, config, admit_by == "remaining", weigh_by == "remaining")
     _keep_sizes(jobs, rates, size, gpus, config)
     return [
-        Grant(job.number, int(s), int(prefix[s]) if s >= 0 else job.prefix)
+        Grant(job.number, int(s), int(prefix[s]), job.sizes[s])
+        if s >= 0
+        else Grant(job.number, -1, job.prefix, 0)
         for job, s, prefix in zip(jobs, size, prefixes, strict=True)
     ]
 
@@ -73,7 +75,7 @@ def _sizes(
     shortest_first: bool,
     weigh_remaining: bool,
 ) -> NDArray[np.int64]:
-    """[J] indices into SIZES, -1 for jobs that get nothing."""
+    """[J] indices into the jobs' sizes, -1 for jobs that get nothing."""
     size = np.full(len(jobs), -1)
     runs = rates > 0
     smallest = np.where(runs.any(axis=1), runs.argmax(axis=1), -1)
@@ -85,7 +87,7 @@ def _sizes(
         range(len(jobs)),
         key=lambda i: (not starved[i], remaining[i] if shortest_first else 0.0, jobs[i].number),
     ):
-        need = SIZES[smallest[i]] if smallest[i] >= 0 else gpus + 1
+        need = jobs[i].sizes[smallest[i]] if smallest[i] >= 0 else gpus + 1
         if need <= left:
             size[i] = smallest[i]
             left -= need
@@ -93,7 +95,8 @@ def _sizes(
     worth = np.array([job.left for job in jobs]) if weigh_remaining else weight * at_fair
     cost = np.where(rates > 0, worth[:, None] / np.maximum(rates, 1e-300), np.inf)
     gain = np.array([_gains(cost[i], size[i]) for i in range(len(jobs))])  # [J, S]
-    step = np.array([_GPUS - (_GPUS[s] if s >= 0 else 0.0) for s in size])
+    sizes = np.array([job.sizes for job in jobs], dtype=np.float64)
+    step = np.array([own - (own[s] if s >= 0 else 0.0) for own, s in zip(sizes, size, strict=True)])
     while left > 0:
         per_gpu = np.where((step <= left) & (step > 0), gain / np.maximum(step, 1e-9), 0.0)
         i, s = divmod(int(per_gpu.argmax()), len(SIZES))
@@ -102,7 +105,7 @@ def _sizes(
         left -= int(step[i, s])
         size[i] = s
         gain[i] = _gains(cost[i], int(s))
-        step[i] = _GPUS - _GPUS[s]
+        step[i] = sizes[i] - sizes[i, s]
     return size
 
 
@@ -123,11 +126,11 @@ def _keep_sizes(
     for i, job in enumerate(jobs):
         if 0 <= job.size < size[i] and not _pays(job, rates[i, job.size], rates[i, size[i]], config):
             size[i] = job.size
-    left = gpus - int(sum(_GPUS[s] for s in size if s >= 0))
+    left = gpus - sum(job.sizes[s] for job, s in zip(jobs, size, strict=True) if s >= 0)
     for i in sorted(range(len(jobs)), key=lambda i: jobs[i].left):
         job = jobs[i]
         if 0 <= size[i] < job.size and rates[i, job.size] > 0:
-            back = SIZES[job.size] - SIZES[size[i]]
+            back = job.sizes[job.size] - job.sizes[size[i]]
             if back <= left:
                 size[i] = job.size
                 left -= back

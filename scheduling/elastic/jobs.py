@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -10,9 +11,22 @@ from numpy.typing import NDArray
 
 from predictor.types import Floats
 from profiling.errors import InputError
+from scheduling.core.job import TraceJob
 from scheduling.elastic.penalty import FreezingGuards, allowed_prefixes, frozen_penalty
 
 SIZES = (1, 2, 3, 4, 8, 12, 16)
+
+
+def sizes_of(job: TraceJob) -> tuple[int, ...]:
+    """[S] the numbers of GPUs by which a job's rates are listed, smallest first.
+
+    A job that can run on none of `SIZES` has the number that it requests among them, in place of the next larger.
+    """
+    least, most = job.gpu_range
+    if any(least <= size <= most for size in SIZES):
+        return SIZES
+    place = min(bisect_left(SIZES, job.gpus), len(SIZES) - 1)
+    return (*SIZES[:place], job.gpus, *SIZES[place + 1 :])
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +83,13 @@ class ElasticJob:
     Attributes:
         number: unique; smaller was submitted earlier.
         left: unfrozen iterations left.
-        rate: [S, K] iterations per second with each size of `SIZES` and candidate prefix, statistical
+        rate: [S, K] iterations per second with each size of `sizes` and candidate prefix, statistical
             efficiency included; 0 if it does not fit or may not grow that far.
         norm_share: [K] S_k of the candidates; the first freezes nothing.
         progress, debt: effective progress from 0 to 1, and the penalty integrated over it.
         size, prefix: indices held now; size -1 while it waits.
         waited_s: seconds since it last held a GPU.
+        sizes: [S] numbers of GPUs.
     """
 
     number: int
@@ -86,6 +101,7 @@ class ElasticJob:
     size: int = -1
     prefix: int = 0
     waited_s: float = 0.0
+    sizes: tuple[int, ...] = SIZES
 
     def __post_init__(self) -> None:
         if self.rate.shape != (len(SIZES), len(self.norm_share)) or not self.left >= 0:
@@ -98,15 +114,12 @@ class ElasticJob:
 
 @dataclass(frozen=True, slots=True)
 class Grant:
-    """A job's grant: an index into `SIZES` (-1: it waits) and one into its candidate prefixes."""
+    """A job's grant: an index into its sizes (-1: it waits), one into its candidate prefixes, and how many GPUs."""
 
     number: int
     size: int
     prefix: int
-
-    @property
-    def gpus(self) -> int:
-        return SIZES[self.size] if self.size >= 0 else 0
+    gpus: int
 
 
 def best_by_size(jobs: Sequence[ElasticJob], config: IceFrogConfig) -> tuple[Floats, NDArray[np.int64]]:

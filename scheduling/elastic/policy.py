@@ -17,7 +17,7 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.elastic.agent import ElasticAgent, elastic_job
 from scheduling.elastic.allocate import allocate
-from scheduling.elastic.jobs import SIZES, ElasticJob, Grant, IceFrogConfig
+from scheduling.elastic.jobs import ElasticJob, Grant, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.sharing import share_gpus
 from scheduling.placement.gangs import Pool, exclusive_gpus
@@ -96,7 +96,7 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
             mates = [t for t in snapshot.tenants[state.gpus[0]] if t is not state] if state.gpus else []
             if state.number in staying and any(m.number in staying for m in mates):
                 staying.discard(state.number)
-        runs = {job.number: job.rate[:, 0] > 0 for job in jobs}
+        by_number = {job.number: job for job in jobs}
         moving = [(s, g) for s, g in own if s.number not in staying and (s.gpus or g.gpus)]
         held = {gpu for s, _ in own if s.number in staying for gpu in s.gpus}
         places = {s.number: s.gpus for s, _ in own if s.number in staying}
@@ -104,9 +104,10 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
         for state, grant in sorted(moving, key=lambda item: -item[1].gpus):
             places[state.number] = ()
             for size in range(grant.size, -1, -1):  # the next smaller size if no node has room for it
-                if not runs[state.number][size]:
+                job = by_number[state.number]
+                if not job.rate[size, 0] > 0:
                     continue
-                taken = exclusive_gpus(pool, belief, state, SIZES[size])
+                taken = exclusive_gpus(pool, belief, state, job.sizes[size])
                 if taken:
                     places[state.number] = taken
                     break

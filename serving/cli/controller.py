@@ -67,8 +67,8 @@ def kubernetes(
     ] = None,
     once: Annotated[bool, typer.Option("--once", help="Look once, then exit.")] = False,
 ) -> None:
-    """Tell the service which nodes there are and which annotated pods run on them, whenever that changes. Runs until
-    stopped.
+    """Tell the service which nodes there are and which annotated pods run on them, whenever that changes, and once a
+    minute how many iterations the pods have left. Runs until stopped.
 
     Needs the extra `kubernetes`, and permission to list nodes and the pods of all namespaces.
 

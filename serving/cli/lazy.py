@@ -38,7 +38,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "compare": ("compare", "Run several policies over one trace."),
     "plan": ("plan", "Plan pipeline stages, all-reduce rings, MIG slices and MPS shares."),
     "serve": ("serve", "Run the REST service."),
-    "controller": ("controller", "Connect Slurm to a running service."),
+    "controller": ("controller", "Connect Slurm or Kubernetes to a running service."),
     "models": ("models", "Registered predictors: list, promote, export."),
     "feedback": ("feedback", "Correct predictions with observed step times."),
     "report": ("report", "Write an HTML report about a folder of measurements."),

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
 
 import httpx
 
-from profiling.errors import InputError, UnknownNameError
+from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.workload import REGISTERED
 
 log = logging.getLogger("cotenant.integrations")
@@ -61,6 +62,24 @@ class ServiceClient:
         """Replace the stored cluster and its tenants; returns its version, None if the service did not."""
         answer = self._answer("PUT", "/v1/cluster?replace_tenants=true", cluster)
         return answer.get("version") if isinstance(answer, dict) else None
+
+    def step_times_s(self, device: str, sharing: str, jobs: Sequence[Any]) -> list[float] | None:
+        """Predicted seconds per step of jobs that run together; None if the service cannot say.
+
+        Raises:
+            UnavailableError: it does not respond.
+        """
+        status, answer = self._send(
+            "POST", "/v1/predict", {"device": device, "sharing": sharing, "jobs": list(jobs)}
+        )
+        if status is None:
+            raise UnavailableError("the service does not respond", got=self.url)
+        try:
+            steps = [float(member["step_time_s"]["value"]) for member in answer["members"]]
+        except (KeyError, TypeError, ValueError):
+            log.warning("the service returned %d: %.300s", status, answer)
+            return None
+        return steps if len(steps) == len(jobs) and min(steps) > 0 else None
 
     def lacks(self, graph: str) -> bool:
         """Whether the service says that `graph:HASH` is not registered; False if it does not respond."""

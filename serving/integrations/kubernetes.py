@@ -1,7 +1,8 @@
 """Kubernetes integration: tells the service which nodes there are and which annotated pods run on them.
 
 The scheduler extender scores the stored cluster, and Kubernetes itself tells the service nothing. The cluster is
-uploaded whenever it, or what the service has stored, has changed.
+uploaded whenever nodes or pods, or what the service has stored, have changed, and now and then for the progress of
+the pods.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from profiling.errors import CotenantError, UnavailableError
 from scheduling.clusters.importers.kubernetes import nodes_of
 from scheduling.core.snapshot import ClusterSnapshot
 from serving.integrations.ask import ServiceClient
+from serving.integrations.pod_progress import PodProgress, without_progress
 from serving.integrations.settings import check_settings
 
 log = logging.getLogger("cotenant.kubernetes")
@@ -37,7 +39,8 @@ class KubernetesConfig:
 
     Attributes:
         period_s: seconds between looks at nodes and pods.
-        repeat_s: seconds after which an unchanged cluster is uploaded again if the stored one is not.
+        repeat_s: seconds after which an unchanged cluster is uploaded again if its pods have made progress or the
+            stored one is not the same.
         devices: GPU type in Kubernetes to catalogue name, for types that are not recognised.
     """
 
@@ -96,21 +99,25 @@ class ApiServer:
 
 def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None:
     """Keep the service's cluster in step, for ever."""
-    upload = Upload(client)
+    upload, progress = Upload(client), PodProgress(client)
+    seats: dict[str, Any] | None = None
     due = 0.0
     with _news() as news:
         while True:
-            cluster = _cluster(config, api)
-            if cluster is not None and (cluster != upload.cluster or time.monotonic() >= due):
-                upload.store(cluster)
-                due = time.monotonic() + config.repeat_s
+            cluster = _cluster(config, api, progress)
+            if cluster is not None:
+                last, seats = seats, without_progress(cluster)
+                if upload.cluster is None or seats != last or time.monotonic() >= due:
+                    upload.store(cluster)
+                    progress.forget_steps()
+                    due = time.monotonic() + config.repeat_s
             news.turn()
             time.sleep(config.period_s)
 
 
 def look(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> bool:
     """Upload the cluster as it is now; returns whether that succeeded."""
-    cluster = _cluster(config, api)
+    cluster = _cluster(config, api, PodProgress(client))
     return cluster is not None and Upload(client).store(cluster)
 
 
@@ -176,17 +183,20 @@ def _news() -> Iterator[_News]:
             logger.removeFilter(news)
 
 
-def _cluster(config: KubernetesConfig, api: ApiServer) -> dict[str, Any] | None:
+def _cluster(config: KubernetesConfig, api: ApiServer, progress: PodProgress) -> dict[str, Any] | None:
     """The body of `PUT /v1/cluster`; None, with a warning, if Kubernetes does not answer or has no GPU."""
     try:
-        nodes = nodes_of(api.nodes(), api.pods(), config.devices, _skipped)
+        pods = api.pods()
+        nodes = nodes_of(api.nodes(), pods, config.devices, _skipped)
     except CotenantError as error:
         log.warning("the cluster was not read: %s", error)
         return None
     if not nodes:
         log.warning("no node has a GPU that is recognised")
         return None
-    return ClusterSnapshot(tuple(nodes)).to_mapping()
+    cluster = ClusterSnapshot(tuple(nodes)).to_mapping()
+    progress.subtract(cluster, pods)
+    return cluster
 
 
 def _skipped(node: str, error: Exception) -> None:

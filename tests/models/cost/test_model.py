@@ -265,6 +265,14 @@ def test_a_smaller_share_of_the_multiprocessors_is_never_faster() -> None:
         assert seconds[-1] < 20.0 * seconds[0] * 1.01
 
 
+@pytest.mark.parametrize("card", ["a100-pcie", "a100-pcie-80gb", "h100-nvl", "h100-pcie"])
+def test_a_slice_is_never_faster_than_a_larger_one_or_the_card(card: str) -> None:
+    for network in ("resnet50", "mobilenet_v2"):
+        workload = Workload(f"torchvision/{network}", 8)
+        seconds = [step_s(workload, f"{card}{part}") for part in ("", ":mig=7g", ":mig=3g", ":mig=1g")]
+        assert seconds == sorted(seconds)
+
+
 @pytest.mark.parametrize("device", ["k80", "v100", "a100:mig=1g"])
 def test_a_share_leaves_at_least_one_multiprocessor(device: str) -> None:
     workload = Workload("torchvision/resnet50", 8, mode="inference")

@@ -16,7 +16,10 @@ from profiling.devices import (
 from profiling.devices.mig import slice_of
 from profiling.errors import InputError, UnknownNameError
 
-CARDS = ["a100", "a100-pcie", "a100-80gb", "a100-pcie-80gb", "a30", "gh200", "h100", "h100-nvl", "h200"]
+CARDS = [
+    "a100", "a100-pcie", "a100-80gb", "a100-pcie-80gb", "a30", "gh200", "h100", "h100-nvl", "h100-pcie", "h200",
+    "rtx-pro-6000", "rtx-pro-6000-max-q",
+]  # fmt: skip
 
 
 def sizes(names: list[str]) -> set[tuple[int, ...]]:
@@ -42,6 +45,7 @@ def test_slices_follow_from_their_card(card: str) -> None:
             assert part.peak_flops(precision) == pytest.approx(of_compute * whole.peak_flops(precision))
         assert part.memory_bandwidth_bytes_per_s == of_memory * whole.memory_bandwidth_bytes_per_s
         assert part.l2_bytes == of_memory * whole.l2_bytes
+        assert part.power_limit_w == of_compute * whole.power_limit_w
         # The driver keeps some of each slice.
         assert 0.87 * of_memory < part.memory_bytes / whole.memory_bytes < of_memory
         assert (part.nvlink_bytes_per_s, part.mig_profiles) == (0.0, ())
@@ -86,6 +90,20 @@ def test_partitions_of_an_a100() -> None:
     assert sizes(["a30"]) == {(4,), (2,), (1,), (2, 2), (2, 1), (1, 1), (2, 1, 1), (1, 1, 1), (1, 1, 1, 1)}
 
 
+def test_slices_of_an_h100_depend_on_its_form_factor() -> None:
+    counts = {
+        card: [p.sm_count for p in mig_layout(card).profiles]
+        for card in ("h100", "h100-pcie", "rtx-pro-6000")
+    }
+    assert counts == {
+        "h100": [16, 26, 32, 60, 64, 132],
+        "h100-pcie": [14, 14, 30, 46, 62, 114],
+        "rtx-pro-6000": [46, 94, 188],
+    }
+    assert sizes(["h100-pcie"]) == sizes(["h100"])
+    assert sizes(["rtx-pro-6000"]) == sizes(["a30"])
+
+
 def test_slices_with_more_memory_take_two_slots() -> None:
     layout = mig_layout("a100")
     assert layout.place(["1g.10gb"] * 4) is not None
@@ -128,6 +146,8 @@ def test_every_partition_is_contained_in_a_maximal_one() -> None:
         ("h100:mig=1g", "h100:mig=1g"),
         ("h200:mig=7g", "h200:mig=7g"),
         ("h100-nvl:mig=3g.47gb", "h100-nvl:mig=3g"),
+        ("h100-pcie:mig=2g.20gb", "h100-pcie:mig=2g"),
+        ("rtx-pro-6000-max-q:mig=2g.48gb", "rtx-pro-6000-max-q:mig=2g"),
         ("gh200-96gb:mig=1g.24gb", "gh200:mig=1g.24gb"),
         ("a100-40gb", "a100"),
     ],

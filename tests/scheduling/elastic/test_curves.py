@@ -51,10 +51,16 @@ def test_a_vision_transformer_does_not_have_the_norms_of_a_cnn() -> None:
     np.testing.assert_array_equal(agent.norm_shares, expected)
 
 
-def test_unsupported_sizes_are_an_error() -> None:
-    make = freezing_agents(CLUSTER, SetTruth(solo(0.1)), solo(0.1))
-    with pytest.raises(InputError, match="j5"):
-        make(TraceJob("j5", CNN, 100.0, gpus=5))
+@pytest.mark.parametrize("policy", ["icefrog", "icefrog-unfrozen", "pollux-freezing"])
+@pytest.mark.parametrize("least", [5, None])
+def test_a_gang_of_no_usual_size_runs_on_what_it_requests(policy: str, least: int | None) -> None:
+    gangs = [TraceJob(f"g{n}", CNN, 8_000.0, 10.0, n, least, n) for n in (5, 6, 7)]
+    jobs = [TraceJob("small", CNN, 30_000.0), *gangs, TraceJob("whole", CNN, 8_000.0, 20.0, 8)]
+    result = Scenario(jobs, CLUSTER, SetTruth(solo(0.1)), solo(0.1)).run(policy)
+    assert all(job.finished_s is not None for job in result.jobs)
+    for job in result.jobs[1:4]:
+        held_s = sum(job.served_s.values())
+        assert job.attained_s == pytest.approx(job.job.gpus * held_s)
 
 
 def test_unsettled_prefixes_are_not_frozen() -> None:

@@ -16,7 +16,7 @@ from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import Segment
 from scheduling.elastic.agent import ElasticAgent, ElasticTruth, elastic_job, size_index
-from scheduling.elastic.jobs import SIZES, IceFrogConfig
+from scheduling.elastic.jobs import SIZES, IceFrogConfig, sizes_of
 from scheduling.elastic.policy import (
     NEVER,
     icefrog,
@@ -195,3 +195,13 @@ def test_decisions_are_deterministic() -> None:
 
 def test_size_index() -> None:
     assert [size_index(n) for n in (0, 1, 4, 5, 8, 16, 20)] == [-1, 0, 3, 3, 4, 6, 6]
+
+
+def test_a_job_that_none_of_the_sizes_suits_has_its_own_among_them() -> None:
+    def sizes(*gpus: int) -> tuple[int, ...]:
+        return sizes_of(TraceJob("j", Workload("x"), 1.0, 0.0, *gpus))
+
+    assert sizes(4) == sizes(6, 4, 8) == SIZES
+    assert sizes(5) == (1, 2, 3, 4, 5, 12, 16)
+    assert sizes(6, 5, 7) == (1, 2, 3, 4, 6, 12, 16)
+    assert sizes(32) == (1, 2, 3, 4, 8, 12, 32)

@@ -88,6 +88,9 @@ class Stored:
         self.version += self.usable
         return self.version if self.usable else None
 
+    def step_times_s(self, _device: str, _sharing: str, jobs: Any) -> list[float]:
+        return [0.1] * len(jobs)
+
     def nodes(self) -> list[list[str]]:
         return [[node["name"] for node in body["nodes"]] for body in self.bodies]
 
@@ -199,6 +202,22 @@ def test_an_unchanged_cluster_is_uploaded_again_if_the_stored_one_has_changed(
 
     looks(monkeypatch, service, replace(CONFIG, repeat_s=1e-9), api, nothing, somebody_else)
     assert service.nodes() == [["a"], ["a"]]
+
+
+@pytest.mark.parametrize(("repeat_s", "uploads"), [(60.0, 1), (1e-9, 3)])
+def test_progress_is_uploaded_now_and_then(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer], repeat_s: float, uploads: int
+) -> None:
+    state, api = stand_in
+    state.nodes, pod = [node("a", gpu="1")], train("1", iterations="1e11")
+    pod["status"]["startTime"] = "2020-01-01T00:00:00Z"
+    state.pods = [pod]
+    service: Any = Stored()
+    looks(monkeypatch, service, replace(CONFIG, repeat_s=repeat_s), api, nothing, nothing)
+    lefts = [body["nodes"][0]["gpus"][0]["tenants"][0]["iterations_left"] for body in service.bodies]
+    assert len(lefts) == uploads
+    assert lefts[0] < 1e11 - 2e9  # six years and more in steps of 0.1 s
+    assert lefts == sorted(set(lefts), reverse=True)
 
 
 def test_links_stay_as_they_are_stored(stand_in: tuple[StandIn, ApiServer]) -> None:

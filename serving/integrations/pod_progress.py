@@ -1,0 +1,130 @@
+"""How many iterations Kubernetes pods have left, by how long they have run and how fast the service says they are."""
+
+from __future__ import annotations
+
+import json
+import math
+import time
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+from profiling.errors import InputError, UnavailableError
+from scheduling.clusters.importers.pods import field, name_of, read_job
+from scheduling.traces.logged import stamp_s
+from serving.integrations.ask import ServiceClient
+
+_LEAST_LEFT_RATIO = 0.01  # of a pod that runs longer than predicted
+
+
+@dataclass(frozen=True, slots=True)
+class _Done:
+    """Iterations that a pod has done from `start_s` to `until_s`."""
+
+    start_s: float
+    until_s: float
+    iterations: float = 0.0
+
+
+class PodProgress:
+    """Counts the iterations of pods that state how many they do.
+
+    Between two looks a pod does as many as its predicted step time allows beside the tenants that its GPU has now; a
+    pod seen for the first time has run like this from the start of its containers. One whose containers start again
+    counts from there.
+
+    Args:
+        client: asked for step times, once for each set of tenants until `forget_steps`.
+        clock: seconds since 1970.
+    """
+
+    def __init__(self, client: ServiceClient, clock: Callable[[], float] = time.time) -> None:
+        self._client, self._clock = client, clock
+        self._steps: dict[str, list[float] | None] = {}
+        self._done: dict[str, _Done] = {}
+
+    def forget_steps(self) -> None:
+        """Ask again for step times, because the service may have learned."""
+        self._steps.clear()
+
+    def subtract(self, cluster: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
+        """Lower `iterations_left` of the tenants in a body of `PUT /v1/cluster`, to no less than 1 %.
+
+        Pods whose step time the service does not know keep what they had.
+        """
+        now_s = self._clock()
+        starts = {name_of(pod): start_s for pod in pods if (start_s := _start_s(pod)) is not None}
+        steps = self._step_times(cluster, set(starts))
+        before, self._done = self._done, {}
+        for name, start_s in starts.items():
+            done = before.get(name, _Done(start_s, start_s))
+            if done.start_s != start_s:
+                done = _Done(start_s, start_s)
+            if name in steps:
+                more = max(now_s - done.until_s, 0.0) / steps[name]
+                done = _Done(start_s, max(now_s, done.until_s), done.iterations + more)
+            self._done[name] = done
+        for gpu in _gpus(cluster):
+            for tenant in gpu["tenants"]:
+                if tenant.get("job_id") in self._done:
+                    total = tenant["iterations_left"]
+                    left = total - self._done[tenant["job_id"]].iterations
+                    tenant["iterations_left"] = max(left, _LEAST_LEFT_RATIO * total)
+
+    def _step_times(self, cluster: dict[str, Any], names: Collection[str]) -> dict[str, float]:
+        """Seconds per step of the tenants with these names, as far as the service knows; a gang is as fast as its slowest."""
+        steps: dict[str, float] = {}
+        responds = True
+        for gpu in _gpus(cluster):
+            own = [tenant.get("job_id") for tenant in gpu["tenants"]]
+            if not any(name in names for name in own):
+                continue
+            jobs = [tenant["job"] for tenant in gpu["tenants"]]
+            key = json.dumps([gpu["device"], gpu["sharing"], jobs], sort_keys=True)
+            if key not in self._steps and responds:
+                try:
+                    self._steps[key] = self._client.step_times_s(gpu["device"], gpu["sharing"], jobs)
+                except UnavailableError:  # each further question might wait for an answer
+                    responds = False
+            for name, step_s in zip(own, self._steps.get(key) or (), strict=False):
+                steps[name] = max(step_s, steps.get(name, 0.0))
+        return steps
+
+
+def without_progress(cluster: dict[str, Any]) -> dict[str, Any]:
+    """A body of `PUT /v1/cluster` without `iterations_left`, by which two looks are compared."""
+    nodes = [
+        {
+            **node,
+            "gpus": [
+                {**gpu, "tenants": [{**tenant, "iterations_left": None} for tenant in gpu["tenants"]]}
+                for gpu in node["gpus"]
+            ],
+        }
+        for node in cluster["nodes"]
+    ]
+    return {**cluster, "nodes": nodes}
+
+
+def _gpus(cluster: dict[str, Any]) -> Iterable[dict[str, Any]]:
+    return (gpu for node in cluster["nodes"] for gpu in node["gpus"])
+
+
+def _start_s(pod: dict[str, Any]) -> float | None:
+    """When the containers of a running pod started, in seconds since 1970.
+
+    None if that is not known, or the pod states no iterations: an hour is then assumed to be left, however long it has
+    run.
+    """
+    try:
+        job = read_job(pod)
+    except InputError:
+        return None
+    status = field(pod, "status")
+    if job is None or job.iterations is None or field(status, "phase") != "Running":
+        return None
+    containers = field(status, "containerStatuses") or []
+    running = [field(field(container, "state"), "running") for container in containers]
+    starts = [stamp_s(field(state, "startedAt")) for state in running if state]
+    start_s = min(starts, default=math.nan) if containers else stamp_s(field(status, "startTime"))
+    return start_s if math.isfinite(start_s) else None
