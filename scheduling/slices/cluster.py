@@ -101,6 +101,10 @@ class SliceSnapshot:
     woke_before_s: float = NEVER_S
     report_s: float = 0.0
 
+    def is_known(self, card: Card) -> bool:
+        """Whether the controller has learned of every job that has left a card."""
+        return self.now_s - card.left_s >= self.report_s - 1e-6  # clocks add up to that only nearly
+
     def left(self, number: int) -> float:
         """Iterations a job has left now."""
         job = self.jobs[number]

@@ -89,7 +89,7 @@ class IsacppSlices:
         if snapshot.queue:
             return None  # a job waits, so keep free slots for it
         for card in snapshot.cards:
-            if card.left and card.jobs and card.left_s <= snapshot.now_s - snapshot.report_s:
+            if card.left and card.jobs and snapshot.is_known(card):
                 cut = self._cut(snapshot, card, card.jobs, self.most_per_slice)
                 if cut is not None and cut[0] < self._now_s(snapshot, card) - 1e-6:
                     return Reshape(card.number, cut[1], drain=False)
@@ -101,6 +101,8 @@ class IsacppSlices:
         """The card on which a job adds the fewest seconds, with its slots; None if it fits on none."""
         best: tuple[float, int, tuple[Slot, ...]] | None = None
         for card in snapshot.cards:
+            if not snapshot.is_known(card):
+                continue
             cut = self._cut(snapshot, card, (*card.jobs, job), largest)
             if cut is None:
                 continue

@@ -49,7 +49,7 @@ class StaticMig:
             (card, index)
             for card in snapshot.cards
             for index, slot in enumerate(card.slots)
-            if not slot.jobs and snapshot.now_s - card.left_s >= snapshot.report_s
+            if not slot.jobs and snapshot.is_known(card)
         ]
         if idle and snapshot.queue:
             card, index = max(idle, key=lambda at: _size(at[0].slots[at[1]]))  # the first of equal ones

@@ -360,6 +360,18 @@ def test_a_card_is_busy_while_a_job_is_moved_even_if_its_neighbour_ends_meanwhil
     assert result.busy_s_on == {"a100": pytest.approx(108.0)}
 
 
+@pytest.mark.parametrize("policy", ["static-mig:7g", "isacpp-slices"])
+def test_no_job_takes_the_place_of_one_whose_end_is_not_known_yet(policy: str) -> None:
+    options = {"most_per_slice": 1, "most_per_card": 1} if policy == "isacpp-slices" else {}
+    jobs = [job(k, PARALLEL, 60.0 + k / 3) for k in range(3)]
+    costs = SliceCosts(0.0, 0.0, 0.0, 0.0, report_s=7.0)
+    result = simulate_slices(jobs, ["a100"], get_slice_policy(policy, **options), table(), table(), costs)
+    for before, after in pairwise(result.jobs):
+        assert before.finished_s is not None
+        assert after.started_s is not None
+        assert after.started_s - before.finished_s >= 7.0 - 1e-6
+
+
 def test_a_job_does_not_wait_forever_if_the_controller_has_yet_to_learn_of_an_end() -> None:
     jobs = [job(0, BOUND, 19.0), job(1, BOUND, 5.0)]
     policy = get_slice_policy("static-mig:7g")
