@@ -25,7 +25,8 @@ class Exchange:
         per_doubling_s: additional time for each doubling of the GPUs (stragglers, latency).
         across_nodes_s: additional time if the ring leaves the node.
         overlap_ratio: share of the backward pass with which an exchange can overlap, 0 to 1.
-        last_bucket_ratio: share of the exchange that is always exposed: the last bucket.
+        last_bucket_ratio: share of all gradients in the last bucket, whose exchange is always exposed; if fewer are
+            trained, all of theirs.
         slowdown_one_node, slowdown_per_doubling: compute time on n GPUs relative to one (input pipeline,
             power).
     """
@@ -56,10 +57,10 @@ class Exchange:
         """[N] seconds of a step spent waiting for the exchange.
 
         If `rewrapped`, they are non-increasing in k together with `backward_s`, because `overlap_ratio` is at
-        most 1. Without trained parameters there is no last bucket.
+        most 1.
         """
         full = self.full_s(gpus, nodes)
-        last = full * self.last_bucket_ratio * (parameter_share > 0)
+        last = full * np.minimum(self.last_bucket_ratio, parameter_share)
         trained = np.maximum(full * parameter_share - self.overlap_ratio * backward_s, last)
         return trained if rewrapped else trained + full * (1.0 - parameter_share)
 
