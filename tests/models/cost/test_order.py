@@ -62,7 +62,8 @@ def test_inference_takes_no_longer_than_training(name: str, device: str) -> None
         inference = model.cost(graph, spec, replace(job, mode="inference"))
         assert inference.step_time_s <= model.cost(graph, spec, job).step_time_s
         assert inference.step_time_s >= max(before_s, inference.floor_s)
-        assert inference.overhead_s >= 0 and inference.busy_s <= inference.step_time_s
+        assert inference.overhead_s >= 0
+        assert inference.busy_s <= inference.step_time_s
         before_s = inference.step_time_s
 
 

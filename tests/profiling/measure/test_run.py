@@ -139,7 +139,9 @@ def test_operator_times_add_up_to_the_step() -> None:
     ("name", "host_input", "is_resident"),
     [("captured", "resident", True), ("captured", "loader", False), ("plain", "resident", True)],
 )
-def test_rows_state_whether_the_batch_stayed_on_the_device(name: str, host_input: str, is_resident: bool) -> None:
+def test_rows_state_whether_the_batch_stayed_on_the_device(
+    name: str, host_input: str, is_resident: bool
+) -> None:
     request = RunRequest("solo", (job(name, batch_size=8),))
     record = measure(request, replace(QUICK, host_input=host_input, loader_processes=0))
     (row,) = tables([record], "test")["solo"]["workload"]
