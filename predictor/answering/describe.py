@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.features import is_cpu
+from predictor.answering.bounds import within_shares
 from predictor.answering.explain import sentence, shares_of
 from predictor.answering.job_table import JobTable, setting_rows
 from predictor.answering.own_slices import Cut, OwnSlices
@@ -194,7 +195,9 @@ class Describer:
             model_version=version,
             members=tuple(members),
             total_memory_bytes=Quantity(together, together**2 / upper, upper),
-            total_utilization_ratio=_ratio(numbers.busy[k], intervals.utilization_error),
+            total_utilization_ratio=within_shares(
+                _ratio(numbers.busy[k], intervals.utilization_error), members
+            ),
             fits=numbers.fits[k],
             reasons=tuple(reasons),
             never_measured=tuple(never),

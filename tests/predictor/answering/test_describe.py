@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -156,3 +157,17 @@ def test_what_a_device_lacks_of_mps_is_stated(
     reasons = predictor.predict(ColocationSet(device, jobs, "mps")).reasons
     assert any(said in reason for reason in reasons if "MPS" in reason or not said)
     assert bool(said) or not any("has no MPS" in r or "only from Volta" in r for r in reasons)
+
+
+@pytest.mark.parametrize(("device", "sharing"), [("v100", "time-slice"), ("v100", "mps"), ("a100", "mig")])
+def test_a_device_is_busy_only_while_one_of_its_jobs_is(
+    predictor: Predictor, device: str, sharing: str
+) -> None:
+    for specs in combinations(
+        ("alpha", "beta:batch_size=4", "gamma:utilization_ratio=0.9,step_time_s=0.3", "delta"), 3
+    ):
+        answer = predictor.predict(ColocationSet(device, tuple(map(Workload.parse, specs)), sharing))
+        shares = [m.utilization_ratio.value for m in answer.members]
+        total = answer.total_utilization_ratio
+        assert max(shares) <= total.value <= sum(shares) * (1 + 1e-9)
+        assert total.lower <= total.value <= total.upper <= 1
