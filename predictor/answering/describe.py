@@ -56,6 +56,12 @@ class _Facts:
     memory_most_bytes: float
     state_bytes: float
 
+    def memory(self, memory_bytes: float) -> Quantity:
+        """Memory with its interval, which for a job alone is that of the total: state is known exactly."""
+        state = min(self.state_bytes, memory_bytes)
+        upper = min(state + (memory_bytes - state) * math.exp(self.memory_error), self.memory_most_bytes)
+        return Quantity(memory_bytes, memory_bytes**2 / upper, upper)
+
 
 @dataclass(frozen=True, slots=True)
 class _Numbers:
@@ -154,8 +160,6 @@ class Describer:
             slow = Quantity(slowdown, max(1.0, slowdown / apart), slowdown * apart)
             solo = _around(numbers.solo[k][i], fact.solo_error).at_least(fact.least_s)
             step = _around(solo.value * slowdown, math.hypot(half, fact.solo_error))
-            memory = _around(numbers.memory[k][i], fact.memory_error)
-            floor = min(fact.state_bytes, memory.value)
             members.append(
                 MemberPrediction(
                     job=fact.spec,
@@ -163,9 +167,7 @@ class Describer:
                     step_time_s=step.at_least(solo.lower),
                     slowdown=slow,
                     throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
-                    memory_bytes=Quantity(
-                        memory.value, max(memory.lower, floor), min(memory.upper, fact.memory_most_bytes)
-                    ),
+                    memory_bytes=fact.memory(numbers.memory[k][i]),
                     utilization_ratio=_ratio(numbers.utilization[k][i], intervals.utilization_error),
                     in_domain=fact.in_domain,
                 )

@@ -8,6 +8,7 @@ import pytest
 
 from predictor.predictor import Predictor
 from predictor.types import Prediction
+from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -171,3 +172,13 @@ def test_a_device_is_busy_only_while_one_of_its_jobs_is(
         total = answer.total_utilization_ratio
         assert max(shares) <= total.value <= sum(shares) * (1 + 1e-9)
         assert total.lower <= total.value <= total.upper <= 1
+
+
+@pytest.mark.parametrize(
+    "options", ["", ":optimizer=adam", ":memory_bytes=9e9", ":memory_bytes=17e9", ":memory_bytes=1e6"]
+)
+def test_the_memory_of_a_job_alone_is_that_of_its_set(predictor: Predictor, options: str) -> None:
+    answer = predicted(predictor, "v100", f"alpha{options}")
+    own, total = answer.members[0].memory_bytes, answer.total_memory_bytes
+    assert (own.value, own.lower, own.upper) == pytest.approx((total.value, total.lower, total.upper))
+    assert answer.fits == (own.upper <= get_device("v100").memory_bytes)
