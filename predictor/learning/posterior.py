@@ -75,7 +75,7 @@ class Posterior:
         self._prior = PriorVariance(self.config.parameters)
         self._corrector = Corrector(self.config.parameters)
         self._observed = self._told = Observed.nothing()
-        self._alone = MeasuredAlone()
+        self._alone = MeasuredAlone(spelled=self._known.spelled)
         self._state: State | None = None
         self._earlier: Process | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
