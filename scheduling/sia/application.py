@@ -96,7 +96,7 @@ class Measured:
             if curve is None:
                 raise InputError(
                     f"no step time of a pipeline of {self.stages} stages on {self.device}",
-                    expected=", ".join(sorted(n for n in self._curves if len(n) == 1))
+                    expected=", ".join(sorted(n for n in map(str, self._curves) if len(n) == 1))
                     + " GPUs of a node, or nodes of 8",
                     got=" + ".join(map(str, placement)),
                 )
