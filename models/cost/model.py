@@ -73,9 +73,8 @@ class CostModel:
             InputError: the device lacks the precision.
         """
         cost = self.cost_of(JobInput.of(graph, device, workload), campaign)
-        if (
-            workload.mode == "training" or workload.data_on_device
-        ):  # steps with one set of host costs are in order
+        # Steps with the same host costs are in order as they are.
+        if workload.mode == "training" or workload.data_on_device:
             return cost
         passes = JobInput.of(graph, device, replace(workload, mode="training")).without_optimizer()
         return cost.at_most(self.cost_of(passes, campaign).step_time_s)
