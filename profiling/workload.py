@@ -209,7 +209,7 @@ class Workload:
         Inference on one sample has a graph of its own, because batch norms may not be able to train on one.
         """
         mode = self.mode if self.batch_size == 1 else "training"
-        options = {name: getattr(self, name) for name in _CAPTURED}
+        options = {name: getattr(self, name) for name in CAPTURED}
         if self.mode == "inference":  # one forward pass, of which nothing is kept
             options |= {"gradient_accumulation": 1, "activation_checkpointing": False}
         return Workload(mode=mode, **options)
@@ -253,8 +253,7 @@ _CHOICES = {
 _FLAGS = ("data_on_device", "activation_checkpointing")
 _NUMBERS = ("sm_share_ratio", *_SOLO_KEYS)
 JOB_OPTIONS = {f.name for f in fields(Workload) if f.name not in ("model", "solo")} | set(_SOLO_KEYS)
-# Options that change the graph itself.
-_CAPTURED = (
+CAPTURED = (
     "model",
     "batch_size",
     "sequence_length",
@@ -264,6 +263,7 @@ _CAPTURED = (
     "gradient_accumulation",
     "activation_checkpointing",
 )
+"""Options that change the graph itself."""
 
 
 def option_value(key: str, text: str, where: str) -> Any:

@@ -13,6 +13,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 from fastapi import FastAPI
 
+from profiling.zoo import zoo_names
 from serving import openapi, problems
 from serving.api import (
     audit,
@@ -32,7 +33,7 @@ from serving.app_version import version
 from serving.config import ServiceConfig
 from serving.dashboard import routes as dashboard
 from serving.extender import routes as extender
-from serving.handlers.jobs import forget_deleted, zoo
+from serving.handlers.jobs import forget_deleted
 from serving.handlers.upkeep import upkeep
 from serving.middleware import RequestMiddleware
 from serving.model_source import ModelSource
@@ -79,7 +80,7 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
-        await asyncio.to_thread(zoo)  # imported now, because no request should wait for its imports
+        await asyncio.to_thread(zoo_names)  # imported now, because no request should wait for its imports
         await service.start(upkeep, forget_deleted)
         try:
             yield

@@ -96,6 +96,11 @@ class JobInput:
             in_fp32,
         )
 
+    def without_optimizer(self) -> JobInput:
+        """The same step up to the end of its backward pass."""
+        in_fp32 = None if self.in_fp32 is None else self.in_fp32.without_optimizer()
+        return replace(self, optimizer_bytes=0.0, optimizer_kernels=0.0, in_fp32=in_fp32)
+
     @property
     def launches(self) -> float:
         """Kernels per step, without those of `library_launches`."""
@@ -221,6 +226,13 @@ class JobCost:
     traffic_bytes: float
     launches: float
     occupancy_ratio: float
+
+    def at_most(self, step_time_s: float) -> JobCost:
+        """The same cost with a step of at most this time: the host takes less."""
+        over = self.step_time_s - step_time_s
+        if over <= 0:
+            return self
+        return replace(self, step_time_s=step_time_s, overhead_s=max(self.overhead_s - over, 0.0))
 
     @property
     def utilization_ratio(self) -> float:

@@ -60,6 +60,9 @@ class CostModel:
     ) -> JobCost:
         """Cost of one step of a graph captured for training with nothing frozen.
 
+        The host costs of inference and training are fitted to different scripts, but an inference step takes no longer
+        than the passes of the same job's training step.
+
         Args:
             graph: the graph.
             device: the device.
@@ -69,10 +72,15 @@ class CostModel:
         Raises:
             InputError: the device lacks the precision.
         """
-        return self.cost_of(JobInput.of(graph, device, workload), campaign)
+        cost = self.cost_of(JobInput.of(graph, device, workload), campaign)
+        # Steps with the same host costs are in order as they are.
+        if workload.mode == "training" or workload.data_on_device:
+            return cost
+        passes = JobInput.of(graph, device, replace(workload, mode="training")).without_optimizer()
+        return cost.at_most(self.cost_of(passes, campaign).step_time_s)
 
     def cost_of(self, job: JobInput, campaign: str = "") -> JobCost:
-        """Like `cost`, for an input built beforehand."""
+        """Like `cost`, for an input built beforehand, and as fitted: the training step does not limit inference."""
         cost = mean_cost([self._cost_by(member, job, campaign) for member in self.members])
         # If TF32 was measured on the device, its effect is known; otherwise assume that it is no slower than
         # FP32.

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from models.cost.work import Floats
 from profiling.workload import Workload
 
-LOAD_WIDTH = 6
+LOAD_WIDTH = 7
 
 
 def load_of(workload: Workload) -> tuple[float, ...]:
@@ -29,6 +29,7 @@ def load_of(workload: Workload) -> tuple[float, ...]:
         -workload.sm_share_ratio,
         float(workload.activation_checkpointing),
         float(not workload.data_on_device),
+        float(workload.mode == "training"),
     )
 
 
@@ -42,6 +43,7 @@ def without_load(workload: Workload) -> Workload:
         sm_share_ratio=1.0,
         activation_checkpointing=False,
         data_on_device=False,
+        mode="training",
     )
 
 

@@ -13,7 +13,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.examples.examples import Integers
-from predictor.types import Bools
+from predictor.types import Bools, MemberPrediction, Quantity
 
 # Sets up to this size are checked against all their subsets. Larger ones have too many, so only pairs and
 # triples are used.
@@ -102,3 +102,19 @@ def taking_turns(utilization: Floats, time_sliced: Bools) -> Floats:
     """[S, M] shares of the device's time; in sets that are `time_sliced` [S] they sum to at most 1."""
     together = utilization @ np.ones(utilization.shape[1])
     return np.asarray(utilization / np.where(time_sliced, np.maximum(together, 1.0), 1.0)[:, None])
+
+
+def within_shares(together: Quantity, members: Sequence[MemberPrediction]) -> Quantity:
+    """A set's utilisation: at most the sum of its members' shares of the device's time, at least the largest.
+
+    A device is busy only while a member's kernel runs. A share of its time says nothing of how many multiprocessors are
+    busy, so the total may exceed the sum of the members' SM shares.
+    """
+    shares = [m.utilization_ratio.value for m in members]
+    value = max(min(together.value, sum(shares)), max(shares))
+    if value == together.value:
+        return together
+    moved = value - together.value
+    return Quantity(
+        value, min(max(together.lower + moved, 0.0), value), max(min(together.upper + moved, 1.0), value)
+    )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.features import is_cpu
+from predictor.answering.bounds import within_shares
 from predictor.answering.explain import sentence, shares_of
 from predictor.answering.job_table import JobTable, setting_rows
 from predictor.answering.own_slices import Cut, OwnSlices
@@ -54,6 +55,12 @@ class _Facts:
     memory_error: float
     memory_most_bytes: float
     state_bytes: float
+
+    def memory(self, memory_bytes: float) -> Quantity:
+        """Memory with its interval, which for a job alone is that of the total: state is known exactly."""
+        state = min(self.state_bytes, memory_bytes)
+        upper = min(state + (memory_bytes - state) * math.exp(self.memory_error), self.memory_most_bytes)
+        return Quantity(memory_bytes, memory_bytes**2 / upper, upper)
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,8 +160,6 @@ class Describer:
             slow = Quantity(slowdown, max(1.0, slowdown / apart), slowdown * apart)
             solo = _around(numbers.solo[k][i], fact.solo_error).at_least(fact.least_s)
             step = _around(solo.value * slowdown, math.hypot(half, fact.solo_error))
-            memory = _around(numbers.memory[k][i], fact.memory_error)
-            floor = min(fact.state_bytes, memory.value)
             members.append(
                 MemberPrediction(
                     job=fact.spec,
@@ -162,9 +167,7 @@ class Describer:
                     step_time_s=step.at_least(solo.lower),
                     slowdown=slow,
                     throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
-                    memory_bytes=Quantity(
-                        memory.value, max(memory.lower, floor), min(memory.upper, fact.memory_most_bytes)
-                    ),
+                    memory_bytes=fact.memory(numbers.memory[k][i]),
                     utilization_ratio=_ratio(numbers.utilization[k][i], intervals.utilization_error),
                     in_domain=fact.in_domain,
                 )
@@ -194,7 +197,9 @@ class Describer:
             model_version=version,
             members=tuple(members),
             total_memory_bytes=Quantity(together, together**2 / upper, upper),
-            total_utilization_ratio=_ratio(numbers.busy[k], intervals.utilization_error),
+            total_utilization_ratio=within_shares(
+                _ratio(numbers.busy[k], intervals.utilization_error), members
+            ),
             fits=numbers.fits[k],
             reasons=tuple(reasons),
             never_measured=tuple(never),

@@ -106,12 +106,13 @@ class OwnSlices:
         step_s = self._table.solo_step_s[places]
         slowdown = np.maximum(step_s[:, 1:] / step_s[:, :1], 1.0)
         for k, (workload, _, _) in enumerate(jobs):
-            if workload.solo.step_time_s is not None:  # only the device's part of it grows
-                there = [
-                    transferred(workload, card, d, workload.sm_share_ratio, self._featurizer) for d in devices
-                ]
-                alone_s = np.array([w.solo.step_time_s for w in there], dtype=np.float64)
-                slowdown[k] = np.maximum(alone_s[1:] / alone_s[0], 1.0)
+            there = [
+                transferred(workload, card, d, workload.sm_share_ratio, self._featurizer).solo.step_time_s
+                for d in devices[1:]
+            ]
+            if None not in there:  # only the device's part of a measured step grows
+                on_card_s = workload.solo.step_time_s or step_s[k, 0]
+                slowdown[k] = np.maximum(np.array(there, dtype=np.float64) / on_card_s, 1.0)
         room = self._table.device_bytes[places[0, 1:]]
         # On a slice, a process holds less for threads than on the whole card.
         most_bytes = [

@@ -7,6 +7,8 @@ share never makes a job slower.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
@@ -37,6 +39,8 @@ def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[
     if workload.sm_share_ratio == 1.0:
         return workload, 1.0
     whole = transferred(workload, device, device, 1.0, featurizer)
+    if workload.solo.step_time_s is None:  # what is not measured under the share is predicted without it, too
+        whole = replace(whole, solo=replace(whole.solo, step_time_s=None))
     steps_s = [
         w.solo.step_time_s or featurizer.job(w.without_solo(), device).cost.step_time_s
         for w in (whole, workload)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +27,8 @@ def transferred(
     """The job as it would be measured on `device` under a share, from its measurements on `card`.
 
     The time in which the device is busy grows by the cost model's ratio, the rest of the step and the
-    memory stay, and so does the traffic; the bandwidth ratio is dropped where the bandwidth is another.
+    memory stay, and so does the traffic; the bandwidth ratio is dropped where the bandwidth is another. If only
+    the utilisation was measured, the step is the cost model's.
 
     Args:
         workload: its solo measurements were made on `card`, under its own `sm_share_ratio`.
@@ -50,7 +51,7 @@ def transferred(
     return replace(
         there,
         solo=SoloProfile(
-            None if solo.step_time_s is None else min(max(step_s * stretched, _LEAST_S), _MOST_S),
+            min(max(step_s * stretched, _LEAST_S), _MOST_S),
             solo.memory_bytes,
             None if solo.utilization_ratio is None else min(busy * ratio / stretched, 1.0),
             None if bandwidth is None else min(bandwidth / stretched, 1.0),
@@ -68,17 +69,24 @@ def transfer_from(predictor: Any, card: str) -> Transfer | None:
     return lambda workload, device, share: transferred(workload, card, device, share, featurizer)
 
 
-def uncertain_as_slices(prediction: Prediction, card: str) -> Prediction:
+def as_uncertain(prediction: Prediction, card: str, alone: Sequence[Quantity]) -> Prediction:
     """A prediction of jobs whose measurements were carried over from `card`.
 
-    On a slice, intervals of step times are at least as wide as the errors of steps on slices.
+    Intervals of step times are at least as wide as those of the jobs alone on the card and, on a slice, as the errors
+    of steps on slices.
+
+    Args:
+        alone: step time of each member alone on the card.
     """
-    if prediction.device == card:
-        return prediction
-    apart = math.exp(SLICE_LOG_ERROR)
+    slice_log_error = 0.0 if prediction.device == card else SLICE_LOG_ERROR
 
-    def wider(step: Quantity) -> Quantity:
-        return Quantity(step.value, min(step.lower, step.value / apart), max(step.upper, step.value * apart))
+    def wider(step: Quantity, before: Quantity) -> Quantity:
+        fewer, more = before.value / before.lower, before.upper / before.value
+        fewer, more = (math.exp(math.hypot(slice_log_error, math.log(apart))) for apart in (fewer, more))
+        return Quantity(step.value, min(step.lower, step.value / fewer), max(step.upper, step.value * more))
 
-    members = (structs.replace(m, step_time_s=wider(m.step_time_s)) for m in prediction.members)
+    members = (
+        structs.replace(m, step_time_s=wider(m.step_time_s, before))
+        for m, before in zip(prediction.members, alone, strict=True)
+    )
     return replace(prediction, members=tuple(members))

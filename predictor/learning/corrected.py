@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -169,16 +168,4 @@ def at_step_time(busy: Quantity, factor: float) -> Quantity:
     """Utilisation when a step takes 1 / `factor` of the time with the same work on the device."""
     return Quantity(
         min(busy.value * factor, 1.0), min(busy.lower * factor, 1.0), min(busy.upper * factor, 1.0)
-    )
-
-
-def within_shares(together: Quantity, members: Sequence[MemberPrediction]) -> Quantity:
-    """A set's utilisation: at most the sum of its members' shares of the device's time, at least the largest."""
-    shares = [m.utilization_ratio.value for m in members]
-    value = max(min(together.value, sum(shares)), max(shares))
-    if value == together.value:
-        return together
-    moved = value - together.value
-    return Quantity(
-        value, min(max(together.lower + moved, 0.0), value), max(min(together.upper + moved, 1.0), value)
     )

@@ -15,6 +15,7 @@ from models.cost.order import LOAD_WIDTH, load_of, without_load
 from models.features import Floats
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
+from predictor.learning.spelling import Spelling
 from profiling.errors import CotenantError
 from profiling.spelling import in_short
 from profiling.workload import Workload
@@ -76,6 +77,7 @@ class KnownMembers:
             if unknown.
         family: [V] numbers that jobs share whose step times are ordered by `load`; -1 at the start.
         load: [V, LOAD_WIDTH] see `models.cost.order`.
+        spelled: one spelling of a job.
     """
 
     def __init__(
@@ -86,6 +88,7 @@ class KnownMembers:
         start: NamedMembers | None = None,
     ) -> None:
         self.parameters, self.scale, self.featurizer = parameters, scale, featurizer
+        self.spelled = Spelling(featurizer)
         start = start or NamedMembers(Members(np.zeros((0, MEMBER_WIDTH + 1))))
         self.members = start.members
         self.solo_predicted: NDArray[np.bool_] = np.zeros(len(start.members), dtype=bool)
@@ -136,7 +139,7 @@ class KnownMembers:
         """Numbers of those of the first `count` members that run some jobs.
 
         Args:
-            jobs: device, whether in a MIG slice, and job without solo measurements, `in_short`.
+            jobs: device, whether in a MIG slice, and job without solo measurements, as `spelled`.
         """
         numbers = {
             (self._devices[device], self._jobs[self._named(job)])
@@ -204,7 +207,7 @@ class KnownMembers:
         plain = workload.without_solo()
         if plain in self._jobs:
             return plain
-        short = in_short(plain)
+        short = self.spelled(plain)
         return self._fitted.get(short, short)
 
     def _features(self, workload: Workload, device: str, step_time_s: float) -> Floats:

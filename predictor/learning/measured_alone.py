@@ -6,7 +6,7 @@ job's graph does.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from predictor.types import SetPredictor
 
 # Device, whether the job ran in a MIG slice, job. Alone, time slicing and MPS are the same. What was observed is kept
-# under the job `in_short`, without what its SPEC states.
+# under the job's one spelling, without what its SPEC states.
 Job = tuple[str, bool, Workload]
 # Jobs with their SPECs of which is kept what to tell.
 _KEPT = 50_000
@@ -37,10 +37,13 @@ class MeasuredAlone:
 
     Args:
         alone: by device and job; nothing by default. Unchanged.
+        spelled: one spelling of a job.
     """
 
-    def __init__(self, alone: Mapping[Job, Alone] | None = None) -> None:
-        self._alone = alone or {}
+    def __init__(
+        self, alone: Mapping[Job, Alone] | None = None, spelled: Callable[[Workload], Workload] = in_short
+    ) -> None:
+        self._alone, self._one_spelling = alone or {}, spelled
         self._told: dict[Job, Told] = {}
         # The keys of `_told` by what they are kept under.
         self._spelled: dict[Job, tuple[Job, ...]] = {}
@@ -74,7 +77,7 @@ class MeasuredAlone:
             values = {name: getattr(observation, name) for name in NAMES if getattr(stated, name) is None}
             if any(value is not None for value in values.values()):
                 asked = observation.colocation_set
-                job = asked.device, asked.sharing == "mig", in_short(workload.without_solo())
+                job = asked.device, asked.sharing == "mig", self._one_spelling(workload.without_solo())
                 new.setdefault(job, []).append(SoloProfile(**values))
         if not new:
             return self
@@ -86,7 +89,7 @@ class MeasuredAlone:
 
     def _and(self, more: Mapping[Job, Alone]) -> MeasuredAlone:
         """With other knowledge of some jobs; what was found of all others is kept."""
-        result = MeasuredAlone({**self._alone, **more})
+        result = MeasuredAlone({**self._alone, **more}, self._one_spelling)
         result._told, result._spelled = self._told.copy(), self._spelled.copy()
         for job in more:
             for spelled in result._spelled.pop(job, ()):
@@ -103,7 +106,7 @@ class MeasuredAlone:
         told = self._told.get(job)
         if told is not None:
             return told
-        plain = device, job[1], in_short(workload.without_solo())
+        plain = device, job[1], self._one_spelling(workload.without_solo())
         alone = self._alone.get(plain)
         missing = {} if alone is None else alone.missing(workload)
         if alone is None or not missing:

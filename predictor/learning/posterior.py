@@ -18,12 +18,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.features import Floats
-from predictor.answering.bounds import taking_turns
+from predictor.answering.bounds import taking_turns, within_shares
 from predictor.examples.observations import Observation
 from predictor.learning.alone import Notes
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import PosteriorConfig
-from predictor.learning.corrected import Basis, Corrector, within_shares
+from predictor.learning.corrected import Basis, Corrector
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured import partners_of
@@ -75,7 +75,7 @@ class Posterior:
         self._prior = PriorVariance(self.config.parameters)
         self._corrector = Corrector(self.config.parameters)
         self._observed = self._told = Observed.nothing()
-        self._alone = MeasuredAlone()
+        self._alone = MeasuredAlone(spelled=self._known.spelled)
         self._state: State | None = None
         self._earlier: Process | None = None
         self._of_row: Integers = np.zeros(0, np.int64)

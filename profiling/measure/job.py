@@ -52,7 +52,7 @@ def _require(workload: Workload, job: Any, *names: str) -> None:
 
 def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
     """Build a member's job. Returns the job, and its properties for the record."""
-    from profiling.training import atomic_layers, freeze_prefix
+    from profiling.training import TrainingJob, atomic_layers, freeze_prefix
 
     workload = Workload.parse(command["workload"])
     distributed = command.get("distributed")
@@ -69,17 +69,20 @@ def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:
         from profiling.measure.cached_prefix import cache_prefix
 
         cache_prefix(job, [module for _, module in layers[: workload.frozen_prefix]])
+    # A step of the user's own may load what it trains on.
+    is_resident = isinstance(job, TrainingJob) and not command.get("cached_activations")
     size = getattr(job, "batch_size", None) or int(job.samples_per_step) // workload.gradient_accumulation
     if command.get("host_input") == "loader":
         _require(workload, job, "batch")
         from profiling.measure.host_input import LoadedJob
 
-        job = LoadedJob(job, device, command["loader_processes"], command["seed"])
+        job, is_resident = LoadedJob(job, device, command["loader_processes"], command["seed"]), False
     return job, {
         "batch_size": workload.batch_size or size,
         "samples_per_step": int(job.samples_per_step),
         "total_layers": len(layers),
         "parameter_count": sum(p.numel() for p in job.model.parameters()),
+        "data_on_device": is_resident,
         "host_input_bytes": batch_bytes(job.batch) if command.get("host_input") == "loader" else 0,
     }
 

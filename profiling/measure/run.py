@@ -45,13 +45,15 @@ def measure(
 
     Raises:
         InputError: this process may not use the configured CPU core.
-        NotMeasurableError: the device lacks a job's precision.
+        NotMeasurableError: the device lacks a job's precision, or a loader is to feed a job whose data wait on the
+            device.
         UnavailableError: no such device, or torch cannot use it.
         SharesNotEnforcedError: MPS cannot enforce the requested SM shares.
     """
     settings = settings or MeasureSettings()
     catalogue_name = device_name(request.device)
     _check_precisions(request, catalogue_name)
+    _check_host_input(request, settings)
     if request.kind == "ddp":
         from profiling.measure.ddp import measure_ddp
 
@@ -75,6 +77,16 @@ def _check_precisions(request: RunRequest, device_name: str) -> None:
             raise NotMeasurableError(
                 error.detail, expected=error.expected, got=error.got, hint=error.hint
             ) from None
+
+
+def _check_host_input(request: RunRequest, settings: MeasureSettings) -> None:
+    for workload in request.workloads:
+        if workload.data_on_device and settings.host_input != "resident":
+            raise NotMeasurableError(
+                f"{workload.model}: a {settings.host_input} feeds no job whose data wait on the device",
+                expected="host_input resident, or no data_on_device",
+                got=str(workload),
+            )
 
 
 def _measure(

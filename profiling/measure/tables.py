@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 from profiling.errors import InputError
 from profiling.files import read_json, write_json, write_whole
 from profiling.measure.device_usage import SET_MEANS
+from profiling.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -118,9 +120,12 @@ def write_frames(directory: Path, frames: dict[str, pd.DataFrame]) -> dict[str, 
 
 
 def _job(member: dict[str, Any]) -> dict[str, Any]:
-    """A user's own model is known to readers of the tables by its graph."""
+    """A user's own model is known to readers of the tables by its graph, a batch that stayed on the device as such."""
+    spec = member.get("captured", member["workload"])
+    if member.get("data_on_device"):
+        spec = str(replace(Workload.parse(spec), data_on_device=True))
     return {
-        "workload": member.get("captured", member["workload"]),
+        "workload": spec,
         "architecture": member["architecture"],
         "batch_size": member["batch_size"],
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from profiling.zoo.entry import ZooEntry, ZooModel
-from profiling.zoo.listing import get_model, near_models, resolve, zoo_names
+from profiling.zoo.listing import get_model, is_model, near_models, resolve, zoo_names
 
 if TYPE_CHECKING:
     from profiling.zoo.registry import build as build
@@ -18,6 +18,7 @@ __all__ = [
     "build",
     "get_entry",
     "get_model",
+    "is_model",
     "layer_names",
     "near_models",
     "resolve",

@@ -41,14 +41,23 @@ def near_models(name: str) -> list[str]:
     return near_names(name, _models())
 
 
+def is_model(name: str) -> bool:
+    """Whether the zoo has a model with that name or alias."""
+    return _found(name) is not None
+
+
+def _found(name: str) -> ZooModel | None:
+    models = _models()
+    return models.get(name) or models.get(ALIASES.get(name, "")) or models.get(ALIASES.get(name.lower(), ""))
+
+
 def get_model(name: str) -> ZooModel:
     """The model with that name or alias (see `profiling.zoo.aliases`).
 
     Raises:
         UnknownNameError: there is none; the message lists similar names.
     """
-    models = _models()
-    model = models.get(name) or models.get(ALIASES.get(name, "")) or models.get(ALIASES.get(name.lower(), ""))
+    model = _found(name)
     if model is None:
         if ":" in name or name.endswith((".onnx", ".json", ".graph.txt")):
             raise UnknownNameError(

@@ -146,11 +146,16 @@ class TablePredictor:
         try:
             return self.solo[device, workload]
         except KeyError:
+            others = [d for d in self.devices if (d, workload) in self.solo]
+            if others:
+                raise UnknownNameError(
+                    f"{workload} was not measured alone on {device}",
+                    expected="a GPU type on which it was: " + ", ".join(others),
+                ) from None
             raise UnknownNameError(
-                f"{workload} was not measured alone on {device}",
-                expected="a measured workload",
-                got=str(workload),
-                hint="measured devices: " + ", ".join(self.devices),
+                f"{workload} was measured alone on no GPU type",
+                expected="a job with a step time on one GPU",
+                hint="pipelines of several GPUs (Sia's gpt_pmp) run under sia, sia-packed and Gavel's policies only",
             ) from None
 
     def _ratios(self, device: str, members: tuple[Workload, ...]) -> Sequence[float] | None:

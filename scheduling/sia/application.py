@@ -94,7 +94,12 @@ class Measured:
         curve = self._curves.get(_name(placement))
         if self.stages > 1:
             if curve is None:
-                raise InputError(f"no step time of a pipeline on {self.device}", got=str(placement))
+                raise InputError(
+                    f"no step time of a pipeline of {self.stages} stages on {self.device}",
+                    expected=", ".join(sorted(n for n in map(str, self._curves) if len(n) == 1))
+                    + " GPUs of a node, or nodes of 8",
+                    got=" + ".join(map(str, placement)),
+                )
             forward = float(np.interp(1, curve[0], curve[1]))
             compute = 3.0 * (self.stages - 1 + MICROBATCHES) * forward
             return compute + float(np.interp(1, curve[0], curve[2])), float(np.interp(1, curve[0], curve[2]))

@@ -45,7 +45,11 @@ def read_sia(path: Path, applications: Mapping[str, Application], kind: str = "a
 def _job(row: Mapping[Any, str], where: str, applications: Mapping[str, Application], kind: str) -> TraceJob:
     name, category = row["application"], row.get("category", "")
     if name not in applications:
-        raise InputError(f"{where}: application was not measured", expected=", ".join(applications), got=name)
+        raise InputError(
+            f"{where}: application was not measured on the cluster's GPU types",
+            expected=", ".join(applications),
+            got=name,
+        )
     if category and category not in KINDS:
         raise InputError(f"{where}: unknown category", expected=", ".join(KINDS), got=category)
     application = applications[name]

@@ -68,10 +68,11 @@ def slices(
     """
     from predictor import load_predictor
     from predictor.answering.never_measured import never_measured
-    from predictor.answering.transferred import transfer_from, uncertain_as_slices
+    from predictor.answering.transferred import as_uncertain, transfer_from
     from profiling.capture import local_workload
     from profiling.devices import get_device
     from profiling.errors import InputError
+    from profiling.workload import ColocationSet
     from scheduling.slices.options import SliceConfig, SliceJob
     from scheduling.slices.plan import plan_slices
 
@@ -94,10 +95,17 @@ def slices(
         return
     predictor = load_predictor(model)
     plan = plan_slices(jobs, device, predictor, config)
-    sets = plan.chosen.sets(jobs, transfer_from(predictor, plan.options.card))
+    card = plan.options.card
+    sets = plan.chosen.sets(jobs, transfer_from(predictor, card))
+    alone = [
+        m.members[0].step_time_s
+        for m in predictor.predict_many([ColocationSet(card, (w,)) for w in workloads])
+    ]
     answers = [
-        None if asked is None else uncertain_as_slices(predictor.predict(asked), plan.options.card)
-        for asked in sets
+        None
+        if asked is None or placed.option is None
+        else as_uncertain(predictor.predict(asked), card, [alone[number] for number in placed.option.members])
+        for placed, asked in zip(plan.chosen.slices, sets, strict=True)
     ]
     never = never_measured(predictor, list(filter(None, sets)))
     if as_json:

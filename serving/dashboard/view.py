@@ -12,13 +12,14 @@ from predictor.types import Prediction
 from profiling.devices import device_names, get_device, split_device
 from profiling.errors import CotenantError, InputError, UnknownNameError
 from profiling.workload import SHARING_MODES, ColocationSet
+from profiling.zoo import zoo_names
 from scheduling.core.cards import card_of_slice
 from scheduling.core.snapshot import Gpu, Node
 from serving.dashboard.error_plot import error_plot
 from serving.dashboard.health import LEVELS, Health, level_of
 from serving.handlers.calibration import Point, by_job, recent
 from serving.handlers.cluster import stored_state
-from serving.handlers.jobs import admit_sets, predict_each, zoo
+from serving.handlers.jobs import admit_sets, predict_each
 from serving.handlers.models import events, state
 from serving.handlers.observations import error_by_day, observations_of
 from serving.handlers.placements import STALE, count_placements, get_placement, list_placements
@@ -279,7 +280,7 @@ async def what_if(service: Service, devices: list[str], jobs: str, modes: list[s
         "chosen_modes": modes,
         "devices": device_names(),
         "modes": SHARING_MODES,
-        "zoo": sorted(zoo()),
+        "zoo": sorted(zoo_names()),
         "answers": [],
         "problem": None,
     }

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from functools import lru_cache
 
 import structlog
 from sqlalchemy import select
@@ -13,19 +12,13 @@ from predictor.types import Prediction
 from profiling.devices import get_device, is_known
 from profiling.errors import CotenantError, InputError, LimitError, UnknownNameError
 from profiling.workload import REGISTERED, ColocationSet, Workload
-from profiling.zoo import near_models, zoo_names
+from profiling.zoo import is_model, near_models
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, changed_nodes
 from serving.model_life import Serving
 from serving.service import Service
 from serving.store.tables import WorkloadRow
 
 log = structlog.get_logger("cotenant.jobs")
-
-
-@lru_cache(maxsize=1)
-def zoo() -> frozenset[str]:
-    """Names of the zoo."""
-    return frozenset(zoo_names())
 
 
 def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
@@ -37,7 +30,7 @@ def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
     missing = set()
     for workload in workloads:
         model = workload.model
-        if model in zoo() or model in service.graphs:
+        if is_model(model) or model in service.graphs:
             continue
         if not model.startswith(REGISTERED):
             near = near_models(model[:200])
@@ -88,7 +81,7 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
     models, devices, crowded = await service.batcher.apart(size, _present, looked_at, most)
     missing: set[str] = set()
     for model in models:
-        if model not in zoo() and model not in service.graphs:
+        if not is_model(model) and model not in service.graphs:
             missing.add(model)
     for model in sorted(missing):
         try:

@@ -11,7 +11,8 @@ from sqlalchemy import select
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
-from serving.handlers.jobs import forget, zoo
+from profiling.zoo import is_model
+from serving.handlers.jobs import forget
 from serving.service import Service
 from serving.store.graphs import packed, unpacked
 from serving.store.tables import TenantRow, WorkloadRow
@@ -29,7 +30,7 @@ async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, 
         UnknownNameError: the model is not in the zoo. CotenantError: the capture fails or exceeds its limits,
             too many wait, or the store does not respond.
     """
-    if workload.model not in zoo():
+    if not is_model(workload.model):
         raise UnknownNameError(
             "model is not in the zoo", expected="a name from `cotenant zoo list`", got=repr(workload.model)
         )

@@ -37,6 +37,15 @@ def test_a_pair(client: TestClient) -> None:
     assert client.post("/v1/predict/batch", json={"sets": [body]}).json()["predictions"] == [answer]
 
 
+def test_names_of_public_measurements_are_those_of_zoo_models(client: TestClient) -> None:
+    """As on the command line."""
+    bodies = [{"device": "v100", "jobs": [name]} for name in ("cifar10", "resnet18-cifar", "Cifar10")]
+    answers = [client.post("/v1/predict", json=body).json()["members"][0] for body in bodies]
+    assert [answer.pop("job") for answer in answers] == ["cifar10", "resnet18-cifar", "Cifar10"]
+    assert answers[0] == answers[1] == answers[2]
+    assert client.post("/v1/workloads", json={"workload": "cifar10"}).json()["kind"] == "zoo"
+
+
 def test_answers_are_those_of_the_predictor_and_of_the_demo(client: TestClient) -> None:
     predictor = load_predictor("default")
     for pair in pairs(predictor)[:3]:

@@ -1,12 +1,14 @@
 from __future__ import annotations
 
 import math
+from itertools import combinations
 
 import numpy as np
 import pytest
 
 from predictor.predictor import Predictor
 from predictor.types import Prediction
+from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -156,3 +158,27 @@ def test_what_a_device_lacks_of_mps_is_stated(
     reasons = predictor.predict(ColocationSet(device, jobs, "mps")).reasons
     assert any(said in reason for reason in reasons if "MPS" in reason or not said)
     assert bool(said) or not any("has no MPS" in r or "only from Volta" in r for r in reasons)
+
+
+@pytest.mark.parametrize(("device", "sharing"), [("v100", "time-slice"), ("v100", "mps"), ("a100", "mig")])
+def test_a_device_is_busy_only_while_one_of_its_jobs_is(
+    predictor: Predictor, device: str, sharing: str
+) -> None:
+    for specs in combinations(
+        ("alpha", "beta:batch_size=4", "gamma:utilization_ratio=0.9,step_time_s=0.3", "delta"), 3
+    ):
+        answer = predictor.predict(ColocationSet(device, tuple(map(Workload.parse, specs)), sharing))
+        shares = [m.utilization_ratio.value for m in answer.members]
+        total = answer.total_utilization_ratio
+        assert max(shares) <= total.value <= sum(shares) * (1 + 1e-9)
+        assert total.lower <= total.value <= total.upper <= 1
+
+
+@pytest.mark.parametrize(
+    "options", ["", ":optimizer=adam", ":memory_bytes=9e9", ":memory_bytes=17e9", ":memory_bytes=1e6"]
+)
+def test_the_memory_of_a_job_alone_is_that_of_its_set(predictor: Predictor, options: str) -> None:
+    answer = predicted(predictor, "v100", f"alpha{options}")
+    own, total = answer.members[0].memory_bytes, answer.total_memory_bytes
+    assert (own.value, own.lower, own.upper) == pytest.approx((total.value, total.lower, total.upper))
+    assert answer.fits == (own.upper <= get_device("v100").memory_bytes)

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from predictor.answering.transferred import transfer_from, transferred
+from predictor.answering.transferred import as_uncertain, transfer_from, transferred
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
 
@@ -29,6 +29,38 @@ def test_only_the_busy_part_of_a_step_grows(predictor: Predictor) -> None:
     share = carried(predictor, ",step_time_s=0.5,utilization_ratio=1", "a100", 0.25)
     assert share.sm_share_ratio == 0.25
     assert (share.solo.step_time_s or 0.0) > 0.5
+
+
+def test_a_measured_utilisation_alone_says_how_much_of_the_predicted_step_grows(predictor: Predictor) -> None:
+    (step_s, busy_s), (_, more_s) = (
+        (cost.step_time_s, cost.busy_s)
+        for d in ("a100", SLICE)
+        for cost in [predictor.fitted_.model.featurizer.job(Workload.parse("alpha:batch_size=64"), d).cost]
+    )
+    for busy in (0.0, 0.3, 1.0):
+        job = carried(predictor, f",utilization_ratio={busy}")
+        assert job.solo.step_time_s == pytest.approx(step_s * (1 - busy + busy * more_s / busy_s))
+        jobs = (Workload.parse(f"alpha:batch_size=64,utilization_ratio={busy}"), Workload("beta"))
+        answer = predictor.predict(ColocationSet("a100", jobs, "mig"))
+        device = answer.reasons[0].split("alpha on ")[1].split(",")[0]
+        alone = ColocationSet(device, (carried(predictor, f",utilization_ratio={busy}", device),))
+        assert answer.members[0].step_time_s.value == pytest.approx(
+            predictor.predict(alone).members[0].step_time_s.value
+        )
+
+
+def test_what_was_carried_over_is_no_more_certain_than_on_the_card(predictor: Predictor) -> None:
+    job = Workload.parse("alpha:batch_size=64,utilization_ratio=0.3")
+    on_card, on_slice = (
+        predictor.predict(ColocationSet(d, (w,)))
+        for d, w in (("a100", job), (SLICE, carried(predictor, ",utilization_ratio=0.3")))
+    )
+    before = on_card.members[0].step_time_s
+    after = as_uncertain(on_slice, "a100", [before]).members[0].step_time_s
+    assert after.lower / after.value < before.lower / before.value
+    assert after.upper / after.value > before.upper / before.value
+    unchanged = as_uncertain(on_card, "a100", [before]).members[0].step_time_s
+    assert (unchanged.lower, unchanged.upper) == pytest.approx((before.lower, before.upper))
 
 
 def test_jobs_without_measurements_and_the_card_itself_stay_as_they_are(predictor: Predictor) -> None:

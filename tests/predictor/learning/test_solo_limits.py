@@ -88,6 +88,7 @@ LESS = (
     {"frozen_prefix": 1},
     {"batch_size": 24},
     {"data_on_device": True},
+    {"mode": "inference"},
     {"frozen_prefix": 1, "batch_size": 31, "data_on_device": True},
 )
 

@@ -70,6 +70,7 @@ def test_a_job_with_its_own_step(module: str) -> None:
     job, facts = prepare({"workload": f"{module}:own_step:batch_size=4"}, "cpu")
     job.step()
     assert (facts["samples_per_step"], facts["total_layers"], facts["parameter_count"]) == (4, 1, 18)
+    assert not facts["data_on_device"]  # a step of its own may load what it trains on
     with pytest.raises(InputError, match="expected an object with step, model, samples_per_step, got Linear"):
         prepare({"workload": f"{module}:no_step"}, "cpu")
     with pytest.raises(InputError, match="expected an object with batch, got OwnStep without batch"):

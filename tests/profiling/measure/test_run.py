@@ -91,7 +91,7 @@ def test_rows_of_a_factory_name_its_graph() -> None:
     both = tables([record, {**record, "id": "again", "members": [again, record["members"][1]]}], "test")
     assert all(len(validate_table(table, both[table])) == 2 for table in ("workloads", "solo"))
     # A factory of a workload and a device cannot be captured; its rows keep its name.
-    assert frames["solo"]["workload"][1] == "tests.profiling.measure.jobs:plain"
+    assert frames["solo"]["workload"][1] == "tests.profiling.measure.jobs:plain:data_on_device=true"
     assert any("jobs:plain has no graph" in note for note in record["notes"])
 
 
@@ -133,6 +133,25 @@ def test_operator_times_add_up_to_the_step() -> None:
     assert "graph" not in record
     total = sum(r["forward_s"] + r["backward_s"] for r in rows) + record["operators"]["optimizer_s"]
     assert 0 < total < 3 * record["operators"]["step_time_s"]
+
+
+@pytest.mark.parametrize(
+    ("name", "host_input", "is_resident"),
+    [("captured", "resident", True), ("captured", "loader", False), ("plain", "resident", True)],
+)
+def test_rows_state_whether_the_batch_stayed_on_the_device(
+    name: str, host_input: str, is_resident: bool
+) -> None:
+    request = RunRequest("solo", (job(name, batch_size=8),))
+    record = measure(request, replace(QUICK, host_input=host_input, loader_processes=0))
+    (row,) = tables([record], "test")["solo"]["workload"]
+    assert Workload.parse(row).data_on_device == is_resident
+
+
+def test_a_loader_feeds_no_job_whose_data_wait_on_the_device() -> None:
+    request = RunRequest("solo", (job("plain", data_on_device=True),))
+    with pytest.raises(InputError, match="a loader feeds no job whose data wait on the device"):
+        measure(request, replace(QUICK, host_input="loader"))
 
 
 def test_loader_feeds_every_step() -> None:

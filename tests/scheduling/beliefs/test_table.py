@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from profiling.errors import UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import NoisyPredictor, Solo, TablePredictor
 
@@ -23,6 +24,14 @@ def test_a_device_is_the_same_however_it_is_spelt(spelt: str, asked: str) -> Non
     assert answer.slowdown[0].tolist() == pytest.approx([2.0, 1.25])
     assert not answer.fits[0]
     assert table.workloads(asked) == (A, B)
+
+
+def test_what_was_not_measured_names_the_devices_on_which_it_was() -> None:
+    table = TablePredictor({("v100", A): Solo(0.1), ("t4", B): Solo(0.1)}, {})
+    with pytest.raises(UnknownNameError, match=r"a was not measured alone on t4.* on which it was: v100"):
+        table.predict_arrays([ColocationSet("t4", (A,))])
+    with pytest.raises(UnknownNameError, match=r"gpt_pmp was measured alone on no GPU type: .*\bsia\b"):
+        table.predict_arrays([ColocationSet("t4", (Workload("gpt_pmp"),))])
 
 
 CARD_TO_SMALLEST = ["a100", *(f"a100:mig={part}" for part in ("7g", "4g", "3g", "2g", "1g.10gb", "1g"))]

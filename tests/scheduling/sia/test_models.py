@@ -140,7 +140,7 @@ def test_measured_times_and_jobs() -> None:
         ("a,soon,cifar10,1,128,", "line 2: time"),
         ("a,0,cifar10,1,128,scale-everything", "line 2: unknown category"),
         ("a,0,chess,1,128,", "line 2: application"),
-        ("\na,0,chess,1,128,", "line 3: application"),
+        ("\na,0,chess,1,128,", "line 3: application was not measured on the cluster"),
         ("", "has no jobs"),
         ("\n", "has no jobs"),
     ],
@@ -301,3 +301,11 @@ def test_a_hybrid_job_runs_on_whole_pipelines() -> None:
     for interval in result.intervals:
         counts[interval.start_s] = counts.get(interval.start_s, 0) + 1
     assert set(counts.values()) <= {2, 4, 8, 16}
+
+
+def test_a_placement_that_no_pipeline_was_measured_on_is_named() -> None:
+    gpt = load_applications(shared_data("sia", "traces"), TYPES)["gpt_pmp"]
+    with pytest.raises(
+        InputError, match=r"pipeline of 2 stages on a100: expected 2, 4, 6, 8 GPUs of a node.*got 1 \+ 1"
+    ):
+        gpt.on["a100"].times_s((1, 1), 1)
