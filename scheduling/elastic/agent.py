@@ -80,7 +80,9 @@ def size_rates(job: TraceJob, step_time_s: float, scaling: float) -> Floats:
     return np.where(allowed, (sizes / job.gpus) ** scaling / step_time_s, 0.0)
 
 
-def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache) -> ElasticJob:
+def elastic_job(
+    state: JobState, snapshot: SchedulingSnapshot, belief: SetCache, goes_first: bool = False
+) -> ElasticJob:
     """The allocator's view of a simulated job.
 
     GPU types count as equal, so jobs are compared by their pace on the type where each is fastest, whatever
@@ -114,7 +116,7 @@ def elastic_job(state: JobState, snapshot: SchedulingSnapshot, belief: SetCache)
         debt=agent.debt * state.job.iterations / state.expected_length if agent else 0.0,
         size=size_index(len(state.gpus), sizes_of(state.job)),
         prefix=agent.prefixes.index(state.frozen_prefix) if agent else 0,
-        waited_s=0.0 if state.gpus else snapshot.now_s - state.waiting_since_s,
+        goes_first=goes_first,
         sizes=sizes_of(state.job),
     )
 

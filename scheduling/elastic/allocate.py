@@ -30,7 +30,7 @@ def allocate(
     """Grants for every job, in the given order, with at most `gpus` GPUs in total.
 
     Args:
-        admit_by: which jobs get the first GPUs if there are more jobs than GPUs.
+        admit_by: which jobs get the first GPUs if there are more jobs than GPUs, after those that go first.
         weigh_by: minimise the sum of R*(fair) / R*(g), or (as Optimus does) of remaining times left / R*(g).
     """
     config = config or IceFrogConfig()
@@ -81,12 +81,15 @@ def _sizes(
     smallest = np.where(runs.any(axis=1), runs.argmax(axis=1), -1)
     first = np.take_along_axis(rates, np.maximum(smallest, 0)[:, None], axis=1)[:, 0]
     remaining = np.array([job.left for job in jobs]) / np.maximum(first, 1e-300)
-    starved = np.array([job.waited_s > config.starvation_s for job in jobs])
     left = gpus
-    for i in sorted(
-        range(len(jobs)),
-        key=lambda i: (not starved[i], remaining[i] if shortest_first else 0.0, jobs[i].number),
-    ):
+
+    def turn(i: int) -> tuple[bool, bool, float, int]:
+        # Of those that go first, the ones that run stay; then comes the earliest, so that none starves behind others.
+        first = jobs[i].goes_first
+        by_length = shortest_first and not first
+        return not first, first and jobs[i].size < 0, remaining[i] if by_length else 0.0, jobs[i].number
+
+    for i in sorted(range(len(jobs)), key=turn):
         need = jobs[i].sizes[smallest[i]] if smallest[i] >= 0 else gpus + 1
         if need <= left:
             size[i] = smallest[i]

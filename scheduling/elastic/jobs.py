@@ -39,7 +39,7 @@ class IceFrogConfig:
         min_size_gain, min_prefix_gain: relative gain in effective progress below which size or prefix stay.
         resize_s: cost of a change of size, which is skipped if the job would not recoup it.
         prefix_change_s: cost of a change of the frozen prefix.
-        starvation_s: a job that has waited this long is served before shorter ones.
+        starvation_s: a job that has waited this long in all is served before shorter ones, for as long.
         shortness: 0 weighs all jobs alike; 1 weighs each by the inverse of its remaining time, which favours
             the mean completion time over fairness [ours].
         share_gpus: jobs without a GPU may run beside a single-GPU job, with both prefixes chosen together.
@@ -88,7 +88,7 @@ class ElasticJob:
         norm_share: [K] S_k of the candidates; the first freezes nothing.
         progress, debt: effective progress from 0 to 1, and the penalty integrated over it.
         size, prefix: indices held now; size -1 while it waits.
-        waited_s: seconds since it last held a GPU.
+        goes_first: whether it is served before shorter ones.
         sizes: [S] numbers of GPUs.
     """
 
@@ -100,7 +100,7 @@ class ElasticJob:
     debt: float = 0.0
     size: int = -1
     prefix: int = 0
-    waited_s: float = 0.0
+    goes_first: bool = False
     sizes: tuple[int, ...] = SIZES
 
     def __post_init__(self) -> None:

@@ -20,6 +20,7 @@ from scheduling.elastic.allocate import allocate
 from scheduling.elastic.jobs import ElasticJob, Grant, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.sharing import share_gpus
+from scheduling.elastic.turns import Turns
 from scheduling.placement.gangs import Pool, exclusive_gpus
 
 Allocator = Callable[[Sequence[ElasticJob], int, IceFrogConfig], list[Grant]]
@@ -82,7 +83,8 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
         states = sorted(
             (s for s in snapshot.active() if s.job.preemptible or not s.gpus), key=lambda s: s.number
         )
-        jobs = [elastic_job(state, snapshot, belief) for state in states]
+        first = snapshot.derived("turns", Turns).first(states, snapshot, config.starvation_s)
+        jobs = [elastic_job(state, snapshot, belief, state.number in first) for state in states]
         grants = allocator(jobs, snapshot.up - len({gpu for s in bound for gpu in s.gpus}), config)
         pairs = share_gpus(snapshot, states, grants, belief, config) if config.share_gpus else []
         prefix = {state.number: grant.prefix for state, grant in zip(states, grants, strict=True)}
@@ -101,16 +103,24 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
         held = {gpu for s, _ in own if s.number in staying for gpu in s.gpus}
         places = {s.number: s.gpus for s, _ in own if s.number in staying}
         pool = Pool(snapshot, also={g for s in states for g in s.gpus} - held)
-        for state, grant in sorted(moving, key=lambda item: -item[1].gpus):
-            places[state.number] = ()
-            for size in range(grant.size, -1, -1):  # the next smaller size if no node has room for it
-                job = by_number[state.number]
-                if not job.rate[size, 0] > 0:
-                    continue
-                taken = exclusive_gpus(pool, belief, state, job.sizes[size])
-                if taken:
-                    places[state.number] = taken
-                    break
+        moving.sort(key=lambda item: (item[0].number not in first, -item[1].gpus))
+        for state, grant in moving:  # it grows meanwhile
+            job = by_number[state.number]
+            # The next smaller size if no node has room for it.
+            sizes = [job.sizes[s] for s in range(grant.size, -1, -1) if job.rate[s, 0] > 0]
+            places[state.number] = _gpus(pool, belief, state, sizes)
+            if not sizes or places[state.number] or state.number not in first:
+                continue
+            # Jobs that would stay make room; those whose GPUs are needed move.
+            yielding = [(s, g) for s, g in own if s.number in staying and s.number not in first]
+            pool.release(gpu for s, _ in yielding for gpu in s.gpus)
+            places[state.number] = _gpus(pool, belief, state, sizes)
+            for other, its in yielding:
+                if pool.taken.isdisjoint(other.gpus):
+                    pool.withdraw(other.gpus)
+                else:
+                    staying.discard(other.number)
+                    moving.append((other, its))
         for pair in pairs:
             places[pair.guest.number] = places[pair.host.number]
         return [
@@ -120,6 +130,11 @@ def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
         ]
 
     return Policy(name, decide, round_s=config.round_s, preemptive=True, freezes=freezes)
+
+
+def _gpus(pool: Pool, belief: SetCache, state: JobState, sizes: Sequence[int]) -> tuple[int, ...]:
+    """GPUs of one type for the first of these sizes for which there is room."""
+    return next(filter(None, (exclusive_gpus(pool, belief, state, size) for size in sizes)), ())
 
 
 def _layers(state: JobState, prefix: int) -> int:

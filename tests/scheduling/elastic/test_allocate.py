@@ -53,8 +53,12 @@ def test_prefix_is_the_best_that_the_guards_allow() -> None:
 def test_shortest_first_without_starvation() -> None:
     long, short = job(0, 1e6), job(1, 10.0)
     assert [g.gpus for g in allocate([long, short], 1)] == [0, 1]
-    waiting = job(0, 1e6, waited_s=5 * 3600.0)
+    waiting = job(0, 1e6, goes_first=True)
     assert [g.gpus for g in allocate([waiting, short], 1)] == [1, 0]
+    started = job(2, 1e7, size=0, goes_first=True)
+    assert [g.gpus for g in allocate([waiting, short, started], 1)] == [0, 0, 1]
+    later = job(3, 5.0, goes_first=True)
+    assert [g.gpus for g in allocate([waiting, short, later], 1)] == [1, 0, 0]
     assert [g.gpus for g in allocate([long, short], 1, admit_by="submission")] == [1, 0]
 
 

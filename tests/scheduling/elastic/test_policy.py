@@ -15,7 +15,7 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import Segment
-from scheduling.elastic.agent import ElasticAgent, ElasticTruth, elastic_job, size_index
+from scheduling.elastic.agent import ElasticAgent, ElasticTruth, elastic_job, size_index, size_rates
 from scheduling.elastic.jobs import SIZES, IceFrogConfig, sizes_of
 from scheduling.elastic.policy import (
     NEVER,
@@ -40,6 +40,11 @@ def agent(job: TraceJob) -> ElasticAgent:
     rate = np.array(SIZES)[:, None] ** 0.8 * np.array([1.0, 1.3, 1.6])[None, :]
     shares = np.broadcast_to(np.array([0.0, 0.2, 0.45]), (5, 3)).copy()
     return ElasticAgent((0, 3, 6), rate, np.linspace(0, 1, 5), shares, 2.0)
+
+
+def rigid(job: TraceJob) -> ElasticAgent:
+    shares = np.zeros((5, 1))
+    return ElasticAgent((0,), size_rates(job, 1.0, 0.8)[:, None], np.linspace(0, 1, 5), shares, 2.0)
 
 
 def run(policy: Policy, count: int = 20, shared: Additive | None = None) -> SimulationResult:
@@ -193,13 +198,48 @@ def test_decisions_are_deterministic() -> None:
     np.testing.assert_array_equal(first.completion_s, again.completion_s)
 
 
+STARVATION_S = 4 * 3600.0
+
+
+@pytest.mark.parametrize("make", [icefrog, icefrog_unfrozen, optimus_shortest])
+def test_a_long_job_does_not_starve_behind_short_ones(make: type) -> None:
+    cluster = ClusterSnapshot((Node("a", (Gpu("0", "v100"),)),))
+    short = [TraceJob(f"s{k}", Workload("x"), 1000.0, 900.0 * k) for k in range(80)]
+    jobs = [TraceJob("long", Workload("x"), 30_000.0), *short]
+    config = SimulationConfig(reevaluate_each_round=True)
+    belief = SetCache(Additive(100.0))
+    result = simulate(jobs, cluster, make(), ElasticTruth(), belief, config, agent=agent)
+    long = next(job for job in result.jobs if job.id == "long")
+    assert long.finished_s is not None
+    # It runs for four hours after each four that it has waited.
+    turns = np.ceil(sum(long.served_s.values()) / STARVATION_S)
+    assert long.finished_s < (turns + 1) * 2 * STARVATION_S
+
+
+def test_jobs_that_would_stay_make_room_for_a_gang_that_has_waited_too_long() -> None:
+    cluster = ClusterSnapshot(
+        tuple(Node(name, tuple(Gpu(str(g), "v100") for g in range(2))) for name in "ab")
+    )
+    singles = [TraceJob(f"s{k}", Workload("x"), 200_000.0 + 10_000 * (k == 1)) for k in range(3)]
+    gang = TraceJob("gang", Workload("x"), 500_000.0, 0.0, 2)
+    config = SimulationConfig(reevaluate_each_round=True)
+    belief = SetCache(Additive(100.0))
+    result = simulate(
+        [*singles, gang], cluster, icefrog_unfrozen(), ElasticTruth(), belief, config, agent=rigid
+    )
+    last = result.jobs[-1]
+    assert last.started_s is not None
+    assert last.started_s <= STARVATION_S + 120.0
+    assert all(job.finished_s is not None for job in result.jobs)
+
+
 def test_size_index() -> None:
     assert [size_index(n) for n in (0, 1, 4, 5, 8, 16, 20)] == [-1, 0, 3, 3, 4, 6, 6]
 
 
 def test_a_job_that_none_of_the_sizes_suits_has_its_own_among_them() -> None:
-    def sizes(*gpus: int) -> tuple[int, ...]:
-        return sizes_of(TraceJob("j", Workload("x"), 1.0, 0.0, *gpus))
+    def sizes(gpus: int, least: int | None = None, most: int | None = None) -> tuple[int, ...]:
+        return sizes_of(TraceJob("j", Workload("x"), 1.0, 0.0, gpus, least, most))
 
     assert sizes(4) == sizes(6, 4, 8) == SIZES
     assert sizes(5) == (1, 2, 3, 4, 5, 12, 16)

@@ -1,0 +1,44 @@
+"""Whose turn it is in IceFrog's rounds: jobs that have waited too long go first for a while, so that none starves."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+from scheduling.core.job import JobState
+from scheduling.core.state import SchedulingSnapshot
+
+
+class Turns:
+    """A job's turn begins once it has waited for `starvation_s` in all since its last one.
+
+    It goes on until the job has held GPUs for as long. Waiting adds up, because a job that gets a round now and then
+    spends it on the restart. One object per simulation.
+    """
+
+    def __init__(self) -> None:
+        self._waited_before_s: dict[int, float] = {}  # up to the end of its last turn
+        self._ends_s: dict[int, float] = {}  # infinite until it holds GPUs
+
+    def first(
+        self, states: Iterable[JobState], snapshot: SchedulingSnapshot, starvation_s: float
+    ) -> set[int]:
+        """Numbers of the jobs whose turn it is now."""
+        now_s = snapshot.now_s
+        chosen = set()
+        for state in states:
+            number = state.number
+            waited_s = state.waited_s + (0.0 if state.gpus else now_s - state.waiting_since_s)
+            if (
+                number not in self._ends_s
+                and waited_s - self._waited_before_s.get(number, 0.0) > starvation_s
+            ):
+                self._ends_s[number] = math.inf
+            if number in self._ends_s and state.gpus:
+                self._ends_s[number] = min(self._ends_s[number], now_s + starvation_s)
+                if now_s >= self._ends_s[number]:
+                    del self._ends_s[number]
+                    self._waited_before_s[number] = waited_s
+            if number in self._ends_s:
+                chosen.add(number)
+        return chosen
