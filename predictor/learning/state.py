@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from predictor.learning.amplitude import amplitude
 from predictor.learning.basis import Label
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrections import Corrections
@@ -78,9 +79,10 @@ class State:
         rows = kept[(told.partners[kept] >= 0).any(1)]
         limits = SoloLimits(told, numbers, known, solo)
         evidence = of_slowdowns(told, rows, known, config, solo, limits)
-        given = Process(config.parameters, evidence, config.most_rows, process)
+        ratio = amplitude(config.parameters, evidence)
+        given = Process(config.parameters.scaled(ratio), evidence, config.most_rows, process)
         used, places, shares = rows_in_answers(rows[given.used], solo_rows, jobs, len(solo))
-        answers = PairAnswers(given, solo, prior, known, places, shares, limits)
+        answers = PairAnswers(given, solo, prior.scaled(ratio), known, places, shares, limits)
         corrections = Corrections(given, solo, limits)
         return cls(
             told,

@@ -12,6 +12,7 @@ import numpy as np
 from models.features import Floats
 from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, FewShotLearner, Fold
 from predictor.examples.examples import Integers
+from predictor.learning.amplitude import most_probable
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
@@ -32,6 +33,9 @@ class Conditioned:
         log_slowdown: [T] measured; used for observed rows only.
     """
 
+    learns_amplitude = False
+    """Whether the observations tell how large errors are, as in the service."""
+
     def __init__(
         self, parameters: KernelParameters, start: Expectation, prior: Floats, log_slowdown: Floats
     ) -> None:
@@ -41,7 +45,17 @@ class Conditioned:
 
     def expectation(self, seen: Integers) -> Expectation:
         """Expectation of the test rows after observing those numbered `seen`."""
-        return self.start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else self.start
+        start = self.prior(seen)
+        return start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else start
+
+    def prior(self, seen: Integers) -> Expectation:
+        """`start`, with its variance as large as the rows `seen` suggest."""
+        if not (self.learns_amplitude and len(seen)):
+            return self.start
+        mean, covariance = self.start.mean, self.start.covariance
+        error = self.observed[seen] - mean[seen]
+        ratio = most_probable(covariance[np.ix_(seen, seen)], error, self.noise[seen])
+        return Expectation(mean, ratio * covariance)
 
     def expected_noise(self, expected: Expectation) -> Floats:
         """[T] variance of an observation at its expected value, which is known before it is made."""
@@ -105,6 +119,8 @@ class PosteriorLearner(Conditioned):
         fold: the rows.
         expected: [T] log slowdowns of the test rows, predicted without having learned from them.
     """
+
+    learns_amplitude = True
 
     def __init__(self, fold: Fold, expected: Floats) -> None:
         measured, test, none = fold.measured, fold.test_rows, np.zeros(0, np.int64)
