@@ -142,11 +142,11 @@ def test_import_from_standard_input(
 def test_an_import_names_slices_of_which_nothing_is_known(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    listed = "GPU 0: NVIDIA H100 PCIe (UUID: GPU-1)\n" + "".join(
-        f"  MIG 1g.10gb     Device  {k}: (UUID: MIG-{k})\n" for k in range(2)
+    listed = "GPU 0: NVIDIA B200 (UUID: GPU-1)\n" + "".join(
+        f"  MIG 1g.23gb     Device  {k}: (UUID: MIG-{k})\n" for k in range(2)
     )
     (tmp_path / "listed").write_text(listed)
     code, _, err = run(
         capsys, "cluster", "import", "nvidia-smi", tmp_path / "listed", "-o", tmp_path / "c.yaml"
     )
-    assert (code, err) == (0, "2 GPUs of a type that is not in the catalogue: h100-pcie:mig=1g.10gb\n")
+    assert (code, err) == (0, "2 GPUs of a type that is not in the catalogue: b200:mig=1g.23gb\n")
