@@ -13,7 +13,7 @@ from scipy.linalg import eigh
 
 from models.features import Floats
 from predictor.learning.kernel import KernelParameters
-from predictor.learning.rows import covariance, variance
+from predictor.learning.rows import covariance
 
 if TYPE_CHECKING:
     from predictor.learning.covariances import Evidence
@@ -21,18 +21,17 @@ if TYPE_CHECKING:
 RATIOS = 2.0 ** np.arange(-5, 3)
 # Standard deviation of the log of the factor before anything was observed.
 _DEVIATION = 1.0
-# Standard deviations beyond which an error says more about its own observation than about others.
-_OUTLIER = 3.0
-# Rows of the evidence that are looked at for plausible ones, and plausible rows that are used.
-_LOOKED_AT, _MOST = 512, 64
+# Standard deviations beyond which an error says more about its own observation than about others, and the part of such
+# errors from which on none counts as small.
+_OUTLIER, _MOST_OUTLIERS = 3.0, 0.1
+# Rows of the evidence that are used.
+_MOST = 64
 
 
 def amplitude(parameters: KernelParameters, evidence: Evidence) -> float:
     """The factor for some evidence; 1 without any. It does not depend on the order of the rows."""
     rows = np.flatnonzero(~evidence.bound)
-    rows = rows[np.argsort(evidence.rank[rows])[:_LOOKED_AT]]
-    prior = variance(parameters, evidence.members, evidence.rows.take(rows))
-    rows = rows[_plausible(evidence.target[rows], prior, evidence.noise[rows])][:_MOST]
+    rows = rows[np.argsort(evidence.rank[rows])[:_MOST]]
     some = evidence.rows.take(rows)
     gram = covariance(parameters, evidence.members, some, evidence.members, some)
     return most_probable(gram, evidence.target[rows], evidence.noise[rows])
@@ -41,12 +40,14 @@ def amplitude(parameters: KernelParameters, evidence: Evidence) -> float:
 def most_probable(covariance: Floats, error: Floats, noise: Floats) -> float:
     """The factor by which to multiply a covariance.
 
+    Implausible errors are left out. If there are many, the factor is at least 1.
+
     Args:
         covariance: [N, N] prior covariance of the errors.
-        error: [N] observed minus predicted; implausible ones are left out.
+        error: [N] observed minus predicted.
         noise: [N] variance of the observation.
     """
-    kept = np.flatnonzero(_plausible(error, np.diag(covariance), noise))
+    kept = np.flatnonzero(np.abs(error) <= _OUTLIER * np.sqrt(np.diag(covariance) + noise))
     if not len(kept):
         return 1.0
     root = 1.0 / np.sqrt(noise[kept])
@@ -54,8 +55,5 @@ def most_probable(covariance: Floats, error: Floats, noise: Floats) -> float:
     squared = (vectors.T @ (error[kept] * root)) ** 2
     spread = 1.0 + RATIOS[:, None] * np.maximum(explained, 0.0)
     unlikely = (squared / spread + np.log(spread)).sum(1) + (np.log(RATIOS) / _DEVIATION) ** 2
-    return float(RATIOS[unlikely.argmin()])
-
-
-def _plausible(error: Floats, prior: Floats, noise: Floats) -> np.ndarray:
-    return np.asarray(np.abs(error) <= _OUTLIER * np.sqrt(prior + noise))
+    ratio = float(RATIOS[unlikely.argmin()])
+    return ratio if len(kept) > (1.0 - _MOST_OUTLIERS) * len(error) else max(ratio, 1.0)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from profiling.errors import CotenantError
+from profiling.errors import CotenantError, InputError
 from profiling.graph import ComputationGraph
 from profiling.spelling import in_short
 from profiling.workload import CAPTURED, REGISTERED, Workload
@@ -44,6 +44,8 @@ class Spelling:
                 graph = self._featurizer.graph(Workload(model))
                 job = _described(graph)
                 is_same = job is not None and self._featurizer.graph(job).content_hash == graph.content_hash
+            except InputError:  # captured with options that the zoo refuses
+                is_same = False
             except CotenantError:  # not registered any more, or not captured in time: it may be later
                 return None
             self._zoo_jobs[model] = job if is_same else None

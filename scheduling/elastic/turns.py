@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 
 from scheduling.core.job import JobState
@@ -18,7 +17,7 @@ class Turns:
 
     def __init__(self) -> None:
         self._waited_before_s: dict[int, float] = {}  # up to the end of its last turn
-        self._ends_s: dict[int, float] = {}  # infinite until it holds GPUs
+        self._began: dict[int, tuple[float, float]] = {}  # when its turn began, and how long it had waited
 
     def first(
         self, states: Iterable[JobState], snapshot: SchedulingSnapshot, starvation_s: float
@@ -29,16 +28,15 @@ class Turns:
         for state in states:
             number = state.number
             waited_s = state.waited_s + (0.0 if state.gpus else now_s - state.waiting_since_s)
-            if (
-                number not in self._ends_s
-                and waited_s - self._waited_before_s.get(number, 0.0) > starvation_s
-            ):
-                self._ends_s[number] = math.inf
-            if number in self._ends_s and state.gpus:
-                self._ends_s[number] = min(self._ends_s[number], now_s + starvation_s)
-                if now_s >= self._ends_s[number]:
-                    del self._ends_s[number]
-                    self._waited_before_s[number] = waited_s
-            if number in self._ends_s:
+            if number not in self._began and waited_s - self._waited_before_s.get(number, 0.0) > starvation_s:
+                self._began[number] = now_s, waited_s
+            if number not in self._began:
+                continue
+            began_s, waited_then_s = self._began[number]
+            held_s = now_s - began_s - (waited_s - waited_then_s)
+            if held_s < starvation_s:
                 chosen.add(number)
+            else:
+                del self._began[number]
+                self._waited_before_s[number] = waited_s
         return chosen

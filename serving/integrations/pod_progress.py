@@ -111,7 +111,7 @@ def _gpus(cluster: dict[str, Any]) -> Iterable[dict[str, Any]]:
 
 
 def _start_s(pod: dict[str, Any]) -> float | None:
-    """When the containers of a running pod started, in seconds since 1970.
+    """When the last container of a running pod started, in seconds since 1970: the job may be any of them.
 
     None if that is not known, or the pod states no iterations: an hour is then assumed to be left, however long it has
     run.
@@ -126,5 +126,5 @@ def _start_s(pod: dict[str, Any]) -> float | None:
     containers = field(status, "containerStatuses") or []
     running = [field(field(container, "state"), "running") for container in containers]
     starts = [stamp_s(field(state, "startedAt")) for state in running if state]
-    start_s = min(starts, default=math.nan) if containers else stamp_s(field(status, "startTime"))
+    start_s = max(starts, default=math.nan) if containers else stamp_s(field(status, "startTime"))
     return start_s if math.isfinite(start_s) else None

@@ -207,6 +207,8 @@ def main(arguments: list[str] | None = None) -> int:
         help="learn nothing from this source, to score the model on it; repeatable",
     )
     given = parser.parse_args(arguments)
+    if given.without and given.out == SHIPPED:
+        parser.error("--without needs --out, or it would replace the shipped coefficients")
 
     def read(name: str) -> pd.DataFrame:
         return without_sources(read_table(given.data, name), given.without)

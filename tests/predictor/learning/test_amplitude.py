@@ -46,8 +46,14 @@ def test_it_does_not_depend_on_the_order_of_rows() -> None:
 
 def test_absurd_errors_say_nothing_about_others() -> None:
     target = np.random.default_rng(2).normal(0, 0.1, len(PAIRS))
+    few = np.where(np.arange(len(target)) % 20 == 0, 7.0, target)
+    assert amplitude(P, evidence(few)) == amplitude(P, evidence(target)) < 1
+
+
+def test_many_implausible_errors_are_no_sign_of_small_ones() -> None:
+    target = np.random.default_rng(2).normal(0, 0.1, len(PAIRS))
     absurd = np.where(np.arange(len(target)) % 3 == 0, 7.0, target)
-    assert amplitude(P, evidence(absurd)) == amplitude(P, evidence(target)) < 1
+    assert amplitude(P, evidence(absurd)) >= 1
 
 
 def test_without_plausible_rows_it_is_one() -> None:

@@ -54,6 +54,17 @@ def test_an_observed_set_is_predicted_nearly_as_observed_and_others_follow(predi
     assert 1.0 < change[other, 0] < change[row, 0]
 
 
+def test_one_set_that_is_wrong_among_sets_that_are_right_is_corrected(predictor: Predictor) -> None:
+    """That all others are predicted well makes it news, not noise."""
+    others = [pair for pair in pairs_of(JOBS) if pair != PAIR]
+    posterior, factor = Posterior(predictor), 2.0
+    posterior.observe([seen(predictor, pair, member, 1.0) for pair in others for member in (0, 1)])
+    posterior.observe([seen(predictor, PAIR, 0, factor)] * 4)
+    assert posterior.process.parameters.both < 0.5 * posterior.config.parameters.both
+    before, after = (p.predict_arrays([PAIR]).slowdown[0, 0] - 1 for p in (predictor, posterior))
+    assert 0.8 * factor < after / before < 1.05 * factor
+
+
 def test_sets_in_two_sharing_modes_confirm_each_other(predictor: Predictor) -> None:
     job = JOBS[0].without_solo()
     pairs = [ColocationSet("v100", (job, JOBS[2]), sharing) for sharing in ("time-slice", "mps")]

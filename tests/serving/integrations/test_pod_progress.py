@@ -161,3 +161,12 @@ def test_the_service_states_the_step_times(tmp_path: Path, caplog: pytest.LogCap
         with caplog.at_level(logging.WARNING, "cotenant.integrations"):
             assert client.step_times_s("no-such-gpu", "time-slice", ["resnet18-cifar"]) is None
     assert "the service returned 404" in caplog.text
+
+
+def test_a_restarted_container_beside_a_sidecar_starts_anew() -> None:
+    clock, pod = Clock(), running("1")
+    assert clock.left(1500.0, pod)["1"] == [pytest.approx(5000.0)]
+    sidecar = pod["status"]["containerStatuses"][0]
+    restarted = {"state": {"running": {"startedAt": "1970-01-01T00:33:20Z"}}}
+    pod["status"]["containerStatuses"] = [sidecar, restarted]
+    assert clock.left(2000.0, pod)["1"] == [pytest.approx(10000.0)]
