@@ -37,11 +37,12 @@ def fit_encoder(
     config: TrainingConfig,
     report: LossCallback | None = None,
     progress: Progress = NOTHING_KEPT,
+    start: WorkloadEncoder | None = None,
 ) -> WorkloadEncoder:
-    """Level 1: minimise the error of log solo step time. Without rows the encoder keeps its initial
-    weights."""
+    """Level 1: minimise the error of log solo step time. Without rows the encoder keeps its initial weights,
+    random ones or those of `start`, which is fitted further in place."""
     torch.manual_seed(config.seed)
-    encoder = WorkloadEncoder(network.encoder)
+    encoder = start or WorkloadEncoder(network.encoder)
     if not len(solo.workloads):
         return encoder
     inputs = [

@@ -74,6 +74,15 @@ def test_an_encoder_without_rows_keeps_its_initial_weights(measured: Tables) -> 
     assert not encoder.correct.weight.any()
 
 
+def test_fitting_can_start_from_another_encoder(measured: Tables) -> None:
+    solo, featurizer = solo_examples(measured[1]), Featurizer(graph_source)
+    first = fit_encoder(solo, featurizer, NETWORK, TRAINING)
+    embed = first.embed.weight.detach().clone()
+    none, some = replace(TRAINING, seed=1, encoder_steps=0), replace(TRAINING, encoder_steps=5)
+    assert torch.equal(fit_encoder(solo, featurizer, NETWORK, none, start=first).embed.weight, embed)
+    assert not torch.equal(fit_encoder(solo, featurizer, NETWORK, some, start=first).embed.weight, embed)
+
+
 def output(*log_ratio: float) -> SetOutput:
     zero = torch.zeros(len(log_ratio))
     return SetOutput(-torch.tensor(log_ratio), zero, zero)
