@@ -44,7 +44,7 @@ class ModelLearner(Conditioned):
         examples: T rows.
     """
 
-    learns_amplitude = True
+    learns_output_scale = True
 
     def __init__(self, predictor: Predictor, examples: Examples) -> None:
         p = PosteriorConfig().parameters
@@ -81,10 +81,11 @@ class ModelLearner(Conditioned):
         The model's interval narrows as the process's does. The process's is used if it is wider, up to the
         model's without observations or the correction itself.
         """
-        prior, expected = self.prior(seen), self.expectation(seen)
+        prior = self.prior(seen)
+        expected = self.conditioned(prior, seen)
         noise = self.expected_noise(expected)
         before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (prior, expected))
-        after = calibrated(after, before, self._variance_ratio(seen))
+        after = calibrated(after, before, self._variance_ratio(prior, seen))
         narrower = self.half * np.sqrt((after + noise) / (before + noise))
         middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
         most = np.maximum(self.half, np.abs(middle - self.before))
@@ -93,8 +94,7 @@ class ModelLearner(Conditioned):
         )
         return -middle, -(middle + above), -(middle - below)
 
-    def _variance_ratio(self, seen: Integers) -> float:
-        prior = self.prior(seen)
+    def _variance_ratio(self, prior: Expectation, seen: Integers) -> float:
         gram = prior.covariance[np.ix_(seen, seen)] + np.diag(self.noise[seen])
         inverse = np.linalg.inv(gram)
         weight = inverse @ (self.observed[seen] - prior.mean[seen])

@@ -8,7 +8,8 @@ from predictor.learning.kernel import KernelParameters
 from profiling.checked_fields import check_fields
 
 # Part of the variance of slowdowns that a network leaves unexplained on architectures that it has not seen, before
-# observations tell (`predictor.learning.amplitude`). Parameters fitted to its errors were worse (docs/benchmarks.md).
+# observations tell (`predictor.learning.output_scale`). Parameters fitted to its errors were worse
+# (docs/benchmarks.md).
 _UNEXPLAINED = 0.5
 
 

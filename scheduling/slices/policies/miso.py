@@ -114,7 +114,7 @@ class Oracle:
             if not card.left or not card.jobs or self._touched(snapshot, card):
                 continue
             if card.left_s > snapshot.woke_s - snapshot.report_s:
-                continue  # the controller had not learned of it when it last woke up, which `is_known` ignores
+                continue  # the controller had not learned of it when it last woke up (`is_known` asks about now)
             slots = self.best(snapshot, belief, card, card.jobs)
             if slots is not None:
                 return Reshape(card.number, slots)

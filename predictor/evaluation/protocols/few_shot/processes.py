@@ -12,13 +12,13 @@ import numpy as np
 from models.features import Floats
 from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, FewShotLearner, Fold
 from predictor.examples.examples import Integers
-from predictor.learning.amplitude import most_probable
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters
 from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.output_scale import most_probable_scale
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 
@@ -33,8 +33,8 @@ class Conditioned:
         log_slowdown: [T] measured; used for observed rows only.
     """
 
-    learns_amplitude = False
-    """Whether the observations tell how large errors are, as in the service."""
+    learns_output_scale = False
+    """Whether the observed rows tell how large errors are, as in the service (which looks at 64 of them)."""
 
     def __init__(
         self, parameters: KernelParameters, start: Expectation, prior: Floats, log_slowdown: Floats
@@ -45,16 +45,19 @@ class Conditioned:
 
     def expectation(self, seen: Integers) -> Expectation:
         """Expectation of the test rows after observing those numbered `seen`."""
-        start = self.prior(seen)
-        return start.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else start
+        return self.conditioned(self.prior(seen), seen)
+
+    def conditioned(self, prior: Expectation, seen: Integers) -> Expectation:
+        """`prior` after observing the rows `seen`."""
+        return prior.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else prior
 
     def prior(self, seen: Integers) -> Expectation:
         """`start`, with its variance as large as the rows `seen` suggest."""
-        if not (self.learns_amplitude and len(seen)):
+        if not (self.learns_output_scale and len(seen)):
             return self.start
         mean, covariance = self.start.mean, self.start.covariance
         error = self.observed[seen] - mean[seen]
-        ratio = most_probable(covariance[np.ix_(seen, seen)], error, self.noise[seen])
+        ratio = most_probable_scale(covariance[np.ix_(seen, seen)], error, self.noise[seen])
         return Expectation(mean, ratio * covariance)
 
     def expected_noise(self, expected: Expectation) -> Floats:
@@ -120,7 +123,7 @@ class PosteriorLearner(Conditioned):
         expected: [T] log slowdowns of the test rows, predicted without having learned from them.
     """
 
-    learns_amplitude = True
+    learns_output_scale = True
 
     def __init__(self, fold: Fold, expected: Floats) -> None:
         measured, test, none = fold.measured, fold.test_rows, np.zeros(0, np.int64)

@@ -3,9 +3,9 @@
 import numpy as np
 import pytest
 
-from predictor.learning.amplitude import amplitude, most_probable
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.output_scale import most_probable_scale, output_scale
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.rows import Rows, covariance, variance
 
@@ -32,7 +32,7 @@ def evidence(target: np.ndarray, order: np.ndarray | None = None) -> Evidence:
 def test_errors_drawn_from_the_kernel_are_recognised(ratio: float) -> None:
     gram = ratio * covariance(P, MEMBERS, ROWS, MEMBERS, ROWS) + np.diag(NOISE)
     found = [
-        amplitude(P, evidence(np.random.default_rng(seed).multivariate_normal(np.zeros(len(gram)), gram)))
+        output_scale(P, evidence(np.random.default_rng(seed).multivariate_normal(np.zeros(len(gram)), gram)))
         for seed in range(5)
     ]
     assert ratio / 2 <= np.median(found) <= 2 * ratio
@@ -41,24 +41,24 @@ def test_errors_drawn_from_the_kernel_are_recognised(ratio: float) -> None:
 def test_it_does_not_depend_on_the_order_of_rows() -> None:
     rng = np.random.default_rng(1)
     target, order = rng.normal(0, 0.1, len(PAIRS)), rng.permutation(len(PAIRS))
-    assert amplitude(P, evidence(target)) == amplitude(P, evidence(target, order))
+    assert output_scale(P, evidence(target)) == output_scale(P, evidence(target, order))
 
 
 def test_absurd_errors_say_nothing_about_others() -> None:
     target = np.random.default_rng(2).normal(0, 0.1, len(PAIRS))
     few = np.where(np.arange(len(target)) % 20 == 0, 7.0, target)
-    assert amplitude(P, evidence(few)) == amplitude(P, evidence(target)) < 1
+    assert output_scale(P, evidence(few)) == output_scale(P, evidence(target)) < 1
 
 
 def test_many_implausible_errors_are_no_sign_of_small_ones() -> None:
     target = np.random.default_rng(2).normal(0, 0.1, len(PAIRS))
     absurd = np.where(np.arange(len(target)) % 3 == 0, 7.0, target)
-    assert amplitude(P, evidence(absurd)) >= 1
+    assert output_scale(P, evidence(absurd)) >= 1
 
 
 def test_without_plausible_rows_it_is_one() -> None:
-    assert amplitude(P, evidence(np.zeros(0))) == 1.0
-    assert most_probable(np.ones((1, 1)), np.array([50.0]), np.array([0.01])) == 1.0
+    assert output_scale(P, evidence(np.zeros(0))) == 1.0
+    assert most_probable_scale(np.ones((1, 1)), np.array([50.0]), np.array([0.01])) == 1.0
 
 
 def test_prior_variances_are_scaled_as_the_kernel_is() -> None:

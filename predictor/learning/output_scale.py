@@ -1,4 +1,4 @@
-"""How large the predictor's errors are, by the observations: one factor on the kernel's variances of slowdowns.
+"""The kernel's output scale: one factor on its variances of slowdowns, by how large the predictor's errors are.
 
 A predictor that was trained on the observed sets errs far less than on a campaign that it never saw. The factor is
 the most probable one of a few (Rasmussen and Williams 2006, section 5.4.1).
@@ -28,16 +28,16 @@ _OUTLIER, _MOST_OUTLIERS = 3.0, 0.1
 _MOST = 64
 
 
-def amplitude(parameters: KernelParameters, evidence: Evidence) -> float:
+def output_scale(parameters: KernelParameters, evidence: Evidence) -> float:
     """The factor for some evidence; 1 without any. It does not depend on the order of the rows."""
     rows = np.flatnonzero(~evidence.bound)
     rows = rows[np.argsort(evidence.rank[rows])[:_MOST]]
     some = evidence.rows.take(rows)
     gram = covariance(parameters, evidence.members, some, evidence.members, some)
-    return most_probable(gram, evidence.target[rows], evidence.noise[rows])
+    return most_probable_scale(gram, evidence.target[rows], evidence.noise[rows])
 
 
-def most_probable(covariance: Floats, error: Floats, noise: Floats) -> float:
+def most_probable_scale(covariance: Floats, error: Floats, noise: Floats) -> float:
     """The factor by which to multiply a covariance.
 
     Implausible errors are left out. If there are many, the factor is at least 1.
