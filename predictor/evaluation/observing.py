@@ -44,6 +44,8 @@ class ModelLearner(Conditioned):
         examples: T rows.
     """
 
+    learns_output_scale = True
+
     def __init__(self, predictor: Predictor, examples: Examples) -> None:
         p = PosteriorConfig().parameters
         model = predictor.fitted_.model
@@ -79,10 +81,11 @@ class ModelLearner(Conditioned):
         The model's interval narrows as the process's does. The process's is used if it is wider, up to the
         model's without observations or the correction itself.
         """
-        expected = self.expectation(seen)
+        prior = self.prior(seen)
+        expected = self.conditioned(prior, seen)
         noise = self.expected_noise(expected)
-        before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, expected))
-        after = calibrated(after, before, self._variance_ratio(seen))
+        before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (prior, expected))
+        after = calibrated(after, before, self._variance_ratio(prior, seen))
         narrower = self.half * np.sqrt((after + noise) / (before + noise))
         middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
         most = np.maximum(self.half, np.abs(middle - self.before))
@@ -91,10 +94,10 @@ class ModelLearner(Conditioned):
         )
         return -middle, -(middle + above), -(middle - below)
 
-    def _variance_ratio(self, seen: Integers) -> float:
-        gram = self.start.covariance[np.ix_(seen, seen)] + np.diag(self.noise[seen])
+    def _variance_ratio(self, prior: Expectation, seen: Integers) -> float:
+        gram = prior.covariance[np.ix_(seen, seen)] + np.diag(self.noise[seen])
         inverse = np.linalg.inv(gram)
-        weight = inverse @ (self.observed[seen] - self.start.mean[seen])
+        weight = inverse @ (self.observed[seen] - prior.mean[seen])
         left_out = LeftOut.of(np.diag(inverse), weight, self.noise[seen])
         return left_out.variance_ratio(np.ones(len(seen), dtype=bool))
 

@@ -35,10 +35,9 @@ class LeftOut:
         """From the inverse covariance of the observations: its diagonal, and its product with them."""
         return cls(weight / precision, np.maximum(1.0 / precision - noise, 0.0), noise)
 
-    @property
-    def unlike(self) -> np.ndarray:
-        """[N] whether the others contradict a row."""
-        return np.abs(self.error) > _UNLIKE_OTHERS * np.sqrt(self.variance + self.noise)
+    def unlike(self, variance_factor: float = 1.0) -> np.ndarray:
+        """[N] whether the others contradict a row, with the variance of their prediction times a factor."""
+        return np.abs(self.error) > _UNLIKE_OTHERS * np.sqrt(variance_factor * self.variance + self.noise)
 
     def variance_ratio(self, plain: np.ndarray) -> float:
         """Actual over modelled variance: the mean squared standardised error (Birge 1932).

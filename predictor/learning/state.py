@@ -11,6 +11,7 @@ from predictor.learning.evidence import of_slowdowns, of_solo_step_times
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured_alone import MeasuredAlone, ToldTable
 from predictor.learning.observed import Observed
+from predictor.learning.output_scale import output_scale
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.prior_variance import PriorVariance
@@ -78,9 +79,11 @@ class State:
         rows = kept[(told.partners[kept] >= 0).any(1)]
         limits = SoloLimits(told, numbers, known, solo)
         evidence = of_slowdowns(told, rows, known, config, solo, limits)
-        given = Process(config.parameters, evidence, config.most_rows, process)
+        ratio = output_scale(config.parameters, evidence)
+        scaled, unscaled = config.parameters.scaled(ratio), max(1.0 / ratio, 1.0)
+        given = Process(scaled, evidence, config.most_rows, process, outlier_variance_factor=unscaled)
         used, places, shares = rows_in_answers(rows[given.used], solo_rows, jobs, len(solo))
-        answers = PairAnswers(given, solo, prior, known, places, shares, limits)
+        answers = PairAnswers(given, solo, prior.scaled(ratio), known, places, shares, limits)
         corrections = Corrections(given, solo, limits)
         return cls(
             told,

@@ -18,6 +18,7 @@ from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters
 from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.output_scale import most_probable_scale
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 
@@ -32,6 +33,9 @@ class Conditioned:
         log_slowdown: [T] measured; used for observed rows only.
     """
 
+    learns_output_scale = False
+    """Whether the observed rows tell how large errors are, as in the service (which looks at 64 of them)."""
+
     def __init__(
         self, parameters: KernelParameters, start: Expectation, prior: Floats, log_slowdown: Floats
     ) -> None:
@@ -41,9 +45,20 @@ class Conditioned:
 
     def expectation(self, seen: Integers) -> Expectation:
         """Expectation of the test rows after observing those numbered `seen`."""
-        if not len(seen):
+        return self.conditioned(self.prior(seen), seen)
+
+    def conditioned(self, prior: Expectation, seen: Integers) -> Expectation:
+        """`prior` after observing the rows `seen`."""
+        return prior.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else prior
+
+    def prior(self, seen: Integers) -> Expectation:
+        """`start`, with its variance as large as the rows `seen` suggest."""
+        if not (self.learns_output_scale and len(seen)):
             return self.start
-        return self.start.observe(seen, self.observed[seen], self.noise[seen])
+        mean, covariance = self.start.mean, self.start.covariance
+        error = self.observed[seen] - mean[seen]
+        ratio = most_probable_scale(covariance[np.ix_(seen, seen)], error, self.noise[seen])
+        return Expectation(mean, ratio * covariance)
 
     def expected_noise(self, expected: Expectation) -> Floats:
         """[T] variance of an observation at its expected value, which is known before it is made."""
@@ -107,6 +122,8 @@ class PosteriorLearner(Conditioned):
         fold: the rows.
         expected: [T] log slowdowns of the test rows, predicted without having learned from them.
     """
+
+    learns_output_scale = True
 
     def __init__(self, fold: Fold, expected: Floats) -> None:
         measured, test, none = fold.measured, fold.test_rows, np.zeros(0, np.int64)
