@@ -44,8 +44,6 @@ class ModelLearner(Conditioned):
         examples: T rows.
     """
 
-    learns_output_scale = True
-
     def __init__(self, predictor: Predictor, examples: Examples) -> None:
         p = PosteriorConfig().parameters
         model = predictor.fitted_.model
@@ -71,7 +69,7 @@ class ModelLearner(Conditioned):
             log_slowdown = -np.log(examples.ratio)
         mean, covariance = Process(p, nothing).joint(known.members, rows)
         start = Expectation(mean + to_scale(-ratio, p.knee), covariance)
-        super().__init__(p, start, np.zeros(len(own)), log_slowdown)
+        super().__init__(p, start, np.zeros(len(own)), log_slowdown, known.members.model[own])
         self.before = -ratio
         self.half = half_widths(predictor.fitted_, examples, slow)
 

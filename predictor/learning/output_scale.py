@@ -1,7 +1,8 @@
 """The kernel's output scale: one factor on its variances of slowdowns, by how large the predictor's errors are.
 
 A predictor that was trained on the observed sets errs far less than on a campaign that it never saw. The factor is
-the most probable one of a few (Rasmussen and Williams 2006, section 5.4.1).
+the most probable one of a few (Rasmussen and Williams 2006, section 5.4.1) for the architecture that is predicted
+worst: that a cluster's other jobs are predicted well says nothing about a new one.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ from scipy.linalg import eigh
 
 from models.features import Floats
 from predictor.learning.kernel import KernelParameters
+from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.rows import covariance
 
 if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
     from predictor.learning.covariances import Evidence
 
 RATIOS = 2.0 ** np.arange(-5, 3)
@@ -30,11 +33,32 @@ _MOST = 64
 
 def output_scale(parameters: KernelParameters, evidence: Evidence) -> float:
     """The factor for some evidence; 1 without any. It does not depend on the order of the rows."""
-    rows = np.flatnonzero(~evidence.bound)
+    rows, beside_one = np.flatnonzero(~evidence.bound), PriorVariance(parameters).beside_one
+    architecture = evidence.members.model[evidence.rows.own[rows]]
+    # Rows with several partners have a smaller variance, but that of all rows takes long to compute.
+    rows = rows[predicted_worst(beside_one, evidence.target[rows], evidence.noise[rows], architecture)]
     rows = rows[np.argsort(evidence.rank[rows])[:_MOST]]
     some = evidence.rows.take(rows)
     gram = covariance(parameters, evidence.members, some, evidence.members, some)
     return most_probable_scale(gram, evidence.target[rows], evidence.noise[rows])
+
+
+def predicted_worst(
+    variance: Floats | float, error: Floats, noise: Floats, architecture: Integers
+) -> Integers:
+    """Numbers of the rows of the architecture whose plausible errors are largest; all if none is plausible.
+
+    Args:
+        variance: [N] prior variance of the errors, or one number for all.
+        error, noise: as for `most_probable_scale`.
+        architecture: [N] number of the job's architecture.
+    """
+    squared = error**2 / (variance + noise)
+    plausible = squared <= _OUTLIER**2
+    if not plausible.any():
+        return np.arange(len(error))
+    total, count = (np.bincount(architecture[plausible], by) for by in (squared[plausible], None))
+    return np.flatnonzero(architecture == np.argmax(total / np.maximum(count, 1)))
 
 
 def most_probable_scale(covariance: Floats, error: Floats, noise: Floats) -> float:

@@ -38,6 +38,15 @@ def test_errors_drawn_from_the_kernel_are_recognised(ratio: float) -> None:
     assert ratio / 2 <= np.median(found) <= 2 * ratio
 
 
+def test_the_architecture_that_is_predicted_worst_decides() -> None:
+    rng = np.random.default_rng(3)
+    new = MEMBERS.model[PAIRS[:, 0]] == 2
+    drawn = rng.multivariate_normal(np.zeros(len(PAIRS)), covariance(P, MEMBERS, ROWS, MEMBERS, ROWS))
+    known = np.where(new, 0.0, rng.normal(0, 0.1, len(PAIRS)))
+    assert output_scale(P, evidence(known)) < 0.1
+    assert output_scale(P, evidence(np.where(new, drawn, known))) >= 0.5
+
+
 def test_it_does_not_depend_on_the_order_of_rows() -> None:
     rng = np.random.default_rng(1)
     target, order = rng.normal(0, 0.1, len(PAIRS)), rng.permutation(len(PAIRS))

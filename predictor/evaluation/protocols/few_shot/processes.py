@@ -18,7 +18,7 @@ from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters
 from predictor.learning.link import from_scale, slope, to_scale
-from predictor.learning.output_scale import most_probable_scale
+from predictor.learning.output_scale import most_probable_scale, predicted_worst
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 
@@ -31,14 +31,19 @@ class Conditioned:
         start: expectation of the test rows before any observation, as errors of `prior`.
         prior: [T] on the scale of `predictor.learning.link`.
         log_slowdown: [T] measured; used for observed rows only.
+        architecture: [T] numbers of the rows' architectures, if the observed rows tell how large errors are, as in the
+            service (which looks at 64 of them).
     """
 
-    learns_output_scale = False
-    """Whether the observed rows tell how large errors are, as in the service (which looks at 64 of them)."""
-
     def __init__(
-        self, parameters: KernelParameters, start: Expectation, prior: Floats, log_slowdown: Floats
+        self,
+        parameters: KernelParameters,
+        start: Expectation,
+        prior: Floats,
+        log_slowdown: Floats,
+        architecture: Integers | None = None,
     ) -> None:
+        self._architecture = architecture
         self.parameters, self.start, self.centre = parameters, start, prior
         self.noise = parameters.noise * slope(log_slowdown, parameters.knee) ** 2
         self.observed = to_scale(log_slowdown, parameters.knee) - prior
@@ -53,11 +58,12 @@ class Conditioned:
 
     def prior(self, seen: Integers) -> Expectation:
         """`start`, with its variance as large as the rows `seen` suggest."""
-        if not (self.learns_output_scale and len(seen)):
+        if self._architecture is None or not len(seen):
             return self.start
-        mean, covariance = self.start.mean, self.start.covariance
-        error = self.observed[seen] - mean[seen]
-        ratio = most_probable_scale(covariance[np.ix_(seen, seen)], error, self.noise[seen])
+        mean, covariance, error = self.start.mean, self.start.covariance, self.observed - self.start.mean
+        variance, architecture = np.diag(covariance)[seen], self._architecture[seen]
+        worst = seen[predicted_worst(variance, error[seen], self.noise[seen], architecture)]
+        ratio = most_probable_scale(covariance[np.ix_(worst, worst)], error[worst], self.noise[worst])
         return Expectation(mean, ratio * covariance)
 
     def expected_noise(self, expected: Expectation) -> Floats:
@@ -123,8 +129,6 @@ class PosteriorLearner(Conditioned):
         expected: [T] log slowdowns of the test rows, predicted without having learned from them.
     """
 
-    learns_output_scale = True
-
     def __init__(self, fold: Fold, expected: Floats) -> None:
         measured, test, none = fold.measured, fold.test_rows, np.zeros(0, np.int64)
         p = PosteriorConfig().parameters
@@ -133,7 +137,8 @@ class PosteriorLearner(Conditioned):
             members, measured.rows.take(none), np.zeros(0), np.zeros(0), np.zeros(0, bool), none
         )
         start = Expectation(*Process(p, nothing).joint(members, measured.rows.take(test)))
-        super().__init__(p, start, to_scale(expected, p.knee), -fold.log_ratio[test])
+        architecture = members.model[measured.rows.own[test]]
+        super().__init__(p, start, to_scale(expected, p.knee), -fold.log_ratio[test], architecture)
 
 
 class Averaged:
