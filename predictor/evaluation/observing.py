@@ -69,7 +69,7 @@ class ModelLearner(Conditioned):
             log_slowdown = -np.log(examples.ratio)
         mean, covariance = Process(p, nothing).joint(known.members, rows)
         start = Expectation(mean + to_scale(-ratio, p.knee), covariance)
-        super().__init__(p, start, np.zeros(len(own)), log_slowdown, known.members.model[own])
+        super().__init__(p, start, np.zeros(len(own)), log_slowdown, (known.members, rows))
         self.before = -ratio
         self.half = half_widths(predictor.fitted_, examples, slow)
 
@@ -82,9 +82,11 @@ class ModelLearner(Conditioned):
         prior = self.prior(seen)
         expected = self.conditioned(prior, seen)
         noise = self.expected_noise(expected)
-        before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (prior, expected))
+        nothing, before, after = (
+            np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, prior, expected)
+        )
         after = calibrated(after, before, self._variance_ratio(prior, seen))
-        narrower = self.half * np.sqrt((after + noise) / (before + noise))
+        narrower = self.half * np.sqrt((after + noise) / (nothing + noise))
         middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
         most = np.maximum(self.half, np.abs(middle - self.before))
         below, above = (

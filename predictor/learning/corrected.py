@@ -37,7 +37,7 @@ class Shift(NamedTuple):
 
     Attributes:
         excess: correction of the log excess of the slowdown.
-        variance, prior_variance: of it, with and without observations; both as large as these say that errors are.
+        variance, prior_variance: of it, with and without observations.
         solo, solo_variance, solo_prior_variance: the same of the log solo step time; 0 if it is not corrected.
         covariance: of the two.
         basis: the observations behind it.

@@ -35,9 +35,9 @@ class LeftOut:
         """From the inverse covariance of the observations: its diagonal, and its product with them."""
         return cls(weight / precision, np.maximum(1.0 / precision - noise, 0.0), noise)
 
-    def unlike(self, variance_factor: float = 1.0) -> np.ndarray:
-        """[N] whether the others contradict a row, with the variance of their prediction times a factor."""
-        return np.abs(self.error) > _UNLIKE_OTHERS * np.sqrt(variance_factor * self.variance + self.noise)
+    def unlike(self, doubt: Floats | float = 1.0) -> np.ndarray:
+        """[N] whether the others contradict a row, with the variances of their predictions times `doubt`."""
+        return np.abs(self.error) > _UNLIKE_OTHERS * np.sqrt(doubt * self.variance + self.noise)
 
     def variance_ratio(self, plain: np.ndarray) -> float:
         """Actual over modelled variance: the mean squared standardised error (Birge 1932).

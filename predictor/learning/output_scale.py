@@ -1,83 +1,100 @@
-"""The kernel's output scale: one factor on its variances of slowdowns, by how large the predictor's errors are.
+"""How large the predictor's errors of slowdowns are for each architecture on a device.
 
-A predictor that was trained on the observed sets errs far less than on a campaign that it never saw. The factor is
-the most probable one of a few (Rasmussen and Williams 2006, section 5.4.1) for the architecture that is predicted
-worst: that a cluster's other jobs are predicted well says nothing about a new one.
+A predictor that was trained on some of a cluster's jobs errs far less on these than on others. The error of a set is
+therefore a Gaussian process times a scale (Rasmussen and Williams 2006, section 4.2.3), which is learned from the
+observations: that of the member whose errors are largest.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.linalg import eigh
+from scipy import ndimage
 
 from models.features import Floats
-from predictor.learning.kernel import KernelParameters
 from predictor.learning.prior_variance import PriorVariance
-from predictor.learning.rows import covariance
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.learning.covariances import Evidence
+    from predictor.learning.kernel import KernelParameters, Members
 
-RATIOS = 2.0 ** np.arange(-5, 3)
-# Standard deviation of the log of the factor before anything was observed.
+# Factors on variances to choose from, the squares of scales; few, so that they rarely change.
+_FACTORS = 2.0 ** np.arange(-5, 3)
+# Standard deviation of the log of a factor before anything was observed.
 _DEVIATION = 1.0
-# Standard deviations beyond which an error says more about its own observation than about others, and the part of such
-# errors from which on none counts as small.
-_OUTLIER, _MOST_OUTLIERS = 3.0, 0.1
-# Rows of the evidence that are used.
-_MOST = 64
+# Median of the square of a standard normal variable.
+_MEDIAN = 0.455
+# Mean squared errors of more than this many variances say that observations are wrong, not how large errors are.
+_ABSURD = 9.0
 
 
-def output_scale(parameters: KernelParameters, evidence: Evidence) -> float:
-    """The factor for some evidence; 1 without any. It does not depend on the order of the rows."""
-    rows, beside_one = np.flatnonzero(~evidence.bound), PriorVariance(parameters).beside_one
-    architecture = evidence.members.model[evidence.rows.own[rows]]
-    # Rows with several partners have a smaller variance, but that of all rows takes long to compute.
-    rows = rows[predicted_worst(beside_one, evidence.target[rows], evidence.noise[rows], architecture)]
-    rows = rows[np.argsort(evidence.rank[rows])[:_MOST]]
-    some = evidence.rows.take(rows)
-    gram = covariance(parameters, evidence.members, some, evidence.members, some)
-    return most_probable_scale(gram, evidence.target[rows], evidence.noise[rows])
+@dataclass(frozen=True, slots=True)
+class OutputScale:
+    """Scales of errors.
 
-
-def predicted_worst(
-    variance: Floats | float, error: Floats, noise: Floats, architecture: Integers
-) -> Integers:
-    """Numbers of the rows of the architecture whose plausible errors are largest; all if none is plausible.
-
-    Args:
-        variance: [N] prior variance of the errors, or one number for all.
-        error, noise: as for `most_probable_scale`.
-        architecture: [N] number of the job's architecture.
+    Attributes:
+        table: [architectures, devices] scale, by the numbers of `Members`; 1 beyond these.
     """
-    squared = error**2 / (variance + noise)
-    plausible = squared <= _OUTLIER**2
-    if not plausible.any():
-        return np.arange(len(error))
-    total, count = (np.bincount(architecture[plausible], by) for by in (squared[plausible], None))
-    return np.flatnonzero(architecture == np.argmax(total / np.maximum(count, 1)))
+
+    table: Floats
+
+    @classmethod
+    def of(
+        cls, parameters: KernelParameters, members: Members, own: Integers, error: Floats, noise: Floats
+    ) -> OutputScale:
+        """Learn from N observations, in any order: the most probable factors on variances (section 5.4.1).
+
+        The median error of a job's sets says how well the job is known, even if a few of its partners are not.
+
+        Args:
+            own: [N] numbers of the observed members.
+            error: [N] observed minus predicted, on the scale of `predictor.learning.link`.
+            noise: [N] variance of the observation.
+        """
+        if not len(own):
+            return cls(np.ones((0, 0)))
+        variance, devices = PriorVariance(parameters).beside_one, int(members.device.max()) + 1
+        place = members.model[own] * devices + members.device[own]
+        there, count = np.unique(place, return_counts=True)
+        squared, typical = (ndimage.median(values, place, there) for values in (error**2 / _MEDIAN, noise))
+        spread = _FACTORS[:, None] * variance + typical
+        unlikely = count * (np.log(spread) + squared / spread)
+        unlikely += ((np.log(_FACTORS) / _DEVIATION) ** 2)[:, None]
+        factor = np.where(squared > _ABSURD * (variance + typical), 1.0, _FACTORS[unlikely.argmin(0)])
+        table = np.ones((int(members.model.max()) + 1) * devices)
+        table[there] = np.sqrt(factor)
+        return cls(table.reshape(-1, devices))
+
+    def of_members(self, members: Members) -> Floats:
+        """[V] scale of every member by itself."""
+        result = np.ones(len(members))
+        known = (members.model < len(self.table)) & (members.device < self.table.shape[1])
+        result[known] = self.table[members.model[known], members.device[known]]
+        return result
+
+    def of_sets(self, members: Members, numbers: Integers) -> Floats:
+        """[S] scale of sets, given as numbers [S, M] of their members, -1 where a set has fewer."""
+        return largest(self.of_members(members), numbers)
+
+    def removed(self, evidence: Evidence) -> Evidence:
+        """The evidence as of a process without scales: what that says of a set is to be multiplied by the set's."""
+        scale = self.of_sets(evidence.members, evidence.rows.members)
+        return replace(
+            evidence,
+            target=evidence.target / scale,
+            noise=evidence.noise / scale**2,
+            steep=evidence.steep / scale,
+            # Where all others are predicted well, a row that is not is news, not noise.
+            doubt=np.maximum(scale**-2, 1.0),
+        )
 
 
-def most_probable_scale(covariance: Floats, error: Floats, noise: Floats) -> float:
-    """The factor by which to multiply a covariance.
-
-    Implausible errors are left out. If there are many, the factor is at least 1.
-
-    Args:
-        covariance: [N, N] prior covariance of the errors.
-        error: [N] observed minus predicted.
-        noise: [N] variance of the observation.
-    """
-    kept = np.flatnonzero(np.abs(error) <= _OUTLIER * np.sqrt(np.diag(covariance) + noise))
-    if not len(kept):
-        return 1.0
-    root = 1.0 / np.sqrt(noise[kept])
-    explained, vectors = eigh(covariance[np.ix_(kept, kept)] * np.outer(root, root), check_finite=False)
-    squared = (vectors.T @ (error[kept] * root)) ** 2
-    spread = 1.0 + RATIOS[:, None] * np.maximum(explained, 0.0)
-    unlikely = (squared / spread + np.log(spread)).sum(1) + (np.log(RATIOS) / _DEVIATION) ** 2
-    ratio = float(RATIOS[unlikely.argmin()])
-    return ratio if len(kept) > (1.0 - _MOST_OUTLIERS) * len(error) else max(ratio, 1.0)
+def largest(scale: Floats, numbers: Integers) -> Floats:
+    """[S] the largest of the scales [V] of the members `numbers` [S, M], -1 where a set has fewer."""
+    result = scale[numbers[:, 0]]
+    for column in numbers.T[1:]:
+        result = np.maximum(result, np.where(column >= 0, scale[column], 0.0))
+    return result

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -42,20 +41,13 @@ class PriorVariance:
 
     Attributes:
         beside_one: variance of a member beside one partner.
-        ratio: factor on all variances.
     """
 
     def __init__(self, parameters: KernelParameters) -> None:
         one = np.zeros(1, dtype=np.int64)
-        self._same, self.ratio = _SameMember(parameters), 1.0
+        self._same = _SameMember(parameters)
         self.beside_one = float(kernel_of_itself(parameters).one_by_one(one, one, one, one)[0])
         self._together = PairBlocks(self._same)
-
-    def scaled(self, ratio: float) -> PriorVariance:
-        """The same with all variances multiplied by `ratio`; shares the cache."""
-        other = copy(self)
-        other.ratio, other.beside_one = ratio * self.ratio, ratio * self.beside_one
-        return other
 
     def beside(self, members: Members, partners: Integers) -> Floats:
         """[R] variance of members beside partners [R, K], -1 where there are fewer; 0 without partners."""
@@ -69,7 +61,7 @@ class PriorVariance:
             rows = several[start : start + together]
             share = present[rows] / count[rows][:, None]
             kernel = MemberKernel.within(self._same.parameters, members, partners[rows])
-            result[rows] = self.ratio * np.einsum("ra,rb,rab->r", share, share, self._same.of(kernel))
+            result[rows] = np.einsum("ra,rb,rab->r", share, share, self._same.of(kernel))
         return result
 
     def between(self, members: Members, one: Integers, other: Integers) -> Floats:
@@ -79,5 +71,5 @@ class PriorVariance:
         for setting in np.unique(settings).tolist():
             rows = np.flatnonzero(settings == setting)
             block, place = self._together.block(members, setting, np.stack([one[rows], other[rows]], 1))
-            result[rows] = self.ratio * block[place[:, 0], place[:, 1]]
+            result[rows] = block[place[:, 0], place[:, 1]]
         return result

@@ -48,8 +48,6 @@ class Process:
         most_rows: largest number of rows used exactly; with more, at most this many inducing rows.
         earlier: process of evidence that this evidence extends by further rows. Saves time without changing
             results, and can still be queried afterwards.
-        outlier_variance_factor: factor on variances when rows are judged implausible. Where all others are predicted
-            well, one that is not is news, not noise.
     """
 
     def __init__(
@@ -58,10 +56,8 @@ class Process:
         evidence: Evidence,
         most_rows: int = 1024,
         earlier: Process | None = None,
-        outlier_variance_factor: float = 1.0,
     ) -> None:
         self.parameters, self.evidence, self.most_rows = parameters, evidence, most_rows
-        self._outlier_variance_factor = outlier_variance_factor
         self.own_effects = OwnEffects()
         self.noise = evidence.noise.copy()
         self._inner: Floats | None = None
@@ -93,7 +89,7 @@ class Process:
         left_out, rows = self._left_out(active), np.flatnonzero(active)
         plain = self.noise[rows] == evidence.noise[rows]
         self.variance_ratio = left_out.variance_ratio(plain)
-        unlike = left_out.unlike(self._outlier_variance_factor)
+        unlike = left_out.unlike(np.broadcast_to(evidence.doubt, self.noise.shape)[rows])
         if unlike.any():
             # If rows contradict each other, trust the one observed more often.
             count = np.broadcast_to(evidence.count, self.noise.shape)[rows]
@@ -117,7 +113,7 @@ class Process:
         less they count.
         """
         evidence, members = self.evidence, self.evidence.members
-        spread = np.sqrt(self._outlier_variance_factor * prior + self.noise)
+        spread = np.sqrt(self.evidence.doubt * prior + self.noise)
         own = evidence.rows.own
         off = np.abs(evidence.target) > CANNOT_BE * spread
         if not off.any():

@@ -1,13 +1,14 @@
-"""The factor on the kernel's variances that observations suggest."""
+"""How large errors are, learned from observations."""
+
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
-from predictor.learning.output_scale import most_probable_scale, output_scale
-from predictor.learning.prior_variance import PriorVariance
-from predictor.learning.rows import Rows, covariance, variance
+from predictor.learning.output_scale import OutputScale
+from predictor.learning.rows import Rows, covariance
 
 P = KernelParameters()
 JOBS = 12
@@ -20,62 +21,61 @@ MEMBERS = Members(
 PAIRS = np.array([(i, j) for i in range(JOBS) for j in range(JOBS) if i != j])
 ROWS = Rows(PAIRS[:, 0], PAIRS[:, 1:])
 NOISE = np.full(len(PAIRS), P.noise)
+SMALL = np.random.default_rng(2).normal(0, 0.05, len(PAIRS))
 
 
-def evidence(target: np.ndarray, order: np.ndarray | None = None) -> Evidence:
-    order = np.arange(len(target)) if order is None else order
-    none = np.zeros(len(order), dtype=bool)
-    return Evidence(MEMBERS, ROWS.take(order), target[order], NOISE[order], none, order)
+def learned(error: np.ndarray, rows: np.ndarray | None = None) -> np.ndarray:
+    rows = np.arange(len(error)) if rows is None else rows
+    return OutputScale.of(P, MEMBERS, ROWS.own[rows], error[rows], NOISE[rows]).of_members(MEMBERS) ** 2
 
 
-@pytest.mark.parametrize("ratio", [0.125, 1.0, 4.0])
-def test_errors_drawn_from_the_kernel_are_recognised(ratio: float) -> None:
-    gram = ratio * covariance(P, MEMBERS, ROWS, MEMBERS, ROWS) + np.diag(NOISE)
-    found = [
-        output_scale(P, evidence(np.random.default_rng(seed).multivariate_normal(np.zeros(len(gram)), gram)))
-        for seed in range(5)
-    ]
-    assert ratio / 2 <= np.median(found) <= 2 * ratio
+@pytest.mark.parametrize("factor", [0.125, 1.0, 4.0])
+def test_errors_drawn_from_the_kernel_are_recognised(factor: float) -> None:
+    gram = factor * covariance(P, MEMBERS, ROWS, MEMBERS, ROWS) + np.diag(NOISE)
+    draws = np.random.default_rng(0).multivariate_normal(np.zeros(len(gram)), gram, size=5)
+    assert factor / 2 <= np.median([learned(draw) for draw in draws]) <= 2 * factor
 
 
-def test_the_architecture_that_is_predicted_worst_decides() -> None:
-    rng = np.random.default_rng(3)
-    new = MEMBERS.model[PAIRS[:, 0]] == 2
-    drawn = rng.multivariate_normal(np.zeros(len(PAIRS)), covariance(P, MEMBERS, ROWS, MEMBERS, ROWS))
-    known = np.where(new, 0.0, rng.normal(0, 0.1, len(PAIRS)))
-    assert output_scale(P, evidence(known)) < 0.1
-    assert output_scale(P, evidence(np.where(new, drawn, known))) >= 0.5
+def test_each_architecture_has_its_own() -> None:
+    new = MEMBERS.model == 2
+    own = new[PAIRS[:, 0]]
+    factor = learned(np.where(own, 20 * SMALL, SMALL))
+    assert (factor[new] >= 0.5).all()
+    assert (factor[~new] < 0.1).all()
+
+
+def test_partners_that_are_not_known_do_not_make_a_job_less_known() -> None:
+    beside_new = MEMBERS.model[PAIRS[:, 1]] == 2
+    np.testing.assert_array_less(learned(np.where(beside_new, 20 * SMALL, SMALL)), 0.2)
 
 
 def test_it_does_not_depend_on_the_order_of_rows() -> None:
-    rng = np.random.default_rng(1)
-    target, order = rng.normal(0, 0.1, len(PAIRS)), rng.permutation(len(PAIRS))
-    assert output_scale(P, evidence(target)) == output_scale(P, evidence(target, order))
-
-
-def test_absurd_errors_say_nothing_about_others() -> None:
-    target = np.random.default_rng(2).normal(0, 0.1, len(PAIRS))
-    few = np.where(np.arange(len(target)) % 20 == 0, 7.0, target)
-    assert output_scale(P, evidence(few)) == output_scale(P, evidence(target)) < 1
-
-
-def test_many_implausible_errors_are_no_sign_of_small_ones() -> None:
-    target = np.random.default_rng(2).normal(0, 0.1, len(PAIRS))
-    absurd = np.where(np.arange(len(target)) % 3 == 0, 7.0, target)
-    assert output_scale(P, evidence(absurd)) >= 1
-
-
-def test_without_plausible_rows_it_is_one() -> None:
-    assert output_scale(P, evidence(np.zeros(0))) == 1.0
-    assert most_probable_scale(np.ones((1, 1)), np.array([50.0]), np.array([0.01])) == 1.0
-
-
-def test_prior_variances_are_scaled_as_the_kernel_is() -> None:
-    half, partners = PriorVariance(P).scaled(0.5), np.array([[1, 2], [3, -1]])
-    exact = variance(P.scaled(0.5), MEMBERS, Rows(np.array([0, 0]), partners))
-    np.testing.assert_allclose(half.beside(MEMBERS, partners), exact)
-    assert half.beside_one == pytest.approx(0.5 * PriorVariance(P).beside_one)
-    one, other = np.array([1]), np.array([2])
-    np.testing.assert_allclose(
-        half.between(MEMBERS, one, other), 0.5 * PriorVariance(P).between(MEMBERS, one, other)
+    np.testing.assert_array_equal(
+        learned(SMALL), learned(SMALL, np.random.default_rng(1).permutation(len(SMALL)))
     )
+
+
+def test_without_observations_or_with_absurd_ones_it_is_one() -> None:
+    np.testing.assert_array_equal(learned(SMALL, np.zeros(0, np.int64)), 1.0)
+    np.testing.assert_array_equal(learned(np.full(len(SMALL), 50.0)), 1.0)
+
+
+def test_members_that_were_met_later_have_one() -> None:
+    scale = OutputScale.of(P, MEMBERS, ROWS.own, SMALL, NOISE)
+    later = replace(MEMBERS, model=MEMBERS.model + 100, device=MEMBERS.device)
+    elsewhere = replace(MEMBERS, device=MEMBERS.device + 1)
+    np.testing.assert_array_equal(scale.of_members(later), 1.0)
+    np.testing.assert_array_equal(scale.of_members(elsewhere), 1.0)
+
+
+def test_a_set_has_the_scale_of_its_least_known_member() -> None:
+    scale = OutputScale(np.array([[0.25], [0.5], [2.0]]))
+    members = Members(np.zeros((3, 1)), np.arange(3), np.arange(3), np.zeros(3, np.int64))
+    sets = np.array([[0, -1, -1], [0, 1, -1], [0, 2, 1]])
+    np.testing.assert_array_equal(scale.of_sets(members, sets), [0.25, 0.5, 2.0])
+    none = np.zeros(2, dtype=bool)
+    rows = Rows(np.array([0, 1]), np.array([[1], [2]]))
+    evidence = scale.removed(Evidence(members, rows, np.ones(2), np.ones(2), none, np.arange(2)))
+    np.testing.assert_array_equal(evidence.target, [2.0, 0.5])
+    np.testing.assert_array_equal(evidence.noise, [4.0, 0.25])
+    np.testing.assert_array_equal(evidence.doubt, [4.0, 1.0])

@@ -16,11 +16,12 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
-from predictor.learning.kernel import KernelParameters
+from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope, to_scale
-from predictor.learning.output_scale import most_probable_scale, predicted_worst
+from predictor.learning.output_scale import OutputScale
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
+from predictor.learning.rows import Rows
 
 
 class Conditioned:
@@ -31,8 +32,7 @@ class Conditioned:
         start: expectation of the test rows before any observation, as errors of `prior`.
         prior: [T] on the scale of `predictor.learning.link`.
         log_slowdown: [T] measured; used for observed rows only.
-        architecture: [T] numbers of the rows' architectures, if the observed rows tell how large errors are, as in the
-            service (which looks at 64 of them).
+        scaled: the T rows and their members, if the observed ones tell how large errors are, as in the service.
     """
 
     def __init__(
@@ -41,9 +41,9 @@ class Conditioned:
         start: Expectation,
         prior: Floats,
         log_slowdown: Floats,
-        architecture: Integers | None = None,
+        scaled: tuple[Members, Rows] | None = None,
     ) -> None:
-        self._architecture = architecture
+        self._scaled = scaled
         self.parameters, self.start, self.centre = parameters, start, prior
         self.noise = parameters.noise * slope(log_slowdown, parameters.knee) ** 2
         self.observed = to_scale(log_slowdown, parameters.knee) - prior
@@ -57,14 +57,13 @@ class Conditioned:
         return prior.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else prior
 
     def prior(self, seen: Integers) -> Expectation:
-        """`start`, with its variance as large as the rows `seen` suggest."""
-        if self._architecture is None or not len(seen):
+        """`start`, with variances as large as the rows `seen` suggest."""
+        if self._scaled is None or not len(seen):
             return self.start
-        mean, covariance, error = self.start.mean, self.start.covariance, self.observed - self.start.mean
-        variance, architecture = np.diag(covariance)[seen], self._architecture[seen]
-        worst = seen[predicted_worst(variance, error[seen], self.noise[seen], architecture)]
-        ratio = most_probable_scale(covariance[np.ix_(worst, worst)], error[worst], self.noise[worst])
-        return Expectation(mean, ratio * covariance)
+        (members, rows), error = self._scaled, (self.observed - self.start.mean)[seen]
+        learned = OutputScale.of(self.parameters, members, rows.own[seen], error, self.noise[seen])
+        scale = learned.of_sets(members, rows.members)
+        return Expectation(self.start.mean, self.start.covariance * np.outer(scale, scale))
 
     def expected_noise(self, expected: Expectation) -> Floats:
         """[T] variance of an observation at its expected value, which is known before it is made."""
@@ -137,8 +136,8 @@ class PosteriorLearner(Conditioned):
             members, measured.rows.take(none), np.zeros(0), np.zeros(0), np.zeros(0, bool), none
         )
         start = Expectation(*Process(p, nothing).joint(members, measured.rows.take(test)))
-        architecture = members.model[measured.rows.own[test]]
-        super().__init__(p, start, to_scale(expected, p.knee), -fold.log_ratio[test], architecture)
+        scaled = members, measured.rows.take(test)
+        super().__init__(p, start, to_scale(expected, p.knee), -fold.log_ratio[test], scaled)
 
 
 class Averaged:
