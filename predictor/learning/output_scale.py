@@ -1,4 +1,4 @@
-"""How large the predictor's errors of slowdowns are for each architecture on a device.
+"""How much smaller than assumed the predictor's errors of slowdowns are, for each architecture on a device.
 
 A predictor that was trained on some of a cluster's jobs errs far less on these than on others. The error of a set is
 therefore a Gaussian process times a scale (Rasmussen and Williams 2006, section 4.2.3), which is learned from the
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from predictor.learning.kernel import KernelParameters, Members
 
 # Factors on variances to choose from, the squares of scales; few, so that they rarely change.
-_FACTORS = 2.0 ** np.arange(-5, 3)
+_FACTORS = 2.0 ** np.arange(-5, 1)
 # Standard deviation of the log of a factor before anything was observed.
-_DEVIATION = 1.0
+_DEVIATION = 0.5
 # Median of the square of a standard normal variable.
 _MEDIAN = 0.455
 # Mean squared errors of more than this many variances say that observations are wrong, not how large errors are.
@@ -36,7 +36,7 @@ class OutputScale:
     """Scales of errors.
 
     Attributes:
-        table: [architectures, devices] scale, by the numbers of `Members`; 1 beyond these.
+        table: [architectures, devices] scale, at most 1, by the numbers of `Members`; 1 beyond these.
     """
 
     table: Floats
@@ -88,7 +88,7 @@ class OutputScale:
             noise=evidence.noise / scale**2,
             steep=evidence.steep / scale,
             # Where all others are predicted well, a row that is not is news, not noise.
-            doubt=np.maximum(scale**-2, 1.0),
+            doubt=scale**-2,
         )
 
 
