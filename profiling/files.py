@@ -81,6 +81,23 @@ def check_folder(folder: Path | str) -> None:
         )
 
 
+def check_new(path: Path | str, force: bool, marker: str = "") -> None:
+    """Refuse to overwrite a file, or the result in a folder, unless `force`.
+
+    Args:
+        marker: file of the folder without which it holds no result; empty if `path` is a file.
+
+    Raises:
+        InputError: it is there.
+    """
+    if (Path(path) / marker).exists() and not force:
+        raise InputError(
+            f"{path} has a {marker}" if marker else f"{path} exists",
+            expected="a new folder" if marker else "a new file",
+            hint="name another with -o, or give --force to replace it",
+        )
+
+
 @contextlib.contextmanager
 def only_writer(folder: Path | str, wait_s: float = _PATIENCE_S) -> Iterator[None]:
     """Prevent other processes from changing `folder` between reading its files and writing them.

@@ -30,6 +30,8 @@ from profiling.graph import ComputationGraph
 from profiling.workload import PREDICTED_PRECISIONS, Workload
 
 SHIPPED = Path(__file__).with_name("coefficients")
+# Written last: a folder without it has no coefficients.
+MARKER = "card.json"
 _FORMAT = 4
 _SHIFTED = [OUTPUTS.index(name) for name in EFFECTS]
 
@@ -271,7 +273,7 @@ class CostModel:
             **self.card,
         }
         write_whole(folder / "cost.safetensors", save(arrays))
-        write_whole(folder / "card.json", json.dumps(about, indent=1).encode() + b"\n")
+        write_whole(folder / MARKER, json.dumps(about, indent=1).encode() + b"\n")
 
     @classmethod
     def load(cls, folder: Path) -> CostModel:
@@ -283,7 +285,7 @@ class CostModel:
         from safetensors.numpy import load_file
 
         try:
-            card = json.loads((folder / "card.json").read_text())
+            card = json.loads((folder / MARKER).read_text())
             arrays = load_file(folder / "cost.safetensors")
         except (OSError, ValueError) as error:
             raise InputError(

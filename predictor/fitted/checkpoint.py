@@ -35,11 +35,13 @@ from profiling.files import read_json, write_json, write_whole
 T = TypeVar("T")
 
 FORMAT = "cotenant-predictor"
+# Written last: a folder without it is not a checkpoint.
+MARKER = "config.json"
 # Folder of the cost model that the networks were trained with.
 COST = "cost"
 VERSION = 10
 FILES = (
-    "config.json",
+    MARKER,
     "weights.safetensors",
     "manifest.json",
     f"{COST}/card.json",
@@ -80,9 +82,8 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
     write_whole(target / "weights.safetensors", body)
     write_json(target / "manifest.json", asdict(fitted.manifest))
     model.featurizer.cost_model.save(target / COST)
-    # The configuration is written last: a folder without it is not a checkpoint.
     write_json(
-        target / "config.json",
+        target / MARKER,
         {
             "format": FORMAT,
             "version": VERSION,
@@ -177,11 +178,11 @@ def _read_config(source: Path) -> dict[str, Any]:
     Raises:
         InputError: the checkpoint lacks a file, is of another version, or was made for different features.
     """
-    if not (source / "config.json").is_file():
+    if not (source / MARKER).is_file():
         raise InputError(
             f"no predictor in {source}", expected=", ".join(FILES), hint="train one with `cotenant train`"
         )
-    config = read_json(source / "config.json")
+    config = read_json(source / MARKER)
     about = config if isinstance(config, dict) else {}
     if (about.get("format"), about.get("version")) != (FORMAT, VERSION):
         raise InputError(

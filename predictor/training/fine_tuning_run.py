@@ -14,7 +14,7 @@ import numpy as np
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import examples_of
-from predictor.fitted.checkpoint import save
+from predictor.fitted.checkpoint import MARKER, save
 from predictor.fitted.mlflow_registry import log_predictor
 from predictor.fitted.model_card import model_card
 from predictor.load import load_predictor
@@ -22,7 +22,7 @@ from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, new_sets
 from predictor.training.run import described, flat, learned_sets, log_scores, training_tables
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
-from profiling.files import check_folder, write_json, write_whole
+from profiling.files import check_folder, check_new, write_json, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -39,6 +39,7 @@ def fine_tune_run(
     experiment: str = "cotenant",
     report: LossCallback | None = None,
     system_metrics: bool = False,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Fine-tune a checkpoint, compare before and after, write it and log everything.
 
@@ -51,15 +52,17 @@ def fine_tune_run(
         tracking_uri, experiment: MLflow settings.
         report: called with the losses.
         system_metrics: also log CPU, memory and GPU usage to MLflow.
+        force: replace a checkpoint in `out`.
 
     Returns:
         `model_version`, `ancestors`, `comparison` (before and after, on the new sets and, if available, on
         those that the base was trained on), `run_id`, `tracking_uri`.
 
     Raises:
-        InputError: nothing can be written to `out`; or see `fine_tune`.
+        InputError: nothing can be written to `out`, or it has a checkpoint; or see `fine_tune`.
     """
     check_folder(out)
+    check_new(out, force, MARKER)
     config = config or FineTuning()
     base = load_predictor(base_name)
     colocation, solo = training_tables(data, bundled=False, own_use=own_use)

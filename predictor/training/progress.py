@@ -52,6 +52,12 @@ class Progress:
         return inner
 
     @property
+    def can_resume(self) -> bool:
+        """Whether a killed run with this fingerprint has left something to go on from."""
+        folder = self.folder
+        return folder is not None and any(self._about(path) for path in folder.glob("*.safetensors"))
+
+    @property
     def resumed(self) -> bool:
         """Whether anything was restored from a killed run."""
         return bool(self._taken_up)
@@ -137,18 +143,27 @@ class Progress:
         from safetensors import SafetensorError, safe_open
 
         path = self._path(name)
-        if not path.is_file():
+        about = self._about(path)
+        if about is None:
             return None
         try:
             with safe_open(path, framework="pt") as file:
-                about = json.loads((file.metadata() or {}).get("about", "{}"))
-                if about.get("fingerprint") != self.fingerprint:
-                    return None
                 tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (SafetensorError, ValueError, OSError):
+        except (SafetensorError, OSError):
             return None
         self._taken_up.append(path.name)
         return tensors, about
+
+    def _about(self, path: Path) -> dict[str, Any] | None:
+        """What is stored beside the tensors; None if nothing is, or it is damaged or from another run."""
+        from safetensors import SafetensorError, safe_open
+
+        try:
+            with safe_open(path, framework="pt") as file:
+                about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
+        except (SafetensorError, ValueError, OSError):
+            return None
+        return about if about.get("fingerprint") == self.fingerprint else None
 
 
 NOTHING_KEPT = Progress()

@@ -11,13 +11,13 @@ from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
 from predictor.config import LossCallback, TrainingConfig, read_config
 from predictor.examples.featurizer import GraphSource
-from predictor.fitted.checkpoint import save
+from predictor.fitted.checkpoint import MARKER, save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
-from profiling.files import check_folder, only_writer, write_json, write_whole
+from profiling.files import check_folder, check_new, only_writer, write_json, write_whole
 from profiling.names import one_of
 
 if TYPE_CHECKING:
@@ -144,6 +144,7 @@ def train_run(
     report: LossCallback | None = None,
     keep_every_s: float = 20.0,
     system_metrics: bool = False,
+    force: bool = False,
 ) -> dict[str, Any]:
     """Train, compare on held-out pairs, write the checkpoint and log everything.
 
@@ -161,12 +162,13 @@ def train_run(
         report: called with the losses.
         system_metrics: also log CPU, memory and GPU usage to MLflow.
         keep_every_s: seconds between stored states of a loop; the end of a stage is always stored.
+        force: replace a checkpoint in `out`. Resuming a run that was killed needs no second permission.
 
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
 
     Raises:
-        InputError: nothing can be written to `out`; or see `training_tables`.
+        InputError: nothing can be written to `out`, or it has a checkpoint; or see `training_tables`.
         ConflictError: another training is writing to `out`.
     """
     check_folder(out)
@@ -178,6 +180,7 @@ def train_run(
         fingerprint((colocation, solo), network, training, baselines, str(graphs)),
         keep_every_s,
     )
+    check_new(out, force or progress.can_resume, MARKER)
     name = f"train {out.name}: {described(colocation)}, seed {training.seed}"
     kept = (progress.folder, progress.fingerprint)
     assert progress.folder is not None

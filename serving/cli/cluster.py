@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from serving.cli.given_options import no_effect
-from serving.cli.output import Force, JsonFlag, check_new, console, counted, plain_table, print_json
+from serving.cli.output import Force, JsonFlag, console, counted, plain_table, print_json
 
 app = typer.Typer(
     rich_markup_mode="markdown",
@@ -31,7 +31,7 @@ def init(
 
     Example: `cotenant cluster init -o cluster.yaml`
     """
-    from profiling.files import write_whole
+    from profiling.files import check_new, write_whole
     from scheduling.clusters import cluster_text
 
     check_new(out, force)
@@ -141,7 +141,7 @@ def import_(
     `kubectl get nodes -o json | cotenant cluster import kubectl - -o cluster.yaml`
     """
     from profiling.errors import InputError
-    from profiling.files import write_whole
+    from profiling.files import check_new, write_whole
     from scheduling.clusters.checks import summary, unknown_types
     from scheduling.clusters.importers import check_source, import_cluster
     from scheduling.clusters.writing import to_yaml

@@ -9,7 +9,7 @@ import typer
 
 from datasets.schema import TABLES
 from serving.cli.given_options import no_effect
-from serving.cli.output import Force, JsonFlag, check_new, console, counted, headline, print_json, progress
+from serving.cli.output import Force, JsonFlag, console, counted, headline, print_json, progress
 
 app = typer.Typer(
     no_args_is_help=True,
@@ -252,7 +252,7 @@ def template(
     """
     from datasets.schema import table_fields
     from datasets.user_files import template as make
-    from profiling.files import write_whole
+    from profiling.files import check_new, write_whole
 
     lines = (f"{field.name}: {field.meaning}; {field.expected}\n" for field in table_fields(table))
     text = "".join(lines) if describe else make(table)

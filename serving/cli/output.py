@@ -6,7 +6,6 @@ import json
 import os
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -133,15 +132,3 @@ def progress() -> Any:
         console=screen,
         transient=True,
     )
-
-
-def check_new(path: Path, force: bool) -> None:
-    """Refuse to overwrite a file that is meant to be edited, unless `force`. Raises `InputError`."""
-    from profiling.errors import InputError
-
-    if path.exists() and not force:
-        raise InputError(
-            f"{path} exists",
-            expected="a new file",
-            hint="name another with -o, or give --force to replace it",
-        )

@@ -57,6 +57,7 @@ def command(
         bool,
         typer.Option("--system-metrics", help="Also log CPU, memory and GPU usage to MLflow."),
     ] = False,
+    force: Annotated[bool, typer.Option("--force", help="Replace a predictor in OUT.")] = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Train the predictor on measurements, and compare it with the baselines on held-out pairs.
@@ -81,7 +82,9 @@ def command(
                 hint="the network is that of the checkpoint",
             )
         no_effect(context, "with --from", "bundled", "baselines", "graphs")
-        _fine_tune(base, data, out, seed or 0, own_use, tracking_uri, experiment, system_metrics, as_json)
+        _fine_tune(
+            base, data, out, seed or 0, own_use, tracking_uri, experiment, system_metrics, force, as_json
+        )
         return
     from predictor.config import read_config
 
@@ -103,6 +106,7 @@ def command(
             experiment=experiment,
             report=report,
             system_metrics=system_metrics,
+            force=force,
         )
     if as_json:
         print_json(result)
@@ -119,6 +123,7 @@ def _fine_tune(
     tracking_uri: str | None,
     experiment: str,
     system_metrics: bool,
+    force: bool,
     as_json: bool,
 ) -> None:
     from predictor.training.fine_tuning import FineTuning
@@ -135,6 +140,7 @@ def _fine_tune(
             experiment=experiment,
             report=report,
             system_metrics=system_metrics,
+            force=force,
         )
     if as_json:
         print_json(result)

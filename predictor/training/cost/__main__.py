@@ -1,6 +1,6 @@
 """Fit the shipped cost model to imported tables.
 
-    python -m predictor.training.cost --data DIR [--out models/cost/coefficients]
+    python -m predictor.training.cost --data DIR [--out DIR] [--force]
 
 Reads the table `solo` and, where they are there, `operators` and `kernels` of DIR (`cotenant data import`),
 and the steps of the bundled measurements. Rows of sources that a shipped model may not learn from are
@@ -28,7 +28,7 @@ from datasets import bundled
 from datasets.sources import get_source, withheld
 from datasets.tables import available_tables, read_table
 from models.cost.form import HOSTS
-from models.cost.model import SHIPPED
+from models.cost.model import MARKER, SHIPPED
 from predictor.fitted.intervals import conformal_quantile
 from predictor.training.cost.busy import busy_rows
 from predictor.training.cost.examples import CostExample, balanced, cost_examples
@@ -36,7 +36,9 @@ from predictor.training.cost.fit import CostConfig, fit_cost
 from predictor.training.cost.operators import operator_examples, sample_operators
 from predictor.training.cost.scripts import with_script_devices, with_script_hosts
 from profiling.capture import graph_for
+from profiling.command_line import errors_as_lines
 from profiling.errors import UnknownNameError
+from profiling.files import check_new
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
@@ -181,7 +183,14 @@ def _folds(families: Sequence[str], folds: int) -> np.ndarray:
 def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m predictor.training.cost", description=__doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with imported tables")
-    parser.add_argument("--out", type=Path, default=SHIPPED, help="output folder for the coefficients")
+    parser.add_argument(
+        "-o",
+        "--out",
+        type=Path,
+        default=SHIPPED,
+        help="output folder for the coefficients (default: that of the shipped ones)",
+    )
+    parser.add_argument("--force", action="store_true", help="replace the coefficients in OUT")
     parser.add_argument(
         "--folds",
         type=int,
@@ -209,6 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.without and given.out == SHIPPED:
         parser.error("--without needs --out, or it would replace the shipped coefficients")
+    check_new(given.out, given.force, MARKER)
 
     def read(name: str) -> pd.DataFrame:
         return without_sources(read_table(given.data, name), given.without)
@@ -264,4 +274,5 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    with errors_as_lines("predictor.training.cost"):
+        sys.exit(main())

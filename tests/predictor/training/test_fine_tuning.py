@@ -3,6 +3,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -255,13 +256,24 @@ def test_the_command(said: dict[str, Any], home: Path, capsys: pytest.CaptureFix
         main(command(home, "--config", "c.yaml"))
     assert done.value.code == 2
     assert "cannot be combined with --from" in capsys.readouterr().err
+    before = (home / "m2" / "config.json").read_bytes()
+    with pytest.raises(SystemExit) as done:
+        main(command(home))
+    assert done.value.code == 2
+    assert "m2 has a config.json: expected a new folder" in " ".join(capsys.readouterr().err.split())
+    assert (home / "m2" / "config.json").read_bytes() == before
 
 
 @pytest.mark.usefixtures("hand_made")
 def test_a_fine_tuned_version_is_promoted_on_unseen_sets(home: Path, new: Tables, tmp_path: Path) -> None:
     before, store = mlflow.get_tracking_uri(), empty_store(tmp_path / "mlflow.db")
     try:
-        fine_tune_run(str(home / "m1"), home / "tables", tmp_path / "m2", QUICK, tracking_uri=store)
+        shutil.copytree(home / "m1", tmp_path / "m2")
+        old = (tmp_path / "m2" / "config.json").read_bytes()
+        fine_tune_run(
+            str(home / "m1"), home / "tables", tmp_path / "m2", QUICK, tracking_uri=store, force=True
+        )
+        assert (tmp_path / "m2" / "config.json").read_bytes() != old
         answer = promote("1", graph_source=graph_source)
         assert not answer["promoted"]
         assert "version 1 has no stored answers to pairs held out of its training" in answer["reason"]

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from datasets.sets import read_sets
 from datasets.sources import withheld
 from datasets.tables import write_table
 from predictor import load_predictor
+from predictor.config import TrainingConfig
 from predictor.evaluation.held_out import HeldOutAnswers, held_out_of
 from predictor.evaluation.promotion import promote
 from predictor.evaluation.protocols import networks
@@ -43,12 +45,14 @@ def data(measured: Tables, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def quick_run(data: Path, out: Path, store: str, **options: Any) -> dict[str, Any]:
+def quick_run(
+    data: Path, out: Path, store: str, training: TrainingConfig = QUICK, **options: Any
+) -> dict[str, Any]:
     """A run that logs to `store`; resets MLflow's own store afterwards."""
     before = mlflow.get_tracking_uri()
     try:
         return train_run(
-            data, out, NETWORK, QUICK, bundled=False, baselines=False, tracking_uri=store, **options
+            data, out, NETWORK, training, bundled=False, baselines=False, tracking_uri=store, **options
         )
     finally:
         mlflow.set_tracking_uri(before)
@@ -142,6 +146,35 @@ def test_an_interrupted_run_resumes(
     assert (again["resumed"], result["resumed"]) == (True, False)
     assert again["model_version"] == result["model_version"]
     assert again["comparison"] == result["comparison"]
+    assert {p.name for p in out.parent.iterdir()} == {"model"}
+
+
+def test_a_checkpoint_is_replaced_only_by_a_run_that_was_forced(
+    trained: tuple[dict[str, Any], Path], data: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = trained[1]
+    out = folder / "kept" / "model"
+    shutil.copytree(folder / "model", out)
+    config = out / "config.json"
+    config.write_text(config.read_text() + "\n")  # to tell it from the same run's
+    before, store = config.read_text(), empty_store(folder / "kept.db")
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+
+    def stop(phase: str, step: int, steps: int, loss: float) -> None:
+        if (phase, step) == ("left out 2: network 1", 2):
+            raise KeyboardInterrupt
+
+    refused = r"model has a config\.json: expected a new folder.*give --force to replace it"
+    with pytest.raises(InputError, match=refused):
+        quick_run(data, out, store)
+    assert {p.name for p in out.parent.iterdir()} == {"model"}
+    with pytest.raises(KeyboardInterrupt):
+        quick_run(data, out, store, report=stop, keep_every_s=0.0, force=True)
+    assert config.read_text() == before
+    with pytest.raises(InputError, match=refused):
+        quick_run(data, out, store, training=replace(QUICK, seed=1))  # not the run that was forced
+    assert quick_run(data, out, store)["resumed"]
+    assert config.read_text() != before
     assert {p.name for p in out.parent.iterdir()} == {"model"}
 
 

@@ -52,6 +52,9 @@ def test_train_writes_a_predictor(
         "--json",
     )
     assert json.loads(out)["model_version"] == result["model_version"]
+    code, _, err = run(capsys, "train", *arguments)
+    assert code == 2
+    assert "new has a config.json: expected a new folder" in " ".join(err.split())
 
 
 @pytest.mark.parametrize("body", ["network: {wide: 4}", "training: {epochs: 0}", "network: ["])
