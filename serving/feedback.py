@@ -12,8 +12,9 @@ from typing import Any
 
 import structlog
 
-from predictor.examples.observations import Observation, set_ids_of, with_listed_device
+from predictor.examples.observations import Observation
 from predictor.learning.posterior import Posterior
+from predictor.learning.trained_on import TrainedOn
 from predictor.types import PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError, UnavailableError
 from profiling.workload import REGISTERED, ColocationSet
@@ -96,7 +97,7 @@ class _Learned:
     """The observations read for one model.
 
     Attributes:
-        trained_on: sets that the model was trained on.
+        trained_on: what the model was trained on.
         seen: numbers of the last rows read.
         oldest_at: when the oldest row read was observed.
         absent: registered workloads of rows read that are no longer registered, or damaged; these rows were passed
@@ -106,7 +107,7 @@ class _Learned:
 
     serving: Serving
     posterior: Posterior
-    trained_on: frozenset[str]
+    trained_on: TrainedOn
     seen: tuple[int, ...] = ()
     oldest_at: float = math.inf
     absent: frozenset[str] = frozenset()
@@ -114,19 +115,8 @@ class _Learned:
 
     @classmethod
     def nothing(cls, serving: Serving, generation: int) -> _Learned:
-        fitted = getattr(serving.predictor, "fitted_", None)
-        set_ids = () if fitted is None else fitted.manifest.set_ids
-        trained_on = frozenset(map(with_listed_device, set_ids))
-        return cls(serving, Posterior(serving.predictor), trained_on, generation=generation)
-
-    def learned(self, model_version: str, observation: Observation) -> bool:
-        """Whether the model was trained on the observation.
-
-        It was if the observation was made while another version served and its set is in the manifest.
-        """
-        if model_version == self.serving.version or not self.trained_on:
-            return False
-        return not self.trained_on.isdisjoint(set_ids_of(observation.colocation_set))
+        predictor = serving.predictor
+        return cls(serving, Posterior(predictor), TrainedOn.of(predictor), generation=generation)
 
 
 class Feedback:
@@ -222,7 +212,7 @@ class Feedback:
                 continue
             if isinstance(stored.observation, InputError):
                 refused.append(stored.observation)
-            elif not known.learned(stored.model_version, stored.observation):
+            elif stored.observation not in known.trained_on:
                 new.append(stored.observation)
         if refused:
             log.warning("stored observations ignored", count=len(refused), first=refused[0].message)

@@ -9,7 +9,7 @@ import json
 import os
 import warnings
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,7 @@ class Observation:
         step_time_s: seconds per step.
         memory_bytes: what its process takes on the device; at most the device's memory.
         utilization_ratio: share of time in which a kernel ran, 0 to 1.
+        model_version: of the model in use when it was made; empty if unknown.
     """
 
     colocation_set: ColocationSet
@@ -48,6 +49,7 @@ class Observation:
     step_time_s: float
     memory_bytes: float | None = None
     utilization_ratio: float | None = None
+    model_version: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         if len(self.colocation_set.workloads) > 1:
@@ -90,7 +92,7 @@ class Observation:
     @classmethod
     def from_mapping(cls, values: Any) -> Observation:
         """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}` and optionally
-        `memory_bytes` and `utilization_ratio`; a job may also be an object with its options. The body of
+        `memory_bytes`, `utilization_ratio` and `model_version`; a job may also be an object with its options. The body of
         `POST /v1/observations` (`"of": {"device", ...}`) and the entries of its listing are read, too.
         """
         if not isinstance(values, dict):
@@ -115,10 +117,15 @@ class Observation:
                 got=f"{type(error).__name__}: {error}",
             ) from None
         return cls(
-            ColocationSet(device, tuple(jobs), flat.get("sharing") or "time-slice"), member, step, **more
+            ColocationSet(device, tuple(jobs), flat.get("sharing") or "time-slice"),
+            member,
+            step,
+            **more,
+            model_version=str(flat.get("model_version") or ""),
         )
 
     def to_mapping(self) -> dict[str, Any]:
+        """What was observed, without the model in use."""
         asked = self.colocation_set
         return {
             "device": asked.device,
@@ -237,7 +244,7 @@ def keep(store: Path | str, observations: Sequence[Observation]) -> None:
     with only_writer(Path(store).parent):
         check_new(store, observations)
         body = _body(Path(store))
-        body["observations"] += [o.to_mapping() for o in observations]
+        body["observations"] += [o.to_mapping() | {"model_version": o.model_version} for o in observations]
         body["batches"].append(_digest(observations))
         write_json(store, body)
 

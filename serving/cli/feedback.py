@@ -40,7 +40,7 @@ def command(
 
     Example: `cotenant feedback observed.csv --rows feedback-tables`
     """
-    from dataclasses import asdict
+    from dataclasses import asdict, replace
     from math import exp
 
     from predictor.examples.observations import (
@@ -59,8 +59,10 @@ def command(
     from predictor.learning.drift import drift_of
     from predictor.learning.effects import alone_of, corrections_of
     from predictor.learning.posterior import Posterior
+    from predictor.learning.trained_on import new_to
 
     predictor = load_predictor(model)
+    new = [replace(one, model_version=one.model_version or predictor.version) for one in new]
     # Validate all of them before storing any.
     for number, (one, plain) in enumerate(
         zip(new, predictor.predict_many([o.colocation_set for o in new]), strict=True), 1
@@ -70,9 +72,10 @@ def command(
         except InputError as error:
             raise error.at(f"{file}, row {number}") from None
     told = [*stored(target), *new]
+    applied = new_to(predictor, told)
     posterior = Posterior(predictor)
-    posterior.observe(told)
-    drift, corrections, alone = drift_of(posterior, told), corrections_of(posterior), alone_of(posterior)
+    posterior.observe(applied)
+    drift, corrections, alone = drift_of(posterior, applied), corrections_of(posterior), alone_of(posterior)
     check_new(target, new)
     # Rows first: should they fail, the observations are not yet recorded, and the command can be repeated.
     written = {} if rows is None else write_training_tables(told, rows, [str(target.resolve())])

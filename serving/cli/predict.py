@@ -95,14 +95,15 @@ def command(
 
 
 def corrected(predictor: Any, feedback: Path | None) -> Any:
-    """The predictor, corrected by the observations stored in a file if one is given."""
+    """The predictor, corrected by the observations in a file, if one is given, that it was not trained on."""
     if feedback is None:
         return predictor
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior
+    from predictor.learning.trained_on import new_to
 
     posterior = Posterior(predictor)
-    posterior.observe(stored(feedback))
+    posterior.observe(new_to(predictor, stored(feedback)))
     return posterior
 
 

@@ -50,11 +50,13 @@ def command(
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior
     from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
+    from predictor.learning.trained_on import new_to
 
     partners = beside or [local_workload(spec) for spec in STANDARD_PARTNERS]
-    posterior = Posterior(load_predictor(model))
+    predictor = load_predictor(model)
+    posterior = Posterior(predictor)
     if feedback is not None:
-        posterior.observe(stored(feedback))
+        posterior.observe(new_to(predictor, stored(feedback)))
     plan = suggest_probes(posterior, device, own, partners, count, sharing)
     renamed = as_given([spec, *(running or STANDARD_PARTNERS)], [own, *partners])
     sets = [ColocationSet(device, (own, partner), sharing) for partner in partners]

@@ -28,14 +28,13 @@ PLAUSIBLE = _ROW.step_time_s.between(
 
 @dataclass(frozen=True, slots=True)
 class StoredObservation:
-    """An observation, its number and time, and the model version in service when it was made.
+    """An observation, its number and time.
 
     `observation` is the error if an earlier version accepted it and this one does not.
     """
 
     id: int
     observed_at: float
-    model_version: str
     observation: Observation | InputError
 
 
@@ -47,15 +46,15 @@ def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
     """
     row = ObservationRow
     query = (
-        select(row.id, row.observed_at, row.model_version, row.device, row.sharing, row.jobs, row.member, row.step_time_s,
-               row.predicted_step_time_s, row.memory_bytes, row.utilization_ratio)
+        select(row.id, row.observed_at, row.device, row.sharing, row.jobs, row.member, row.step_time_s,
+               row.predicted_step_time_s, row.memory_bytes, row.utilization_ratio, row.model_version)
         .where(row.id > after)
         .order_by(row.id)
         .execution_options(yield_per=_AT_ONCE)
     )  # fmt: skip
     with store.read() as session:
-        for number, at, version, *values in session.execute(query):
-            yield StoredObservation(number, at, version, _observation(*values))
+        for number, at, *values in session.execute(query):
+            yield StoredObservation(number, at, _observation(*values))
 
 
 def oldest_at(store: Store) -> float:
@@ -78,10 +77,13 @@ def _observation(
     predicted_s: float,
     memory_bytes: float | None,
     utilization_ratio: float | None,
+    model_version: str,
 ) -> Observation | InputError:
     try:
         colocation_set = ColocationSet(device, tuple(map(spec_of, jobs)), sharing)
         check_plausible(step_time_s, predicted_s)
-        return Observation(colocation_set, member, step_time_s, memory_bytes, utilization_ratio)
+        return Observation(
+            colocation_set, member, step_time_s, memory_bytes, utilization_ratio, model_version
+        )
     except InputError as error:
         return error

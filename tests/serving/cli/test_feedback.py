@@ -3,13 +3,17 @@ from __future__ import annotations
 import io
 import json
 import re
+import shutil
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
 
 from datasets.tables import read_table, write_table
 from datasets.user_files import template
+from predictor.examples.observations import set_id_of
+from profiling.workload import ColocationSet, Workload
 from tests.serving.cli.checkpoint import folder, run
 
 __all__ = ["folder"]
@@ -67,6 +71,47 @@ def test_observations_correct_later_predictions(
     assert code == 2
     assert "already recorded" in err
     assert len(json.loads(store.read_text())["observations"]) == 6
+
+
+def test_a_model_is_not_corrected_by_what_it_was_trained_on(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The rule is the service's: observations of its sets that were made with another model."""
+    old, trained, store = folder / "model", tmp_path / "trained", tmp_path / "feedback.json"
+    shutil.copytree(old, trained)
+    asked = ColocationSet("v100", tuple(map(Workload.parse, JOBS)))
+    for name, change in (
+        (
+            "config.json",
+            lambda body: {**body, "model_version": body["model_version"].replace("model", "next")},
+        ),
+        ("manifest.json", lambda body: {**body, "set_ids": [*body["set_ids"], set_id_of(asked)]}),
+    ):
+        (trained / name).write_text(json.dumps(change(json.loads((trained / name).read_text()))))
+
+    def give(model: Path, step_time_s: float) -> dict[str, Any]:
+        body = [{"device": "v100", "jobs": list(JOBS), "job": JOBS[1], "step_time_s": step_time_s}]
+        (tmp_path / "seen.json").write_text(json.dumps(body))
+        told = ("feedback", tmp_path / "seen.json", "--model", model, "--store", store, "--json")
+        result: dict[str, Any] = json.loads(run(capsys, *told)[1])
+        return result
+
+    def ask(model: Path, *more: str | Path) -> tuple[float, str]:
+        jobs = [part for job in JOBS for part in ("--job", job)]
+        _, out, err = run(capsys, "predict", "--model", model, "--device", "v100", *jobs, *more, "--json")
+        return json.loads(out)["members"][1]["step_time_s"]["value"], err
+
+    plain = ask(old)[0]
+    assert give(old, 2 * plain)["drift"]["count"] == 1
+    assert ask(old, "--feedback", store)[0] > 1.2 * plain
+    told, err = ask(trained, "--feedback", store)
+    assert told == plain
+    assert "1 observation is not applied: next-" in err
+    # What is observed with it from then on is new.
+    result = give(trained, 3 * plain)
+    assert [c["count"] for c in result["corrections"]] == [1]
+    assert result["drift"]["count"] == 1
+    assert ask(trained, "--feedback", store)[0] > 1.2 * plain
 
 
 def test_rows_of_other_sources_are_kept(
