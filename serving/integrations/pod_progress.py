@@ -1,4 +1,8 @@
-"""How many iterations Kubernetes pods have left, by how long they have run and how fast the service says they are."""
+"""How many iterations Kubernetes pods have left, by how long they have run and how fast the service says they are.
+
+One that states none has an hour's worth left, however long it has run, as have jobs of unknown length in Slurm and Ray
+(docs/scheduling.md says why).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +14,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiling.errors import InputError, UnavailableError
-from scheduling.clusters.importers.pods import field, name_of, read_job
+from scheduling.clusters.importers.pods import PodJob, field, name_of, read_job
+from scheduling.core.limits import unknown_steps
 from scheduling.traces.logged import stamp_s
 from serving.integrations.ask import ServiceClient
 
@@ -41,6 +46,7 @@ class PodProgress:
     def __init__(self, client: ServiceClient, clock: Callable[[], float] = time.time) -> None:
         self._client, self._clock = client, clock
         self._steps: dict[str, list[float] | None] = {}
+        self._responds = True
         self._done: dict[str, _Done] = {}
 
     def forget_steps(self) -> None:
@@ -50,10 +56,18 @@ class PodProgress:
     def subtract(self, cluster: dict[str, Any], pods: Iterable[dict[str, Any]]) -> None:
         """Lower `iterations_left` of the tenants in a body of `PUT /v1/cluster`, to no less than 1 %.
 
-        Pods whose step time the service does not know keep what they had.
+        Those of unknown length get an hour's worth alone on their GPU. Pods whose step time the service does not know
+        keep what they had.
         """
         now_s = self._clock()
-        starts = {name_of(pod): start_s for pod in pods if (start_s := _start_s(pod)) is not None}
+        self._responds = True
+        starts, open_ended = dict[str, float](), set[str]()
+        for pod in pods:
+            job = _job_of(pod)
+            if job is not None and job.iterations is None:
+                open_ended.add(name_of(pod))
+            elif job is not None and (start_s := _start_s(pod)) is not None:
+                starts[name_of(pod)] = start_s
         steps = self._step_times(cluster, set(starts))
         before, self._done = self._done, {}
         for name, start_s in starts.items():
@@ -70,25 +84,30 @@ class PodProgress:
                     total = tenant["iterations_left"]
                     left = total - self._done[tenant["job_id"]].iterations
                     tenant["iterations_left"] = max(left, _LEAST_LEFT_RATIO * total)
+                elif tenant.get("job_id") in open_ended and (alone := self._asked(gpu, [tenant["job"]])):
+                    tenant["iterations_left"] = unknown_steps(alone[0])
 
     def _step_times(self, cluster: dict[str, Any], names: Collection[str]) -> dict[str, float]:
         """Seconds per step of the tenants with these names, as far as the service knows; a gang is as fast as its slowest."""
         steps: dict[str, float] = {}
-        responds = True
         for gpu in _gpus(cluster):
             own = [tenant.get("job_id") for tenant in gpu["tenants"]]
             if not any(name in names for name in own):
                 continue
-            jobs = [tenant["job"] for tenant in gpu["tenants"]]
-            key = json.dumps([gpu["device"], gpu["sharing"], jobs], sort_keys=True)
-            if key not in self._steps and responds:
-                try:
-                    self._steps[key] = self._client.step_times_s(gpu["device"], gpu["sharing"], jobs)
-                except UnavailableError:  # each further question might wait for an answer
-                    responds = False
-            for name, step_s in zip(own, self._steps.get(key) or (), strict=False):
+            known = self._asked(gpu, [tenant["job"] for tenant in gpu["tenants"]])
+            for name, step_s in zip(own, known or (), strict=False):
                 steps[name] = max(step_s, steps.get(name, 0.0))
         return steps
+
+    def _asked(self, gpu: dict[str, Any], jobs: list[Any]) -> list[float] | None:
+        """Seconds per step of jobs that run together on a GPU; None if the service does not know."""
+        key = json.dumps([gpu["device"], gpu["sharing"], jobs], sort_keys=True)
+        if key not in self._steps and self._responds:
+            try:
+                self._steps[key] = self._client.step_times_s(gpu["device"], gpu["sharing"], jobs)
+            except UnavailableError:  # each further question in this look might wait for an answer
+                self._responds = False
+        return self._steps.get(key)
 
 
 def without_progress(cluster: dict[str, Any]) -> dict[str, Any]:
@@ -110,18 +129,21 @@ def _gpus(cluster: dict[str, Any]) -> Iterable[dict[str, Any]]:
     return (gpu for node in cluster["nodes"] for gpu in node["gpus"])
 
 
+def _job_of(pod: dict[str, Any]) -> PodJob | None:
+    """The job of a pod; None if it has none, or its annotations have a mistake."""
+    try:
+        return read_job(pod)
+    except InputError:
+        return None
+
+
 def _start_s(pod: dict[str, Any]) -> float | None:
     """When the last container of a running pod started, in seconds since 1970: the job may be any of them.
 
-    None if that is not known, or the pod states no iterations: an hour is then assumed to be left, however long it has
-    run.
+    None if that is not known.
     """
-    try:
-        job = read_job(pod)
-    except InputError:
-        return None
     status = field(pod, "status")
-    if job is None or job.iterations is None or field(status, "phase") != "Running":
+    if field(status, "phase") != "Running":
         return None
     containers = field(status, "containerStatuses") or []
     running = [field(field(container, "state"), "running") for container in containers]

@@ -29,7 +29,7 @@ class Running:
     """A job placed by this placer, and its predicted end.
 
     Attributes:
-        iterations: None if unknown.
+        iterations: None if unknown; the service then assumes an hour's worth, however long the job has run.
         gpu: as the service named it or, once `started`, as Ray does.
     """
 
@@ -80,9 +80,8 @@ class RayPlacer:
         if answer is None or not answer["ranked"]:
             return None
         best = answer["ranked"][0]
-        length = answer.get("iterations") if iterations is None else iterations
         self.running[job_id] = Running(
-            job, length, best["node"], best["gpu"], time.time(), float(best["finish_s"])
+            job, iterations, best["node"], best["gpu"], time.time(), float(best["finish_s"])
         )
         return NodeAffinitySchedulingStrategy(node_id=best["node"], soft=True)
 

@@ -136,10 +136,7 @@ def decide(
         (n["name"], gpu["id"]) for n in cluster["nodes"] for gpu in n["gpus"]
     }:
         return free | {"AdminComment": "cotenant:left GPU is not one of ours"}
-    told = f"cotenant:placed node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f}"
-    if request.iterations is None and answer.get("iterations"):
-        told += f" iterations={answer['iterations']:.0f}"  # as a tenant, it keeps the length assumed here
-    told += f" at_s={now_s:.0f}"
+    told = f"cotenant:placed node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f} at_s={now_s:.0f}"
     changes = free | {"ReqNodeList": str(best["node"]), "AdminComment": told}
     # Slurm chooses among the GPUs of a node; if they are of several types, tell it which.
     kind = next(type_of(node, int(best["gpu"])) for node in nodes if str(node["name"]) == best["node"])

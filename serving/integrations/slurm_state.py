@@ -312,17 +312,10 @@ def _tenants(
 def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float | None:
     """Iterations left according to the end predicted at placement; at least 1 % while it runs.
 
-    None if the job's length is unknown: it names no iterations and was not placed by an answer, which states
-    the assumed number.
+    None if it names no iterations: the service then assumes an hour's worth, however long the job has run.
     """
-    total = request.iterations or _told("iterations", job)
-    finish_s = _told("finish_s", job)
-    if not total or not finish_s:
-        return total
-    return total * max(0.01, 1 - max(0.0, now_s - job.started_s) / finish_s)
-
-
-def _told(name: str, job: SlurmJob) -> float | None:
-    """A number from the mark that the controller set when it placed the job."""
-    told = re.search(rf"\b{name}=([0-9.]+)", job.admin_comment)
-    return float(told.group(1)) if told else None
+    told = re.search(r"\bfinish_s=([0-9.]+)", job.admin_comment)
+    finish_s = float(told.group(1)) if told else 0.0
+    if request.iterations is None or not finish_s:
+        return request.iterations
+    return request.iterations * max(0.01, 1 - max(0.0, now_s - job.started_s) / finish_s)

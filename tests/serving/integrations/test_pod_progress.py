@@ -124,8 +124,12 @@ def test_a_pod_of_unknown_length_always_has_an_hour_left() -> None:
     pod = running("1")
     del pod["metadata"]["annotations"]["cotenant.dev/iterations"]
     clock = Clock()
-    assert clock.left(100_000.0, pod)["1"] == [36_000.0]
-    assert not clock.service.asked
+    clock.service.alone_s = 0.5
+    lefts = [clock.left(now_s, pod, running("2", where="a"))["1"] for now_s in (1000.0, 100_000.0)]
+    assert lefts == [[7200.0]] * 2, "of its own steps, alone"
+    clock.progress.forget_steps()
+    clock.service.alone_s = None
+    assert clock.left(100_000.0, pod)["1"] == [36_000.0], "of 0.1 s, if the service does not know it"
 
 
 def test_a_gap_in_the_answers_is_made_up_for() -> None:

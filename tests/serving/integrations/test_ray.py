@@ -137,6 +137,9 @@ def test_a_job_that_is_placed_again_is_not_its_own_neighbour(
         monkeypatch.setitem(sys.modules, name, module)
     placer = RayPlacer(service)
     assert placer.place("7", "resnet18-cifar", 1000, NODES).node_id == "one"
+    assert placer.running["7"].iterations == 1000
+    placer.place("7", "resnet18-cifar", None, NODES)
+    assert placer.running["7"].iterations is None, "what the answer assumed is not counted down"
     asked: list[dict[str, Any]] = []
     monkeypatch.setattr(RayPlacer, "ask", lambda self, *_: asked.append(self.cluster(NODES)))
     assert placer.place("7", "resnet18-cifar", 1000, NODES) is None

@@ -17,7 +17,7 @@ from serving.app import create_app
 from serving.config import ServiceConfig
 from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm import Slurm, SlurmBridge, SlurmConfig, asked_later, decide, run, stale_pin
-from serving.integrations.slurm_state import HELD, Request, SlurmJob, iterations_left
+from serving.integrations.slurm_state import HELD, SlurmJob
 from tests.serving.integrations.test_slurm_state import recorded
 from tests.serving.live import serve
 from tests.serving.table import TableSource
@@ -83,13 +83,20 @@ def test_a_held_job_gets_a_node_and_is_released(service: ServiceClient) -> None:
     assert changes["AdminComment"].startswith(f"cotenant:placed node={changes['ReqNodeList']} gpu=")
 
 
-def test_a_job_of_unknown_length_is_marked_with_its_assumed_steps(service: ServiceClient) -> None:
+@pytest.mark.parametrize("ran_s", [0.0, 10_000.0])
+def test_the_end_of_jobs_of_unknown_length_is_not_waited_for(service: ServiceClient, ran_s: float) -> None:
+    """However long they have run: they may as well go on for another hour."""
     jobs, nodes = recorded()
-    job = replace(held(), comment="cotenant:resnet18-cifar")
-    mark = decide(job, jobs, nodes, service, CONFIG, 1001.0)["AdminComment"]
-    assert " iterations=36000 at_s=1001" in mark
-    assert iterations_left(replace(job, admin_comment=mark), Request("resnet18-cifar", None), 0) == 36000
-    assert "iterations=" not in decide(held(), jobs, nodes, service, CONFIG, 1001.0)["AdminComment"]
+    placed = "cotenant:placed node=node-a gpu=0 finish_s=3600.0 iterations=36000 at_s=1000"
+    running = next(j for j in jobs if j.state == "RUNNING")
+    running = replace(running, admin_comment=placed, started_s=1000.0 - ran_s)
+    tenants = [
+        replace(running, id=k, comment=f"cotenant:{model}")
+        for k, model in enumerate(("resnet18-cifar", "lstm-wikitext2"))
+    ]
+    one_gpu = nodes[0] | {"gres": "gpu:v100:1,shard:4"}
+    changes = decide(held(), tenants, [one_gpu], service, CONFIG, 1001.0)
+    assert changes["AdminComment"].startswith("cotenant:placed node=node-a gpu=0 ")
 
 
 def test_on_a_node_with_several_types_the_type_is_named(service: ServiceClient) -> None:

@@ -263,21 +263,12 @@ def test_iterations_left() -> None:
     assert iterations_left(replace(job, admin_comment=""), request, 125) == 1000
 
 
-def test_a_job_without_iterations_keeps_its_assumed_length() -> None:
-    placed = "cotenant:placed node=a gpu=0 finish_s=50.0 iterations=36000 at_s=9"
-    job = SlurmJob.read({"job_id": 1, "start_time": 100, "admin_comment": placed})
-    assert iterations_left(job, Request("a", None), 125) == 18000
-    assert iterations_left(job, Request("a", 1000.0), 125) == 500  # its own number comes first
-    assert (
-        iterations_left(replace(job, admin_comment="cotenant:left no answer"), Request("a", None), 125)
-        is None
-    )
-
-
-def test_a_tenant_of_unknown_length_states_none() -> None:
+@pytest.mark.parametrize("mark", ["", "cotenant:placed finish_s=50.0 iterations=36000 at_s=9"])
+def test_a_tenant_of_unknown_length_states_none(mark: str) -> None:
+    """Also if an earlier version marked it with the number assumed at placement."""
     jobs, nodes = recorded()
     running = replace(
-        next(j for j in jobs if j.state == "RUNNING"), comment="cotenant:resnet18-cifar", admin_comment=""
+        next(j for j in jobs if j.state == "RUNNING"), comment="cotenant:resnet18-cifar", admin_comment=mark
     )
     asked = next(j for j in jobs if j.state == "PENDING")
     cluster = cluster_for(asked, [running], nodes, {"v100": "v100", "k80": "k80"}, 0)
