@@ -69,7 +69,7 @@ class ModelLearner(Conditioned):
             log_slowdown = -np.log(examples.ratio)
         mean, covariance = Process(p, nothing).joint(known.members, rows)
         start = Expectation(mean + to_scale(-ratio, p.knee), covariance)
-        super().__init__(p, start, np.zeros(len(own)), log_slowdown, (known.members, rows))
+        super().__init__(p, start, np.zeros(len(own)), log_slowdown)
         self.before = -ratio
         self.half = half_widths(predictor.fitted_, examples, slow)
 
@@ -79,14 +79,11 @@ class ModelLearner(Conditioned):
         The model's interval narrows as the process's does. The process's is used if it is wider, up to the
         model's without observations or the correction itself.
         """
-        prior = self.prior(seen)
-        expected = self.conditioned(prior, seen)
+        expected = self.expectation(seen)
         noise = self.expected_noise(expected)
-        nothing, before, after = (
-            np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, prior, expected)
-        )
-        after = calibrated(after, before, self._variance_ratio(prior, seen))
-        narrower = self.half * np.sqrt((after + noise) / (nothing + noise))
+        before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, expected))
+        after = calibrated(after, before, self._variance_ratio(seen))
+        narrower = self.half * np.sqrt((after + noise) / (before + noise))
         middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
         most = np.maximum(self.half, np.abs(middle - self.before))
         below, above = (
@@ -94,10 +91,10 @@ class ModelLearner(Conditioned):
         )
         return -middle, -(middle + above), -(middle - below)
 
-    def _variance_ratio(self, prior: Expectation, seen: Integers) -> float:
-        gram = prior.covariance[np.ix_(seen, seen)] + np.diag(self.noise[seen])
+    def _variance_ratio(self, seen: Integers) -> float:
+        gram = self.start.covariance[np.ix_(seen, seen)] + np.diag(self.noise[seen])
         inverse = np.linalg.inv(gram)
-        weight = inverse @ (self.observed[seen] - prior.mean[seen])
+        weight = inverse @ (self.observed[seen] - self.start.mean[seen])
         left_out = LeftOut.of(np.diag(inverse), weight, self.noise[seen])
         return left_out.variance_ratio(np.ones(len(seen), dtype=bool))
 

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field
 from predictor.learning.kernel import KernelParameters
 from profiling.checked_fields import check_fields
 
-# Part of the variance of slowdowns that a network leaves unexplained on architectures that it has not seen, before
-# observations tell (`predictor.learning.output_scale`). Parameters fitted to its errors were worse
-# (docs/benchmarks.md).
+# Part of the variance of slowdowns that a network leaves unexplained on architectures that it has not seen.
+# Parameters fitted to its errors were worse (docs/benchmarks.md).
 _UNEXPLAINED = 0.5
 
 
@@ -22,7 +21,7 @@ class PosteriorConfig:
     """How observations are used.
 
     Attributes:
-        parameters: of the kernel, before observations tell how large errors are.
+        parameters: of the kernel.
         most_rows: most observed (set, member) pairs used exactly; beyond that, at most this many inducing rows
             represent all.
         most_observed: most observed (set, member) pairs used at all; beyond that, a sample with

@@ -11,7 +11,6 @@ import numpy as np
 from models.features import Floats
 from predictor.learning.corrected import shifted
 from predictor.learning.kernel import Members
-from predictor.learning.output_scale import OutputScale, largest
 from predictor.learning.pair_table import PairBlocks
 from predictor.learning.process import Process
 from predictor.learning.solo_errors import SoloErrors
@@ -27,18 +26,10 @@ class Corrections:
     Args:
         process: of slowdowns, conditioned on the observations. Nothing here outlives it.
         solo_errors: of solo step times; limits: of these, if there are any.
-        scale: by which to multiply what the process says; 1 by default.
     """
 
-    def __init__(
-        self,
-        process: Process,
-        solo_errors: SoloErrors,
-        limits: SoloLimits | None = None,
-        scale: OutputScale | None = None,
-    ) -> None:
-        self.process, self.solo_errors, self._limits, self._scale = process, solo_errors, limits, scale
-        self._of_member: Floats = np.zeros(0)
+    def __init__(self, process: Process, solo_errors: SoloErrors, limits: SoloLimits | None = None) -> None:
+        self.process, self.solo_errors, self._limits = process, solo_errors, limits
         self._blocks = PairBlocks(process)
         self._solo: Floats = np.zeros(0)
         self._lock = threading.Lock()
@@ -62,11 +53,4 @@ class Corrections:
         """[S, M] mean correction of each member beside the others of its set; see `PairBlocks.of_sets`."""
         if not len(self.process.evidence.rows):
             return np.zeros(rows.shape)
-        mean = self._blocks.of_sets(members, rows)
-        if self._scale is None:
-            return mean
-        # Read once, because other threads extend it too.
-        of_member = self._of_member
-        if len(of_member) < len(members):
-            of_member = self._of_member = self._scale.of_members(members)
-        return mean * largest(of_member, rows)[:, None]
+        return self._blocks.of_sets(members, rows)

@@ -34,7 +34,6 @@ class Evidence:
         count: [N] observations averaged in each row, up to where more no longer narrow it; or one number for
             all rows.
         steep: [N] slope of the scale at the observed slowdown, or one number for all rows.
-        doubt: [N] factor on prior variances when a row is judged implausible, or one number for all rows.
     """
 
     members: Members
@@ -45,7 +44,6 @@ class Evidence:
     rank: Integers
     count: Floats | float = 1.0
     steep: Floats | float = 1.0
-    doubt: Floats | float = 1.0
 
 
 class Covariances:

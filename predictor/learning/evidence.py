@@ -71,7 +71,6 @@ def of_solo_step_times(
     width = seen.partners.shape[1]
     partners = np.full((len(first), _PARTNERS, width), -1, dtype=np.int64)
     partners[job[few], place[few]] = seen.partners[kept[few]]
-    # As large as before observations tell how large errors are: that is known only after these estimates.
     of_slowdown = variance(p, members, Rows(own[first], partners.reshape(len(first), -1)))
     count = np.minimum(np.bincount(job, seen.count[kept]), config.repeats)
     noise = of_slowdown / steep**2 + p.noise / count

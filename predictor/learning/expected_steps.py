@@ -72,10 +72,7 @@ class ExpectedSteps:
         share[count, place[0]] = 1.0
         total = np.zeros((2 * count + 1, 2 * count + 1))
         total[: count + 1, : count + 1] = share @ solo @ share.T
-        per_step = posterior.state.scale.of_sets(posterior.members, rows.members) / steep
-        of_slowdowns = posterior.state.process.joint(posterior.members, rows)[1] * np.outer(
-            per_step, per_step
-        )
+        of_slowdowns = posterior.state.process.joint(posterior.members, rows)[1] / np.outer(steep, steep)
         total[:count, :count] += of_slowdowns
         noise = np.full(len(total), posterior.config.parameters.noise)
         noise[:count] += share[np.arange(count), place] ** 2 * unconfirmed[place]

@@ -35,9 +35,10 @@ class LeftOut:
         """From the inverse covariance of the observations: its diagonal, and its product with them."""
         return cls(weight / precision, np.maximum(1.0 / precision - noise, 0.0), noise)
 
-    def unlike(self, doubt: Floats | float = 1.0) -> np.ndarray:
-        """[N] whether the others contradict a row, with the variances of their predictions times `doubt`."""
-        return np.abs(self.error) > _UNLIKE_OTHERS * np.sqrt(doubt * self.variance + self.noise)
+    @property
+    def unlike(self) -> np.ndarray:
+        """[N] whether the others contradict a row."""
+        return np.abs(self.error) > _UNLIKE_OTHERS * np.sqrt(self.variance + self.noise)
 
     def variance_ratio(self, plain: np.ndarray) -> float:
         """Actual over modelled variance: the mean squared standardised error (Birge 1932).

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from models.features import Floats
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.leave_one_out import calibrated
-from predictor.learning.output_scale import OutputScale
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
@@ -71,7 +70,6 @@ class _Own:
 
     Attributes:
         response: product with `_Pairs.half`: by how much an error of the solo step time moves the log excess.
-        scale: of errors of the slowdowns of this member.
     """
 
     solo: float
@@ -80,7 +78,6 @@ class _Own:
     response: _Rows
     added: Floats
     variance: float
-    scale: float
 
 
 class _Pairs:
@@ -141,7 +138,6 @@ class PairAnswers:
         shares: [W, used] of each of these places in what every job of `solo_errors` adds. By default, the jobs
             follow the rows.
         limits: of solo step times, if there are any.
-        scale: by which to multiply what the process says; 1 by default.
     """
 
     def __init__(
@@ -153,14 +149,13 @@ class PairAnswers:
         places: Integers | None = None,
         shares: Floats | None = None,
         limits: SoloLimits | None = None,
-        scale: OutputScale | None = None,
     ) -> None:
         self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
         self._sign, used = process.explained_sign, len(process.used)
         self._places = np.arange(used) if places is None else places
         self._shares = np.eye(len(solo_errors), used + len(solo_errors), used) if shares is None else shares
         self._pairs, self._own = _Pairs(len(self._sign), self._shares.shape[1]), dict[int, _Own]()
-        self._limits, self._scale, self._lock = limits, scale, threading.Lock()
+        self._limits, self._lock = limits, threading.Lock()
 
     def beside(self, keys: Sequence[Key]) -> Answers:
         """Answer for members beside their partners."""
@@ -201,8 +196,7 @@ class PairAnswers:
             own, count = key[0], len(key) - 1
             rows = [place[own, partner] for partner in key[1:] or (_ALONE,)]
             at.append(rows)
-            scale = max([self._own[number].scale for number in key])
-            mean.append(scale * sum([means[row] for row in rows]) / len(rows))
+            mean.append(sum([means[row] for row in rows]) / len(rows))
             if not count:
                 prior.append(0.0)
                 variance.append(0.0)
@@ -216,10 +210,10 @@ class PairAnswers:
                     before += 2 * both[0]
                     left += 2 * both[1]
             before, left, alone = before / count**2, left / count**2, self._own[own]
-            moved = scale * sum([absorbed[row] for row in rows]) / count
+            moved = sum([absorbed[row] for row in rows]) / count
             prior.append(before)
             left = calibrated(max(left + alone.variance, 0.0), before, ratio)
-            variance.append(scale**2 * left + moved**2 * alone.solo_variance)
+            variance.append(left + moved**2 * alone.solo_variance)
             shared.append(-moved * alone.solo_variance)
         return at, mean, prior, variance, shared
 
@@ -232,7 +226,7 @@ class PairAnswers:
             pairs = self._pairs = _Pairs(pairs.half.shape[1], pairs.added.shape[1])
             self._own, new = {}, list(asked)
         if new:
-            self._meet_alone(dict.fromkeys(number for key in keys for number in key))
+            self._meet_alone(dict.fromkeys(own for own, _ in new))
             self._add(new)
         triples = dict.fromkeys((own, *two) for own, *partners in keys for two in combinations(partners, 2))
         missing = [triple for triple in triples if triple not in pairs.covariance]
@@ -256,13 +250,12 @@ class PairAnswers:
         if self._limits is not None:
             mean = self._limits.within(new, mean)
         prior, extra = self.solo_errors.prior_variance, process.own_variance(known, new)
-        scale = np.ones(len(new)) if self._scale is None else self._scale.of_members(known.take(new))
         added = contribution @ self._shares
         for k, number in enumerate(new.tolist()):
             response = self._response(number) if moves[k] else np.zeros(len(self._sign), np.float32)
             self._own[number] = _Own(
                 float(mean[k] * moves[k]), float(variance[k] * moves[k]), prior * bool(moves[k]), response,
-                added[k] * moves[k], float(extra[k]), float(scale[k]),
+                added[k] * moves[k], float(extra[k]),
             )  # fmt: skip
 
     def _response(self, number: int) -> _Rows:

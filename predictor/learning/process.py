@@ -89,7 +89,7 @@ class Process:
         left_out, rows = self._left_out(active), np.flatnonzero(active)
         plain = self.noise[rows] == evidence.noise[rows]
         self.variance_ratio = left_out.variance_ratio(plain)
-        unlike = left_out.unlike(np.broadcast_to(evidence.doubt, self.noise.shape)[rows])
+        unlike = left_out.unlike
         if unlike.any():
             # If rows contradict each other, trust the one observed more often.
             count = np.broadcast_to(evidence.count, self.noise.shape)[rows]
@@ -113,7 +113,7 @@ class Process:
         less they count.
         """
         evidence, members = self.evidence, self.evidence.members
-        spread = np.sqrt(self.evidence.doubt * prior + self.noise)
+        spread = np.sqrt(prior + self.noise)
         own = evidence.rows.own
         off = np.abs(evidence.target) > CANNOT_BE * spread
         if not off.any():

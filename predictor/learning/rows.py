@@ -31,11 +31,6 @@ class Rows:
     def __len__(self) -> int:
         return len(self.own)
 
-    @property
-    def members(self) -> Integers:
-        """[N, 1 + M] numbers of all members of the sets, -1 where there are fewer."""
-        return np.concatenate([self.own[:, None], self.partners], 1)
-
     def take(self, index: Integers) -> Rows:
         return Rows(self.own[index], self.partners[index])
 

@@ -11,7 +11,6 @@ from predictor.learning.evidence import of_slowdowns, of_solo_step_times
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured_alone import MeasuredAlone, ToldTable
 from predictor.learning.observed import Observed
-from predictor.learning.output_scale import OutputScale
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.prior_variance import PriorVariance
@@ -31,8 +30,7 @@ class State:
         measured: what to tell the predictor of jobs alone.
         told_table: the same for rows of its job table.
         solo, limits: errors of predicted solo step times, and their limits.
-        scale: how large errors of slowdowns are, given these.
-        process: of slowdowns, without their scale.
+        process: of slowdowns, given these.
         corrections, shifts: what it says of sets, as arrays and with what it stands on.
         pairs: corrected slowdowns of pairs.
         under_mps: devices with sets observed under MPS.
@@ -43,7 +41,6 @@ class State:
     told_table: ToldTable
     solo: SoloErrors
     limits: SoloLimits
-    scale: OutputScale
     process: Process
     corrections: Corrections
     shifts: Shifts
@@ -81,20 +78,16 @@ class State:
         rows = kept[(told.partners[kept] >= 0).any(1)]
         limits = SoloLimits(told, numbers, known, solo)
         evidence = of_slowdowns(told, rows, known, config, solo, limits)
-        scale = OutputScale.of(
-            config.parameters, evidence.members, evidence.rows.own, evidence.target, evidence.noise
-        )
-        given = Process(config.parameters, scale.removed(evidence), config.most_rows, process)
+        given = Process(config.parameters, evidence, config.most_rows, process)
         used, places, shares = rows_in_answers(rows[given.used], solo_rows, jobs, len(solo))
-        answers = PairAnswers(given, solo, prior, known, places, shares, limits, scale)
-        corrections = Corrections(given, solo, limits, scale)
+        answers = PairAnswers(given, solo, prior, known, places, shares, limits)
+        corrections = Corrections(given, solo, limits)
         return cls(
             told,
             measured,
             ToldTable(measured, getattr(predictor, "table_", None)),
             solo,
             limits,
-            scale,
             given,
             corrections,
             Shifts(answers, observed, used, labels),

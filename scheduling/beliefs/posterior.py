@@ -80,9 +80,8 @@ class PosteriorLearner:
             return arrays
         rows, log_slowdown = self.posterior.rows_of(sets)
         _, variance = self.posterior.process.answer(self.posterior.members, rows)
-        spread = np.sqrt(variance) * self.posterior.state.scale.of_sets(self.posterior.members, rows.members)
         knee = self.posterior.config.parameters.knee
-        excess = to_scale(log_slowdown, knee) - self.exploration * spread
+        excess = to_scale(log_slowdown, knee) - self.exploration * np.sqrt(variance)
         slowdown = arrays.slowdown.copy()
         slowdown[arrays.mask] = np.exp(np.maximum(np.minimum(from_scale(excess, knee), log_slowdown), 0.0))
         return replace(arrays, slowdown=slowdown, step_time_s=arrays.solo_step_time_s * slowdown)

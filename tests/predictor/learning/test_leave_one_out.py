@@ -42,5 +42,5 @@ def test_an_absurd_row_counts_at_most_like_the_largest_plausible_one() -> None:
     error = np.zeros(68)
     error[0] = 1e6
     left_out = LeftOut(error, np.ones(68), np.zeros(68))
-    assert left_out.unlike().tolist() == [True] + [False] * 67
+    assert left_out.unlike.tolist() == [True] + [False] * 67
     assert left_out.variance_ratio(np.ones(68, dtype=bool)) == pytest.approx((16 + 32) / 100)

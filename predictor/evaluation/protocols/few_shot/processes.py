@@ -16,12 +16,10 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
-from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.kernel import KernelParameters
 from predictor.learning.link import from_scale, slope, to_scale
-from predictor.learning.output_scale import OutputScale
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
-from predictor.learning.rows import Rows
 
 
 class Conditioned:
@@ -32,38 +30,20 @@ class Conditioned:
         start: expectation of the test rows before any observation, as errors of `prior`.
         prior: [T] on the scale of `predictor.learning.link`.
         log_slowdown: [T] measured; used for observed rows only.
-        scaled: the T rows and their members, if the observed ones tell how large errors are, as in the service.
     """
 
     def __init__(
-        self,
-        parameters: KernelParameters,
-        start: Expectation,
-        prior: Floats,
-        log_slowdown: Floats,
-        scaled: tuple[Members, Rows] | None = None,
+        self, parameters: KernelParameters, start: Expectation, prior: Floats, log_slowdown: Floats
     ) -> None:
-        self._scaled = scaled
         self.parameters, self.start, self.centre = parameters, start, prior
         self.noise = parameters.noise * slope(log_slowdown, parameters.knee) ** 2
         self.observed = to_scale(log_slowdown, parameters.knee) - prior
 
     def expectation(self, seen: Integers) -> Expectation:
         """Expectation of the test rows after observing those numbered `seen`."""
-        return self.conditioned(self.prior(seen), seen)
-
-    def conditioned(self, prior: Expectation, seen: Integers) -> Expectation:
-        """`prior` after observing the rows `seen`."""
-        return prior.observe(seen, self.observed[seen], self.noise[seen]) if len(seen) else prior
-
-    def prior(self, seen: Integers) -> Expectation:
-        """`start`, with variances as large as the rows `seen` suggest."""
-        if self._scaled is None or not len(seen):
+        if not len(seen):
             return self.start
-        (members, rows), error = self._scaled, (self.observed - self.start.mean)[seen]
-        learned = OutputScale.of(self.parameters, members, rows.own[seen], error, self.noise[seen])
-        scale = learned.of_sets(members, rows.members)
-        return Expectation(self.start.mean, self.start.covariance * np.outer(scale, scale))
+        return self.start.observe(seen, self.observed[seen], self.noise[seen])
 
     def expected_noise(self, expected: Expectation) -> Floats:
         """[T] variance of an observation at its expected value, which is known before it is made."""
@@ -136,8 +116,7 @@ class PosteriorLearner(Conditioned):
             members, measured.rows.take(none), np.zeros(0), np.zeros(0), np.zeros(0, bool), none
         )
         start = Expectation(*Process(p, nothing).joint(members, measured.rows.take(test)))
-        scaled = members, measured.rows.take(test)
-        super().__init__(p, start, to_scale(expected, p.knee), -fold.log_ratio[test], scaled)
+        super().__init__(p, start, to_scale(expected, p.knee), -fold.log_ratio[test])
 
 
 class Averaged:
