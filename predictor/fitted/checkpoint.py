@@ -53,10 +53,16 @@ _OTHER_VERSION = "train it again, or use the version of cotenant that wrote it"
 def save(predictor: Predictor, folder: Path | str) -> Path:
     """Write a fitted predictor to `folder`; sets its version to a hash of the weights.
 
+    All files are written before the first one takes its place, so that a full disk leaves an earlier checkpoint as it
+    was.
+
     Raises:
         UnavailableError: it has not been fitted.
         OSError: the folder cannot be written.
     """
+    import os
+    import tempfile
+
     import torch
     from safetensors.torch import save as tensors_to_bytes
 
@@ -77,28 +83,30 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
         arrays = stored_process.to_arrays(model.process)
         tensors |= {f"process.{name}": torch.from_numpy(values) for name, values in arrays.items()}
     body = tensors_to_bytes({k: v.contiguous() for k, v in tensors.items()})
-    predictor.version = f"{target.name}-{_digest(body)}"
-    target.mkdir(parents=True, exist_ok=True)
-    write_whole(target / "weights.safetensors", body)
-    write_json(target / "manifest.json", asdict(fitted.manifest))
-    model.featurizer.cost_model.save(target / COST)
-    write_json(
-        target / MARKER,
-        {
-            "format": FORMAT,
-            "version": VERSION,
-            "model_version": predictor.version,
-            "network": asdict(model.config),
-            "training": asdict(predictor.training or TrainingConfig()),
-            "campaigns": list(model.campaigns),
-            "networks": len(model.networks),
-            "heads": asdict(fitted.heads),
-            "intervals": asdict(fitted.intervals),
-            "domain_radius": fitted.domain.radius,
-            "process": None if model.process is None else stored_process.to_json(model.process),
-            "features": feature_names(),
-        },
-    )
+    predictor.version = f"{target.resolve().name}-{_digest(body)}"
+    config = {
+        "format": FORMAT,
+        "version": VERSION,
+        "model_version": predictor.version,
+        "network": asdict(model.config),
+        "training": asdict(predictor.training or TrainingConfig()),
+        "campaigns": list(model.campaigns),
+        "networks": len(model.networks),
+        "heads": asdict(fitted.heads),
+        "intervals": asdict(fitted.intervals),
+        "domain_radius": fitted.domain.radius,
+        "process": None if model.process is None else stored_process.to_json(model.process),
+        "features": feature_names(),
+    }
+    (target / COST).mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=target, prefix=".") as name:
+        made = Path(name)
+        write_whole(made / "weights.safetensors", body)
+        write_json(made / "manifest.json", asdict(fitted.manifest))
+        model.featurizer.cost_model.save(made / COST)
+        write_json(made / MARKER, config)
+        for file in reversed(FILES):
+            os.replace(made / file, target / file)
     return target
 
 

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+import errno
 import json
+from copy import deepcopy
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +11,8 @@ import numpy as np
 import pytest
 
 from predictor import load_predictor
-from predictor.fitted.checkpoint import load, save
+from predictor.config import TrainingConfig
+from predictor.fitted.checkpoint import FILES, load, save
 from predictor.predictor import Predictor
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
@@ -190,3 +194,32 @@ def test_json_of_the_wrong_shape(saved: Path, body: str) -> None:
             with pytest.raises(InputError):
                 load(saved)
         (saved / name).write_text(kept)
+
+
+def test_a_disk_that_fills_up_leaves_an_earlier_checkpoint_as_it_was(
+    predictor: Predictor, saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = {file: file.read_bytes() for file in saved.rglob("*") if file.is_file()}
+    network = deepcopy(predictor.fitted_.model.networks[0])
+    network.slow.bias.data += 1.0
+    model = replace(predictor.fitted_.model, networks=[network])
+    other = Predictor.of(replace(predictor.fitted_, model=model), "other", model.config, TrainingConfig())
+
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("predictor.fitted.checkpoint.write_json", full)
+    with pytest.raises(OSError, match="No space left"):
+        save(other, saved)
+    assert {file: file.read_bytes() for file in saved.rglob("*") if file.is_file()} == before
+    assert {path.name for path in saved.iterdir()} == {*(Path(name).parts[0] for name in FILES)}
+
+
+def test_the_working_folder_gives_the_version_its_name(
+    predictor: Predictor, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    version = predictor.version
+    save(predictor, ".")
+    predictor.version = version
+    assert load(tmp_path, graph_source).version.startswith(f"{tmp_path.name}-")
