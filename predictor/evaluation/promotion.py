@@ -9,9 +9,15 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.evaluation.held_out import held_out_of
 from predictor.evaluation.same_rows import Candidate, compare_on_same_rows
-from predictor.fitted.mlflow_registry import REGISTERED_NAME, make_champion, shipped, versions
+from predictor.fitted.mlflow_registry import (
+    REGISTERED_NAME,
+    champion_version,
+    make_champion,
+    shipped,
+    versions,
+)
 from predictor.load import REGISTERED, load_predictor
-from profiling.errors import CotenantError, UnavailableError, UnknownNameError
+from profiling.errors import ConflictError, CotenantError, UnavailableError, UnknownNameError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +50,7 @@ def promote(
     Raises:
         UnknownNameError: no such version.
         InputError: `data` holds no tables.
+        ConflictError: another promotion changed the champion during the comparison.
     """
     rows = {row["version"]: row for row in versions()}
     if version not in rows:
@@ -67,6 +74,14 @@ def promote(
                 raise
             reason = str(error)
         promoted = force or (same_rows is not None and _not_worse(same_rows))
+        now = champion_version()  # again, since the comparison takes a while
+        if promoted and not force and now != (champion and champion["version"]):
+            raise ConflictError(
+                f"version {version} was not promoted",
+                expected=f"{against['version']}, with which it was compared, to stay the champion",
+                got=f"{now or 'none'}, since another command changed it",
+                hint="repeat the command",
+            )
     make_champion(version, promoted)
     return {
         "promoted": promoted,

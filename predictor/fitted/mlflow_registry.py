@@ -69,7 +69,7 @@ def usable(uri: str) -> Iterator[None]:
     except MlflowException as error:
         raise InputError(
             "the MLflow store cannot be used",
-            expected="sqlite:///FILE, http(s)://HOST, or a folder",
+            expected="sqlite:///FILE or http(s)://HOST",
             got=f"{uri}: {' '.join(str(error).split())[:160]}",
         ) from None
     except (SQLAlchemyError, CommandError) as error:
@@ -79,7 +79,9 @@ def usable(uri: str) -> Iterator[None]:
             expected="an intact MLflow database",
             got=f"{uri}: {' '.join(str(cause).split())[:160]}",
             hint="if MLflow was killed while creating the file, it has no runs yet, so delete it; otherwise "
-            "restore a backup",
+            "restore a backup"
+            if uri.startswith("sqlite:")
+            else None,
         ) from None
 
 
@@ -127,16 +129,29 @@ def _check_server(uri: str) -> None:
 
 
 def use_experiment(name: str) -> None:
-    """Log to the experiment of that name; a new one in an SQLite store keeps its artifacts beside the file."""
+    """Log to the experiment of that name; a new one in an SQLite store keeps its artifacts beside the file.
+
+    Raises:
+        InputError: it was deleted, or the name is none.
+    """
     import mlflow
+    from mlflow.exceptions import MlflowException
 
     uri = mlflow.get_tracking_uri()
     if is_absent(uri):
         _make_store(Path(uri.removeprefix("sqlite:///")))
-    if uri.startswith("sqlite:///") and mlflow.get_experiment_by_name(name) is None:
-        folder = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
-        mlflow.create_experiment(name, artifact_location=folder.as_uri())
-    mlflow.set_experiment(name)
+    try:
+        if uri.startswith("sqlite:///") and mlflow.get_experiment_by_name(name) is None:
+            folder = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
+            mlflow.create_experiment(name, artifact_location=folder.as_uri())
+        mlflow.set_experiment(name)
+    except MlflowException as error:
+        raise InputError(
+            "the MLflow experiment cannot be used",
+            expected="an experiment that is not deleted, or a name for a new one",
+            got=f"{name!r}: {' '.join(str(error).split())[:160]}",
+            hint="`--experiment` names another",
+        ) from None
 
 
 def _make_store(file: Path) -> None:
@@ -224,30 +239,39 @@ def is_absent(tracking_uri: str) -> bool:
 
 
 def versions() -> list[dict[str, Any]]:
-    """Registered versions, newest first: version, aliases, run id, metrics of the run."""
+    """Registered versions, newest first: version, aliases, run id, metrics of the run (None once it is deleted)."""
     import mlflow
     from mlflow.exceptions import MlflowException
 
     if is_absent(mlflow.get_tracking_uri()):
         return []
-    client = mlflow.MlflowClient()
-    try:
-        champion = client.get_model_version_by_alias(REGISTERED_NAME, CHAMPION).version
-    except MlflowException:
-        champion = None
+    client, champion = mlflow.MlflowClient(), champion_version()
     result = []
     for entry in client.search_model_versions(f"name='{REGISTERED_NAME}'"):
-        metrics = client.get_run(entry.run_id).data.metrics if entry.run_id else {}
+        metrics: dict[str, float] = {}
+        with suppress(MlflowException):
+            metrics = client.get_run(entry.run_id).data.metrics if entry.run_id else {}
         result.append(
             {
                 "version": str(entry.version),
-                "champion": str(entry.version) == str(champion),
+                "champion": str(entry.version) == champion,
                 "run_id": entry.run_id,
                 "mape_percent": metrics.get("e-ggat mape_percent"),
                 "r2": metrics.get("e-ggat r2"),
             }
         )
     return sorted(result, key=lambda row: -int(row["version"]))
+
+
+def champion_version() -> str | None:
+    """The version with the alias `champion`; None if none has it."""
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    try:
+        return str(mlflow.MlflowClient().get_model_version_by_alias(REGISTERED_NAME, CHAMPION).version)
+    except MlflowException:
+        return None
 
 
 def shipped() -> dict[str, Any]:
@@ -266,10 +290,22 @@ def shipped() -> dict[str, Any]:
 
 
 def make_champion(version: str, promoted: bool = True) -> None:
-    """Record on `version` whether it was promoted, and if so, give it the alias `champion`."""
+    """Record on `version` whether it was promoted, and if so, give it the alias `champion`.
+
+    Raises:
+        UnavailableError: the version was deleted, or the store cannot be written.
+    """
     import mlflow
+    from mlflow.exceptions import MlflowException
 
     client = mlflow.MlflowClient()
-    if promoted:
-        client.set_registered_model_alias(REGISTERED_NAME, CHAMPION, version)
-    client.set_model_version_tag(REGISTERED_NAME, version, "promoted", str(promoted).lower())
+    try:
+        if promoted:
+            client.set_registered_model_alias(REGISTERED_NAME, CHAMPION, version)
+        client.set_model_version_tag(REGISTERED_NAME, version, "promoted", str(promoted).lower())
+    except MlflowException as error:
+        raise UnavailableError(
+            f"version {version} cannot be marked in the registry",
+            got=" ".join(str(error).split())[:160].rstrip("."),
+            hint="`cotenant models list` shows registered versions",
+        ) from None

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -10,6 +10,7 @@ from typing import Any
 import mlflow
 import pandas as pd
 import pytest
+from mlflow.exceptions import MlflowException
 
 import predictor
 from datasets.graph_dataset import ColocationDataset
@@ -18,6 +19,7 @@ from datasets.sources import withheld
 from datasets.tables import write_table
 from predictor import load_predictor
 from predictor.config import TrainingConfig
+from predictor.evaluation import promotion
 from predictor.evaluation.held_out import HeldOutAnswers, held_out_of
 from predictor.evaluation.promotion import promote
 from predictor.evaluation.protocols import networks
@@ -25,7 +27,7 @@ from predictor.examples import featurizer
 from predictor.fitted.checkpoint import save
 from predictor.fitted.mlflow_registry import shipped, use_store, versions
 from predictor.predictor import Predictor
-from predictor.training.run import compare, load_config, train_run, training_tables
+from predictor.training.run import compare, load_config, train_run
 from profiling.errors import ConflictError, InputError, UnavailableError, UnknownNameError
 from profiling.files import only_writer
 from profiling.graph import ComputationGraph
@@ -264,6 +266,48 @@ def test_a_worse_version_is_not_promoted(
     assert next(r for r in versions() if r["champion"])["version"] == "2"
 
 
+def test_a_promotion_gives_way_to_another(
+    trained: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The champion changes, or the version is deleted, while both predict."""
+    client = mlflow.MlflowClient()
+    source = client.get_model_version("cotenant", "1").source
+    assert source
+    one, other = (client.create_model_version("cotenant", source, trained[0]["run_id"]) for _ in "ab")
+    promote("1", force=True)
+
+    def compare_while(change: Callable[[], object]) -> None:
+        def compared(*_: object) -> dict[str, Any]:
+            change()
+            return {"metrics": {role: {"mape_percent": 1.0} for role in ("challenger", "incumbent")}}
+
+        monkeypatch.setattr(promotion, "_compared", compared)
+
+    compare_while(lambda: client.set_registered_model_alias("cotenant", "champion", other.version))
+    with pytest.raises(ConflictError, match=f"got {other.version}, since another command changed it"):
+        promote(str(one.version), graph_source=graph_source)
+    assert [row["version"] for row in versions() if row["champion"]] == [str(other.version)]
+    compare_while(lambda: client.delete_model_version("cotenant", one.version))
+    with pytest.raises(UnavailableError, match="cannot be marked"):
+        promote(str(one.version), graph_source=graph_source)
+    client.delete_model_version("cotenant", other.version)
+
+
+def test_versions_whose_run_was_deleted_for_good_are_listed(
+    trained: tuple[dict[str, Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise MlflowException("Run with id=1 not found")
+
+    monkeypatch.setattr(mlflow.MlflowClient, "get_run", gone)
+    assert {row["mape_percent"] for row in versions()} == {None}
+
+
+def test_a_folder_without_a_name_is_refused(data: Path, tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="expected a folder with a name"):
+        quick_run(data, Path("/"), f"sqlite:///{tmp_path}/mlflow.db")
+
+
 def test_an_empty_registry(tmp_path: Path) -> None:
     before = mlflow.get_tracking_uri()
     use_store(empty_store(tmp_path / "empty.db"))
@@ -293,13 +337,6 @@ def test_a_run_that_fails_at_its_start_leaves_nothing(data: Path, tmp_path: Path
     with pytest.raises(InputError, match="store cannot be opened"):
         quick_run(data, tmp_path / "model", f"sqlite:///{tmp_path}/nowhere/mlflow.db")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "mlflow.db"}
-
-
-def test_tables_of_bounds_only_are_refused(measured: Tables, tmp_path: Path) -> None:
-    for name, table in zip(("colocation", "solo"), measured, strict=True):
-        write_table(tmp_path, name, table.assign(censored=True) if name == "colocation" else table)
-    with pytest.raises(InputError, match=r"nothing to train on.*no bound \(censored\)"):
-        training_tables(tmp_path, bundled=False)
 
 
 def test_tables_may_contain_architectures_with_bounds_only(measured: Tables) -> None:
@@ -376,23 +413,6 @@ def test_one_or_two_pairs_of_architectures_suffice(measured: Tables, tmp_path: P
     assert compare(kept["one"], solo, NETWORK, QUICK, False, None, graph_source=graph_source) == {}
     save(Predictor(NETWORK, QUICK, graph_source).fit(kept["one"], solo), tmp_path / "model")
     assert load_predictor(str(tmp_path / "model")).fitted_.domain.radius < 1.0
-
-
-def test_empty_tables_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="nothing to train on"):
-        training_tables(None, bundled=False)
-    with pytest.raises(InputError, match="no table"):
-        training_tables(tmp_path, bundled=False)
-
-
-def test_sources_whose_licence_does_not_allow_it_are_refused(measured: Tables, tmp_path: Path) -> None:
-    colocation, solo = measured
-    lucid = {"source": "lucid", "licence": "LicenseRef-S-Lab-1.0"}
-    write_table(tmp_path, "colocation", colocation.assign(**lucid))
-    write_table(tmp_path, "solo", solo.assign(**lucid))
-    with pytest.raises(InputError, match=r"lucid .*--own-use"):
-        training_tables(tmp_path, bundled=False)
-    assert len(training_tables(tmp_path, bundled=False, own_use=True)[0]) == len(colocation)
 
 
 def test_the_shipped_model_was_trained_on_redistributable_sources_only() -> None:
