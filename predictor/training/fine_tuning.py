@@ -31,7 +31,7 @@ from predictor.predictor import Predictor
 from predictor.training.accelerator import moved, training_device
 from predictor.training.fit import left_out_errors, residuals_of, within
 from predictor.training.heads import fit_heads
-from predictor.training.networks import batch_loss, hide_campaigns
+from predictor.training.networks import batch_loss, finite, hide_campaigns
 from predictor.training.replay import remember, together, with_more_campaigns
 from predictor.training.targets import TargetBatch
 from predictor.training.validation import HeldOut
@@ -163,7 +163,8 @@ def _learned(
     model = replace(before, campaigns=campaigns, networks=[], scaler=scaler, process=process)
     log_ratio = np.log(new.ratio)
     target = torch.tensor(new.padded(log_ratio), dtype=torch.float32)
-    measured, censored = (torch.from_numpy(new.padded(v)) for v in (~np.isnan(log_ratio), new.censored))
+    usable = ~np.isnan(log_ratio) & new.resident[new.set_index]
+    measured, censored = (torch.from_numpy(new.padded(v)) for v in (usable, new.censored))
     batches = [
         TargetBatch(
             model.inputs(e), target, measured, censored, utilization_residual=measured_difference(model, e)
@@ -214,8 +215,9 @@ def _tune(
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
+        value = finite(loss, phase)
         if report:
-            report(phase, epoch + 1, config.epochs, loss.item())
+            report(phase, epoch + 1, config.epochs, value)
         if validation is not None:
             validation.report(network, phase, epoch + 1, config.epochs, report)
     network.cpu()

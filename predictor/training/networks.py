@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import numpy as np
@@ -27,6 +28,7 @@ from predictor.training.accelerator import moved, training_device
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.targets import TargetBatch, TrainingBatches
 from predictor.training.validation import HeldOut
+from profiling.errors import InputError
 from profiling.workload import SHARING_MODES
 
 
@@ -81,9 +83,10 @@ def fit_encoder(
         nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        progress.note("encoder", step + 1, loss.item())
+        value = finite(loss, "encoder")
+        progress.note("encoder", step + 1, value)
         if report:
-            report("encoder", step + 1, config.encoder_steps, loss.item())
+            report("encoder", step + 1, config.encoder_steps, value)
     encoder.cpu().eval()
     return encoder
 
@@ -154,12 +157,30 @@ def _fit_one(
         nn.utils.clip_grad_norm_(network.parameters(), 1.0)
         optimizer.step()
         schedule.step()
-        progress.note(phase, epoch + 1, loss.item())
+        value = finite(loss, phase)
+        progress.note(phase, epoch + 1, value)
         if report:
-            report(phase, epoch + 1, config.epochs, loss.item())
+            report(phase, epoch + 1, config.epochs, value)
         if validation is not None:
             validation.report(network, phase, epoch + 1, config.epochs, report)
     return network.cpu().eval()
+
+
+def finite(loss: Tensor, phase: str) -> float:
+    """The loss as a number.
+
+    Raises:
+        InputError: the training diverged.
+    """
+    value = float(loss.item())
+    if not math.isfinite(value):
+        raise InputError(
+            f"the training diverged ({phase})",
+            expected="a finite loss",
+            got=value,
+            hint="lower the learning rate",
+        )
+    return value
 
 
 def batch_loss(output: SetOutput, batch: TargetBatch, beta: float) -> Tensor:
@@ -177,6 +198,8 @@ def colocation_loss(
     predicted = output.log_baseline - output.log_slowdown
     error = torch.where(measured, predicted - torch.nan_to_num(target), torch.zeros_like(predicted))
     error = torch.where(censored, error.clamp_max(0.0), error)
+    if not measured.any():
+        return error[measured].sum()  # 0, whereas a mean of nothing is NaN
     return nn.functional.smooth_l1_loss(error[measured], torch.zeros_like(error[measured]), beta=beta)
 
 

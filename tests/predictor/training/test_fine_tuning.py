@@ -292,3 +292,15 @@ def test_a_fine_tuned_version_is_promoted_on_unseen_sets(home: Path, new: Tables
         assert promote("1", force=True)["promoted"]
     finally:
         mlflow.set_tracking_uri(before)
+
+
+def test_sets_whose_member_had_ended_teach_nothing(base: Predictor, new: Tables) -> None:
+    """Their ratios do not matter, because their memory shows that the members did not run together."""
+    colocation, solo = new[0], new[1].assign(memory_bytes=4e9)
+    first = colocation.set_id == colocation.set_id.iloc[0]
+    alone = colocation.assign(set_memory_bytes=np.where(first, 4e9, 8.1e9))
+    wrong = alone.assign(throughput_ratio=alone.throughput_ratio.where(~first, 1.0))
+    weights = [
+        fine_tune(base, table, solo, QUICK).fitted_.model.networks[0].slow.weight for table in (alone, wrong)
+    ]
+    assert torch.equal(*weights)

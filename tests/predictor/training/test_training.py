@@ -135,3 +135,13 @@ def test_hiding_campaigns_trains_the_unknown_campaigns_column(measured: Tables, 
     was, now = start.enter.weight[:, -1], network.enter.weight[:, -1]
     same = torch.allclose(now / now.norm(), was / was.norm(), atol=1e-5)
     assert same == (hidden == 0.0)
+
+
+def test_sets_without_a_measured_ratio_add_no_loss() -> None:
+    nothing = torch.zeros(2, dtype=torch.bool)
+    assert colocation_loss(output(-0.4, -9.0), torch.full((2,), torch.nan), nothing, nothing, 0.05) == 0.0
+
+
+def test_a_training_that_diverges_is_an_error(measured: Tables) -> None:
+    with pytest.raises(InputError, match=r"diverged \(network 1\).*learning rate"):
+        losses_of(measured, replace(TRAINING, learning_rate=1e30, epochs=5))
