@@ -71,7 +71,7 @@ def fine_tune_run(
     with tracked(tracking_uri, experiment, name, system_metrics=system_metrics) as mlflow:
         run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()
         mlflow.log_params(flat({"from": base.version, "fine_tuning": asdict(config)}))
-        log_tables(mlflow, colocation, solo, str(data))
+        log_tables(mlflow, colocation, solo, str(data.resolve()))
         live = LiveMetrics(run_id, report)
         try:
             after = fine_tune(base, colocation, solo, config, live)

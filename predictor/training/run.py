@@ -114,6 +114,14 @@ def training_tables(
         tables = own.load()
         if "colocation" in tables:
             parts.append((tables["colocation"], tables["solo"]))
+    twice = set.intersection(*(set(c.set_id) for c, _ in parts)) if len(parts) == 2 else ()
+    if twice:
+        raise InputError(
+            f"{data} and the bundled measurements share sets",
+            expected="ids of its own for every set",
+            got=f"{len(twice)} ids in both, such as {min(twice)}",
+            hint="--no-bundled leaves out the bundled ones",
+        )
     rows = sum(len(c) for c, _ in parts)
     if not sum(len(point_targets(c)) for c, _ in parts):
         raise InputError(
@@ -172,9 +180,13 @@ def train_run(
         ConflictError: another training is writing to `out`.
     """
     check_folder(out)
+    target = out.resolve()
+    if not target.name:
+        raise InputError(
+            f"{out} cannot be the folder of a predictor", expected="a folder with a name", got=f"{target}"
+        )
     colocation, solo = training_tables(data, bundled, own_use)
     graph_source = None if graphs is None else read_graphs(graphs)
-    target = out.resolve()
     progress = Progress(
         target.with_name(f"{target.name}.progress"),
         fingerprint((colocation, solo), network, training, baselines, str(graphs)),
@@ -191,7 +203,12 @@ def train_run(
     ):
         run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()
         mlflow.log_params(flat({"network": asdict(network), "training": asdict(training)}))
-        log_tables(mlflow, colocation, solo, str(data or "the measurements that come with the project"))
+        log_tables(
+            mlflow,
+            colocation,
+            solo,
+            str(data.resolve() if data else "the measurements that come with the project"),
+        )
         live = LiveMetrics(run_id, report)
         try:
             compared = compare(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import signal
 import sys
 import threading
@@ -185,5 +186,7 @@ def log_tables(mlflow: Any, colocation: pd.DataFrame, solo: pd.DataFrame, source
             # Silence hints for serving a table's schema: integer columns, and a path that two kinds of source
             # could read.
             warnings.simplefilter("ignore", UserWarning)
-            dataset = mlflow.data.from_pandas(table, source=source, name=name)
+            # MLflow's own digest covers neither flags nor rows beyond the first 10,000.
+            digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
+            dataset = mlflow.data.from_pandas(table, source=source, name=name, digest=digest)
             mlflow.log_input(dataset, context="training")

@@ -11,6 +11,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import mlflow
+import pandas as pd
 import pytest
 from sqlalchemy.exc import OperationalError
 
@@ -154,3 +155,36 @@ def test_a_store_on_a_full_disk_is_an_error_with_the_reason(
     with pytest.raises(UnavailableError, match=r"database or disk is full.*--tracking-uri") as failed:
         training()
     assert failed.value.exit_code == 2
+
+
+@pytest.mark.parametrize("name", ["", "trial"])
+def test_an_experiment_that_cannot_be_used(store: str, name: str) -> None:
+    use_store(store)
+    use_experiment("trial")
+    experiment = mlflow.get_experiment_by_name("trial")
+    assert experiment is not None
+    mlflow.MlflowClient().delete_experiment(experiment.experiment_id)
+    with pytest.raises(InputError, match="experiment cannot be used"):
+        use_experiment(name)
+
+
+def test_digests_cover_flags_and_every_row(store: str) -> None:
+    colocation, solo = tables()
+    long = pd.concat([colocation] * (10_000 // len(colocation) + 1), ignore_index=True)
+    changed = long.copy()
+    changed.loc[len(long) - 1, "throughput_ratio"] = 0.123
+    with tracked(store, "trial", "digests") as run:
+        for table in (colocation, colocation.assign(censored=True), long, changed):
+            log_tables(run, table, solo, "tables")
+        run_id = run.active_run().info.run_id
+    inputs = mlflow.MlflowClient().get_run(run_id).inputs.dataset_inputs
+    assert sorted(one.dataset.name for one in inputs) == ["colocation"] * 4 + ["solo"]
+
+
+def test_a_folder_is_no_store(tmp_path: Path) -> None:
+    before = mlflow.get_tracking_uri()
+    try:
+        with pytest.raises(InputError, match=r"expected sqlite:///FILE or http\(s\)://HOST, got"):
+            use_store(str(tmp_path / "mlruns"))
+    finally:
+        mlflow.set_tracking_uri(before)
