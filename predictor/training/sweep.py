@@ -22,6 +22,7 @@ from predictor.evaluation.metrics import score
 from predictor.examples.cross_fit import ExampleFold, Group, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, examples_of
 from predictor.examples.featurizer import Featurizer, GraphSource
+from predictor.fitted.mlflow_registry import use_experiment, use_store
 from predictor.training.fit import solo_examples
 from predictor.training.networks import fit
 from predictor.training.progress import fingerprint
@@ -77,6 +78,7 @@ def sweep(
     try:
         import optuna
         from optuna.trial import TrialState
+        from sqlalchemy.exc import SQLAlchemyError
     except ImportError:
         raise UnavailableError(
             "Optuna is not installed", hint="pip install -e '.[sweep]' in the checkout"
@@ -87,6 +89,8 @@ def sweep(
         check_folder(file.parent)
         if file.is_dir():
             raise InputError(f"{file} is a folder", expected="a name for a file")
+    use_store(tracking_uri)  # a store that cannot be used should not show after the first trial only
+    use_experiment(experiment)
     examples = examples_of(colocation, solo)
     groups = inner_groups(examples, folds)
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -95,12 +99,19 @@ def sweep(
     featurizer = Featurizer(graph_source)
 
     def begin(is_alone: bool) -> optuna.Study:
-        study = optuna.create_study(
-            storage=f"sqlite:///{study_file}",
-            study_name=name,
-            load_if_exists=True,
-            pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
-        )
+        try:
+            study = optuna.create_study(
+                storage=f"sqlite:///{study_file}",
+                study_name=name,
+                load_if_exists=True,
+                pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
+            )
+        except (SQLAlchemyError, RuntimeError, optuna.exceptions.OptunaError) as error:
+            raise InputError(
+                f"{study_file} cannot be used",
+                expected="the SQLite file of a study, or a name for a new one",
+                got=" ".join(str(getattr(error, "orig", None) or error).split())[:160],
+            ) from None
         if not study.trials:
             study.enqueue_trial(within_space(network, training))
         for cut_off in study.get_trials(states=(TrialState.RUNNING,)) if is_alone else ():
@@ -239,6 +250,12 @@ def inner_groups(examples: Examples, folds: int) -> list[Group]:
         InputError: fewer than two folds, or more folds than architectures.
     """
     count = len(networks_of(examples.architectures))
+    if count < 2:
+        raise InputError(
+            "cannot hold out models",
+            expected="sets of at least two architectures",
+            got=", ".join(sorted(set(examples.architectures))),
+        )
     if not 2 <= folds <= count:
         raise InputError(
             "cannot hold out models",

@@ -222,3 +222,25 @@ def test_the_command(
     result = json.loads(capsys.readouterr().out)
     assert (result["trials"], result["best"]["trial"]) == (1, 0)
     assert load_config(best)[0].width == result["best"]["network"]["width"]
+
+
+def test_a_store_that_cannot_be_used_ends_a_sweep_before_its_first_trial(
+    measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "left_out_error", lambda *_: pytest.fail("a trial ran"))
+    with pytest.raises(InputError, match="MLflow store cannot be used"):
+        run(measured, tmp_path, "nosuch://x", 1)
+    assert not (tmp_path / "study.db").exists()
+
+
+def test_a_file_that_is_no_study(measured: Tables, tmp_path: Path, store: str) -> None:
+    (tmp_path / "study.db").write_text("a letter, " * 100)
+    with pytest.raises(InputError, match=r"study\.db cannot be used.*not a database"):
+        run(measured, tmp_path, store, 1)
+
+
+def test_one_architecture_cannot_be_held_out(measured: Tables) -> None:
+    colocation, solo = measured
+    alike = colocation.groupby("set_id").architecture.transform(lambda names: (names == "alpha").all())
+    with pytest.raises(InputError, match="at least two architectures, got alpha"):
+        inner_groups(examples_of(colocation[alike.astype(bool)], solo), 2)
