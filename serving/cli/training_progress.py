@@ -57,7 +57,7 @@ def reporting(title: str, expected: int = 0) -> Iterator[Callable[[str, int, int
     """
     from rich.console import Console
 
-    clock, validation = StageClock(expected), ""
+    clock, validation, validated = StageClock(expected), "", ""
     said: dict[str, float] = {}
 
     def line(phase: str, step: int, steps: int, number: str) -> None:
@@ -67,10 +67,13 @@ def reporting(title: str, expected: int = 0) -> Iterator[Callable[[str, int, int
             typer.echo(f"{title}: {phase}, {step} of {steps}{number}{validation}{_left(clock)}", err=True)
 
     def report(phase: str, step: int, steps: int, loss: float) -> None:
-        nonlocal validation
-        if phase.rpartition(": ")[2].startswith("validation"):
-            validation = f", MAE on held-out architectures {loss:.3f}"
+        nonlocal validation, validated
+        part, _, inner = phase.rpartition(": ")
+        if inner.startswith("validation"):
+            validation, validated = f", MAE on held-out architectures {loss:.3f}", part
             return
+        if part != validated:
+            validation = ""  # another fit's
         number = ""
         if not phase.startswith("compare: "):  # a contender, which has no loss
             clock.note(phase, step)

@@ -11,9 +11,9 @@ def test_lines_by_stage(capsys: pytest.CaptureFixture[str]) -> None:
     with reporting("train", 20) as report:
         for step in range(1, 11):
             report("encoder", step, 10, 1.0 / step)
-        report("left out 1: validation network 1", 5, 5, 0.25)
         for step in range(1, 6):
-            report("network 1", step, 5, 0.5)
+            report("left out 1: network 1", step, 5, 0.5)
+            report("left out 1: validation network 1", step, 5, 0.25)
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert out == ""
@@ -43,3 +43,14 @@ def test_a_stopped_command_suggests_to_repeat_it(capsys: pytest.CaptureFixture[s
     with pytest.raises(ValueError, match="else"), resumable():
         raise ValueError("something else")
     assert capsys.readouterr().err == ""
+
+
+def test_an_error_on_held_out_architectures_is_that_of_the_same_fit(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with reporting("train") as report:
+        report("left out 1: validation network 1", 5, 5, 0.25)
+        report("left out 1: network 2", 1, 5, 0.5)
+        report("left out 2: encoder", 1, 5, 0.5)
+    lines = capsys.readouterr().err.splitlines()
+    assert ["MAE" in line for line in lines] == [True, False]
