@@ -124,6 +124,8 @@ def stats(
         )
     if summary["colocation"]:
         screen.print(grid)
+    elif not summary["tables"]:
+        screen.print(f"the tables in {directory} have no rows")
 
 
 @app.command()

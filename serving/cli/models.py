@@ -62,7 +62,7 @@ def promote(
     tracking_uri: StoreOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Make a version the champion, which `--model models:/cotenant@champion` and the service load.
+    """Make a version the champion, which commands and the service load with `--model models:/cotenant@champion`.
 
     It is compared with the current champion, or with the shipped predictor if there is none, on sets that
     neither has learned from. Exit code 1 means that it is worse or that there are no such sets; the champion

@@ -12,7 +12,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from datasets.tables import read_table, write_table
+from datasets.tables import empty_table, read_table, write_table
 from datasets.user_files import add_rows
 from predictor.evaluation.protocols import runner
 from predictor.examples import featurizer
@@ -79,6 +79,11 @@ def test_stats_and_plot(data: str, tmp_path: Path, capsys: pytest.CaptureFixture
     assert {row["campaign"] for row in summary["colocation"]} == {"gavel-2019", "gavel-2020", "lucid"}
     assert (tmp_path / "p.svg").read_text().lstrip().startswith("<?xml")
     assert "gavel-2020" in call(capsys, "data", "stats", data)
+
+
+def test_stats_of_tables_without_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_table(tmp_path, "solo", empty_table("solo"))
+    assert "have no rows" in call(capsys, "data", "stats", str(tmp_path))
 
 
 def test_graph_dataset_is_built_once(
