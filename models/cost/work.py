@@ -18,7 +18,6 @@ Floats = NDArray[np.float64]
 Columns = Mapping[str, Floats]
 
 IS_CONTRACTION = np.array([kind in CONTRACTIONS for kind in KINDS])
-_RECURRENT = KINDS.index("recurrent")
 # Largest tile of a matrix product that one multiprocessor computes; libraries use tiles up to this size
 # (CUTLASS's default).
 _TILE = 128.0

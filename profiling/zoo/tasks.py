@@ -30,12 +30,3 @@ def _classify(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> Tensor:
 
 CLASSIFY = (Phase(_classify),)
 """Image classification by cross-entropy."""
-
-
-def tokens(vocabulary: int, labels: Callable[[int, int], dict[str, Tensor]]) -> Callable[[int, int], Any]:
-    """Batches of `{"tokens": (batch, length), ...labels}`."""
-
-    def batch(batch_size: int, length: int) -> dict[str, Tensor]:
-        return {"tokens": torch.randint(vocabulary, (batch_size, length)), **labels(batch_size, length)}
-
-    return batch

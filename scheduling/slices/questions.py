@@ -24,7 +24,6 @@ from scheduling.slices.options import (
     SliceConfig,
     SliceJob,
     devices_of,
-    sets_of,
 )
 
 # Sharing mode, and SM share of each member.
@@ -39,26 +38,13 @@ def check_jobs(jobs: Sequence[SliceJob], card: str) -> None:
         get_device(card).check_precision(job.workload.precision)
 
 
-def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig) -> Options:
-    """Predict all sets that the configuration allows.
-
-    Raises:
-        InputError: no jobs, or a job cannot run on the card (`UnknownNameError`: unknown card or model).
-    """
-    check_jobs(jobs, card)
-    card = get_device(card).name
-    sets = sets_of(card, devices_of(card, config.mig), range(len(jobs)), config)
-    return answer(jobs, card, list(sets), predictor, config)
-
-
 def ask_unlimited(
     jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig
 ) -> Options:
-    """Like `ask`, but without SM shares and only for sets that an optimal plan can contain.
+    """Predict the sets that an optimal plan without SM shares can contain.
 
     On a slice, these are the sets whose every part fits, because members only add memory; on the whole card,
-    the
-    largest sets that fit under each sharing mode.
+    the largest sets that fit under each sharing mode.
     """
     check_jobs(jobs, card)
     card = get_device(card).name
@@ -106,8 +92,7 @@ def answer(
 
     Args:
         known: previous options of the same jobs, for their step times alone on the whole card. Without it,
-            those
-            are predicted as well and come first in the result.
+            those are predicted as well and come first in the result.
     """
     by_size: dict[int, dict[SetKey, None]] = {}
     if known is None:

@@ -22,7 +22,6 @@ from profiling.errors import ConflictError
 from scheduling.core.snapshot import Tenant
 from serving.store.tables import NodeRow, PlacementRow, TenantRow
 
-STATES = ("waiting", "decided", "confirmed", "ended", "expired")
 NEXT = {
     "waiting": ("ended",),
     "decided": ("confirmed", "ended", "expired"),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -158,8 +158,3 @@ def balanced(examples: Iterable[CostExample], group_of: Callable[[CostExample], 
     raw = np.array([sizes[g] ** -0.5 for g in groups])
     weights = raw / raw.mean() if len(raw) else raw
     return [replace(e, weight=float(w)) for e, w in zip(listed, weights, strict=True)]
-
-
-def rows_of(examples: Sequence[CostExample]) -> np.ndarray:
-    """Row numbers of some examples."""
-    return np.array([e.row for e in examples], dtype=np.int64)

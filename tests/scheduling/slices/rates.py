@@ -6,9 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from predictor.types import PredictionArrays
+from predictor.types import PredictionArrays, SetPredictor
 from profiling.devices import get_device, split_device
 from profiling.workload import ColocationSet, Workload
+from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of, sets_of
+from scheduling.slices.questions import answer
 
 GIB = 2.0**30
 
@@ -47,3 +49,9 @@ class AmdahlPredictor:
         return PredictionArrays(
             mask, solo, step, step / solo, memory, np.where(mask, 0.5, 0.0), total, total <= room
         )
+
+
+def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig) -> Options:
+    """Predict all sets that the configuration allows."""
+    sets = sets_of(card, devices_of(card, config.mig), range(len(jobs)), config)
+    return answer(jobs, card, list(sets), predictor, config)

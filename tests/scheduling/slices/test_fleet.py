@@ -10,8 +10,7 @@ from profiling.errors import InfeasibleError, InputError
 from scheduling.slices.fleet import FleetPlan, plan_fleet
 from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import best_of, plan_slices
-from scheduling.slices.questions import ask
-from tests.scheduling.slices.rates import AmdahlPredictor
+from tests.scheduling.slices.rates import AmdahlPredictor, ask
 
 
 def random_jobs(count: int, seed: int) -> tuple[AmdahlPredictor, list[SliceJob]]:

@@ -16,9 +16,8 @@ from scheduling.slices.card_plan import SlicePlan
 from scheduling.slices.fleet import plan_fleet
 from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import best_of, plan_slices
-from scheduling.slices.questions import ask
 from scheduling.slices.reasons import reasons_for
-from tests.scheduling.slices.rates import AmdahlPredictor
+from tests.scheduling.slices.rates import AmdahlPredictor, ask
 
 # Seven jobs from launch-bound (0.9 of the time does not depend on the slice) to fully parallel.
 PREDICTOR = AmdahlPredictor([0.9, 0.7, 0.5, 0.3, 0.1, 0.6, 0.0], [2, 3, 4, 6, 12, 3, 4])
