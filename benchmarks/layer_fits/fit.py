@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from benchmarks.layer_fits.form import COLUMNS, Roof, columns, layer_cost
+from benchmarks.layer_fits.form import COLUMNS, Roof, columns
 from benchmarks.layer_fits.profile import LayerProfile
 from predictor.freezing.allreduce import Exchange
 from predictor.types import Floats
@@ -102,16 +102,6 @@ class LayerTimeModel:
         k, b = np.broadcast_arrays(np.atleast_1d(frozen_prefix), np.asarray(batch_size, dtype=np.float64))
         return self._mean(k, b, COLUMNS)
 
-    def forward_s(self, batch_size: ArrayLike) -> Floats:
-        """[N, L] seconds of each layer's forward pass: half of its backward pass, within the part independent
-        of k."""
-        b = np.atleast_1d(np.asarray(batch_size, dtype=np.float64))
-        passes = np.zeros((len(b), self.profile.layers))
-        for roof, weight in zip(self.roofs, self.weights, strict=True):
-            forward, backward = (weight[COLUMNS.index(n)] for n in ("forward_roof", "backward_roof"))
-            passes += min(forward, 0.5 * backward) * layer_cost(self.profile, b, roof)
-        return passes / len(self.roofs)
-
     def backward_s(self, frozen_prefix: NDArray[np.int64], batch_size: Floats) -> Floats:
         """[N] seconds of the backward pass of the unfrozen layers, behind which the exchange can be
         hidden."""
@@ -123,17 +113,8 @@ class LayerTimeModel:
         batch_size: ArrayLike,
         gpus: ArrayLike = 1,
         nodes: ArrayLike = 1,
-        *,
-        cache_bytes_per_s: float | None = None,
-        rewrapped: bool | None = None,
     ) -> Floats:
-        """[N] seconds per step.
-
-        Args:
-            batch_size: samples per GPU.
-            cache_bytes_per_s: read the prefix's output from a cache at this rate instead of computing it.
-            rewrapped: whether frozen gradients are left out of the exchange; None: as fitted.
-        """
+        """[N] seconds per step of `batch_size` samples per GPU."""
         k, b, n, m = np.broadcast_arrays(
             np.atleast_1d(np.asarray(frozen_prefix, dtype=np.int64)),
             np.asarray(batch_size, dtype=np.float64),
@@ -141,18 +122,12 @@ class LayerTimeModel:
             np.asarray(nodes, dtype=np.float64),
         )
         compute = self._mean(k, b, COLUMNS)
-        if cache_bytes_per_s is not None:
-            cumulative = np.cumsum(self.forward_s(b), axis=1)
-            at = np.maximum(k - 1, 0)
-            saved = np.where(k > 0, cumulative[np.arange(len(k)), at], 0.0)
-            load = np.where(k > 0, b * self.profile.boundary_bytes[at] / cache_bytes_per_s, 0.0)
-            compute = compute - saved + load
         exposed = self.exchange.exposed_s(
             self.profile.parameter_share[k],
             self.backward_s(k, b),
             n,
             m,
-            rewrapped=self.rewrapped if rewrapped is None else rewrapped,
+            rewrapped=self.rewrapped,
         )
         return compute * self.exchange.compute_factor(n) + np.where(n > 1, exposed, 0.0)
 

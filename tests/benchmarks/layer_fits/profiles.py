@@ -8,5 +8,5 @@ from benchmarks.layer_fits.profile import LayerProfile
 
 
 def profile(layers: int = 12, seed: int = 0) -> LayerProfile:
-    draw = np.random.default_rng(seed).uniform(0.1, 1.0, size=(4, layers))
-    return LayerProfile("synthetic", draw[0] * 1e9, draw[1] * 1e7, draw[2] * 1e6, draw[3] * 1e5)
+    draw = np.random.default_rng(seed).uniform(0.1, 1.0, size=(3, layers))
+    return LayerProfile("synthetic", draw[0] * 1e9, draw[1] * 1e7, draw[2] * 1e6)
