@@ -10,7 +10,7 @@ from profiling.devices.catalogue import (
     runs_on,
 )
 from profiling.devices.discovery import discover, discover_cpu, discover_gpus
-from profiling.devices.mig import has_mig, mig_layout, split_device, with_sm_share
+from profiling.devices.mig import has_mig, mig_layout, split_device
 from profiling.devices.spec import DeviceSpec
 
 __all__ = [
@@ -28,5 +28,4 @@ __all__ = [
     "mig_layout",
     "runs_on",
     "split_device",
-    "with_sm_share",
 ]

@@ -150,19 +150,6 @@ class MigLayout:
             self._useful[jobs] = tuple(kept)
         return self._useful[jobs]
 
-    def cuts(self, slices: int) -> tuple[Partition, ...]:
-        """Every placement of exactly `slices` slices, where `partitions` has one per combination. Slots may stay empty."""
-        if slices not in self._cuts:
-            every = (Partition(placements) for placements in self._placements(0, self.compute_slices))
-            self._cuts[slices] = tuple(
-                partition for partition in every if len(partition.placements) == slices
-            )
-        return self._cuts[slices]
-
-    @cached_property
-    def _cuts(self) -> dict[int, tuple[Partition, ...]]:
-        return {}
-
     @cached_property
     def _useful(self) -> dict[int, tuple[Partition, ...]]:
         return {}
@@ -317,19 +304,3 @@ def slice_of(card: DeviceSpec, name: str) -> DeviceSpec:
         source=f"{card.source}; slice: {layout.source}",
         **{rate: of_compute * getattr(card, rate) for rate in _RATES},
     )
-
-
-def with_sm_share(device: DeviceSpec, sm_share_ratio: float) -> DeviceSpec:
-    """The device as seen by a process limited to a share of the multiprocessors (MPS's active thread percentage).
-
-    Memory, bandwidth and caches are those of the whole device. As in the driver, the share is rounded up to whole
-    multiprocessors.
-
-    Raises:
-        InputError: the share is not above 0 and at most 1.
-    """
-    if not 0 < sm_share_ratio <= 1:
-        raise InputError("sm_share_ratio is out of range", expected="above 0, at most 1", got=sm_share_ratio)
-    count = max(1, -int(-sm_share_ratio * device.sm_count // 1))
-    share = count / device.sm_count
-    return replace(device, sm_count=count, **{rate: share * getattr(device, rate) for rate in _RATES})

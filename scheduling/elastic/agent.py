@@ -17,6 +17,9 @@ from scheduling.elastic.jobs import SIZES, ElasticJob, sizes_of
 from scheduling.elastic.pairs import pair_slowdowns
 from scheduling.placement.gangs import solo_step_s
 
+PREFIX_CHANGE_S = 5.0
+"""Cost of a change of the frozen prefix."""
+
 
 @dataclass(eq=False, slots=True)
 class ElasticAgent:
@@ -137,14 +140,13 @@ class ElasticTruth:
     def __init__(
         self,
         restart_s: float = 30.0,
-        prefix_change_s: float = 5.0,
         round_s: float = 60.0,
         shared: SetPredictor | SetCache | None = None,
         alone: SetCache | None = None,
         plain: SetTruth | None = None,
     ) -> None:
         self.plain = plain
-        self._restart_s, self.prefix_change_s, self.round_s = restart_s, prefix_change_s, round_s
+        self._restart_s, self.round_s = restart_s, round_s
         self.shared, self.alone = shared, alone
         self._held: dict[int, int] = {}
 
@@ -171,7 +173,7 @@ class ElasticTruth:
             rate /= self._slowdown([job, *mates], job.gpus[0], snapshot)[0]
         if k != agent.prefix:
             agent.prefix, agent.prefix_changes = k, agent.prefix_changes + 1
-            rate *= 1.0 - self.prefix_change_s / self.round_s  # spread over the round until the next query
+            rate *= 1.0 - PREFIX_CHANGE_S / self.round_s  # spread over the round until the next query
         held = self._held.get(job.number)
         if held is not None and held != len(job.gpus):
             agent.size_changes += 1

@@ -38,7 +38,6 @@ class IceFrogConfig:
         round_s: seconds between decisions.
         min_size_gain, min_prefix_gain: relative gain in effective progress below which size or prefix stay.
         resize_s: cost of a change of size, which is skipped if the job would not recoup it.
-        prefix_change_s: cost of a change of the frozen prefix.
         starvation_s: a job that has waited this long in all is served before shorter ones, for as long.
         shortness: 0 weighs all jobs alike; 1 weighs each by the inverse of its remaining time, which favours
             the mean completion time over fairness [ours].
@@ -53,7 +52,6 @@ class IceFrogConfig:
     min_size_gain: float = 0.10
     min_prefix_gain: float = 0.02
     resize_s: float = 30.0
-    prefix_change_s: float = 5.0
     starvation_s: float = 4 * 3600.0
     shortness: float = 0.0
     share_gpus: bool = False
@@ -61,7 +59,7 @@ class IceFrogConfig:
     pairs_per_round: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("min_size_gain", "min_prefix_gain", "resize_s", "prefix_change_s", "starvation_s"):
+        for name in ("min_size_gain", "min_prefix_gain", "resize_s", "starvation_s"):
             if not getattr(self, name) >= 0:
                 raise InputError(f"{name} is out of range", expected="from 0", got=getattr(self, name))
         if not self.round_s > 0:

@@ -11,9 +11,7 @@ from profiling.devices import (
     mig_layout,
     runs_on,
     split_device,
-    with_sm_share,
 )
-from profiling.devices.mig import slice_of
 from profiling.errors import InputError, UnknownNameError
 
 CARDS = [
@@ -180,15 +178,3 @@ def test_split_and_listing() -> None:
     assert has_mig("a30")
     assert not has_mig("t4")
     assert not has_mig("gh200-144gb")
-
-
-def test_an_sm_share_keeps_memory_and_bandwidth() -> None:
-    whole = get_device("v100")
-    half = with_sm_share(whole, 0.5)
-    assert (half.sm_count, half.fp32_flops) == (40, whole.fp32_flops / 2)
-    assert half.memory_bandwidth_bytes_per_s == whole.memory_bandwidth_bytes_per_s
-    assert with_sm_share(whole, 0.01).sm_count == 1
-    assert with_sm_share(whole, 1.0) == whole
-    assert with_sm_share(slice_of(get_device("a100"), "1g"), 0.5).sm_count == 7
-    with pytest.raises(InputError, match="sm_share_ratio"):
-        with_sm_share(whole, 0.0)

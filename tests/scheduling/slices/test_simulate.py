@@ -315,8 +315,8 @@ def test_the_exact_search_equals_trying_every_cut_and_assignment() -> None:
             values[0] = np.inf
         best = np.inf
         for slices in range(1, jobs + 1):
-            for cut in layout.cuts(slices):
-                places = [(layout.device(profile), start) for start, profile in cut.placements]
+            for cut in (c for c in layout._placements(0, layout.compute_slices) if len(c) == slices):
+                places = [(layout.device(profile), start) for start, profile in cut]
                 for where in product(range(slices), repeat=jobs):
                     masks = [sum(1 << k for k in range(jobs) if where[k] == at) for at in range(slices)]
                     if all(0 < mask.bit_count() <= 2 for mask in masks):
