@@ -127,9 +127,9 @@ def make_split(
     return result
 
 
-def group_count(frame: pd.DataFrame, kind: str) -> int:
-    """Number of values that a split of that kind can hold out, which is its maximum number of folds."""
-    return len(frozenset().union(*_groups(frame, kind, "set_id").values()))
+def pair_count(frame: pd.DataFrame) -> int:
+    """Number of values that a split `by-pair` can hold out, which is its maximum number of folds."""
+    return len(frozenset().union(*_groups(frame, "by-pair", "set_id").values()))
 
 
 def deal(values: Iterable[str], folds: int, seed: int = 0) -> dict[str, str]:

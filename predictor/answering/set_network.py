@@ -382,10 +382,10 @@ def _linear(module: Any) -> tuple[Array, Array]:
     return _array(module.weight).T.copy(), _array(module.bias)
 
 
-def padded(sets: Sequence[Sequence[float]], absent: float = -1) -> NDArray[Any]:
-    """[S, M] values of sets of unequal size, `absent` (which also gives the type) where there is no member."""
+def padded(sets: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """[S, M] values of sets of unequal size, -1 where there is no member."""
     most = max((len(s) for s in sets), default=1)
-    rows = np.full((len(sets), most), absent)
+    rows = np.full((len(sets), most), -1)
     for index, members in enumerate(sets):
         rows[index, : len(members)] = members
     return rows

@@ -68,7 +68,7 @@ def heat_map(pairs: pd.DataFrame, name: str) -> str:
     return draw(name, side + 1.0, side, paint)
 
 
-def spread(measurements: pd.DataFrame, name: str) -> str:
+def spread(measurements: pd.DataFrame) -> str:
     """Inline SVG: cumulative distribution of the spread over repeats.
 
     It shows solo step times and throughput ratios.
@@ -87,7 +87,7 @@ def spread(measurements: pd.DataFrame, name: str) -> str:
         if axes.get_legend_handles_labels()[0]:
             axes.legend()
 
-    return draw(name, 6.0, 3.2, paint)
+    return draw("spread", 6.0, 3.2, paint)
 
 
 def freezing(frame: pd.DataFrame, column: str, label: str, name: str) -> str:
@@ -123,7 +123,7 @@ def freezing(frame: pd.DataFrame, column: str, label: str, name: str) -> str:
     return draw(name, 6.4, 3.8, paint)
 
 
-def predicted(frame: pd.DataFrame, name: str) -> str:
+def predicted(frame: pd.DataFrame) -> str:
     """Inline SVG: predicted against measured throughput ratio with 90 % intervals.
 
     `frame` is as returned by `report.compare`.
@@ -144,4 +144,4 @@ def predicted(frame: pd.DataFrame, name: str) -> str:
         axes.set_ylabel("predicted (90 % interval)")
         axes.grid(alpha=0.3)
 
-    return draw(name, 4.8, 4.6, paint)
+    return draw("predicted", 4.8, 4.6, paint)

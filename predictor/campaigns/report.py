@@ -183,7 +183,7 @@ def _spread(frames: Frames) -> str:
     m = frames["measurements"]
     verdicts = m["verdict"].fillna(m["solo_verdict"]).value_counts()
     text = ", ".join(f"{escape(str(name))}: {count}" for name, count in verdicts.items())
-    return f"<h2>Spread</h2><p>Verdicts: {text}.</p>" + figures.spread(m, "spread")
+    return f"<h2>Spread</h2><p>Verdicts: {text}.</p>" + figures.spread(m)
 
 
 def _freezing(frames: Frames) -> str:
@@ -268,6 +268,6 @@ def _predicted(frames: Frames, predictor: str) -> str:
         f"{heading}<p>{len(frame)} members: mean absolute error {error_percent.mean():.1f} %, median "
         f"{error_percent.median():.1f} %; {covered:.0%} within the 90 % interval. If the predictor learned "
         f"from these rows, the error is too optimistic.</p>"
-        + figures.predicted(frame, "predicted")
+        + figures.predicted(frame)
         + _table(["job", "set", "measured", "predicted", "90 % interval", "error %"], rows)
     )

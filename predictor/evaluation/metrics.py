@@ -155,24 +155,24 @@ def coverage(measured: ArrayLike, lower: ArrayLike, upper: ArrayLike) -> float:
     return float(np.mean((low <= y) & (y <= high)))
 
 
+# Coverage of the bootstrap's intervals.
+_LEVEL = 0.95
+
+
 def bootstrap(
     measured: ArrayLike,
     predicted: ArrayLike,
     groups: ArrayLike,
-    seed: int = 0,
     resamples: int = 1000,
-    level: float = 0.95,
 ) -> dict[str, list[float | None]]:
-    """Percentile bootstrap intervals of every metric.
+    """95 % percentile bootstrap intervals of every metric.
 
     Whole `groups` are resampled, because errors within a set are correlated.
 
     Args:
         measured, predicted: [n].
         groups: [n] labels of the resampled groups, such as set ids.
-        seed: seed of the resampling.
         resamples: number of resamples.
-        level: coverage of the intervals.
 
     Returns:
         metric -> [lower, upper]; None if it could not be computed in any resample.
@@ -182,7 +182,7 @@ def bootstrap(
     order = np.argsort(codes, kind="stable")
     bounds = np.flatnonzero(np.r_[True, np.diff(codes[order]) > 0, True])
     count = len(bounds) - 1
-    generator = np.random.default_rng(seed)
+    generator = np.random.default_rng(0)
     values: dict[str, list[float]] = {name: [] for name in METRICS}
     for _ in range(resamples):
         drawn = generator.integers(0, count, count)
@@ -193,7 +193,7 @@ def bootstrap(
             value = metric(y[rows], p[rows])
             if math.isfinite(value):
                 values[name].append(value)
-    tail = (1 - level) / 2
+    tail = (1 - _LEVEL) / 2
     return {
         name: [_json(float(q)) for q in np.quantile(drawn_values, [tail, 1 - tail])]
         if drawn_values

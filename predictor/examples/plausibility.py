@@ -37,12 +37,11 @@ def check_plausible(step_time_s: float, predicted_s: float) -> None:
         )
 
 
-def implausible_rows(frame: pd.DataFrame, featurizer: Featurizer | None = None) -> list[tuple[int, str]]:
+def implausible_rows(frame: pd.DataFrame) -> list[tuple[int, str]]:
     """Rows whose step time is far from the cost model's for the job alone on its device.
 
     Args:
         frame: typed rows of any table whose devices and models are known.
-        featurizer: captures the jobs.
 
     Returns:
         (row from 1, what is implausible), in order.
@@ -50,7 +49,7 @@ def implausible_rows(frame: pd.DataFrame, featurizer: Featurizer | None = None) 
     column = next((name for name in _OF_JOBS_ALONE if name in frame), None)
     if column is None or not {"device", "workload"} <= set(frame.columns):
         return []
-    featurizer = featurizer or Featurizer()
+    featurizer = Featurizer()
     found = []
     stated = frame[frame[column].notna() & frame["workload"].notna()]
     for (device, spec), rows in stated.groupby(["device", "workload"], sort=False):

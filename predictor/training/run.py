@@ -280,14 +280,14 @@ def compare(
 
     from datasets.bundle import Bundle
     from datasets.sets import solo_runs
-    from datasets.splits import group_count, make_split, select_sets
+    from datasets.splits import make_split, pair_count, select_sets
     from datasets.tables import point_targets
     from predictor.evaluation.held_out import HeldOutAnswers
     from predictor.evaluation.metrics import score
     from predictor.evaluation.protocols.networks import NetworkContender
     from predictor.evaluation.protocols.registry import contenders
 
-    pairs = group_count(colocation, "by-pair")
+    pairs = pair_count(colocation)
     if pairs < 2:
         return {}
     measured = set(point_targets(colocation).set_id)

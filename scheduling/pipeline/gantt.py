@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 
 from profiling.errors import InputError
@@ -20,9 +19,7 @@ def picture_type(path: Path) -> str:
     return kind
 
 
-def draw(
-    timeline: Timeline, path: Path | str, *, title: str = "", workers: Sequence[str] | None = None
-) -> Path:
+def draw(timeline: Timeline, path: Path | str, *, title: str = "") -> Path:
     """Draw the chart to a file (`.svg`, `.png` or `.pdf`, by its name) and return its path.
 
     Raises:
@@ -69,7 +66,7 @@ def draw(
                 fontsize=7,
                 color="white",
             )
-    axes.set_yticks(range(rows), workers or [f"worker {i}" for i in range(rows)])
+    axes.set_yticks(range(rows), [f"worker {i}" for i in range(rows)])
     axes.invert_yaxis()
     axes.set_xlim(0, timeline.total_s or 1)
     axes.set_xlabel("seconds")

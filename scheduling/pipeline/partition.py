@@ -117,7 +117,6 @@ def partition(
     options: PartitionOptions | None = None,
     *,
     compat: bool = False,
-    allow_idle: bool = True,
 ) -> Partition:
     """Split a model over workers so that minibatches leave the pipeline as often as possible.
 
@@ -135,7 +134,7 @@ def partition(
         bottleneck, spans = solve_compat(space, cluster, options)
         parallel = data_parallel_compat(space, cluster)
     else:
-        bottleneck, spans = solve_optimal(space, cluster, options, idle=allow_idle)
+        bottleneck, spans = solve_optimal(space, cluster, options)
         parallel = data_parallel(space, cluster)
     stages = stages_of(space, spans)
     return Partition(

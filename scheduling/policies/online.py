@@ -47,7 +47,6 @@ def decide_learning(
     belief: SetCache,
     decide: Decide,
     moves: bool,
-    part: bool,
     make: MakeLearner,
 ) -> list[Allocation]:
     """`decide` with a belief that has observed the jobs of `snapshot` so far; it is stored with the snapshot.
@@ -57,14 +56,13 @@ def decide_learning(
     """
     learning = snapshot.derived(("learning", belief, make), lambda: _Learning.of(make(belief.predictor)))
     learning.observe(snapshot)
-    if part:
-        parted = [
-            Allocation(job)
-            for gpu in learning.settled.new(snapshot)
-            if (job := _to_part(snapshot, learning.cache, gpu)) is not None
-        ]
-        if parted:
-            return parted
+    parted = [
+        Allocation(job)
+        for gpu in learning.settled.new(snapshot)
+        if (job := _to_part(snapshot, learning.cache, gpu)) is not None
+    ]
+    if parted:
+        return parted
     return decide(snapshot, learning.cache) if snapshot.waiting or moves else []
 
 
@@ -80,15 +78,16 @@ def _to_part(snapshot: SchedulingSnapshot, cache: SetCache, gpu: int) -> JobStat
     return last if work < 1.0 and last.job.preemptible else None
 
 
-def learning(policy: Policy, part: bool = True, make: MakeLearner = LEARNER) -> Policy:
+def learning(policy: Policy, make: MakeLearner = LEARNER) -> Policy:
     """`policy` with a belief that learns while it runs, under the name `NAME-online`.
 
+    Jobs that do less together than in turn are separated: the last to join goes back to the queue.
+
     Args:
-        part: separate jobs that do less together than in turn: the last to join goes back to the queue.
         make: the learner, given the predictor.
     """
-    decide = partial(decide_learning, decide=policy.decide, moves=policy.preemptive, part=part, make=make)
-    return replace(policy, name=f"{policy.name}-online", decide=decide, preemptive=policy.preemptive or part)
+    decide = partial(decide_learning, decide=policy.decide, moves=policy.preemptive, make=make)
+    return replace(policy, name=f"{policy.name}-online", decide=decide, preemptive=True)
 
 
 POLICY = learning(isacpp.POLICY)

@@ -66,9 +66,9 @@ def decide(
     ]
 
 
-def sia(config: SiaConfig, name: str = "sia", round_s: float = ROUND_S) -> Policy:
+def sia(config: SiaConfig) -> Policy:
     """The policy with custom settings."""
-    return Policy(name, partial(decide, config=config), round_s=round_s, preemptive=True)
+    return Policy("sia", partial(decide, config=config), round_s=ROUND_S, preemptive=True)
 
 
 # The public simulator rounds the value of a configuration to two decimals, and charges nothing for a change.

@@ -13,18 +13,17 @@ from scheduling.sia.application import CALIBRATION, Application
 
 
 class GoodputTruth:
-    """Step times interpolated from the traces, efficiency from the recorded gradient statistics.
+    """Step times interpolated from the traces, efficiency from the recorded gradient statistics; slowed down per
+    model relative to the physical cluster.
 
     Iterations of such a job are progress: steps of the initial batch.
 
     Args:
         applications: by name.
-        calibration: whether to apply the slowdowns per model relative to the physical cluster.
     """
 
-    def __init__(self, applications: Mapping[str, Application], calibration: bool = True) -> None:
+    def __init__(self, applications: Mapping[str, Application]) -> None:
         self.applications = applications
-        self.calibration = calibration
 
     def agent(self, job: TraceJob) -> Agent:
         """The agent of `job`.
@@ -54,9 +53,7 @@ class GoodputTruth:
         scale = batch / app.batches[0]
         gain = (var + sqr) / (var / scale + sqr)
         total = step + (step - sync) * (agent.accumulation if on.stages == 1 else 0)
-        rate = gain / total
-        if self.calibration:
-            rate /= CALIBRATION.get(app.name, 1.0)
+        rate = gain / total / CALIBRATION.get(app.name, 1.0)
         return Segment(rate, max(job.job.iterations - app.progress(agent.epoch + 1), 0.0))
 
     def segment_done(self, job: JobState) -> None:

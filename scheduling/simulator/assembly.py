@@ -35,6 +35,9 @@ from scheduling.traces.remarks import RowCount
 from scheduling.traces.sia import read_sia
 from scheduling.traces.synthetic import parse_synthetic, synthetic
 
+# Sigma of the truth's deviation from the predictor if there are no tables.
+NOISE = 0.2
+
 
 def build_scenario(spec: ScenarioSpec) -> Scenario:
     """Load the scenario described by `spec`.
@@ -67,7 +70,7 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         mix = Mix.even(sorted(shared, key=str), _reference(truth, devices))
     else:
         predictor = load_belief(spec.model)
-        truth = NoisyPredictor(predictor, spec.noise, spec.seed)
+        truth = NoisyPredictor(predictor, NOISE, spec.seed)
         mix = Mix.zoo(_reference(predictor, devices))
     cache, snapshot = SetCache(truth), SchedulingSnapshot(cluster)
     jobs = with_ranges(read(mix), spec.elastic, int(snapshot.type_size.max()), spec.seed)
@@ -82,10 +85,9 @@ def build_scenario(spec: ScenarioSpec) -> Scenario:
         cluster,
         SetTruth(
             cache,
-            spec.restart_s,
-            _scatter(realism),
-            realism.scaling or SCALING,
-            realism.restart_bytes_per_s,
+            scatter=_scatter(realism),
+            scaling=realism.scaling or SCALING,
+            restart_bytes_per_s=realism.restart_bytes_per_s,
         ),
         SetCache(belief),
         SimulationConfig(realism=realism, seed=spec.seed) if spec.realism else SimulationConfig(),
@@ -154,13 +156,12 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     if not path.is_file():
         raise InputError(f"no trace {path}", expected="sia:FILE with a workload file of Sia's simulator")
     # As in a clone of upstream: traces/ beside workloads/GROUP/FILE.
-    folder = Path(spec.applications or path.resolve().parent.parent.parent / "traces")
-    applications = load_applications(folder, devices)
+    applications = load_applications(path.resolve().parent.parent.parent / "traces", devices)
     jobs = read_sia(path, applications, spec.kind)[: spec.limit]
     rigid = [job for job in jobs if job.kind == "rigid"]  # the others adapt to what there is
     reasons = infeasible_jobs(rigid, SchedulingSnapshot(cluster), None)
     jobs, skipped = without_infeasible(jobs, reasons, spec.skip_infeasible)
-    truth = GoodputTruth(applications, spec.calibration)
+    truth = GoodputTruth(applications)
     table = {
         (device, Workload(name)): Solo(on.times_s((1,), max(on.local_least, 1))[0])
         for name, app in applications.items()

@@ -26,13 +26,9 @@ class ScenarioSpec:
         belief: `predictor`, `truth` (an oracle), or `constant[:RATIO]` (solo times of the truth, and one
             throughput ratio, .65, for every job that shares: the baseline for predictions of interference).
         model: the predictor: `default`, a folder, `models:/NAME@ALIAS`, or a user's `module:PREDICTOR`.
-        noise: sigma of the truth's deviation from the predictor if there are no tables.
         columns: column names of the trace, if not recognised.
         limit: only the first jobs.
-        applications: folder of Sia's measured applications; None: beside the workload's folder.
-        calibration: whether Sia's calibration applies.
         kind: kind of Sia's jobs if the file does not state it.
-        restart_s: seconds to stop and resume a job.
         upstream_rounds: Gavel's policies with the artefacts of its public simulator's rounds.
         load: arrivals are scaled so that the jobs need this share of the cluster's GPU-seconds; None: as in
             the trace.
@@ -50,13 +46,9 @@ class ScenarioSpec:
     source: str | None = None
     belief: str = "predictor"
     model: str = "default"
-    noise: float = 0.2
     columns: dict[str, Any] | None = None
     limit: int | None = None
-    applications: str | None = None
-    calibration: bool = True
     kind: str = "adaptive"
-    restart_s: float = 30.0
     upstream_rounds: bool = False
     load: float | None = None
     skip_infeasible: bool = False

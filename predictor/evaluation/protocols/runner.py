@@ -141,7 +141,7 @@ def _numbers(values: NDArray[np.float64]) -> list[float | None]:
     return [float(v) if math.isfinite(v) else None for v in values]
 
 
-def collect(plan: Plan, seed: int = 0, resamples: int = 1000) -> dict[str, Any]:
+def collect(plan: Plan, resamples: int = 1000) -> dict[str, Any]:
     """Score the stored results, predictor by predictor, over all folds and seeds together.
 
     Returns:
@@ -152,12 +152,10 @@ def collect(plan: Plan, seed: int = 0, resamples: int = 1000) -> dict[str, Any]:
     """
     sides = {fold.name: plan.trial.bundles(fold)[1] for fold in plan.trial.folds}
     names = dict.fromkeys(cell.contender.name for cell in plan.cells)
-    return {name: _collect_one(plan, name, sides, seed, resamples) for name in names}
+    return {name: _collect_one(plan, name, sides, resamples) for name in names}
 
 
-def _collect_one(
-    plan: Plan, name: str, sides: dict[str, Bundle], seed: int, resamples: int
-) -> dict[str, Any]:
+def _collect_one(plan: Plan, name: str, sides: dict[str, Bundle], resamples: int) -> dict[str, Any]:
     import pandas as pd
 
     parts, seconds = [], []
@@ -203,7 +201,6 @@ def _collect_one(
             points["y"],
             points["predicted"],
             points[_drawn(points, plan.trial.protocol.unit)],
-            seed,
             resamples if len(points) < MANY else resamples // 10,
         ),
         "by_seed": {str(s): _score(part)["mape_percent"] for s, part in points.groupby("seed")},

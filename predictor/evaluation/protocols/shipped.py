@@ -18,14 +18,7 @@ _OF_SET = {"set_memory_bytes": "total_memory_bytes", "set_utilization_ratio": "t
 
 
 class ShippedPredictor:
-    """Queries a finished predictor, by default the one that ships with the project.
-
-    Args:
-        model: a name or folder, as for `predictor.load_predictor`.
-    """
-
-    def __init__(self, model: str = "default") -> None:
-        self.model = model
+    """Queries the predictor that ships with the project."""
 
     def fit(self, train: Bundle, seed: int = 0) -> ShippedPredictor:  # noqa: ARG002
         """Load the checkpoint; `train` and `seed` are not used.
@@ -35,7 +28,7 @@ class ShippedPredictor:
         """
         from predictor import load_predictor
 
-        self.predictor_ = load_predictor(self.model)
+        self.predictor_ = load_predictor("default")
         return self
 
     def predict(self, test: Bundle) -> NDArray[np.float64]:
