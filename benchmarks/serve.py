@@ -23,7 +23,6 @@ import os
 import random
 import re
 import signal
-import socket
 import statistics
 import subprocess
 import sys
@@ -37,6 +36,7 @@ import httpx
 import psutil
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.processes import free_port
 from benchmarks.record import record
 
 MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar", "transformer-multi30k")
@@ -115,7 +115,7 @@ class _Service:
     @classmethod
     def started(cls, folder: Path, options: argparse.Namespace) -> _Service:
         folder.mkdir()
-        port = _free_port()
+        port = free_port()
         return cls(folder, port, _start(folder, port, options), options.connections)
 
     @property
@@ -352,13 +352,6 @@ def _processor_s(service: subprocess.Popen[bytes]) -> float:
 
 def _memory_bytes(service: subprocess.Popen[bytes]) -> int:
     return sum(p.memory_info().rss for p in _processes(service))
-
-
-def _free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-        return port
 
 
 if __name__ == "__main__":

@@ -25,6 +25,7 @@ from typing import Any
 import httpx
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.processes import free_port
 from benchmarks.record import RESULTS, record
 
 SET: dict[str, Any] = {
@@ -40,9 +41,7 @@ class Target:
     def __init__(
         self, checkout: Path, folder: Path, workers: int, database: str | None = None, *options: str
     ) -> None:
-        with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            self.port = probe.getsockname()[1]
+        self.port = free_port()
         command = [sys.executable, "-m", "serving.cli.main", "serve", "--port", str(self.port), "--workers", str(workers),
                    "--database", database or f"sqlite:///{folder}/store.db", "--log-level", "error", *options]  # fmt: skip
         # Captured graphs are cached on disk; those meant to be new must not be there.
