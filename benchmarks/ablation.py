@@ -28,6 +28,7 @@ from predictor.examples.featurizer import shared_featurizer
 
 if TYPE_CHECKING:
     from models.workload_encoder import WorkloadEncoder
+    from predictor.evaluation.protocols.runner import Plan
 
 PROTOCOLS = ("lucid-by-model", "gavel2020-by-model")
 # Variant to changes of the configuration; the prefixes `encoder_` and `training_` select those parts.
@@ -118,12 +119,22 @@ def _make(changes: dict[str, Any] | None, common: dict[str, Any]) -> SharedEncod
     return SharedEncoder(make_contender(**(common | changes)))
 
 
+def run_by_fold(plan: Plan, title: str) -> None:
+    """Run the missing cells fold by fold, so that all variants of a fold share its encoder."""
+    from predictor.evaluation.protocols.runner import run_missing
+    from serving.cli.output import progress
+
+    by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
+    with progress() as bar:
+        task = bar.add_task(title, total=len(by_fold.missing))
+        run_missing(by_fold, lambda _cell: bar.advance(task))
+
+
 def main() -> None:
     """Run what is missing, print and write the table."""
     from datasets.tables import read_all
     from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
-    from predictor.evaluation.protocols.runner import collect, make_plan, run_missing
-    from serving.cli.output import progress
+    from predictor.evaluation.protocols.runner import collect, make_plan
 
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("tables", type=Path, help="folder of imported tables")
@@ -158,11 +169,7 @@ def main() -> None:
             if not options.variant or v in options.variant
         ]
         plan = make_plan(trial, variants, range(options.seeds), RESULTS / "ablation" / name / protocol)
-        # Fold by fold, so that all variants of a fold share its encoder.
-        by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
-        with progress() as bar:
-            advance = partial(bar.advance, bar.add_task(protocol, total=len(by_fold.missing)))
-            run_missing(by_fold, lambda _cell, advance=advance: advance())  # type: ignore[misc]
+        run_by_fold(plan, protocol)
         figures[protocol] = {
             variant: {
                 **{key: result["metrics"][key] for key in ("mape_percent", "mae", "r2", "spearman")},

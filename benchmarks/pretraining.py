@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.ablation import PROTOCOLS, SharedEncoder
+from benchmarks.ablation import PROTOCOLS, SharedEncoder, run_by_fold
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import RESULTS, record
 from datasets.bundle import Bundle
@@ -142,8 +142,7 @@ def main() -> None:
     """Run what is missing, print and write the table."""
     from datasets.tables import read_all
     from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
-    from predictor.evaluation.protocols.runner import collect, make_plan, run_missing
-    from serving.cli.output import progress
+    from predictor.evaluation.protocols.runner import collect, make_plan
 
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("tables", type=Path, help="folder of imported tables")
@@ -172,10 +171,7 @@ def main() -> None:
             for v, (base, fold) in wanted.items()
         ]
         plan = make_plan(trial, variants, range(1), RESULTS / "ablation" / "pretraining" / protocol)
-        by_fold = replace(plan, missing=tuple(sorted(plan.missing, key=lambda cell: cell.fold.name)))
-        with progress() as bar:
-            advance = partial(bar.advance, bar.add_task(protocol, total=len(by_fold.missing)))
-            run_missing(by_fold, lambda _cell, advance=advance: advance())  # type: ignore[misc]
+        run_by_fold(plan, protocol)
         figures[protocol] = {
             variant: {key: result["metrics"][key] for key in ("mape_percent", "mae", "r2", "spearman")}
             for variant, result in collect(plan).items()

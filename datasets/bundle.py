@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.targets import Target, get_target
+from profiling.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -83,6 +84,13 @@ class Bundle:
     def points(self) -> NDArray[np.bool_]:
         """[n] whether `y` is a measured point, used for plain regression and for errors."""
         return ~np.isnan(self.y) & ~self.censored
+
+    def learned_points(self) -> NDArray[np.bool_]:
+        """`points`. Raises `InputError` if there are none."""
+        points = self.points
+        if not points.any():
+            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        return points
 
     @property
     def bounds(self) -> tuple[Floats, Floats]:

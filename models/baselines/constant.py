@@ -6,7 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from datasets.bundle import Bundle
-from profiling.errors import InputError
 
 
 class ConstantPredictor:
@@ -21,9 +20,7 @@ class ConstantPredictor:
         Raises:
             InputError: no measured points.
         """
-        y = train.y[train.points]
-        if len(y) == 0:
-            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        y = train.y[train.learned_points()]
         of_rows = train.what.logarithmic and not train.what.of_set
         self.value_ = float(np.exp(np.log(y).mean()) if of_rows else y.mean())
         return self

@@ -8,7 +8,6 @@ from numpy.typing import NDArray
 
 from datasets.bundle import Bundle, partners
 from models.baselines.features import one_hot
-from profiling.errors import InputError
 
 Floats = NDArray[np.float64]
 
@@ -33,9 +32,7 @@ class RidgeOfMixes:
         """
         from sklearn.linear_model import Ridge
 
-        points = train.points
-        if not points.any():
-            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        points = train.learned_points()
         self.names_ = sorted(set(train.rows["workload"]))
         x = self._features(train)
         self.middle_, self.spread_ = x.mean(axis=0), x.std(axis=0) + 1e-9

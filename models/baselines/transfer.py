@@ -10,7 +10,6 @@ from numpy.typing import NDArray
 
 from datasets.bundle import Bundle
 from models.baselines.columns import group_names
-from profiling.errors import InputError
 
 
 class TransferPredictor:
@@ -32,15 +31,14 @@ class TransferPredictor:
         Raises:
             InputError: no measured points.
         """
-        if not train.points.any():
-            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
-        rows = train.rows[train.points]
+        points = train.learned_points()
+        rows = train.rows[points]
         batch = rows["batch_size"].to_numpy(dtype=np.float64)
         per_sample = pd.DataFrame(
             {
                 "job": group_names(rows, self.job),
                 "setting": group_names(rows, self.setting),
-                "log": np.log(train.y[train.points] / batch),
+                "log": np.log(train.y[points] / batch),
             }
         )
         # [jobs, settings]

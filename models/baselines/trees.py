@@ -7,7 +7,6 @@ from numpy.typing import NDArray
 
 from datasets.bundle import Bundle
 from models.baselines.features import FeatureTable
-from profiling.errors import InputError
 
 
 class TreePredictor:
@@ -34,9 +33,7 @@ class TreePredictor:
         """
         from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor
 
-        points = train.points
-        if not points.any():
-            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        points = train.learned_points()
         self.logarithmic_ = train.what.logarithmic
         self.features_ = FeatureTable(self.solo).fit(train)
         x, y = self.features_.transform(train)[points], train.y[points]

@@ -8,7 +8,6 @@ from datasets.bundle import Bundle, Floats
 from models.baselines.contract import FoldPredictor
 from predictor.evaluation.protocols.published.mix_profiles import mix_features
 from predictor.evaluation.protocols.registry import Contender, register
-from profiling.errors import InputError
 
 _PROTOCOLS = frozenset({"miso-other-share", "miso-other-share-by-model"})
 
@@ -28,9 +27,7 @@ class MixObserved:
         """
         from sklearn.ensemble import ExtraTreesRegressor, HistGradientBoostingRegressor, VotingRegressor
 
-        points = train.points
-        if not points.any():
-            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        points = train.learned_points()
         trees = ExtraTreesRegressor(150, min_samples_leaf=2, max_features=0.5, random_state=seed, n_jobs=1)
         boosted = HistGradientBoostingRegressor(
             max_iter=400, learning_rate=0.05, max_leaf_nodes=15, random_state=seed

@@ -15,7 +15,6 @@ from datasets.bundle import Bundle, Floats, partners
 from predictor.evaluation.protocols.published.cost_model import job_input
 from predictor.evaluation.protocols.registry import Contender, register
 from profiling.devices import get_device
-from profiling.errors import InputError
 from profiling.workload import Workload
 
 # From the whole card down; a job that does not fit on a slice is assumed to be as fast as on the next larger
@@ -44,9 +43,7 @@ class MixProfiles:
         from sklearn.pipeline import make_pipeline
         from sklearn.preprocessing import StandardScaler
 
-        points = np.flatnonzero(train.points)
-        if not len(points):
-            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        points = np.flatnonzero(train.learned_points())
         if len(points) > _MOST_ROWS:
             points = np.random.default_rng(seed).choice(points, _MOST_ROWS, replace=False)
         target = np.log(train.y[points])

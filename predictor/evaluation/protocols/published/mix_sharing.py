@@ -16,7 +16,6 @@ from torch.nn.functional import smooth_l1_loss, softplus
 
 from datasets.bundle import Bundle, Floats, partners
 from predictor.evaluation.protocols.published.mix_profiles import profiles
-from profiling.errors import InputError
 
 _STEPS, _RATE = 600, 0.05
 # Weight decay on profile weights, and on a job's own effects; chosen on mixes of three after fitting to mixes
@@ -89,9 +88,7 @@ class MixSharing:
             InputError: no measured points.
         """
         del seed  # nothing is drawn
-        points = np.flatnonzero(train.points)
-        if not len(points):
-            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        points = np.flatnonzero(train.learned_points())
         self.train_ = train
         self.points_, self.target_ = points, np.log(train.y[points])
         return self

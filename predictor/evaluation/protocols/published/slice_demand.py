@@ -11,7 +11,6 @@ from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.published.steps import TARGETS, whole_step_s
 from predictor.evaluation.protocols.registry import Contender, register
 from profiling.devices import get_device
-from profiling.errors import InputError
 
 # Features that indicate how many multiprocessors a job can fill: power (log), and the share of time in which
 # a kernel ran.
@@ -37,9 +36,7 @@ class SliceDemand:
         """
         from scipy.optimize import least_squares
 
-        points = train.points
-        if not points.any():
-            raise InputError("nothing to learn from", expected="rows with a measured target", got="none")
+        points = train.learned_points()
         profile = _profile(train)[points]
         self.middle_, self.spread_ = profile.mean(axis=0), profile.std(axis=0) + 1e-9
         target = np.log(train.y[points] / whole_step_s(train)[points])
