@@ -1,4 +1,4 @@
-"""Convolutions that cuDNN computes by Winograd's algorithm in fp32: FLOPs saved and memory used.
+"""Convolutions that cuDNN computes by Winograd's algorithm in fp32: the memory used.
 
 Non-fused F(4x4, 3x3): a tile of 4x4 outputs is computed from 6x6 transformed inputs with 36 multiplications
 instead of 144; the transformed inputs and outputs go through memory. Lavin and Gray, "Fast Algorithms for
@@ -15,10 +15,6 @@ from numpy.typing import NDArray
 from predictor.types import Floats
 from profiling.graph import ComputationGraph
 
-# Convolutions with fewer channels are computed directly, as the workspace of CIFAR networks on a V100 shows
-# (benchmarks.layer_throughput).
-LEAST_CHANNELS = 128
-
 
 @dataclass(frozen=True, eq=False)
 class Winograd:
@@ -26,13 +22,11 @@ class Winograd:
 
     Attributes:
         channels: [N] the smaller of input and output channels.
-        flops: [N] of the products between transformed tiles, forward.
         tile_bytes: [N] transformed input and output.
         weight_bytes: [N] transformed weights.
     """
 
     channels: NDArray[np.int64]
-    flops: Floats
     tile_bytes: Floats
     weight_bytes: Floats
 
@@ -40,7 +34,7 @@ class Winograd:
     def of(cls, graph: ComputationGraph) -> Winograd:
         source = {edge.target: edge.source for edge in reversed(graph.edges)}
         count = len(graph.operators)
-        channels, numbers = np.zeros(count, dtype=np.int64), np.zeros((3, count))
+        channels, numbers = np.zeros(count, dtype=np.int64), np.zeros((2, count))
         for index, op in enumerate(graph.operators):
             before = graph.operators[source[index]].output_shape if index in source else ()
             if op.kind != "convolution" or len(op.output_shape) != 4 or len(before) != 4:
@@ -52,12 +46,11 @@ class Winograd:
                 tiles = samples * -(-height // 4) * -(-width // 4)
                 channels[index] = min(inputs, outputs)
                 numbers[:, index] = (
-                    2 * 36 * tiles * inputs * outputs,
                     4 * 36 * tiles * (inputs + outputs),
                     4 * 36 * inputs * outputs,
                 )
         return cls(channels, *numbers)
 
-    def used(self, least_channels: float = LEAST_CHANNELS) -> NDArray[np.bool_]:
+    def used(self, least_channels: float) -> NDArray[np.bool_]:
         """[N] whether it is such a convolution with at least `least_channels` channels."""
         return (self.channels > 0) & (self.channels >= least_channels)
