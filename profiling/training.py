@@ -261,8 +261,8 @@ def freeze_prefix(model: nn.Module, count: int) -> None:
             parameter.requires_grad_(False)
 
 
-def checkpoint_blocks(model: nn.Module) -> int:
-    """Recompute activations in the backward pass, block by block; returns the number of blocks.
+def checkpoint_blocks(model: nn.Module) -> None:
+    """Recompute activations in the backward pass, block by block.
 
     A block is a member of an outermost `Sequential` or `ModuleList` with two or more atomic layers; a list
     without such a member is one block itself. Only the inputs of blocks are then kept from forward to
@@ -287,7 +287,6 @@ def checkpoint_blocks(model: nn.Module) -> int:
     visit(model)
     for block in blocks:
         _wrap(block)
-    return len(blocks)
 
 
 def _wrap(block: nn.Module) -> None:

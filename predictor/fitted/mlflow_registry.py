@@ -171,8 +171,8 @@ def _make_store(file: Path) -> None:
             file.hardlink_to(made)
 
 
-def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:
-    """Log the checkpoint in `folder` to the active run and register it; returns its version in the registry.
+def log_predictor(folder: Path, colocation: pd.DataFrame) -> None:
+    """Log the checkpoint in `folder` to the active run and register it.
 
     The model is logged as code with the checkpoint as an artifact, so that loading runs no pickle.
     """
@@ -184,7 +184,7 @@ def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:
     answer = example[["set_id", "workload"]].assign(
         slowdown=1.0, step_time_s=1.0, memory_bytes=1.0, utilization_ratio=1.0
     )
-    info = mlflow.pyfunc.log_model(
+    mlflow.pyfunc.log_model(
         name="predictor",
         python_model=str(_FLAVOUR),
         artifacts={"predictor": str(folder)},
@@ -193,7 +193,6 @@ def log_predictor(folder: Path, colocation: pd.DataFrame) -> str:
         registered_model_name=REGISTERED_NAME,
         pip_requirements=["cotenant"],
     )
-    return str(info.registered_model_version)
 
 
 def fetch_registered(uri: str) -> Path:

@@ -32,11 +32,10 @@ class Action:
     stage: int
 
 
-def check_schedule(name: str) -> str:
-    """Return the name if it is one of `SCHEDULES`."""
+def check_schedule(name: str) -> None:
+    """Raise `UnknownNameError` if it is none of `SCHEDULES`."""
     if name not in SCHEDULES:
         raise UnknownNameError("unknown schedule", expected="one of " + ", ".join(SCHEDULES), got=name)
-    return name
 
 
 def check_counts(**counts: int) -> None:

@@ -39,9 +39,7 @@ def save_figure(figure: Any, path: Path) -> Path:
     return write_whole(path, image.getvalue())
 
 
-def plot_all(
-    results: Mapping[str, Sequence[SimulationResult]], out: Path, gantt_filter: str = ""
-) -> list[Path]:
+def plot_all(results: Mapping[str, Sequence[SimulationResult]], out: Path, gantt_filter: str) -> None:
     """Write `summary.png`, `jct_cdf.png`, `queue.png`, `utilization.png` and `gantt-POLICY.png` files.
 
     Args:
@@ -49,14 +47,10 @@ def plot_all(
             the jobs of all seeds, and the other plots show the first seed.
         out: folder for the files.
         gantt_filter: Gantt charts show only GPUs whose type or place contains this text.
-
-    Returns:
-        The paths.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
-    paths: list[Path] = []
     styles = _styles(list(results))
     first = {policy: own[0] for policy, own in results.items()}
     seeds = max((len(own) for own in results.values()), default=0)
@@ -79,9 +73,9 @@ def plot_all(
         else:
             axis.yaxis.set_major_locator(MaxNLocator("auto", integer=True))  # counts
         figure.tight_layout()
-        paths.append(save_figure(figure, out / name))
+        save_figure(figure, out / name)
 
-    paths.append(save_figure(_summary(results, seeds), out / "summary.png"))
+    save_figure(_summary(results, seeds), out / "summary.png")
     jct = {p: np.sort(np.concatenate([r.completion_s for r in own])) / 3600 for p, own in results.items()}
     lines(
         "jct_cdf.png",
@@ -102,8 +96,7 @@ def plot_all(
         )
     for policy, result in first.items():
         figure = _gantt(result, gantt_filter, of_first)
-        paths.append(save_figure(figure, out / f"gantt-{policy.replace(':', '.')}.png"))
-    return paths
+        save_figure(figure, out / f"gantt-{policy.replace(':', '.')}.png")
 
 
 def _styles(policies: Sequence[str]) -> dict[str, dict[str, Any]]:
