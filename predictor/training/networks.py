@@ -166,15 +166,19 @@ def _fit_one(
     return network.cpu().eval()
 
 
+class DivergedError(InputError):
+    """A loss is not finite."""
+
+
 def finite(loss: Tensor, phase: str) -> float:
     """The loss as a number.
 
     Raises:
-        InputError: the training diverged.
+        DivergedError: it is not finite.
     """
     value = float(loss.item())
     if not math.isfinite(value):
-        raise InputError(
+        raise DivergedError(
             f"the training diverged ({phase})",
             expected="a finite loss",
             got=value,

@@ -8,8 +8,9 @@ Several processes may work on one study at once.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +25,7 @@ from predictor.examples.examples import Examples, examples_of
 from predictor.examples.featurizer import Featurizer, GraphSource
 from predictor.fitted.mlflow_registry import use_experiment, use_store
 from predictor.training.fit import solo_examples
-from predictor.training.networks import fit
+from predictor.training.networks import DivergedError, fit
 from predictor.training.progress import fingerprint
 from predictor.training.run import flat
 from predictor.training.tracking import tracked
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from optuna import Study, Trial
 
-# Called after each trial with finished trials, requested trials, its error, and the lowest error so far.
+# Called after each trial with finished trials, requested trials, its error (NaN if it diverged), and the lowest so far.
 Follow = Callable[[int, int, float, float], None]
 
 
@@ -145,7 +146,15 @@ def sweep(
             else:
                 study.tell(trial, state=TrialState.PRUNED)
             if follow:
-                follow(done + 1, trials, float(np.mean(errors)), study.best_value)
+                least = min(_errors_of(study), default=math.nan)
+                follow(done + 1, trials, float(np.mean(errors)) if errors else math.nan, least)
+    if not _errors_of(study):
+        raise InputError(
+            "no trial has an error",
+            expected="trainings that do not diverge",
+            got=f"{done} that diverged",
+            hint="lower the learning rate in --config",
+        )
     best = study.best_trial
     chosen, how = configured(best.params, network, training)
     result = {"network": asdict(chosen), "training": asdict(how)}
@@ -163,14 +172,23 @@ def sweep(
 def _fold_errors(
     trial: Trial, examples: Examples, groups: list[Group], error: Callable[[ExampleFold], float]
 ) -> list[float]:
-    """Errors of a trial, group by group; fewer than groups if it was pruned."""
+    """Errors of a trial, group by group; fewer than groups if it was pruned or diverged."""
     errors: list[float] = []
-    for number, value in enumerate(cross_fit(examples, groups, error)):
-        errors.append(value)
-        trial.report(float(np.mean(errors)), number)
-        if number + 1 < len(groups) and trial.should_prune():
-            break
+    with suppress(DivergedError):
+        for number, value in enumerate(cross_fit(examples, groups, error)):
+            errors.append(value)
+            trial.report(float(np.mean(errors)), number)
+            if number + 1 < len(groups) and trial.should_prune():
+                break
     return errors
+
+
+def _errors_of(study: Study) -> list[float]:
+    """Errors of the trials that were neither pruned nor diverged."""
+    from optuna.trial import TrialState
+
+    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
+    return [trial.value for trial in done if trial.value is not None]
 
 
 @contextmanager

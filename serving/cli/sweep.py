@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Annotated
 
@@ -64,7 +65,8 @@ def command(
         task = bar.add_task("sweep", total=trials)
 
         def follow(done: int, of: int, error: float, least: float) -> None:
-            text = f"sweep, last trial {error:.2f} % (best {least:.2f} %)"
+            last = "diverged" if math.isnan(error) else f"{error:.2f} %"
+            text = f"sweep, last trial {last} (best {least:.2f} %)"
             bar.update(task, description=text, completed=done, total=of)
 
         result = sweep(

@@ -12,10 +12,12 @@ import pandas as pd
 import pytest
 
 from datasets.tables import write_table
+from predictor.config import TrainingConfig
 from predictor.examples.cross_fit import ExampleFold, Group, cross_fit
 from predictor.examples.examples import examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.training import sweep as module
+from predictor.training.networks import DivergedError
 from predictor.training.run import load_config
 from predictor.training.sweep import SPACE, configured, inner_groups, left_out_error, sweep, within_space
 from profiling.errors import InputError, UnavailableError
@@ -51,6 +53,26 @@ def run(measured: Tables, folder: Path, store: str, trials: int) -> dict[str, An
         graph_source=graph_source,
         tracking_uri=store,
     )
+
+
+def test_a_trial_that_diverges_is_pruned(
+    measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried: list[TrainingConfig] = []
+
+    def error(fold: ExampleFold, solo: Any, network: Any, training: TrainingConfig, featurizer: Any) -> float:
+        tried.append(training)
+        if training == tried[0]:
+            raise DivergedError("the training diverged", expected="a finite loss", got="nan")
+        return 10.0
+
+    monkeypatch.setattr(module, "left_out_error", error)
+    assert run(measured, tmp_path, store, 3)["best"]["mape_percent"] == 10.0
+    monkeypatch.setattr(
+        module, "left_out_error", lambda fold, solo, network, training, _: error(fold, solo, 0, tried[0], 0)
+    )
+    with pytest.raises(InputError, match=r"diverge.*learning rate"):
+        run(measured, tmp_path / "other", store, 2)
 
 
 def test_a_killed_sweep_resumes(
