@@ -75,7 +75,7 @@ def promote(
             reason = str(error)
         promoted = force or (same_rows is not None and _not_worse(same_rows))
         now = champion_version()  # again, since the comparison takes a while
-        if promoted and not force and now != (champion and champion["version"]):
+        if promoted and not force and now not in (version, champion and champion["version"]):
             raise ConflictError(
                 f"version {version} was not promoted",
                 expected=f"{against['version']}, with which it was compared, to stay the champion",

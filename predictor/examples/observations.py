@@ -92,8 +92,8 @@ class Observation:
     @classmethod
     def from_mapping(cls, values: Any) -> Observation:
         """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}` and optionally
-        `memory_bytes`, `utilization_ratio` and `model_version`; a job may also be an object with its options. The body of
-        `POST /v1/observations` (`"of": {"device", ...}`) and the entries of its listing are read, too.
+        `memory_bytes`, `utilization_ratio` and `model_version`; a job may also be an object with its options. The body
+        of `POST /v1/observations` (`"of": {"device", ...}`) and the entries of its listing are read, too.
         """
         if not isinstance(values, dict):
             raise InputError("not an observation", expected="an object", got=type(values).__name__)

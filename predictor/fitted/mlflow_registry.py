@@ -143,7 +143,11 @@ def use_experiment(name: str) -> None:
     try:
         if uri.startswith("sqlite:///") and mlflow.get_experiment_by_name(name) is None:
             folder = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
-            mlflow.create_experiment(name, artifact_location=folder.as_uri())
+            try:
+                mlflow.create_experiment(name, artifact_location=folder.as_uri())
+            except MlflowException as error:
+                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was faster
+                    raise
         mlflow.set_experiment(name)
     except MlflowException as error:
         raise InputError(

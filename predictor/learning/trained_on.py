@@ -26,8 +26,8 @@ class TrainedOn:
 
     @classmethod
     def of(cls, predictor: SetPredictor) -> TrainedOn:
-        fitted = getattr(predictor, "fitted_", None)
-        set_ids = () if fitted is None else fitted.manifest.set_ids
+        manifest = getattr(getattr(predictor, "fitted_", None), "manifest", None)
+        set_ids = getattr(manifest, "set_ids", ())
         return cls(str(getattr(predictor, "version", "")), frozenset(map(with_listed_device, set_ids)))
 
     def __contains__(self, observation: Observation) -> bool:

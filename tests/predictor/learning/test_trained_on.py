@@ -8,6 +8,7 @@ import pytest
 
 from predictor.examples.observations import Observation, keep, set_id_of, stored
 from predictor.learning.trained_on import TrainedOn, new_to
+from predictor.predictor import Predictor
 from profiling.errors import ConflictError
 from profiling.workload import ColocationSet, Workload
 
@@ -42,3 +43,10 @@ def test_a_file_of_observations_remembers_the_model(tmp_path: Path) -> None:
         assert [o.step_time_s for o in new_to(model(set_id_of(PAIR)), stored(store))] == [0.05]
     with pytest.raises(ConflictError):  # the same file, whatever the model
         keep(store, [Observation(PAIR, 1, 0.04), Observation(PAIR, 1, 0.05)])
+
+
+def test_predictors_without_a_manifest_were_trained_on_nothing() -> None:
+    class Own(Predictor):
+        fitted_ = True  # type: ignore[assignment]
+
+    assert not TrainedOn.of(Own()).set_ids

@@ -188,3 +188,12 @@ def test_a_folder_is_no_store(tmp_path: Path) -> None:
             use_store(str(tmp_path / "mlruns"))
     finally:
         mlflow.set_tracking_uri(before)
+
+
+def test_an_experiment_that_another_process_creates_meanwhile(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    use_store(store)
+    use_experiment("trial")
+    monkeypatch.setattr(mlflow, "get_experiment_by_name", lambda name: None)
+    use_experiment("trial")
