@@ -160,8 +160,9 @@ def _job(value: Any) -> Workload:
 
 
 def read_observations(path: Path | str) -> list[Observation]:
-    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s and, optionally, memory_bytes and
-    utilization_ratio; jobs are separated by `;`) or a JSON file (a list, or an object with `observations` or `items`).
+    """Read a CSV (columns device, sharing, jobs, job or member, step_time_s and, optionally, memory_bytes,
+    utilization_ratio and model_version; jobs are separated by `;`) or a JSON file (a list, or an object with
+    `observations` or `items`).
 
     Raises:
         InputError: with the invalid row.

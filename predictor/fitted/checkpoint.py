@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+import os
+import shutil
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,9 +62,6 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
         UnavailableError: it has not been fitted.
         OSError: the folder cannot be written.
     """
-    import os
-    import tempfile
-
     import torch
     from safetensors.torch import save as tensors_to_bytes
 
@@ -98,15 +97,19 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
         "process": None if model.process is None else stored_process.to_json(model.process),
         "features": feature_names(),
     }
-    (target / COST).mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target, prefix=".") as name:
-        made = Path(name)
+    made = target / ".new"
+    shutil.rmtree(made, ignore_errors=True)  # of a save that was killed
+    try:
+        for part in (target, made):
+            (part / COST).mkdir(parents=True, exist_ok=True)
         write_whole(made / "weights.safetensors", body)
         write_json(made / "manifest.json", asdict(fitted.manifest))
         model.featurizer.cost_model.save(made / COST)
         write_json(made / MARKER, config)
         for file in reversed(FILES):
             os.replace(made / file, target / file)
+    finally:
+        shutil.rmtree(made, ignore_errors=True)
     return target
 
 

@@ -308,4 +308,8 @@ def left_out_error(
             got=", ".join(sorted(set(fold.test.architectures))),
             hint="fewer folds",
         )
+    if not np.isfinite(log_ratio[scored]).all():  # the last step spoiled the weights
+        raise DivergedError(
+            "the training diverged", expected="finite predictions", hint="lower the learning rate"
+        )
     return float(score(fold.test.ratio[scored], np.exp(log_ratio[scored]))["mape_percent"])

@@ -17,7 +17,8 @@ def command(
         Path,
         typer.Argument(
             help="CSV with device, sharing, jobs (SPECs separated by `;`), job, step_time_s and, for jobs alone, "
-            "optionally memory_bytes and utilization_ratio; or JSON in the format of `/v1/observations`."
+            "optionally memory_bytes and utilization_ratio; model_version, if another model than --model was in use; "
+            "or JSON in the format of `/v1/observations`."
         ),
     ],
     model: ModelOption = "default",

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import mlflow
+import numpy as np
 import pandas as pd
 import pytest
 
@@ -53,6 +54,26 @@ def run(measured: Tables, folder: Path, store: str, trials: int) -> dict[str, An
         graph_source=graph_source,
         tracking_uri=store,
     )
+
+
+def test_weights_that_the_last_step_spoiled_are_a_divergence(
+    measured: Tables, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Spoiled:
+        def predict_log_ratio(self, examples: Any) -> tuple[Any, None]:
+            return np.full(len(examples.workloads), np.nan), None
+
+    monkeypatch.setattr(module, "fit", lambda *_: Spoiled())
+    examples = examples_of(*measured)
+    groups = inner_groups(examples, 2)
+    with pytest.raises(DivergedError):
+        list(
+            cross_fit(
+                examples,
+                groups,
+                lambda fold: left_out_error(fold, measured[1], NETWORK, QUICK, Featurizer(graph_source)),
+            )
+        )
 
 
 def test_a_trial_that_diverges_is_pruned(
