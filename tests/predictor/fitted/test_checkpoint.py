@@ -215,12 +215,13 @@ def test_a_disk_that_fills_up_leaves_an_earlier_checkpoint_as_it_was(
     assert {path.name for path in saved.iterdir()} == {*(Path(name).parts[0] for name in FILES)}
 
 
-def test_what_a_killed_save_left_is_removed(predictor: Predictor, tmp_path: Path) -> None:
-    (tmp_path / "model/.new/cost").mkdir(parents=True)
-    (tmp_path / "model/.new/weights.safetensors").write_bytes(b"half")
-    folder = save(predictor, tmp_path / "model")
-    assert not (folder / ".new").exists()
-    assert load(folder).version == predictor.version
+def test_what_a_killed_save_left_is_removed(saved: Path) -> None:
+    again = load(saved)
+    (saved / ".new/cost").mkdir(parents=True)
+    (saved / ".new/weights.safetensors").write_bytes(b"half")
+    save(again, saved)
+    assert not (saved / ".new").exists()
+    assert load(saved).version == again.version
 
 
 def test_the_working_folder_gives_the_version_its_name(
