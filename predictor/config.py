@@ -58,7 +58,7 @@ class TrainingConfig:
     synthetic_batches: int = 12
     teacher_trees: int = 120
     teaching: float = 1.5
-    shared_sets: int = 400
+    shared_sets: int = 1200
     inferred_sets: int = 1200
     process: bool = True
 

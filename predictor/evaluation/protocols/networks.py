@@ -130,7 +130,7 @@ register(
     Contender(
         "e-ggat",
         make_contender,
-        version="12",
+        version="13",
         targets=("throughput_ratio", "set_memory_bytes", "set_utilization_ratio", "solo_step_time_s"),
         seconds_per_fold=60,
     )

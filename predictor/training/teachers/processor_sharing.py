@@ -25,7 +25,7 @@ from profiling.workload import SoloProfile, Workload
 
 MODES = ("time-slice", "mps")
 # GPUs without measured sets, and jobs on each GPU: of the sets with stated utilisation, and of the others.
-STATED_GPUS, STATED_JOBS = 6, 8
+STATED_GPUS, STATED_JOBS = 16, 24
 INFERRED_GPUS, INFERRED_JOBS = 16, 16
 # Share of the inferred sets' jobs whose solo step time is known, and of those whose data are on the device.
 TIMED, ON_DEVICE = 0.4, 0.4
