@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +74,7 @@ def replay(tables: Path, plan: Path) -> dict[str, Any]:
 
     predictor = load_predictor()
     rows = pd.read_parquet(tables / "colocation.parquet").sort_values(["set_id", "member"])
-    by_jobs = {tuple(part["workload"]): part for _, part in rows.groupby("set_id")}
+    by_jobs = {tuple(as_planned(w) for w in part["workload"]): part for _, part in rows.groupby("set_id")}
     sets, skipped = [], 0
     for run in CampaignPlan.load(plan).runs:
         names = tuple(str(w) for w in run.request.workloads)
@@ -95,6 +96,13 @@ def replay(tables: Path, plan: Path) -> dict[str, Any]:
             for way, members in seen.items()
         },
     }
+
+
+def as_planned(spec: str) -> str:
+    """A measured job as the plan names it: rows say that the batch stayed on the device, plans do not."""
+    from profiling.workload import Workload
+
+    return str(replace(Workload.parse(spec), data_on_device=False))
 
 
 def plot(figures: dict[str, Any], path: Path) -> None:

@@ -243,7 +243,8 @@ class Describer:
         If the host feeds a job, its loader may take any time, as in the measured co-location campaigns. If
         data are resident on the device, the error is that of the cost model on networks it was not fitted to.
         That of a GPU type that it was not fitted to comes on top, and for resident data that of a precision; that of
-        a precision that was measured on no type always does.
+        a precision that was measured on no type always does. A processor counts as such a type, because `cpu` is a core
+        of any.
         """
         if workload.solo.step_time_s is not None:
             return 0.03
@@ -256,6 +257,7 @@ class Describer:
         precision = job.workload.precision
         is_new = precision in PREDICTED_PRECISIONS
         is_known = cost_model.has_measured(job.device.name, precision if resident and not is_new else "")
+        is_known &= not job.device.is_processor
         return math.hypot(off, *[NEW_DEVICE_LOG_ERROR] * (is_new + (not is_known)))
 
 

@@ -74,11 +74,16 @@ def test_step_times_in_fp8_are_less_certain(predictor: Predictor, options: str) 
 
 
 @pytest.mark.parametrize("options", ["batch_size=8", "batch_size=8,data_on_device=true"])
-def test_step_times_on_an_unmeasured_type_are_less_certain(predictor: Predictor, options: str) -> None:
+@pytest.mark.parametrize("device", ["h100", "cpu"])
+def test_step_times_on_an_unmeasured_type_are_less_certain(
+    predictor: Predictor, options: str, device: str
+) -> None:
+    """Other processors were measured, but `cpu` is a core of any."""
     known, new = (
-        predicted(predictor, device, f"alpha:{options}").members[0].solo_step_time_s
-        for device in ("v100", "h100")
+        predicted(predictor, name, f"alpha:{options}").members[0].solo_step_time_s
+        for name in ("v100", device)
     )
+    assert predictor.fitted_.model.featurizer.cost_model.has_measured(device) == (device == "cpu")
     assert math.log(new.upper / new.value) > math.log(known.upper / known.value)
 
 
