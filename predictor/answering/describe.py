@@ -256,8 +256,8 @@ class Describer:
             off = min(off, known.get("on_device", off))
         precision = job.workload.precision
         is_new = precision in PREDICTED_PRECISIONS
-        is_known = cost_model.has_measured(job.device.name, precision if resident and not is_new else "")
-        is_known &= not job.device.is_processor
+        measured_in = precision if resident and not is_new else ""
+        is_known = not job.device.is_processor and cost_model.has_measured(job.device.name, measured_in)
         return math.hypot(off, *[NEW_DEVICE_LOG_ERROR] * (is_new + (not is_known)))
 
 

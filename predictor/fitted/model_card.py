@@ -37,7 +37,7 @@ Intervals are meant to cover 90 % of new values. {_calibration(intervals)} For a
 half width of the log ratio is {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
 {intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the interval of an unmeasured
 solo step time extends by a factor of {_factor(intervals.solo_log_error)} in each direction
-({_factor(math.hypot(intervals.solo_log_error, NEW_DEVICE_LOG_ERROR))} on a GPU type on which no step time was measured).
+({_factor(math.hypot(intervals.solo_log_error, NEW_DEVICE_LOG_ERROR))} on a CPU, or a GPU type on which no step time was measured).
 
 ## Limits
 
