@@ -86,6 +86,19 @@ def no_busier_than_pairs(
     return excess
 
 
+def at_most_all_the_time(excess: Floats, busy_ratio: Floats) -> Floats:
+    """[S, M] excess slowdown of sets on one core, scaled so that their jobs get at most all of its time together.
+
+    Unlike kernels of two jobs on a GPU, steps on a core cannot overlap.
+
+    Args:
+        excess: [S, M] predicted.
+        busy_ratio: [S, M] share of the time for which each keeps the core busy alone, 0 where there is no member.
+    """
+    used = (busy_ratio / (1.0 + excess)).sum(1, keepdims=True)
+    return np.where(busy_ratio > 0, (1.0 + excess) * np.maximum(used, 1.0) - 1.0, excess)
+
+
 def processor_sharing_excess(utilization_ratio: Floats) -> Floats:
     """[S, 1] excess slowdown under processor sharing: the device is never idle while a process has work.
 

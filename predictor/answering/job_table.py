@@ -10,7 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.features import OCCUPANCY, Floats, demand_ratios, is_cpu
-from predictor.answering.bounds import never_faster_with_more, no_busier_than_pairs, processor_sharing_excess
+from predictor.answering.bounds import (
+    at_most_all_the_time,
+    never_faster_with_more,
+    no_busier_than_pairs,
+    processor_sharing_excess,
+)
 from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs, PairsWithin
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
@@ -73,6 +78,7 @@ class JobTable:
         self._whole_use: Floats = np.zeros(0)
         # Jobs in a mode never measured under co-location, about which the networks know nothing.
         self._processor_shared: NDArray[np.bool_] = np.zeros(0, dtype=bool)
+        self._on_core: NDArray[np.bool_] = np.zeros(0, dtype=bool)
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
         """Row of each job; new jobs are encoded together.
@@ -155,6 +161,8 @@ class JobTable:
             for v, (w, _, mode) in zip(where, jobs, strict=True)
         ]
         self._processor_shared = np.concatenate([self._processor_shared, shared])
+        on_core = [is_cpu(variants.jobs[v].device) for v in where]
+        self._on_core = np.concatenate([self._on_core, on_core])
         self.keys.extend(jobs)
         # Last, so that a reader without the lock never sees an incomplete row.
         for offset, job in enumerate(jobs):
@@ -174,7 +182,8 @@ class JobTable:
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """Predicted latent slowdown - 1: the ensemble's mean log slowdown, averaged with the process's.
 
-        An additional neighbour makes no job faster, and unmeasured MPS makes none slower than time slicing.
+        An additional neighbour makes no job faster, unmeasured MPS makes none slower than time slicing, and jobs on a
+        core get at most all of its time.
 
         Args:
             rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are computed once.
@@ -221,6 +230,10 @@ class JobTable:
             shared = np.where(present, self._processor_shared[rows], True).all(1)
             busy = np.where(present, self._whole_use[rows], 0.0)[shared]
             excess[shared] = processor_sharing_excess(busy) * present[shared]
+        if self._on_core.any():
+            together = self._on_core[rows[:, 0]]
+            busy = np.where(rows >= 0, self._whole_use[rows], 0.0)[together]
+            excess[together] = at_most_all_the_time(excess[together], busy)
         if (self._share < 1.0).any():
             excess *= beside_shares(self._share[rows], rows >= 0) * self._unlimited[rows]
         return excess

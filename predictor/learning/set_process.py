@@ -61,13 +61,15 @@ class _TrainingSets:
 
     @classmethod
     def of(cls, examples: Examples, featurizer: Featurizer) -> _TrainingSets:
-        """Keep the sets whose members were all resident on the device.
+        """Keep the pairs whose members were both resident on the device.
 
-        Campaigns are not distinguished, because queries name none.
+        Larger sets are slower than the mean of their pairs, which they would make slower here. Campaigns are not
+        distinguished, because queries name none.
         """
-        resident = [s for s, there in zip(examples.set_ids, examples.resident, strict=True) if there]
-        if len(resident) < len(examples.set_ids):
-            examples = examples.subset(resident)
+        pair = np.bincount(examples.set_index, minlength=len(examples.set_ids)) == _PAIR
+        usable = [s for s, keep in zip(examples.set_ids, pair & examples.resident, strict=True) if keep]
+        if len(usable) < len(examples.set_ids):
+            examples = examples.subset(usable)
         measured = MeasuredRows.of(replace(examples, campaign=("",) * len(examples.campaign)), featurizer)
         kept = np.flatnonzero(examples.scored & (measured.rows.partners >= 0).any(1))
         settings = tuple((device, sharing) for device, sharing, _ in measured.settings)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.answering.bounds import never_faster_with_more, no_busier_than_pairs
+from predictor.answering.bounds import at_most_all_the_time, never_faster_with_more, no_busier_than_pairs
 from predictor.answering.job_table import JobTable
 from predictor.examples.examples import Integers
 from predictor.fitted.coverage import Coverage
@@ -46,6 +46,22 @@ def test_large_sets_are_bounded_by_pairs_and_triples() -> None:
     bounded = never_faster_with_more(answer, rows)
     assert bounded.tolist() == [[*np.arange(11.0, 20.0), 19.0]]
     assert asked == [10, 2, 3]
+
+
+def test_jobs_on_a_core_get_at_most_all_of_its_time() -> None:
+    busy = np.array([[1.0, 1.0, 1.0], [1.0, 0.5, 0.0], [0.3, 0.2, 0.0], [1.0, 1.0, 1.0]])
+    excess = np.array([[1.0, 1.0, 1.0], [0.0, 0.0, 0.0], [0.1, 0.2, 0.0], [2.0, 2.5, 4.0]])
+    bounded = at_most_all_the_time(excess, busy)
+    np.testing.assert_allclose(bounded[:2], [[2.0, 2.0, 2.0], [0.5, 0.5, 0.0]])
+    np.testing.assert_allclose(bounded[2:], excess[2:])
+
+
+@pytest.mark.parametrize("count", [2, 3, 5])
+def test_predicted_speeds_on_a_core_add_up_to_at_most_one(predictor: Predictor, count: int) -> None:
+    alone, together = (predictor.predict(ColocationSet("cpu", JOBS[:1] * n)) for n in (1, count))
+    busy = alone.members[0].utilization_ratio.value
+    assert busy > 0.9
+    assert sum(m.throughput_ratio.value for m in together.members) * busy <= 1.0 + 1e-6
 
 
 def test_three_jobs_use_no_more_time_than_the_best_pair() -> None:

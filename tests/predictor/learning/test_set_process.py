@@ -57,6 +57,20 @@ def test_measured_sets_are_reproduced(process: SetProcess, examples: Examples) -
     assert error(process, examples) < 0.1 * float(np.abs(spread - spread.mean()).mean())
 
 
+def test_larger_sets_say_nothing_about_pairs(measured: Tables, examples: Examples) -> None:
+    """Their members are slower than the mean of their pairs."""
+    colocation, solo = measured
+    first = colocation[colocation.set_id == colocation.set_id.iloc[0]]
+    third = first.iloc[:1].assign(member=2)
+    triple = pd.concat([first, third]).assign(set_id="triple", throughput_ratio=0.1)
+    both = examples_of(pd.concat([colocation, triple], ignore_index=True), solo)
+    featurizer = Featurizer(graph_source)
+    without, with_triple = (SetProcess.fit(e, featurizer) for e in (examples, both))
+    assert without is not None
+    assert with_triple is not None
+    np.testing.assert_allclose(expected(with_triple, examples), expected(without, examples))
+
+
 def test_no_job_is_faster_beside_others_than_alone(process: SetProcess, examples: Examples) -> None:
     pairs = asked(process, examples)[:5]
     alone = np.where(np.arange(2) > 0, -1, pairs)
