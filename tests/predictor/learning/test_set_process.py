@@ -62,7 +62,7 @@ def test_larger_sets_say_nothing_about_pairs(measured: Tables, examples: Example
     colocation, solo = measured
     first = colocation[colocation.set_id == colocation.set_id.iloc[0]]
     third = first.iloc[:1].assign(member=2)
-    triple = pd.concat([first, third]).assign(set_id="triple", throughput_ratio=0.1)
+    triple = pd.concat([first, third]).assign(set_id="triple", throughput_ratio=0.1, set_memory_bytes=9e9)
     both = examples_of(pd.concat([colocation, triple], ignore_index=True), solo)
     featurizer = Featurizer(graph_source)
     without, with_triple = (SetProcess.fit(e, featurizer) for e in (examples, both))
