@@ -24,9 +24,9 @@ from profiling.devices import get_device, list_devices, split_device
 from profiling.workload import SoloProfile, Workload
 
 MODES = ("time-slice", "mps")
-# GPUs without measured sets, and jobs on each GPU: of the sets with stated utilisation, and of the others.
-STATED_GPUS, STATED_JOBS = 16, 24
-INFERRED_GPUS, INFERRED_JOBS = 16, 16
+# Most GPUs without measured sets, and jobs on each GPU of the sets with stated utilisation, and of the others.
+UNMEASURED_GPUS = 16
+STATED_JOBS, INFERRED_JOBS = 24, 16
 # Share of the inferred sets' jobs whose solo step time is known, and of those whose data are on the device.
 TIMED, ON_DEVICE = 0.4, 0.4
 # Log standard deviations: of the cost model's busy time; of its step time without waiting for data.
@@ -62,7 +62,7 @@ def stated_sets(model: CotenantModel, examples: Examples, count: int, seed: int 
     GPUs of the examples are included, because the known utilisation changes the answer, not the type.
     """
     rng = np.random.default_rng(seed)
-    measured_on, others = _gpus(examples)
+    measured_on, others = _gpus(examples, rng)
 
     def drawn(job: Workload, gpu: str) -> Drawn:
         busy = float(rng.uniform(0.02, 1.0))
@@ -73,8 +73,7 @@ def stated_sets(model: CotenantModel, examples: Examples, count: int, seed: int 
         )
         return replace(job, solo=measured), busy
 
-    gpus = [*measured_on, *rng.choice(others, STATED_GPUS, replace=False)]
-    return _sets(model, examples, gpus, STATED_JOBS, drawn, count, rng)
+    return _sets(model, examples, [*measured_on, *others], STATED_JOBS, drawn, count, rng)
 
 
 def inferred_sets(model: CotenantModel, examples: Examples, count: int, seed: int = 0) -> SharedSets | None:
@@ -101,16 +100,16 @@ def inferred_sets(model: CotenantModel, examples: Examples, count: int, seed: in
         error = np.exp(rng.normal(0.0, STEP_ERROR)) if on_device else rng.choice(slower)
         return job, min(1.0, busy_s / (demand.step_s * float(error)))
 
-    _, others = _gpus(examples)
-    gpus = rng.choice(others, min(INFERRED_GPUS, len(others)), replace=False).tolist()
-    return _sets(model, examples, gpus, INFERRED_JOBS, drawn, count, rng)
+    _, others = _gpus(examples, rng)
+    return _sets(model, examples, others, INFERRED_JOBS, drawn, count, rng)
 
 
-def _gpus(examples: Examples) -> tuple[list[str], list[str]]:
-    """GPUs with measured sets, and the catalogue's types of which no GPU or slice has any."""
+def _gpus(examples: Examples, rng: np.random.Generator) -> tuple[list[str], list[str]]:
+    """GPUs with measured sets, and some of the catalogue's types of which no GPU or slice has any."""
     measured_on = sorted(d for d in set(examples.devices) if not is_cpu(get_device(d)))
     types = {split_device(d)[0] for d in measured_on}
-    return measured_on, [d.name for d in list_devices() if not is_cpu(d) and d.name not in types]
+    others = [d.name for d in list_devices() if not is_cpu(d) and d.name not in types]
+    return measured_on, rng.choice(others, min(UNMEASURED_GPUS, len(others)), replace=False).tolist()
 
 
 def _demand(model: CotenantModel, job: Workload, gpu: str) -> Demand:

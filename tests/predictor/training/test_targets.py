@@ -153,7 +153,7 @@ def test_in_training_campaigns_the_forest_answers_for_unmeasured_gpus(examples, 
 
 
 def test_a_gpu_type_with_a_measured_slice_is_not_unmeasured(examples, measured, monkeypatch):
-    monkeypatch.setattr(processor_sharing, "INFERRED_GPUS", 1000)
+    monkeypatch.setattr(processor_sharing, "UNMEASURED_GPUS", 1000)
     config = replace(TRAINING, encoder_steps=1, epochs=1, mixed_sets=0)
     model = fit(examples, solo_examples(measured[1]), Featurizer(graph_source), NETWORK, config)
     on_slices = replace(examples, devices=("a100:mig=3g",) * len(examples.devices))
