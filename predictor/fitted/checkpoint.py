@@ -9,6 +9,7 @@ import hashlib
 import math
 import os
 import shutil
+from collections.abc import Callable
 from dataclasses import asdict, fields, is_dataclass
 from pathlib import Path
 from typing import Any, TypeVar
@@ -52,11 +53,16 @@ FILES = (
 _OTHER_VERSION = "train it again, or use the version of cotenant that wrote it"
 
 
-def save(predictor: Predictor, folder: Path | str) -> Path:
+def save(predictor: Predictor, folder: Path | str, beside: Callable[[Path], None] | None = None) -> Path:
     """Write a fitted predictor to `folder`; sets its version to a hash of the weights.
 
     All files are written before the first one takes its place, so that a full disk leaves an earlier checkpoint as it
     was.
+
+    Args:
+        predictor: the predictor.
+        folder: folder of the checkpoint.
+        beside: writes more files of it, such as its card, to a folder; called once the version is set.
 
     Raises:
         UnavailableError: it has not been fitted.
@@ -106,7 +112,10 @@ def save(predictor: Predictor, folder: Path | str) -> Path:
         write_json(made / "manifest.json", asdict(fitted.manifest))
         model.featurizer.cost_model.save(made / COST)
         write_json(made / MARKER, config)
-        for file in reversed(FILES):
+        if beside is not None:
+            beside(made)
+        more = [path.name for path in made.iterdir() if path.name not in (COST, *FILES)]
+        for file in (*more, *reversed(FILES)):
             os.replace(made / file, target / file)
     finally:
         shutil.rmtree(made, ignore_errors=True)

@@ -5,6 +5,7 @@ It also compares before and after, logs to MLflow and writes a model card.
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -14,15 +15,15 @@ import numpy as np
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import examples_of
-from predictor.fitted.checkpoint import MARKER, save
 from predictor.fitted.mlflow_registry import log_predictor
 from predictor.fitted.model_card import model_card
 from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, new_sets
+from predictor.training.output import claimed
 from predictor.training.run import described, flat, learned_sets, log_scores, training_tables
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
-from profiling.files import check_folder, check_new, write_json, write_whole
+from profiling.files import write_json, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,15 +61,16 @@ def fine_tune_run(
 
     Raises:
         InputError: nothing can be written to `out`, or it has a checkpoint; or see `fine_tune`.
+        ConflictError: another run is writing to `out`, or a checkpoint appeared there during this one.
     """
-    check_folder(out)
-    check_new(out, force, MARKER)
     config = config or FineTuning()
-    base = load_predictor(base_name)
-    colocation, solo = training_tables(data, bundled=False, own_use=own_use)
-    new = new_sets(base, colocation)
-    name = f"fine-tune {out.name} from {base.version}: {described(new)}, seed {config.seed}"
-    with tracked(tracking_uri, experiment, name, system_metrics=system_metrics) as mlflow:
+    with ExitStack() as held:
+        output = held.enter_context(claimed(out, force))
+        base = load_predictor(base_name)
+        colocation, solo = training_tables(data, bundled=False, own_use=own_use)
+        new = new_sets(base, colocation)
+        name = f"fine-tune {out.name} from {base.version}: {described(new)}, seed {config.seed}"
+        mlflow = held.enter_context(tracked(tracking_uri, experiment, name, system_metrics=system_metrics))
         run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()
         mlflow.log_params(flat({"from": base.version, "fine_tuning": asdict(config)}))
         log_tables(mlflow, colocation, solo, str(data.resolve()))
@@ -77,11 +79,14 @@ def fine_tune_run(
             after = fine_tune(base, colocation, solo, config, live)
         finally:
             live.flush()
-        save(after, out)
         comparison = before_and_after(base, after, colocation, solo)
+
+        def beside(made: Path) -> None:
+            write_json(made / "metrics.json", {"split": "before and after", "comparison": comparison})
+            write_whole(made / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
+
+        output.save(after, beside)
         manifest = after.fitted_.manifest
-        write_json(out / "metrics.json", {"split": "before and after", "comparison": comparison})
-        write_whole(out / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
         # Use the metric names of a training, so that MLflow's comparison charts both.
         log_scores(mlflow, comparison | learned_sets(after, new, solo))

@@ -52,12 +52,6 @@ class Progress:
         return inner
 
     @property
-    def can_resume(self) -> bool:
-        """Whether a killed run with this fingerprint has left something to go on from."""
-        folder = self.folder
-        return folder is not None and any(self._about(path) for path in folder.glob("*.safetensors"))
-
-    @property
     def resumed(self) -> bool:
         """Whether anything was restored from a killed run."""
         return bool(self._taken_up)

@@ -11,13 +11,13 @@ from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
 from predictor.config import LossCallback, TrainingConfig, read_config
 from predictor.examples.featurizer import GraphSource
-from predictor.fitted.checkpoint import MARKER, save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
+from predictor.training.output import claimed, progress_folder
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
-from profiling.files import check_folder, check_new, only_writer, write_json, write_whole
+from profiling.files import write_json, write_whole
 from profiling.names import one_of
 
 if TYPE_CHECKING:
@@ -170,34 +170,28 @@ def train_run(
         report: called with the losses.
         system_metrics: also log CPU, memory and GPU usage to MLflow.
         keep_every_s: seconds between stored states of a loop; the end of a stage is always stored.
-        force: replace a checkpoint in `out`. Resuming a run that was killed needs no second permission.
+        force: replace a checkpoint in `out`. Resuming a run that was killed needs no second permission for the
+            same one.
 
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.
 
     Raises:
         InputError: nothing can be written to `out`, or it has a checkpoint; or see `training_tables`.
-        ConflictError: another training is writing to `out`.
+        ConflictError: another run is writing to `out`, or a checkpoint appeared there during this one.
     """
-    check_folder(out)
-    target = out.resolve()
-    if not target.name:
-        raise InputError(
-            f"{out} cannot be the folder of a predictor", expected="a folder with a name", got=f"{target}"
-        )
+    folder = progress_folder(out)
     colocation, solo = training_tables(data, bundled, own_use)
     graph_source = None if graphs is None else read_graphs(graphs)
     progress = Progress(
-        target.with_name(f"{target.name}.progress"),
+        folder,
         fingerprint((colocation, solo), network, training, baselines, str(graphs)),
         keep_every_s,
     )
-    check_new(out, force or progress.can_resume, MARKER)
     name = f"train {out.name}: {described(colocation)}, seed {training.seed}"
-    kept = (progress.folder, progress.fingerprint)
-    assert progress.folder is not None
+    kept = (folder, progress.fingerprint)
     with (
-        only_writer(progress.folder, 0),
+        claimed(out, force, progress.fingerprint) as output,
         progress,
         tracked(tracking_uri, experiment, name, *kept, system_metrics) as mlflow,
     ):
@@ -221,9 +215,12 @@ def train_run(
             predictor = Predictor(network, training, graph_source).fit(colocation, solo, live, progress)
         finally:
             live.flush()
-        save(predictor, out)
-        write_json(out / "metrics.json", {"split": "by-pair", "comparison": comparison})
-        write_whole(out / "MODEL_CARD.md", model_card(predictor, comparison))
+
+        def beside(made: Path) -> None:
+            write_json(made / "metrics.json", {"split": "by-pair", "comparison": comparison})
+            write_whole(made / "MODEL_CARD.md", model_card(predictor, comparison))
+
+        output.save(predictor, beside)
         log_scores(mlflow, learned_sets(predictor, colocation, solo))
         mlflow.log_figure(scatter(compared), "predicted_against_measured.png")
         from predictor.fitted.mlflow_registry import log_predictor

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import shutil
@@ -25,7 +26,8 @@ from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, with_campaigns
 from predictor.training.fine_tuning_run import fine_tune_run
 from predictor.training.replay import with_more_campaigns
-from profiling.errors import InputError
+from profiling.errors import ConflictError, InputError
+from profiling.files import only_writer
 from profiling.workload import ColocationSet, Workload
 from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
@@ -292,6 +294,49 @@ def test_a_fine_tuned_version_is_promoted_on_unseen_sets(home: Path, new: Tables
         assert promote("1", force=True)["promoted"]
     finally:
         mlflow.set_tracking_uri(before)
+
+
+@pytest.mark.usefixtures("hand_made")
+def test_one_run_at_a_time_writes_to_a_folder(home: Path, tmp_path: Path) -> None:
+    """A fine-tuning or a training: both take the lock in `OUT.progress`."""
+    given = (str(home / "m1"), home / "tables", tmp_path / "m2", QUICK)
+    store = empty_store(tmp_path / "mlflow.db")
+    with (
+        only_writer(tmp_path / "m2.progress"),
+        pytest.raises(ConflictError, match=r"another process writes to .*m2\.progress"),
+    ):
+        fine_tune_run(*given, tracking_uri=store)
+    (tmp_path / "m2.progress" / "encoder.safetensors").touch()  # a killed training's
+
+    def appear(*_: object) -> None:
+        with pytest.raises(ConflictError):
+            fine_tune_run(*given, tracking_uri=store)
+        shutil.copytree(home / "m1", tmp_path / "m2", dirs_exist_ok=True)
+
+    with pytest.raises(ConflictError, match="appeared during the run"):
+        fine_tune_run(*given, tracking_uri=store, report=appear)
+    assert (tmp_path / "m2.progress" / "encoder.safetensors").exists()
+    for file in ("config.json", "weights.safetensors"):
+        assert (tmp_path / "m2" / file).read_bytes() == (home / "m1" / file).read_bytes()
+
+
+@pytest.mark.usefixtures("hand_made")
+def test_a_full_disk_leaves_the_earlier_predictor_with_its_card(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out, store = tmp_path / "m2", empty_store(tmp_path / "mlflow.db")
+    shutil.copytree(home / "m1", out)
+    (out / "MODEL_CARD.md").write_text("card of m1")
+    before = {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+    def full(path: Path, *_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device", str(path))
+
+    monkeypatch.setattr("predictor.training.fine_tuning_run.write_whole", full)
+    with pytest.raises(OSError, match="No space left"):
+        fine_tune_run(str(home / "m1"), home / "tables", out, QUICK, tracking_uri=store, force=True)
+    assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
+    assert {path.name for path in tmp_path.iterdir()} == {"m2", "mlflow.db"}
 
 
 def test_sets_whose_member_had_ended_teach_nothing(base: Predictor, new: Tables) -> None:

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import json
-import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -29,7 +28,6 @@ from predictor.fitted.mlflow_registry import shipped, use_store, versions
 from predictor.predictor import Predictor
 from predictor.training.run import compare, train_run
 from profiling.errors import ConflictError, InputError, UnavailableError, UnknownNameError
-from profiling.files import only_writer
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
 from tests.mlflow_store import empty_store
@@ -148,35 +146,6 @@ def test_an_interrupted_run_resumes(
     assert (again["resumed"], result["resumed"]) == (True, False)
     assert again["model_version"] == result["model_version"]
     assert again["comparison"] == result["comparison"]
-    assert {p.name for p in out.parent.iterdir()} == {"model"}
-
-
-def test_a_checkpoint_is_replaced_only_by_a_run_that_was_forced(
-    trained: tuple[dict[str, Any], Path], data: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = trained[1]
-    out = folder / "kept" / "model"
-    shutil.copytree(folder / "model", out)
-    config = out / "config.json"
-    config.write_text(config.read_text() + "\n")  # to tell it from the same run's
-    before, store = config.read_text(), empty_store(folder / "kept.db")
-    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
-
-    def stop(phase: str, step: int, steps: int, loss: float) -> None:
-        if (phase, step) == ("left out 2: network 1", 2):
-            raise KeyboardInterrupt
-
-    refused = r"model has a config\.json: expected a new folder.*give --force to replace it"
-    with pytest.raises(InputError, match=refused):
-        quick_run(data, out, store)
-    assert {p.name for p in out.parent.iterdir()} == {"model"}
-    with pytest.raises(KeyboardInterrupt):
-        quick_run(data, out, store, report=stop, keep_every_s=0.0, force=True)
-    assert config.read_text() == before
-    with pytest.raises(InputError, match=refused):
-        quick_run(data, out, store, training=replace(QUICK, seed=1))  # not the run that was forced
-    assert quick_run(data, out, store)["resumed"]
-    assert config.read_text() != before
     assert {p.name for p in out.parent.iterdir()} == {"model"}
 
 
@@ -317,15 +286,6 @@ def test_an_empty_registry(tmp_path: Path) -> None:
             promote("1")
     finally:
         mlflow.set_tracking_uri(before)
-
-
-def test_a_second_training_into_a_folder_is_refused_while_the_first_runs(data: Path, tmp_path: Path) -> None:
-    store = empty_store(tmp_path / "mlflow.db")
-    with (
-        only_writer(tmp_path / "model.progress"),
-        pytest.raises(ConflictError, match=r"another process writes to .*model\.progress"),
-    ):
-        quick_run(data, tmp_path / "model", store)
 
 
 def test_a_run_that_fails_at_its_start_leaves_nothing(data: Path, tmp_path: Path) -> None:

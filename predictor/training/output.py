@@ -1,0 +1,99 @@
+"""The folder that a run writes its predictor to: one run at a time, and none replaces a predictor unasked."""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from predictor.fitted.checkpoint import MARKER, save
+from predictor.predictor import Predictor
+from profiling.errors import ConflictError, InputError
+from profiling.files import check_folder, check_new, only_writer, read_json, write_json
+
+# In `OUT.progress`: the checkpoint that a killed run may still replace when it is resumed.
+_REPLACES = "replaces.json"
+
+
+def progress_folder(out: Path) -> Path:
+    """`OUT.progress`, beside `out`.
+
+    Raises:
+        InputError: no predictor can be written to `out`.
+    """
+    check_folder(out)
+    target = out.resolve()
+    if not target.name:
+        raise InputError(
+            f"{out} cannot be the folder of a predictor", expected="a folder with a name", got=f"{target}"
+        )
+    return target.with_name(f"{target.name}.progress")
+
+
+class Output:
+    """A folder that this run alone writes to; see `claimed`."""
+
+    def __init__(self, out: Path, force: bool, fingerprint: str) -> None:
+        self.folder, self._fingerprint = out, fingerprint
+        self._record = progress_folder(out) / _REPLACES
+        check_new(out, force or self._there() in (None, self._permitted_earlier()), MARKER)
+        self._permit()
+
+    def save(self, predictor: Predictor, beside: Callable[[Path], None]) -> None:
+        """Write the checkpoint, with the files that `beside` writes to a folder; all or nothing.
+
+        Raises:
+            ConflictError: a checkpoint has appeared since the run began, or another in place of that one.
+            OSError: the folder cannot be written.
+        """
+        if self._there() not in (None, self._replaces):
+            raise ConflictError(
+                f"another predictor appeared during the run: {self.folder} has a new {MARKER}",
+                expected="the folder as it was at the start",
+                hint="move it away, or give --force to replace it, and repeat the command",
+            )
+        save(predictor, self.folder, beside)
+        self._permit()  # if the run is killed before its end, it replaces its own when resumed
+
+    def _there(self) -> str | None:
+        """Digest of the checkpoint in the folder; None if there is none."""
+        marker = self.folder / MARKER
+        return hashlib.sha256(marker.read_bytes()).hexdigest() if marker.exists() else None
+
+    def _permit(self) -> None:
+        self._replaces = self._there()
+        if self._fingerprint:
+            write_json(self._record, {"fingerprint": self._fingerprint, "checkpoint": self._replaces})
+
+    def _permitted_earlier(self) -> str | None:
+        """Digest of the checkpoint that the same run was to replace before it was killed."""
+        try:
+            body = read_json(self._record)
+            checkpoint: str | None = body["checkpoint"]
+            return checkpoint if body["fingerprint"] == self._fingerprint else None
+        except (InputError, LookupError, TypeError):
+            return None
+
+
+@contextmanager
+def claimed(out: Path, force: bool, fingerprint: str = "") -> Iterator[Output]:
+    """Hold the lock of `out`, which is in `OUT.progress`, and check that a predictor may be written there.
+
+    Args:
+        out: folder of the checkpoint.
+        force: replace a checkpoint that is there now.
+        fingerprint: of a run that can be resumed; it needs no second permission to replace the same checkpoint.
+
+    Raises:
+        InputError: no predictor can be written to `out`, or it has a checkpoint.
+        ConflictError: another run is writing to `out`.
+    """
+    folder = progress_folder(out)
+    with only_writer(folder, 0):
+        try:
+            yield Output(out, force, fingerprint)
+        finally:
+            if {path.name for path in folder.glob("*")} <= {".lock"}:
+                shutil.rmtree(folder, ignore_errors=True)
