@@ -18,6 +18,7 @@ from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
 from predictor.fitted.fitted import Fitted
 from predictor.fitted.intervals import GROUPS, Intervals
+from predictor.fitted.learned_sets import learned_rows
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import predicted_ratio
 from predictor.training.fit import solo_examples
@@ -59,7 +60,8 @@ def evaluate(
         graph_only: withhold the solo measurements of the scored members.
 
     Raises:
-        InputError: no rows, no sets left to score, no fold with two sides, or unknown split.
+        InputError: no rows, no sets left to score, no fold with two sides, or unknown split; or see
+            `learned_rows`.
     """
     if split not in SPLITS:
         raise InputError("unknown split", expected="one of " + ", ".join(SPLITS), got=split)
@@ -91,8 +93,7 @@ def _asked(colocation: pd.DataFrame, solo: pd.DataFrame, graph_only: bool) -> Ex
 def _as_it_is(
     predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame, graph_only: bool
 ) -> dict[str, Any]:
-    known = set(predictor.fitted_.manifest.set_ids)
-    seen = colocation.set_id.astype(str).isin(known)
+    seen = learned_rows(predictor.fitted_, colocation)
     rest = colocation[~seen]
     left_out = int(colocation[seen].set_id.nunique())
     if not len(rest):

@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 FOLDER = "held_out"
 _ANSWERS = "answers.parquet"
 _ROW = ["set_id", "member"]
+# Set ids are unique in their own tables only, so jobs and device tell whether a set is the same.
+_SAME = [*_ROW, "device", "workload"]
 
 
 @dataclass(frozen=True)
@@ -39,13 +41,14 @@ class HeldOutAnswers:
         return cls(colocation, solo, answers)
 
     def ratio_of(self, colocation: pd.DataFrame) -> Floats:
-        """[n] the answer to each row of `colocation`; NaN for other rows."""
-        import pandas as pd
-
-        known = self.answers.set_index([self.answers.set_id.astype(str), self.answers.member.astype(int)])
-        asked = pd.MultiIndex.from_arrays([colocation.set_id.astype(str), colocation.member.astype(int)])
-        ratio: Floats = known["predicted_ratio"].reindex(asked).to_numpy(dtype=float)
-        return ratio
+        """[n] the answer to each row of `colocation`; NaN for rows of other sets, whatever their ids."""
+        known = self.answers.set_index(_index(self.answers, _ROW))["predicted_ratio"]
+        ratio = known.reindex(_index(colocation, _ROW))
+        differ = _index(colocation, _SAME).symmetric_difference(_index(self.colocation, _SAME))
+        others = colocation.set_id.astype(str).isin(set(differ.get_level_values("set_id")))
+        answer: Floats = ratio.to_numpy(dtype=float, copy=True)
+        answer[others.to_numpy(dtype=bool)] = float("nan")
+        return answer
 
     def log(self, run_id: str) -> None:
         """Store it as an artifact of an MLflow run."""
@@ -58,6 +61,12 @@ class HeldOutAnswers:
             write_table(name, "solo", self.solo)
             self.answers.to_parquet(Path(name) / _ANSWERS, index=False)
             mlflow.MlflowClient().log_artifacts(run_id, name, FOLDER)
+
+
+def _index(frame: pd.DataFrame, columns: list[str]) -> pd.MultiIndex:
+    import pandas as pd
+
+    return pd.MultiIndex.from_frame(frame[columns].astype({"member": int}).astype(str))
 
 
 def held_out_of(run_id: str | None) -> HeldOutAnswers | None:

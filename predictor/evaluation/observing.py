@@ -16,6 +16,7 @@ from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders
 from predictor.evaluation.protocols.few_shot.processes import Conditioned
 from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
+from predictor.fitted.learned_sets import learned_rows
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
@@ -131,10 +132,12 @@ def evaluate_observing(
 
     Returns:
         The object of `cotenant evaluate --observe --json`: `metrics` of the remaining rows, `before` (the
-        same rows without observations), and both by architecture.
+        same rows without observations), and both by architecture; `left_out`, the number of sets that the
+        model learned from.
 
     Raises:
-        InputError: no architecture is new to the model, or new on a device, or nothing is left to score.
+        InputError: no architecture is new to the model, or new on a device, or nothing is left to score; or
+            see `learned_rows`.
     """
     if observe < 0:
         raise InputError("observe is out of range", expected="at least 0", got=observe)
@@ -143,6 +146,8 @@ def evaluate_observing(
     predictor._table()  # raises where nothing was fitted
     check_rows(colocation)
     manifest = predictor.fitted_.manifest
+    seen = learned_rows(predictor.fitted_, colocation)
+    left_out = int(colocation[seen].set_id.nunique())
     examples = examples_of(colocation, solo)
     size = np.bincount(examples.set_index, minlength=len(examples.set_ids))
     keep = examples.resident & (size > 1) & ~np.isin(examples.set_ids, manifest.set_ids)
@@ -185,6 +190,7 @@ def evaluate_observing(
         "observe": observe,
         "probes": probes,
         "seed": seed,
+        "left_out": left_out,
         "new": what,
         "observed_sets": observed_sets,
         "architectures": sorted({part[0] for part in parts}),

@@ -12,6 +12,7 @@ from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.held_out import HeldOutAnswers
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import Examples, examples_of
+from predictor.fitted.learned_sets import learned_rows
 from profiling.errors import UnavailableError
 
 if TYPE_CHECKING:
@@ -35,16 +36,20 @@ class Candidate:
 
         For sets it learned from, the prediction is the one stored for held-out pairs, from a fit without
         them; NaN if they were not held out there either.
+
+        Args:
+            colocation: [T] rows, in the order of `examples`.
+
+        Raises:
+            InputError: see `learned_rows`.
         """
-        known = set(self.predictor.fitted_.manifest.set_ids)
-        learned_set = np.array([set_id in known for set_id in examples.set_ids], dtype=bool)
-        learned = learned_set[examples.set_index]
+        learned = learned_rows(self.predictor.fitted_, colocation)
         answer = np.full(len(learned), np.nan)
         if self.held_out is not None:
             answer[learned] = np.log(self.held_out.ratio_of(colocation))[learned]
         if not learned.all():
-            new = [s for s, seen in zip(examples.set_ids, learned_set, strict=True) if not seen]
-            answer[~learned], _ = answered_log_ratio(self.predictor, examples.subset(new))
+            new = examples.subset(colocation.set_id[~learned].astype(str).tolist())
+            answer[~learned], _ = answered_log_ratio(self.predictor, new)
         return answer, learned
 
 
@@ -65,6 +70,7 @@ def compare_on_same_rows(
 
     Raises:
         UnavailableError: there is no such row.
+        InputError: see `learned_rows`.
     """
     frame = colocation.sort_values(["set_id", "member"], kind="stable")
     examples = examples_of(frame, solo)

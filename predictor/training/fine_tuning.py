@@ -25,6 +25,7 @@ from predictor.fitted.device_memory import HeadCalibration
 from predictor.fitted.domain import Domain
 from predictor.fitted.fitted import Fitted, Manifest
 from predictor.fitted.intervals import Intervals
+from predictor.fitted.learned_sets import learned_rows
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import measured_difference
 from predictor.predictor import Predictor
@@ -114,9 +115,9 @@ def new_sets(base: Predictor, colocation: pd.DataFrame) -> pd.DataFrame:
     """Rows of the sets that `base` was not trained on.
 
     Raises:
-        InputError: there are none.
+        InputError: there are none; or see `learned_rows`.
     """
-    new = colocation[~colocation.set_id.astype(str).isin(set(base.fitted_.manifest.set_ids))]
+    new = colocation[~learned_rows(base.fitted_, colocation)]
     if new.empty:
         raise InputError(
             "nothing to fine-tune on",

@@ -15,6 +15,7 @@ import numpy as np
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import examples_of
+from predictor.fitted.learned_sets import learned_rows
 from predictor.fitted.mlflow_registry import log_predictor
 from predictor.fitted.model_card import model_card
 from predictor.load import load_predictor
@@ -110,7 +111,7 @@ def before_and_after(
     base: Predictor, after: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
 ) -> dict[str, dict[str, Any]]:
     """Metrics of both on the new sets, and on those training sets of `base` that are in the tables."""
-    known = colocation.set_id.astype(str).isin(set(base.fitted_.manifest.set_ids))
+    known = learned_rows(base.fitted_, colocation)
     comparison = {}
     for side, rows in (("new sets", colocation[~known]), ("old sets", colocation[known])):
         if not len(rows):

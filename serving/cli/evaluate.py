@@ -155,8 +155,7 @@ def _show(result: dict[str, Any]) -> None:
     for group, scores in groups:
         table.add_row(group, *(_cell(scores.get(name), name) for name in _COLUMNS))
     out = console()
-    if result.get("left_out"):
-        out.print(f"left out: {counted(result['left_out'], 'set')} that the model was trained on")
+    _say_left_out(result)
     out.print(table)
     for side, kept in result.get("bounds", {}).items():
         if isinstance(kept, dict):
@@ -191,7 +190,13 @@ def _observing(
             _cell(part["before"]["mape_percent"]),
             *(_cell(metrics[c]) for c in ("mape_percent", "r2", "coverage_90")),
         )
+    _say_left_out(result)
     console().print(table)
+
+
+def _say_left_out(result: dict[str, Any]) -> None:
+    if result.get("left_out"):
+        console().print(f"left out: {counted(result['left_out'], 'set')} that the model was trained on")
 
 
 def _cell(value: float | int | None, metric: str = "") -> str:

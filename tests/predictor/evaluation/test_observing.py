@@ -56,7 +56,7 @@ def test_networks_trained_elsewhere_are_new_on_a_device(
     other = Predictor(predictor.network, predictor.training, predictor.graph_source, "elsewhere")
     other._take(replace(fitted, manifest=replace(fitted.manifest, coverage=coverage, set_ids=())))
     result = evaluate_observing(other, *measured, 1)
-    assert result["new"] == "architecture on its device"
+    assert (result["new"], result["left_out"]) == ("architecture on its device", 0)
     assert set(result["architectures"]) == set(measured[0]["architecture"])
 
 
@@ -70,3 +70,15 @@ def test_many_rows_are_taken_by_campaign_and_device(
     for figure in ("n", "mape_percent"):
         assert apart["metrics"][figure] == pytest.approx(nothing["metrics"][figure])
     assert evaluate_observing(forgetful, *measured, 1)["observed_sets"] > 0
+
+
+def test_learned_sets_are_counted(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
+    fitted = predictor.fitted_
+    colocation, solo = measured
+    elsewhere = colocation[colocation.device == "p100"].assign(set_id=lambda rows: "again/" + rows.set_id)
+    on_v100 = colocation[colocation.device == "v100"]
+    coverage = replace(fitted.manifest.coverage, devices=("v100",))
+    other = Predictor(predictor.network, predictor.training, predictor.graph_source, "elsewhere")
+    other._take(replace(fitted, manifest=replace(fitted.manifest, coverage=coverage)))
+    both = pd.concat([on_v100, elsewhere], ignore_index=True)
+    assert evaluate_observing(other, both, solo, 0)["left_out"] == on_v100.set_id.nunique()

@@ -10,6 +10,7 @@ import pytest
 from predictor.evaluation.held_out import HeldOutAnswers
 from predictor.evaluation.same_rows import Candidate, compare_on_same_rows
 from predictor.examples.examples import Examples
+from predictor.fitted.fitted import Manifest
 from profiling.errors import UnavailableError
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
@@ -25,10 +26,10 @@ def off_by(factor: float, learned: list[str]) -> Any:
     def nothing(rows: Any, _sharing: str) -> Any:
         return np.zeros(rows.shape)
 
-    manifest = SimpleNamespace(set_ids=tuple(learned))
     return SimpleNamespace(
         fitted_=SimpleNamespace(
-            manifest=manifest, model=SimpleNamespace(predict_log_ratio=predict_log_ratio)
+            manifest=Manifest(tuple(learned)),
+            model=SimpleNamespace(predict_log_ratio=predict_log_ratio, campaigns=()),
         ),
         table_=SimpleNamespace(rows=lambda keys: range(len(keys)), excess=nothing, unbounded_excess=nothing),
     )
@@ -71,3 +72,17 @@ def test_no_set_new_to_both(measured: Tables, sets: list[str]) -> None:
     )
     with pytest.raises(UnavailableError, match=f"{half} of {len(sets)} sets learned by version 2"):
         compare_on_same_rows(challenger, incumbent, *measured)
+
+
+def test_stored_predictions_are_not_for_other_sets_of_the_same_id(measured: Tables, sets: list[str]) -> None:
+    """Neither for one on another device, nor for one with another partner."""
+    colocation, solo = measured
+    rows = colocation[colocation.set_id.isin(sets[:3])]
+    held_out = HeldOutAnswers.of(rows, solo, rows.throughput_ratio.to_numpy(dtype=float))
+    partner = (rows.set_id == sets[1]) & (rows.member == 1)
+    asked = rows.assign(
+        device=rows.device.mask(rows.set_id == sets[0], "k80"),
+        workload=rows.workload.mask(partner, "other:batch_size=1"),
+    )
+    known = ~np.isnan(held_out.ratio_of(asked))
+    assert known.tolist() == (rows.set_id == sets[2]).tolist()

@@ -1,0 +1,45 @@
+"""Which sets of a table a predictor has learned from."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from predictor.fitted.fitted import Fitted
+from predictor.types import Bools
+from profiling.errors import InputError
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def learned_rows(fitted: Fitted, colocation: pd.DataFrame) -> Bools:
+    """[n] whether each row's set is one that the predictor learned from.
+
+    Sets are known by their id, which only their own tables keep unique. All else that is recorded is what the sets
+    have in common, so another set with the same id is noticed if it has a source, campaign, architecture or device
+    that no learned set has.
+
+    Raises:
+        InputError: there is such a set.
+    """
+    manifest = fitted.manifest
+    learned: Bools = colocation.set_id.astype(str).isin(set(manifest.set_ids)).to_numpy(dtype=bool)
+    recorded = {
+        "source": manifest.sources,
+        "campaign": fitted.model.campaigns,
+        "architecture": manifest.architectures,
+        "device": manifest.coverage.devices,
+    }
+    rows = colocation[learned]
+    for column, values in recorded.items():
+        other = rows[~rows[column].astype(str).isin(set(values))]
+        if values and len(other):
+            first = other.iloc[0]
+            raise InputError(
+                "sets have ids of others that the predictor was trained on",
+                expected="ids of its own for every set",
+                got=f"{other.set_id.nunique()} of the {rows.set_id.nunique()} known ids with another {column}, such as "
+                f"{first.set_id} with {first[column]}",
+                hint="rename them, for instance with the campaign in front",
+            )
+    return learned

@@ -1,0 +1,38 @@
+"""Sets that have the id of one that the predictor learned from."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+
+from predictor.evaluation.evaluation import evaluate
+from predictor.evaluation.observing import evaluate_observing
+from predictor.fitted.learned_sets import learned_rows
+from predictor.predictor import Predictor
+from predictor.training.fine_tuning import new_sets
+from profiling.errors import InputError
+
+Tables = tuple[pd.DataFrame, pd.DataFrame]
+
+
+def test_learned_sets_are_known_by_id(predictor: Predictor, measured: Tables) -> None:
+    colocation = measured[0]
+    first = colocation.set_id == colocation.set_id.iloc[0]
+    some = colocation.assign(set_id=colocation.set_id.where(first, "new/" + colocation.set_id))
+    assert learned_rows(predictor.fitted_, some).tolist() == first.tolist()
+
+
+@pytest.mark.parametrize("column", ["source", "campaign", "architecture", "device"])
+def test_an_id_that_another_set_has_is_refused(predictor: Predictor, measured: Tables, column: str) -> None:
+    colocation, solo = measured
+    other = colocation.assign(**{column: "another"})
+    count = colocation.set_id.nunique()
+    message = f"expected ids of its own.*got {count} of the {count} known ids with another {column}, such as"
+    with pytest.raises(InputError, match=message):
+        learned_rows(predictor.fitted_, other)
+    with pytest.raises(InputError, match=message):
+        evaluate(predictor, other, solo)
+    with pytest.raises(InputError, match=message):
+        evaluate_observing(predictor, other, solo, 1)
+    with pytest.raises(InputError, match=message):
+        new_sets(predictor, other)
