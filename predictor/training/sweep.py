@@ -73,7 +73,7 @@ def sweep(
         `study`, `trials` (finished), `best` with `trial`, `mape_percent`, `network` and `training`.
 
     Raises:
-        UnavailableError: Optuna is not installed.
+        UnavailableError: Optuna is not installed, or the study cannot be written, as on a full disk.
         InputError: there are fewer architectures than folds, `trials` is below 1, or a file cannot be written.
     """
     try:
@@ -120,7 +120,8 @@ def sweep(
             study.enqueue_trial(cut_off.params)
         return study
 
-    with _joined(study_file.with_name(f"{study_file.name}.{name}.lock"), begin) as study:
+    lock_file = study_file.with_name(f"{study_file.name}.{name}.lock")
+    with _failing_study(study_file), _joined(lock_file, begin) as study:
         ended = (TrialState.COMPLETE, TrialState.PRUNED)
         while (done := len(study.get_trials(deepcopy=False, states=ended))) < trials:
             # One seed per trial: with a common one, every process and every resumed sweep would sample the
@@ -189,6 +190,22 @@ def _errors_of(study: Study) -> list[float]:
 
     done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
     return [trial.value for trial in done if trial.value is not None]
+
+
+@contextmanager
+def _failing_study(study_file: Path) -> Iterator[None]:
+    """Turn what Optuna raises when its storage fails within the block into `UnavailableError`."""
+    from optuna.exceptions import StorageInternalError
+
+    try:
+        yield
+    except StorageInternalError as error:
+        cause = error.__cause__ or error
+        raise UnavailableError(
+            "the study failed during the sweep",
+            got=f"{study_file}: {' '.join(str(getattr(cause, 'orig', None) or cause).split())[:160]}",
+            hint="if its disk is full, free some space and repeat the command to resume",
+        ) from error
 
 
 @contextmanager

@@ -38,7 +38,7 @@ from predictor.training.cost.scripts import with_script_devices, with_script_hos
 from profiling.capture import graph_for
 from profiling.command_line import errors_as_lines
 from profiling.errors import UnknownNameError
-from profiling.files import check_new
+from profiling.files import check_folder, check_new
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
@@ -218,6 +218,7 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.without and given.out == SHIPPED:
         parser.error("--without needs --out, or it would replace the shipped coefficients")
+    check_folder(given.out)
     check_new(given.out, given.force, MARKER)
 
     def read(name: str) -> pd.DataFrame:

@@ -96,6 +96,26 @@ def test_a_trial_that_diverges_is_pruned(
         run(measured, tmp_path / "other", store, 2)
 
 
+def test_a_study_whose_disk_is_full_is_named(
+    measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import optuna
+    from sqlalchemy.exc import OperationalError
+
+    def full(*_: object, **__: object) -> None:
+        # As Optuna words it for any cause.
+        error = optuna.exceptions.StorageInternalError("typically happens due to invalid data")
+        raise error from OperationalError("INSERT", {}, Exception("database or disk is full"))
+
+    monkeypatch.setattr(module, "left_out_error", lambda *_: 10.0)
+    with monkeypatch.context() as patch:
+        patch.setattr(optuna.Study, "tell", full)
+        with pytest.raises(UnavailableError) as caught:
+            run(measured, tmp_path, store, 1)
+    assert f"got {tmp_path / 'study.db'}: database or disk is full; if its disk is full" in str(caught.value)
+    assert run(measured, tmp_path, store, 1)["trials"] == 1
+
+
 def test_a_killed_sweep_resumes(
     measured: Tables, tmp_path: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -19,3 +19,9 @@ def test_coefficients_are_replaced_only_if_forced(tmp_path: Path, is_given: bool
         main([*command, "--force"])
     with pytest.raises(InputError, match="nowhere"):
         main(["--data", str(tmp_path / "nowhere"), "-o", str(tmp_path / "new")])
+
+
+def test_a_folder_that_cannot_be_is_refused_before_the_fit(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(InputError, match="cannot be a folder"):
+        main(["--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "file")])
