@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,31 +14,32 @@ from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.evaluation import check_rows, half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders, random_orders
-from predictor.evaluation.protocols.few_shot.processes import Conditioned
+from predictor.evaluation.protocols.few_shot.processes import CorrectedLearner
 from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.fitted.learned_sets import learned_rows
 from predictor.learning.config import PosteriorConfig
-from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
-from predictor.learning.known_members import KnownMembers
+from predictor.learning.known_members import KnownMembers, NamedMembers
 from predictor.learning.leave_one_out import LeftOut, calibrated
 from predictor.learning.link import to_scale
 from predictor.learning.measured import partners_of
 from predictor.learning.members import default_scale
+from predictor.learning.prior import Prior
 from predictor.learning.probes import Expectation
-from predictor.learning.process import Process
 from predictor.learning.rows import Rows
+from predictor.learning.trained_pairs import TrainedPairs
 from profiling.collections.networks import network_of, networks_of, one_name
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
+    from predictor.learning.set_process import SetProcess
     from predictor.predictor import Predictor
 
 
-class ModelLearner(Conditioned):
+class ModelLearner(CorrectedLearner):
     """A fitted model as prior mean of the process, over the rows of some measured sets.
 
     Args:
@@ -46,15 +48,15 @@ class ModelLearner(Conditioned):
     """
 
     def __init__(self, predictor: Predictor, examples: Examples) -> None:
-        p = PosteriorConfig().parameters
         model = predictor.fitted_.model
-        known = KnownMembers(p, default_scale(), model.featurizer)
         keys = [
             (w, d, f"{m}/{c}")
             for w, d, m, c in zip(
                 examples.workloads, examples.devices, examples.mode, examples.campaign, strict=True
             )
         ]
+        prior, start = _prior(model.process, dict.fromkeys((d, named) for _, d, named in keys))
+        known = KnownMembers(prior.parameters, default_scale(), model.featurizer, start)
         encodings = model.encode(zip(examples.workloads, examples.devices, strict=True))
         steps = [
             w.solo.step_time_s or encodings[w.without_solo(), d].step_time_s
@@ -62,15 +64,10 @@ class ModelLearner(Conditioned):
         ]
         own = np.array(known.numbers(keys, steps), dtype=np.int64)
         rows = Rows(own, partners_of(own, examples.set_index))
-        nothing = Evidence(
-            known.members, rows.take(np.zeros(0, np.int64)), np.zeros(0), np.zeros(0), np.zeros(0, bool), np.zeros(0, np.int64)
-        )  # fmt: skip
         ratio, slow = answered_log_ratio(predictor, examples)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_slowdown = -np.log(examples.ratio)
-        mean, covariance = Process(p, nothing).joint(known.members, rows)
-        start = Expectation(mean + to_scale(-ratio, p.knee), covariance)
-        super().__init__(p, start, np.zeros(len(own)), log_slowdown)
+        super().__init__(prior, known.members, rows, to_scale(-ratio, prior.parameters.knee), log_slowdown)
         self.before = -ratio
         self.half = half_widths(predictor.fitted_, examples, slow)
 
@@ -82,22 +79,44 @@ class ModelLearner(Conditioned):
         """
         expected = self.expectation(seen)
         noise = self.expected_noise(expected)
-        before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (self.start, expected))
-        after = calibrated(after, before, self._variance_ratio(seen))
+        start = self.start_of(seen)
+        before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (start, expected))
+        after = calibrated(after, before, self._variance_ratio(start, seen))
         narrower = self.half * np.sqrt((after + noise) / (before + noise))
-        middle, quick, slow = log_slowdowns(expected.mean, after, self.parameters)
+        middle, quick, slow = log_slowdowns(expected.mean + self.centre, after, self.parameters)
         most = np.maximum(self.half, np.abs(middle - self.before))
         below, above = (
             np.minimum(np.maximum(apart, narrower), most) for apart in (middle - quick, slow - middle)
         )
         return -middle, -(middle + above), -(middle - below)
 
-    def _variance_ratio(self, seen: Integers) -> float:
-        gram = self.start.covariance[np.ix_(seen, seen)] + np.diag(self.noise[seen])
+    def _variance_ratio(self, start: Expectation, seen: Integers) -> float:
+        gram = start.covariance[np.ix_(seen, seen)] + np.diag(self.noise[seen])
         inverse = np.linalg.inv(gram)
-        weight = inverse @ (self.observed[seen] - self.start.mean[seen])
+        weight = inverse @ (self.observed[seen] - start.mean[seen])
         left_out = LeftOut.of(np.diag(inverse), weight, self.noise[seen])
         return left_out.variance_ratio(np.ones(len(seen), dtype=bool))
+
+
+def _prior(
+    process: SetProcess | None, settings: Iterable[tuple[str, str]]
+) -> tuple[Prior, NamedMembers | None]:
+    """The prior of the model's errors, and the members that it numbers.
+
+    Args:
+        process: of the model's training sets, which names no campaigns.
+        settings: device and `mode/campaign` of measured sets.
+    """
+    p = PosteriorConfig().parameters
+    if process is None:
+        return Prior.nothing(p), None
+    seen = process.seen_on(default_scale())
+    known = {name: number for number, name in enumerate(seen.settings)}
+    places = [(s, known.get((s[0], s[1].partition("/")[0]))) for s in settings]
+    inside = [(name, number) for name, number in places if number is not None]
+    trained = TrainedPairs.of(process, seen.members, p)
+    trained, start = trained.repeated(seen, [number for _, number in inside])
+    return Prior(p, trained, start.members), replace(start, settings=tuple(name for name, _ in inside))
 
 
 MOST_TOGETHER = 5_000

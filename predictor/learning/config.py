@@ -9,11 +9,7 @@ from profiling.checked_fields import check_fields
 
 # Part of the variance of slowdowns that a network leaves unexplained on architectures that it has not seen.
 # Parameters fitted to its errors were worse (docs/benchmarks.md).
-_UNEXPLAINED = 0.5
-
-
-def _around_the_network() -> KernelParameters:
-    return KernelParameters().scaled(_UNEXPLAINED)
+UNEXPLAINED = 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +17,7 @@ class PosteriorConfig:
     """How observations are used.
 
     Attributes:
-        parameters: of the kernel.
+        parameters: of the kernel, for slowdowns around a constant.
         most_rows: most observed (set, member) pairs used exactly; beyond that, at most this many inducing rows
             represent all.
         most_observed: most observed (set, member) pairs used at all; beyond that, a sample with
@@ -32,11 +28,16 @@ class PosteriorConfig:
             to sharing.
     """
 
-    parameters: KernelParameters = field(default_factory=_around_the_network)
+    parameters: KernelParameters = field(default_factory=KernelParameters)
     most_rows: int = 512
     most_observed: int = 20_000
     repeats: int = 16
     learn_solo: bool = True
+
+    @property
+    def around_predictor(self) -> KernelParameters:
+        """Of the kernel for a predictor's errors, if it is not known where it is right."""
+        return self.parameters.scaled(UNEXPLAINED)
 
     def __post_init__(self) -> None:
         check_fields("posterior", self, positive=("most_rows", "most_observed", "repeats"))

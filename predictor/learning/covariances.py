@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -34,6 +34,8 @@ class Evidence:
         count: [N] observations averaged in each row, up to where more no longer narrow it; or one number for
             all rows.
         steep: [N] slope of the scale at the observed slowdown, or one number for all rows.
+        trained: how many of the rows, the first ones, are pairs that the predictor was trained on, and not
+            observations.
     """
 
     members: Members
@@ -44,6 +46,25 @@ class Evidence:
     rank: Integers
     count: Floats | float = 1.0
     steep: Floats | float = 1.0
+    trained: int = 0
+
+    def take(self, index: Integers) -> Evidence:
+        """Some of the rows, none of which are trained pairs."""
+        columns: dict[str, Any] = {name: values[index] for name, values in self._columns().items()}
+        return replace(self, rows=self.rows.take(index), **columns)
+
+    def joined(self, further: Evidence) -> Evidence:
+        """Followed by further rows of the same members."""
+        more = further._columns()
+        columns: dict[str, Any] = {
+            name: np.concatenate([values, more[name]]) for name, values in self._columns().items()
+        }
+        return replace(self, rows=self.rows.joined(further.rows), **columns)
+
+    def _columns(self) -> dict[str, Any]:
+        """What there is one of for each row."""
+        names = ("target", "noise", "bound", "rank", "count", "steep")
+        return {name: np.broadcast_to(getattr(self, name), len(self.rows)) for name in names}
 
 
 class Covariances:

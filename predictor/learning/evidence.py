@@ -42,7 +42,7 @@ def of_solo_step_times(
     Returns:
         the errors, the rows that they are from, and for each of these the job's place among the errors.
     """
-    p = config.parameters
+    p = config.around_predictor
     kept = kept[known.solo_predicted[seen.own[kept]]]
     if not (config.learn_solo and len(kept)):
         return SoloErrors.nothing(p), kept[:0], kept[:0]

@@ -130,10 +130,10 @@ class KnownMembers:
                 self._add(new)
         return [index[key] for key in keys]
 
-    def keys(self) -> list[MemberKey]:
-        """What each number stands for, if there were none at the start."""
+    def keys(self) -> dict[int, MemberKey]:
+        """What each number stands for, without those at the start."""
         with self._lock:
-            return list(self._index)
+            return {number: key for key, number in self._index.items()}
 
     def of_jobs(self, jobs: Iterable[tuple[str, bool, Workload]], count: int) -> Integers:
         """Numbers of those of the first `count` members that run some jobs.

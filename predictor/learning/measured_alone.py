@@ -156,11 +156,14 @@ class MeasuredAlone:
         if not self._alone:
             return np.arange(len(known.members))
         keys = known.keys()
-        result = np.full(len(keys), _UNKNOWN)
+        result = np.full(len(known.members), _UNKNOWN)
         before = self._numbers.get(known, result[:0])
         result[: len(before)] = before
         places, told = [], []
         for number in np.flatnonzero(result == _UNKNOWN).tolist():
+            if number not in keys:
+                result[number] = number
+                continue
             workload, device, sharing = keys[number]
             now = self.told(device, sharing, workload)
             if now is workload:

@@ -126,6 +126,19 @@ class MemberScale:
             1,
         )
 
+    def features(self, place: Floats, parameters: KernelParameters) -> Floats:
+        """[V, MEMBER_WIDTH] features that have this `place`; NaN for those that never varied.
+
+        Unknown features become the mean, and outlying ones the farthest that count.
+        """
+        result, start = np.full((len(place), MEMBER_WIDTH), np.nan), 0
+        for name, names in MEMBER_GROUPS.items():
+            own = start + np.flatnonzero(np.isfinite(self.deviation[start : start + len(names)]))
+            scaled = place[:, own] * np.sqrt(max(1, len(own)) / getattr(parameters, f"weight_{name}"))
+            result[:, own] = scaled * self.deviation[own] + self.mean[own]
+            start += len(names)
+        return result
+
 
 @cache
 def default_scale() -> MemberScale:

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from models.features import Floats
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.leave_one_out import calibrated
-from predictor.learning.prior_variance import PriorVariance
+from predictor.learning.prior import Prior
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.solo_errors import SoloErrors
@@ -84,31 +84,35 @@ class _Pairs:
     """Rows of pairs. They grow by reallocation, so a reader that holds `added` can go on reading it.
 
     Args:
-        width, used: widths of the parts of `process`.
+        width, used: widths of the parts of `process`; trained: of those of the prior's process.
 
     Attributes:
-        half: [capacity, width] vectors that give the explained covariance; added: [capacity, used].
+        half: [capacity, width] vectors that give the explained covariance; trained: [capacity, trained] the same
+            before observations; added: [capacity, used].
         place: row of each pair.
-        mean, variance: [P] of each pair, given the solo step time; absorbed: [P] by how much an error of that moves
-            the mean.
+        mean, prior, variance: [P] mean of each pair and its variances, given the solo step time; absorbed: [P] by how
+            much an error of that moves the mean.
         between: [P] prior covariance of any member beside `own` with the same member beside `partner`.
         covariance: of (own, partner, other partner): the covariance of own beside the one with own beside the
             other, before and after observations.
     """
 
-    def __init__(self, width: int, used: int) -> None:
+    def __init__(self, width: int, trained: int, used: int) -> None:
         self.half: _Rows = np.zeros((_FIRST, width), np.float32)
+        self.trained: _Rows = np.zeros((_FIRST, trained), np.float32)
         self.added: _Rows = np.zeros((_FIRST, used), np.float32)
         self.place: dict[tuple[int, int], int] = {}
-        self.mean, self.variance, self.absorbed, self.between = [0.0], [0.0], [0.0], [0.0]
+        self.mean, self.prior, self.variance, self.absorbed, self.between = ([0.0] for _ in range(5))
         self.covariance: dict[tuple[int, int, int], tuple[float, float]] = {}
 
     def add(
         self,
         pairs: Sequence[tuple[int, int]],
         half: Floats,
+        trained: Floats,
         added: Floats,
         mean: Floats,
+        prior: Floats,
         variance: Floats,
         absorbed: Floats,
         between: Floats,
@@ -117,9 +121,12 @@ class _Pairs:
         end = start + len(pairs)
         if end > len(self.half):
             capacity = max(end, 2 * len(self.half))
-            self.half, self.added = _grown(self.half, capacity), _grown(self.added, capacity)
-        self.half[start:end], self.added[start:end] = half, added
+            self.half, self.trained, self.added = (
+                _grown(rows, capacity) for rows in (self.half, self.trained, self.added)
+            )
+        self.half[start:end], self.trained[start:end], self.added[start:end] = half, trained, added
         self.mean += mean.tolist()
+        self.prior += prior.tolist()
         self.variance += variance.tolist()
         self.absorbed += absorbed.tolist()
         self.between += between.tolist()
@@ -132,7 +139,7 @@ class PairAnswers:
     Args:
         process: given what was observed. Nothing here outlives it.
         solo_errors: of solo step times, given which the process learned.
-        prior: variances under the process's kernel, which do outlive it.
+        prior: of the process, which does outlive it.
         known: the members that keys number.
         places: in `Answers.added`, of the rows that the process uses.
         shares: [W, used] of each of these places in what every job of `solo_errors` adds. By default, the jobs
@@ -144,17 +151,20 @@ class PairAnswers:
         self,
         process: Process,
         solo_errors: SoloErrors,
-        prior: PriorVariance,
+        prior: Prior,
         known: KnownMembers,
         places: Integers | None = None,
         shares: Floats | None = None,
         limits: SoloLimits | None = None,
     ) -> None:
         self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
-        self._sign, used = process.explained_sign, len(process.used)
+        self._sign, used = process.explained_sign, len(process.observed)
         self._places = np.arange(used) if places is None else places
         self._shares = np.eye(len(solo_errors), used + len(solo_errors), used) if shares is None else shares
-        self._pairs, self._own = _Pairs(len(self._sign), self._shares.shape[1]), dict[int, _Own]()
+        self._pairs, self._own = (
+            _Pairs(len(self._sign), len(prior.process.explained_sign), self._shares.shape[1]),
+            dict[int, _Own](),
+        )
         self._limits, self._lock = limits, threading.Lock()
 
     def beside(self, keys: Sequence[Key]) -> Answers:
@@ -190,7 +200,7 @@ class PairAnswers:
         """
         place, means, variances = self._pairs.place, self._pairs.mean, self._pairs.variance
         covariance, absorbed = self._pairs.covariance, self._pairs.absorbed
-        beside_one, ratio = self._prior.beside_one, self.process.variance_ratio
+        priors, ratio = self._pairs.prior, self.process.variance_ratio
         at, mean, prior, variance, shared = [], [], [], [], []
         for key in keys:
             own, count = key[0], len(key) - 1
@@ -203,7 +213,7 @@ class PairAnswers:
                 shared.append(0.0)
                 continue
             # Variance of a mean over partners: the variance of each, plus twice the covariance of every two.
-            before, left = count * beside_one, sum([variances[row] for row in rows])
+            before, left = sum([priors[row] for row in rows]), sum([variances[row] for row in rows])
             if count > 1:
                 for one, other in combinations(key[1:], 2):
                     both = covariance[own, one, other]
@@ -223,7 +233,9 @@ class PairAnswers:
         asked = dict.fromkeys(pair for key in keys for pair in _pairs_of(key))
         new = [pair for pair in asked if pair not in pairs.place]
         if len(pairs.place) + len(new) > _KEPT or len(pairs.covariance) > _KEPT_TRIPLES:
-            pairs = self._pairs = _Pairs(pairs.half.shape[1], pairs.added.shape[1])
+            pairs = self._pairs = _Pairs(
+                *(rows.shape[1] for rows in (pairs.half, pairs.trained, pairs.added))
+            )
             self._own, new = {}, list(asked)
         if new:
             self._meet_alone(dict.fromkeys(own for own, _ in new))
@@ -232,12 +244,12 @@ class PairAnswers:
         missing = [triple for triple in triples if triple not in pairs.covariance]
         for start in range(0, len(missing), _TOGETHER):
             some = missing[start : start + _TOGETHER]
-            one = pairs.half[[pairs.place[own, partner] for own, partner, _ in some]]
-            other = pairs.half[[pairs.place[own, partner] for own, _, partner in some]]
-            explained = (np.multiply(one, other, dtype=np.float64) @ self._sign).tolist()
-            before = [pairs.between[pairs.place[partner, second]] for _, partner, second in some]
-            left = [prior - known for prior, known in zip(before, explained, strict=True)]
-            pairs.covariance.update(zip(some, zip(before, left, strict=True), strict=True))
+            one = [pairs.place[own, partner] for own, partner, _ in some]
+            other = [pairs.place[own, partner] for own, _, partner in some]
+            plain = np.array([pairs.between[pairs.place[partner, second]] for _, partner, second in some])
+            before = plain - _product(pairs.trained, one, other) @ self._prior.process.explained_sign
+            left = plain - _product(pairs.half, one, other) @ self._sign
+            pairs.covariance.update(zip(some, zip(before.tolist(), left.tolist(), strict=True), strict=True))
 
     def _meet_alone(self, members: Iterable[int]) -> None:
         """Cache solo step times; measured ones are not corrected."""
@@ -277,21 +289,29 @@ class PairAnswers:
         known, has_partner = self._known.members, partner != _ALONE
         # A member without partners gets a row of zeros.
         mean, half, added = self.process.parts(known, Rows(own, partner[:, None]))
-        between = np.zeros(len(own))
-        between[has_partner] = self._prior.between(known, own[has_partner], partner[has_partner])
+        given = self._prior.process
+        trained = given.parts(known, Rows(own, partner[:, None]))[1]
+        between, beside_one = np.zeros(len(own)), self._prior.variance.beside_one
+        between[has_partner] = self._prior.variance.between(known, own[has_partner], partner[has_partner])
         # Added up in log step times, with the excess as at a typical slowdown, only to rank influences. The
         # shares of the partners add up to 1.
         total = np.array([self._own[number].added for number in own.tolist()])
         total[:, self._places] += added
-        variance = self._prior.beside_one - np.square(half) @ self._sign
+        prior = beside_one - np.square(trained) @ given.explained_sign
+        variance = beside_one - np.square(half) @ self._sign
         absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
-        self._pairs.add(new, half, total, mean, variance, absorbed, between)
+        self._pairs.add(new, half, trained, total, mean, prior, variance, absorbed, between)
 
 
 def _grown(rows: _Rows, capacity: int) -> _Rows:
     larger = np.zeros((capacity, rows.shape[1]), rows.dtype)
     larger[: len(rows)] = rows
     return larger
+
+
+def _product(rows: _Rows, one: Sequence[int], other: Sequence[int]) -> Floats:
+    """[P, width] products of rows."""
+    return np.asarray(np.multiply(rows[list(one)], rows[list(other)], dtype=np.float64))
 
 
 def _pairs_of(key: Key) -> Iterable[tuple[int, int]]:

@@ -28,10 +28,10 @@ from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured import partners_of
 from predictor.learning.measured_alone import MeasuredAlone
-from predictor.learning.members import MemberScale, default_scale
+from predictor.learning.members import default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, name_of, set_of
 from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
-from predictor.learning.prior_variance import PriorVariance
+from predictor.learning.prior import Priors
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.state import State
@@ -52,7 +52,6 @@ class Posterior:
         predictor: the prior mean; answers are its own until something is observed. It is told solo step times that
             were observed in SPECs, and answers accordingly.
         config: how observations are used.
-        scale: of member features; that of Gavel's jobs by default.
         featurizer: reads graphs; by default the predictor's, if it has one; otherwise jobs are distinguished
             by name only.
 
@@ -64,15 +63,15 @@ class Posterior:
         self,
         predictor: SetPredictor,
         config: PosteriorConfig | None = None,
-        scale: MemberScale | None = None,
         featurizer: Featurizer | None = None,
     ) -> None:
         self.predictor, self.config = predictor, config or PosteriorConfig()
         self._featurizer = featurizer
-        if featurizer is None and hasattr(predictor, "fitted_"):
-            featurizer = predictor.fitted_.model.featurizer
-        self._known = KnownMembers(self.config.parameters, scale or default_scale(), featurizer)
-        self._prior = PriorVariance(self.config.parameters)
+        model = predictor.fitted_.model if hasattr(predictor, "fitted_") else None
+        self._priors = Priors(self.config, None if model is None else model.process)
+        if featurizer is None and model is not None:
+            featurizer = model.featurizer
+        self._known = KnownMembers(self.config.parameters, default_scale(), featurizer, self._priors.start)
         self._corrector = Corrector(self.config.parameters)
         self._observed = self._told = Observed.nothing()
         self._alone = MeasuredAlone(spelled=self._known.spelled)
@@ -135,7 +134,7 @@ class Posterior:
     def unobserved(self, predictor: SetPredictor | None = None) -> Posterior:
         """The same without observations, over another predictor if one is given."""
         predictor = self.predictor if predictor is None else predictor
-        return Posterior(predictor, self.config, self._known.scale, self._featurizer)
+        return Posterior(predictor, self.config, self._featurizer)
 
     def take(self, observations: Iterable[Observation]) -> int:
         """Like `observe`, but skips observations that the predictor cannot predict and returns how many."""
@@ -214,7 +213,7 @@ class Posterior:
             state = self._state = State.of(
                 self.predictor, self._observed, self._known, self.config, self._earlier, self._told,
                 self._alone,
-                prior=self._prior, labels=self._labels,
+                priors=self._priors, labels=self._labels,
             )  # fmt: skip
             self._earlier, self._told = None, state.told
         return state

@@ -87,7 +87,7 @@ class Process:
             starts.append(Before(self._precision))
         self._condition(active, starts)
         left_out, rows = self._left_out(active), np.flatnonzero(active)
-        plain = self.noise[rows] == evidence.noise[rows]
+        plain = (self.noise[rows] == evidence.noise[rows]) & (rows >= evidence.trained)
         self.variance_ratio = left_out.variance_ratio(plain)
         unlike = left_out.unlike
         if unlike.any():
@@ -121,8 +121,9 @@ class Process:
         variances = {}
         centre = np.zeros(len(own))
         jobs = keys_of(members, own)
+        observed = np.arange(len(own)) >= evidence.trained
         for job in np.unique(jobs[off]).tolist():
-            rows = jobs == job
+            rows = (jobs == job) & observed
             middle = float(np.median(evidence.target[rows]))
             if abs(middle) > CANNOT_BE * float(spread[rows].mean()):
                 fault = middle**2
@@ -260,6 +261,15 @@ class Process:
         """Numbers of the evidence rows that answers are computed from."""
         return self._used
 
+    @property
+    def observed(self) -> Integers:
+        """Those of `used` that were observed, numbered without the trained pairs."""
+        return self._used[self._is_observed] - self.evidence.trained
+
+    @property
+    def _is_observed(self) -> Bools:
+        return self._used >= self.evidence.trained
+
     @cached_property
     def explained_sign(self) -> Floats:
         """[W] signs, 1 or -1, for the vectors of `parts`.
@@ -276,8 +286,8 @@ class Process:
         return self.own_effects.variance(members, own)
 
     def parts(self, members: Members, rows: Rows) -> tuple[Floats, Floats, Floats]:
-        """[R] mean, [R, W] vectors for `explained_sign`, and [R, used] contribution of each used row to the
-        mean.
+        """[R] mean, [R, W] vectors for `explained_sign`, and [R, observed] contribution of each of `observed` to
+        the mean.
 
         All three are linear in the rows: those of a set are the means over its pairs.
         """
@@ -289,7 +299,7 @@ class Process:
             # What a job has for itself is put down to its used rows, if there are any.
             shares = self._own[self._used] > 0
             added += (own * self._own_weight) @ (shares / np.maximum(shares.sum(0), 1)).T
-        return self._mean(cross, own), self._halves(cross, own).T, added
+        return self._mean(cross, own), self._halves(cross, own).T, added[:, self._is_observed]
 
     def response(self, rows: Integers, change: Floats) -> Floats:
         """[W] vector whose product with those of `parts` says by how much means move if the targets of some

@@ -13,7 +13,7 @@ from predictor.learning.measured_alone import MeasuredAlone, ToldTable
 from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import PairSlowdowns
-from predictor.learning.prior_variance import PriorVariance
+from predictor.learning.prior import Priors
 from predictor.learning.process import Process
 from predictor.learning.shifts import Shifts, rows_in_answers
 from predictor.learning.solo_errors import SoloErrors
@@ -58,7 +58,7 @@ class State:
         told: Observed,
         measured: MeasuredAlone,
         *,
-        prior: PriorVariance,
+        priors: Priors,
         labels: dict[int, Label],
     ) -> State:
         """The state after `observed`.
@@ -68,7 +68,7 @@ class State:
             known: numbers the members.
             process, told: of the state before, which save time and change nothing.
             measured: what was observed of jobs alone.
-            prior: variances without observations.
+            priors: what is known without observations.
             labels: cache of the observations in words.
         """
         kept = observed.sample(config.most_observed)
@@ -78,8 +78,9 @@ class State:
         rows = kept[(told.partners[kept] >= 0).any(1)]
         limits = SoloLimits(told, numbers, known, solo)
         evidence = of_slowdowns(told, rows, known, config, solo, limits)
-        given = Process(config.parameters, evidence, config.most_rows, process)
-        used, places, shares = rows_in_answers(rows[given.used], solo_rows, jobs, len(solo))
+        prior = priors(evidence)
+        given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
+        used, places, shares = rows_in_answers(rows[given.observed], solo_rows, jobs, len(solo))
         answers = PairAnswers(given, solo, prior, known, places, shares, limits)
         corrections = Corrections(given, solo, limits)
         return cls(

@@ -197,7 +197,9 @@ def test_a_model_ignores_observations_it_was_trained_on(tmp_path: Any, device: s
     set_id = set_id_of(observations[0].colocation_set).replace("v100", device)
     manifest = SimpleNamespace(set_ids=("gavel/a/b", set_id))
     predictor = TablePredictor("table-2")
-    predictor.fitted_ = SimpleNamespace(manifest=manifest, model=SimpleNamespace(featurizer=None))  # type: ignore[attr-defined]
+    predictor.fitted_ = SimpleNamespace(
+        manifest=manifest, model=SimpleNamespace(featurizer=None, process=None)
+    )  # type: ignore[attr-defined]
     feedback = Feedback(store)
     trained, untrained = Serving(predictor, "table-2", "2", 0.0), Serving(TablePredictor("table-3"), "table-3", "3", 0.0)  # fmt: skip
     for serving, count in ((trained, 1), (untrained, 3)):

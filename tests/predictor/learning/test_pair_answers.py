@@ -10,7 +10,7 @@ from predictor.learning.known_members import KnownMembers, NamedMembers
 from predictor.learning.leave_one_out import calibrated
 from predictor.learning.members import MemberScale
 from predictor.learning.pair_answers import Key, PairAnswers
-from predictor.learning.prior_variance import PriorVariance
+from predictor.learning.prior import Prior
 from predictor.learning.process import Process
 from predictor.learning.rows import variance
 from predictor.learning.solo_errors import SoloErrors
@@ -42,7 +42,7 @@ def alone() -> SoloErrors:
 
 
 def answers_of(process: Process, members: KnownMembers, solo: SoloErrors | None = None) -> PairAnswers:
-    return PairAnswers(process, solo or SoloErrors.nothing(P), PriorVariance(P), members)
+    return PairAnswers(process, solo or SoloErrors.nothing(P), Prior.nothing(P), members)
 
 
 @pytest.mark.parametrize("most", [100, 8])
@@ -113,7 +113,7 @@ def test_influences_are_summed_if_a_row_affects_both() -> None:
     members = known(solo_predicted=True)
     apart = answers_of(process, members, solo).beside(KEYS).added
     together = (
-        PairAnswers(process, solo, PriorVariance(P), members, np.arange(used), shares).beside(KEYS).added
+        PairAnswers(process, solo, Prior.nothing(P), members, np.arange(used), shares).beside(KEYS).added
     )
     assert together.shape[1] == used + 2
     half = apart[:, [used]] / 2

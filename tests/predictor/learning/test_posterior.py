@@ -374,11 +374,11 @@ def test_two_spellings_of_a_job_are_observed_as_one(plain: str, full: str) -> No
 def test_all_sets_of_a_job_count_for_its_solo_step_time(predictor: Predictor) -> None:
     jobs = [job.without_solo() for job in JOBS]
     posterior = Posterior(predictor)
-    for partner in (jobs[2], jobs[3]):
+    for partner in (jobs[2], jobs[5]):
         posterior.observe([seen(predictor, ColocationSet("v100", (jobs[0], partner)), 0, 3.0)])
     basis = posterior.basis(ColocationSet("v100", (jobs[0],)), 0)
     assert basis.observations == 2
     other = posterior.basis(ColocationSet("v100", (jobs[0], jobs[4])), 0)
-    assert {influence.partners for influence in other.heaviest} == {(str(jobs[2]),), (str(jobs[3]),)}
+    assert {influence.partners for influence in other.heaviest} == {(str(jobs[2]),), (str(jobs[5]),)}
     (reason,) = [r for r in posterior.predict(ColocationSet("v100", (jobs[0],))).reasons if "correct" in r]
     assert "2 observations correct its step time" in reason

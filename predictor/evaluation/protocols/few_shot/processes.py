@@ -12,14 +12,17 @@ import numpy as np
 from models.features import Floats
 from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, FewShotLearner, Fold
 from predictor.examples.examples import Integers
-from predictor.learning.config import PosteriorConfig
+from predictor.learning.config import UNEXPLAINED, PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
-from predictor.learning.kernel import KernelParameters
+from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.prior import Prior, contradicts, log_likelihood
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
+from predictor.learning.rows import Rows
+from predictor.learning.trained_pairs import TrainedPairs
 
 
 class Conditioned:
@@ -98,10 +101,44 @@ class ProcessLearner(Conditioned):
         super().__init__(parameters, start, centre[test], log_slowdown[test])
 
 
-class PosteriorLearner(Conditioned):
-    """A predictor's answers, corrected only by the observations, as in the service.
+class CorrectedLearner(Conditioned):
+    """A predictor's answers, corrected by observations as in the service.
 
-    Its kernel parameters are the service's.
+    Args:
+        prior: of the predictor's errors.
+        members: that `rows` number, beginning with those of `prior`.
+        rows: the test rows.
+        expected: [T] the predictor's answers, on the scale of `predictor.learning.link`.
+        log_slowdown: as for `Conditioned`.
+    """
+
+    def __init__(
+        self, prior: Prior, members: Members, rows: Rows, expected: Floats, log_slowdown: Floats
+    ) -> None:
+        p = prior.parameters
+        self._informed, self._ignorant = (
+            Expectation(*one.process.joint(members, rows)) for one in (prior, Prior.nothing(p))
+        )
+        self._trained = len(prior.trained) > 0
+        super().__init__(p, self._informed, expected, log_slowdown)
+        self.start = self.start_of(np.zeros(0, np.int64))
+
+    def start_of(self, seen: Integers) -> Expectation:
+        """Before any observation, according to whether those numbered `seen` contradict the training pairs."""
+        covariances = (e.covariance[np.ix_(seen, seen)] for e in (self._informed, self._ignorant))
+        likelihood = (log_likelihood(self.observed[seen], c, self.noise[seen]) for c in covariances)
+        if self._trained and not contradicts(*likelihood):
+            return self._informed
+        return replace(self._ignorant, covariance=UNEXPLAINED * self._ignorant.covariance)
+
+    def expectation(self, seen: Integers) -> Expectation:
+        if not len(seen):
+            return self.start
+        return self.start_of(seen).observe(seen, self.observed[seen], self.noise[seen])
+
+
+class PosteriorLearner(CorrectedLearner):
+    """The service's correction of a predictor that was fitted to a fold's training sets.
 
     Args:
         fold: the rows.
@@ -109,14 +146,15 @@ class PosteriorLearner(Conditioned):
     """
 
     def __init__(self, fold: Fold, expected: Floats) -> None:
-        measured, test, none = fold.measured, fold.test_rows, np.zeros(0, np.int64)
+        measured, test, points = fold.measured, fold.test_rows, fold.train_points
         p = PosteriorConfig().parameters
         members = replace(measured.members, place=fold.scale.place(measured.features, p))
-        nothing = Evidence(
-            members, measured.rows.take(none), np.zeros(0), np.zeros(0), np.zeros(0, bool), none
-        )
-        start = Expectation(*Process(p, nothing).joint(members, measured.rows.take(test)))
-        super().__init__(p, start, to_scale(expected, p.knee), -fold.log_ratio[test])
+        pairs = points[(measured.rows.partners[points] >= 0).sum(1) == 1]
+        rows = Rows(measured.rows.own[pairs], measured.rows.partners[pairs].max(1)[:, None])
+        trained = TrainedPairs.among(p, members, rows, -fold.log_ratio[pairs])
+        super().__init__(
+            Prior(p, trained, members), members, measured.rows.take(test), to_scale(expected, p.knee), -fold.log_ratio[test],
+        )  # fmt: skip
 
 
 class Averaged:

@@ -111,7 +111,7 @@ def test_a_posterior_starts_at_the_prediction_and_follows_observations() -> None
     seen = np.flatnonzero(test.set_index < 4)
     answer = learner.answer(seen)
     error, before = (np.abs(a + measured) for a in (answer.log_ratio, learner.answer(nothing).log_ratio))
-    assert error[seen].mean() < 0.3 * before[seen].mean()
+    assert error[seen].mean() < 0.4 * before[seen].mean()
     unseen = np.setdiff1d(np.arange(len(measured)), seen)
     assert error[unseen].mean() < before[unseen].mean(), "an error of the same sign tells of the others"
     assert answer.lower is not None

@@ -1,0 +1,163 @@
+"""The prior of a predictor's errors: a kernel, and training pairs about which the predictor is right.
+
+A predictor errs on jobs that it has not learned from rather than on those that it has. Given some of its training
+pairs, the process takes the errors seen on a new job for that job's, and less for everybody's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+from scipy.linalg import cholesky, solve_triangular
+
+from models.features import Floats
+from predictor.learning.config import PosteriorConfig
+from predictor.learning.covariances import Evidence
+from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.members import default_scale
+from predictor.learning.prior_variance import PriorVariance
+from predictor.learning.process import CANNOT_BE, Process
+from predictor.learning.trained_pairs import TrainedPairs
+
+if TYPE_CHECKING:
+    from predictor.learning.set_process import SetProcess
+
+# Of training pairs that hold in the user's cluster against such that do not.
+_LOG_PRIOR_ODDS = 2.0
+# Observed rows, of lowest rank, that tell whether the predictor is right about its training pairs.
+_MOST_COMPARED = 128
+
+
+@dataclass(frozen=True)
+class Prior:
+    """A kernel, and pairs about which the predictor is right.
+
+    Attributes:
+        parameters: kernel parameters.
+        trained: the pairs.
+        members: V members that these number.
+    """
+
+    parameters: KernelParameters
+    trained: TrainedPairs
+    members: Members
+
+    @classmethod
+    def nothing(cls, parameters: KernelParameters) -> Prior:
+        """The kernel alone."""
+        return cls(parameters, TrainedPairs.nothing(), Members(np.zeros((0, 0))))
+
+    @cached_property
+    def process(self) -> Process:
+        """Given these pairs alone."""
+        return Process(self.parameters, self._pairs, max(len(self.trained), 1))
+
+    @cached_property
+    def variance(self) -> PriorVariance:
+        """Variances without the pairs."""
+        return PriorVariance(self.parameters)
+
+    @property
+    def _pairs(self) -> Evidence:
+        trained, count = self.trained, len(self.trained)
+        zero = np.zeros(count)
+        return Evidence(
+            self.members, trained.rows, zero, trained.noise, zero.astype(bool), np.arange(count), zero + 1.0, zero,
+            count,
+        )  # fmt: skip
+
+    def and_observed(self, observed: Evidence) -> Evidence:
+        """The pairs, but for those that were observed themselves, followed by observations of members that begin
+        with these."""
+        if not len(self.trained):
+            return observed
+        noise = self.trained.noise_beside(observed.members, observed.rows)
+        return replace(self._pairs, members=observed.members, noise=noise).joined(observed)
+
+    def log_likelihood(self, observed: Evidence) -> float:
+        """See `log_likelihood`."""
+        _, covariance = self.process.joint(observed.members, observed.rows)
+        return log_likelihood(observed.target, covariance, observed.noise)
+
+
+class Priors:
+    """Priors, by the devices and sharing modes that something was observed on.
+
+    Args:
+        config: how observations are used.
+        process: of the predictor's training sets, if it has one.
+
+    Attributes:
+        start: members of these sets, which take the first numbers.
+    """
+
+    def __init__(self, config: PosteriorConfig, process: SetProcess | None = None) -> None:
+        self._config, self._process = config, process
+        self.start = None if process is None else process.seen_on(default_scale())
+        self._plain = Prior.nothing(config.parameters)
+        self._ignorant = Prior.nothing(config.around_predictor)
+        self._made: dict[tuple[int, ...], Prior] = {}
+
+    def __call__(self, observed: Evidence) -> Prior:
+        """With training pairs, unless the observations contradict them."""
+        prior = self._of(observed.members.setting[observed.rows.own].tolist())
+        if len(prior.trained):
+            compared = _compared(observed, prior.variance.beside_one)
+            if not contradicts(*(p.log_likelihood(compared) for p in (prior, self._plain))):
+                return prior
+        return self._ignorant
+
+    def _of(self, settings: Iterable[int]) -> Prior:
+        known = 0 if self.start is None else len(self.start.settings)
+        key = tuple(sorted({setting for setting in settings if setting < known}))
+        if self.start is None or not key:
+            return self._plain
+        if key not in self._made:
+            trained = self._trained.within(np.array(key))
+            self._made[key] = Prior(self._config.parameters, trained, self.start.members)
+        return self._made[key]
+
+    @cached_property
+    def _trained(self) -> TrainedPairs:
+        assert self._process is not None
+        assert self.start is not None
+        return TrainedPairs.of(self._process, self.start.members, self._config.parameters)
+
+
+def _compared(observed: Evidence, variance: float) -> Evidence:
+    """Some of the observations, without implausible ones.
+
+    Args:
+        observed: all; variance: prior variance of any.
+    """
+    spread = np.sqrt(variance + observed.noise)
+    plausible = np.flatnonzero(np.abs(observed.target) <= CANNOT_BE * spread)
+    lowest = np.argsort(observed.rank[plausible], kind="stable")[:_MOST_COMPARED]
+    return observed.take(plausible[lowest])
+
+
+def contradicts(informed: float, ignorant: float) -> bool:
+    """Whether observations speak against the training pairs: a cluster unlike the one that these were measured in.
+
+    There, the errors of known jobs say much about other ones.
+
+    Args:
+        informed, ignorant: log likelihood of the observations with and without the training pairs.
+    """
+    return informed + _LOG_PRIOR_ODDS < ignorant
+
+
+def log_likelihood(error: Floats, covariance: Floats, noise: Floats) -> float:
+    """Of observed errors [N] under a Gaussian process, but for a constant.
+
+    Args:
+        error: observed minus expected.
+        covariance: [N, N] of the true errors; noise: [N] variance of the observations.
+    """
+    factor = cholesky(covariance + np.diag(noise), lower=True, check_finite=False)
+    half = solve_triangular(factor, error, lower=True, check_finite=False)
+    return float(-0.5 * half @ half - np.log(np.diag(factor)).sum())

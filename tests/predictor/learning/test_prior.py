@@ -1,0 +1,114 @@
+"""Training pairs as evidence that the predictor is right about them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import permutations
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor.learning.config import PosteriorConfig
+from predictor.learning.posterior import Posterior
+from predictor.predictor import Predictor
+from profiling.workload import ColocationSet, Workload
+from tests.predictor.learning.test_posterior import seen
+
+DEFAULT = PosteriorConfig()
+# The predictor has learned from batch size 32 alone.
+LEARNED = [
+    Workload.parse(f"{model}:batch_size=32,step_time_s=0.03") for model in ("alpha", "beta", "gamma", "delta")
+]
+NEW = Workload.parse("delta:batch_size=512,step_time_s=0.3")
+
+
+def pair(one: Workload, other: Workload, device: str = "v100") -> ColocationSet:
+    return ColocationSet(device, (one, other))
+
+
+def without_training(predictor: Predictor) -> Posterior:
+    """A posterior that does not know what the predictor was trained on."""
+    bare: Any = SimpleNamespace(predict_arrays=predictor.predict_arrays, predict_many=predictor.predict_many)
+    return Posterior(bare, featurizer=predictor.fitted_.model.featurizer)
+
+
+def corrected(posterior: Posterior, asked: ColocationSet) -> float:
+    """By how much the log excess of the first member's slowdown moves."""
+    before = posterior.predictor.predict_arrays([asked]).slowdown[0, 0] - 1
+    return float(np.log((posterior.predict_arrays([asked]).slowdown[0, 0] - 1) / before))
+
+
+def test_errors_on_a_new_job_say_less_about_learned_ones(predictor: Predictor) -> None:
+    posteriors = Posterior(predictor), without_training(predictor)
+    for posterior in posteriors:
+        posterior.observe(seen(predictor, pair(NEW, LEARNED[k]), 0, 2.0) for k in range(2))
+    informed, ignorant = (corrected(p, pair(LEARNED[3], LEARNED[0])) for p in posteriors)
+    assert abs(informed) < 0.6 * abs(ignorant)
+    informed, ignorant = (corrected(p, pair(NEW, LEARNED[2])) for p in posteriors)
+    assert informed > 0.8 * ignorant > 0
+
+
+def test_only_where_something_was_observed(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    settings = predictor.fitted_.model.process.seen.settings
+    posterior.observe([seen(predictor, pair(NEW, LEARNED[0], "rtx-3090"), 0, 1.5)])
+    assert not posterior.process.evidence.trained
+    assert posterior.process.parameters == DEFAULT.around_predictor
+    posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.5)])
+    evidence = posterior.process.evidence
+    trained = evidence.members.setting[evidence.rows.own[: evidence.trained]]
+    assert {settings[number] for number in trained.tolist()} == {("v100", "time-slice")}
+    assert posterior.process.parameters == DEFAULT.parameters
+
+
+@pytest.mark.parametrize(("factor", "right"), [(1.1, True), (6.0, False)])
+def test_a_cluster_may_contradict_them(predictor: Predictor, factor: float, right: bool) -> None:
+    posterior = Posterior(predictor)
+    for one, other in permutations(LEARNED, 2):
+        posterior.observe([seen(predictor, pair(one, other), 0, factor)])
+    assert bool(posterior.process.evidence.trained) is right
+
+
+def test_one_job_s_absurd_step_times_contradict_nothing(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe(seen(predictor, pair(LEARNED[0], other), 0, 1e5) for other in LEARNED[1:])
+    assert posterior.process.evidence.trained
+
+
+def test_the_order_of_devices_does_not_matter(predictor: Predictor) -> None:
+    new = [seen(predictor, pair(NEW, LEARNED[0], d), 0, 1.5) for d in ("v100", "p100", "rtx-3090")]
+    asked = [pair(NEW, LEARNED[1], device) for device in ("v100", "p100", "rtx-3090")]
+    answers = []
+    for order in (new, new[::-1]):
+        posterior = Posterior(predictor)
+        for observation in order:
+            posterior.observe([observation])
+            posterior.predict_many(asked)
+        answers.append(posterior.predict_arrays(asked).slowdown)
+    np.testing.assert_allclose(*answers, rtol=1e-9)
+
+
+def test_intervals_do_not_narrow_without_observations_nearby(predictor: Predictor) -> None:
+    posterior, asked = Posterior(predictor), pair(LEARNED[1], LEARNED[2])
+    (before,) = predictor.predict_many([asked])
+    posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.0)])
+    (after,) = posterior.predict_many([asked])
+    for was, now in zip(before.members, after.members, strict=True):
+        width, then = (q.slowdown.upper / q.slowdown.lower for q in (now, was))
+        assert width > 0.97 * then
+
+
+def test_an_observed_pair_is_believed_over_the_training_sets(predictor: Predictor) -> None:
+    posterior, asked = Posterior(predictor), pair(LEARNED[0], LEARNED[1])
+    posterior.observe([seen(predictor, asked, 0, 1.5)] * 16)
+    assert abs(corrected(posterior, asked) - np.log(1.5)) < 0.03
+
+
+def test_influences_are_observations(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 2.0)])
+    basis = posterior.basis(pair(replace(NEW, batch_size=256), LEARNED[0]), 0)
+    assert basis.observations == 1
+    assert [(i.job, i.device) for i in basis.heaviest] == [(str(NEW), "v100")]
