@@ -19,7 +19,7 @@ import argparse
 import os
 from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor
-from functools import partial
+from functools import cache, partial
 from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
 from benchmarks.record import RESULTS, record
 from predictor.examples.featurizer import shared_featurizer
+from predictor.learning.set_process import SetProcess
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
 from profiling.files import read_json
@@ -83,9 +84,10 @@ def run(
     seed: int,
     names: Sequence[str] = ASKED,
     floor: bool = False,
+    model: str = "",
 ) -> dict[str, dict[str, Any]]:
     """Run every simple policy on one trace, and `isacpp` with the beliefs in `names`; with `floor`, no
-    `isacpp-makespan`."""
+    `isacpp-makespan`; `model` is the predictor behind `belief`, if it is one."""
     cluster = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": "node", "count": -(-gpus // 4), "gpus": [{"device": device, "count": 4}]}]}
     )
@@ -99,13 +101,24 @@ def run(
             policy = get_policy(f"isacpp{objective}")
             if BELIEFS[name]:
                 exploration = EXPLORATION if name == EXPLORING else 0.0
-                make = partial(PosteriorLearner, exploration=exploration, featurizer=shared_featurizer())
+                trained = _training_sets(model) if model and not name.startswith("constant") else None
+                make = partial(
+                    PosteriorLearner, exploration=exploration, featurizer=shared_featurizer(), trained=trained
+                )
                 policy = learning(policy, make=make)
             entries.append((name + objective, policy, beliefs[name.rpartition("-")[0] or name]))
     return {
         name: simulate(trace, cluster, policy, SetTruth(SetCache(table)), SetCache(seen)).to_json()
         for name, policy, seen in entries
     }
+
+
+@cache
+def _training_sets(model: str) -> SetProcess | None:
+    """The process of a predictor's training sets."""
+    from predictor import load_predictor
+
+    return load_predictor(model).fitted_.model.process
 
 
 def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
@@ -247,12 +260,14 @@ def main() -> None:
                     share = len(set_ids & seen) / len(set_ids)
                     figures[f"{name}: part of its sets that the model learned from"] = round(share, 3)
                     print(f"{name}: the model learned from {100 * share:.0f} % of its sets")
+        several = arguments.folds or arguments.new_models or arguments.model in ("noisy", "none")
+        behind = "" if several else arguments.model
         # small traces of all tables first, recorded after each, so that an early stop leaves complete rows
         for jobs, gpus in sizes:
             for name, (device, table, belief) in cases.items():
                 seeds = range(arguments.seeds)
                 futures = [
-                    pool.submit(run, table, device, belief, jobs, gpus, seed, names, arguments.floor)
+                    pool.submit(run, table, device, belief, jobs, gpus, seed, names, arguments.floor, behind)
                     for seed in seeds
                 ]
                 figures[f"{name}, {jobs} jobs on {gpus} GPUs"] = body = report([f.result() for f in futures])

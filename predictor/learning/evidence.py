@@ -19,7 +19,8 @@ from predictor.learning.covariances import Evidence
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import slope, to_scale
 from predictor.learning.observed import Observed
-from predictor.learning.rows import Rows, variance
+from predictor.learning.prior import Prior
+from predictor.learning.rows import Rows
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
 
@@ -33,7 +34,7 @@ _GRID = 0.25
 
 
 def of_solo_step_times(
-    seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig
+    seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig, prior: Prior
 ) -> tuple[SoloErrors, Integers, Integers]:
     """Errors of predicted solo step times from the rows `kept`.
 
@@ -42,7 +43,7 @@ def of_solo_step_times(
     Returns:
         the errors, the rows that they are from, and for each of these the job's place among the errors.
     """
-    p = config.around_predictor
+    p = prior.parameters
     kept = kept[known.solo_predicted[seen.own[kept]]]
     if not (config.learn_solo and len(kept)):
         return SoloErrors.nothing(p), kept[:0], kept[:0]
@@ -71,7 +72,7 @@ def of_solo_step_times(
     width = seen.partners.shape[1]
     partners = np.full((len(first), _PARTNERS, width), -1, dtype=np.int64)
     partners[job[few], place[few]] = seen.partners[kept[few]]
-    of_slowdown = variance(p, members, Rows(own[first], partners.reshape(len(first), -1)))
+    _, of_slowdown = prior.process.answer(members, Rows(own[first], partners.reshape(len(first), -1)))
     count = np.minimum(np.bincount(job, seen.count[kept]), config.repeats)
     noise = of_slowdown / steep**2 + p.noise / count
     confirmed = ~together[first] | (np.bincount(job) > 1)

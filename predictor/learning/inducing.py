@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.types import Bools
 
-# The first threshold, as a fraction of the prior variance of a pair; the noise of an observation is the last.
-_FIRST = 0.47
+# The first threshold and what the last one exceeds, as fractions of the prior variance of a pair.
+_FIRST, _LAST = 0.47, 0.0035
 # Rows considered together.
 _BLOCK = 512
 
@@ -72,7 +72,7 @@ class Inducing:
 
 
 class Choice:
-    """Chooses rows, fewer than wanted if these explain the rest to within the noise of an observation.
+    """Chooses rows, fewer than wanted if these explain the rest.
 
     Args:
         rows: N rows of `members`.
@@ -121,8 +121,9 @@ class Choice:
         )  # fmt: skip
 
     def _thresholds(self) -> Iterator[float]:
-        threshold = _FIRST * PriorVariance(self.parameters).beside_one
-        while threshold > self.parameters.noise:
+        variance = PriorVariance(self.parameters).beside_one
+        threshold = _FIRST * variance
+        while threshold > _LAST * variance:
             yield threshold
             threshold /= 2
 

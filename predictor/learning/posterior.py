@@ -43,6 +43,7 @@ from profiling.workload import ColocationSet, Workload
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.examples.featurizer import Featurizer
+    from predictor.learning.set_process import SetProcess
 
 
 class Posterior:
@@ -54,6 +55,7 @@ class Posterior:
         config: how observations are used.
         featurizer: reads graphs; by default the predictor's, if it has one; otherwise jobs are distinguished
             by name only.
+        trained: process of the predictor's training sets; by default the predictor's, if it has one.
 
     Attributes:
         revision: grows whenever an answer may have changed.
@@ -64,13 +66,14 @@ class Posterior:
         predictor: SetPredictor,
         config: PosteriorConfig | None = None,
         featurizer: Featurizer | None = None,
+        trained: SetProcess | None = None,
     ) -> None:
         self.predictor, self.config = predictor, config or PosteriorConfig()
-        self._featurizer = featurizer
+        self._featurizer, self._trained = featurizer, trained
         model = predictor.fitted_.model if hasattr(predictor, "fitted_") else None
-        self._priors = Priors(self.config, None if model is None else model.process)
-        if featurizer is None and model is not None:
-            featurizer = model.featurizer
+        if model is not None:
+            featurizer, trained = featurizer or model.featurizer, trained or model.process
+        self._priors = Priors(self.config, trained)
         self._known = KnownMembers(self.config.parameters, default_scale(), featurizer, self._priors.start)
         self._corrector = Corrector(self.config.parameters)
         self._observed = self._told = Observed.nothing()
@@ -134,7 +137,7 @@ class Posterior:
     def unobserved(self, predictor: SetPredictor | None = None) -> Posterior:
         """The same without observations, over another predictor if one is given."""
         predictor = self.predictor if predictor is None else predictor
-        return Posterior(predictor, self.config, self._featurizer)
+        return Posterior(predictor, self.config, self._featurizer, self._trained)
 
     def take(self, observations: Iterable[Observation]) -> int:
         """Like `observe`, but skips observations that the predictor cannot predict and returns how many."""

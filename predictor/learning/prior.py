@@ -6,7 +6,6 @@ pairs, the process takes the errors seen on a new job for that job's, and less f
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -24,12 +23,13 @@ from predictor.learning.process import CANNOT_BE, Process
 from predictor.learning.trained_pairs import TrainedPairs
 
 if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
     from predictor.learning.set_process import SetProcess
 
 # Of training pairs that hold in the user's cluster against such that do not.
 _LOG_PRIOR_ODDS = 2.0
 # Observed rows, of lowest rank, that tell whether the predictor is right about its training pairs.
-_MOST_COMPARED = 128
+_MOST_COMPARED = 64
 
 
 @dataclass(frozen=True)
@@ -93,33 +93,38 @@ class Priors:
 
     Attributes:
         start: members of these sets, which take the first numbers.
+        ignorant: the prior without training pairs.
     """
 
     def __init__(self, config: PosteriorConfig, process: SetProcess | None = None) -> None:
         self._config, self._process = config, process
         self.start = None if process is None else process.seen_on(default_scale())
         self._plain = Prior.nothing(config.parameters)
-        self._ignorant = Prior.nothing(config.around_predictor)
+        self.ignorant = Prior.nothing(config.around_predictor)
         self._made: dict[tuple[int, ...], Prior] = {}
 
-    def __call__(self, observed: Evidence) -> Prior:
-        """With training pairs, unless the observations contradict them."""
-        prior = self._of(observed.members.setting[observed.rows.own].tolist())
-        if len(prior.trained):
-            compared = _compared(observed, prior.variance.beside_one)
-            if not contradicts(*(p.log_likelihood(compared) for p in (prior, self._plain))):
-                return prior
-        return self._ignorant
+    def of(self, members: Members, own: Integers) -> Prior:
+        """With training pairs of the devices and sharing modes of some members, if there are any.
 
-    def _of(self, settings: Iterable[int]) -> Prior:
+        Args:
+            members: that begin with `start`.
+            own: numbers of the observed ones.
+        """
         known = 0 if self.start is None else len(self.start.settings)
-        key = tuple(sorted({setting for setting in settings if setting < known}))
+        key = tuple(np.unique(members.setting[own][members.setting[own] < known]).tolist())
         if self.start is None or not key:
-            return self._plain
+            return self.ignorant
         if key not in self._made:
             trained = self._trained.within(np.array(key))
             self._made[key] = Prior(self._config.parameters, trained, self.start.members)
         return self._made[key]
+
+    def contradicted(self, prior: Prior, observed: Evidence) -> bool:
+        """Whether observations speak against the prior's training pairs."""
+        if not len(prior.trained):
+            return False
+        compared = _compared(observed, prior.variance.beside_one)
+        return contradicts(*(p.log_likelihood(compared) for p in (prior, self._plain)))
 
     @cached_property
     def _trained(self) -> TrainedPairs:

@@ -74,11 +74,15 @@ class State:
         kept = observed.sample(config.most_observed)
         numbers = measured.told_members(known, predictor)
         told = measured.told_rows(observed, kept, numbers, predictor, told)
-        solo, solo_rows, jobs = of_solo_step_times(told, kept, known, config)
         rows = kept[(told.partners[kept] >= 0).any(1)]
-        limits = SoloLimits(told, numbers, known, solo)
-        evidence = of_slowdowns(told, rows, known, config, solo, limits)
-        prior = priors(evidence)
+        prior = priors.of(known.members, told.own[rows])
+        while True:
+            solo, solo_rows, jobs = of_solo_step_times(told, kept, known, config, prior)
+            limits = SoloLimits(told, numbers, known, solo)
+            evidence = of_slowdowns(told, rows, known, config, solo, limits)
+            if not priors.contradicted(prior, evidence):
+                break
+            prior = priors.ignorant
         given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
         used, places, shares = rows_in_answers(rows[given.observed], solo_rows, jobs, len(solo))
         answers = PairAnswers(given, solo, prior, known, places, shares, limits)

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from predictor.learning.known_members import NamedMembers
     from predictor.learning.set_process import SetProcess
 
-# Pairs per device and sharing mode. All of the training sets are no better (docs/benchmarks.md).
-MOST_PAIRS = 64
+# Pairs per device and sharing mode; more are hardly better (docs/benchmarks.md).
+MOST_PAIRS = 32
 # Noise of a pair that was observed, so that nothing is assumed about it any more.
 _SAYS_NOTHING = 1e6
 
@@ -100,9 +100,8 @@ class TrainedPairs:
             return self.noise
         pairs = observed.take(np.flatnonzero((observed.partners >= 0).sum(1) == 1))
         partner = pairs.partners.max(1, initial=-1)
-        seen = set(zip(*_names(members, pairs.own, partner), strict=True))
-        own = zip(*_names(members, self.rows.own, self.rows.partners[:, 0]), strict=True)
-        return np.where([name in seen for name in own], _SAYS_NOTHING, self.noise)
+        own = _pair(members, self.rows.own, self.rows.partners[:, 0])
+        return np.where(np.isin(own, _pair(members, pairs.own, partner)), _SAYS_NOTHING, self.noise)
 
     def repeated(self, seen: NamedMembers, settings: Sequence[int]) -> tuple[TrainedPairs, NamedMembers]:
         """The pairs of each of some settings, as if they were settings 0, 1, ..., with the members that these number.
@@ -132,9 +131,10 @@ class TrainedPairs:
         return TrainedPairs(self.rows.take(here), self.setting[here], self.noise[here])
 
 
-def _names(members: Members, own: Integers, partner: Integers) -> tuple[list[int], list[int], list[int]]:
-    """Setting, job and partner's job of pairs."""
-    return members.setting[own].tolist(), members.job[own].tolist(), members.job[partner].tolist()
+def _pair(members: Members, own: Integers, partner: Integers) -> Integers:
+    """[P] a number for setting, job and partner's job of each pair."""
+    jobs = int(members.job.max(initial=0)) + 1
+    return (members.setting[own] * jobs + members.job[own]) * jobs + members.job[partner]
 
 
 def _representative(parameters: KernelParameters, members: Members, rows: Rows, most: int) -> Integers:

@@ -23,6 +23,7 @@ from scheduling.core.truth import current_workload
 
 if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
+    from predictor.learning.set_process import SetProcess
 
 # A policy compares sets, so all extra step time is attributed to sharing.
 CONFIG = PosteriorConfig(learn_solo=False)
@@ -39,6 +40,7 @@ class PosteriorLearner:
             Advances in Applied Mathematics 1985).
         featurizer: reads graphs, so that what is learned of a job also says something about similar ones; by
             default the predictor's, if it has one.
+        trained: process of the predictor's training sets; by default the predictor's, if it has one.
 
     Attributes:
         posterior: the predictor conditioned on the observations.
@@ -50,8 +52,9 @@ class PosteriorLearner:
         config: PosteriorConfig = CONFIG,
         exploration: float = 0.0,
         featurizer: Featurizer | None = None,
+        trained: SetProcess | None = None,
     ) -> None:
-        self.posterior, self.exploration = Posterior(predictor, config, featurizer=featurizer), exploration
+        self.posterior, self.exploration = Posterior(predictor, config, featurizer, trained), exploration
         self._seen: set[ColocationSet] = set()
         self._settled = SettledGpus()
 
