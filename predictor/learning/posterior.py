@@ -53,9 +53,8 @@ class Posterior:
         predictor: the prior mean; answers are its own until something is observed. It is told solo step times that
             were observed in SPECs, and answers accordingly.
         config: how observations are used.
-        featurizer: reads graphs; by default the predictor's, if it has one; otherwise jobs are distinguished
-            by name only.
-        trained: process of the predictor's training sets; by default the predictor's, if it has one.
+        featurizer: reads graphs; by default the predictor's. Without one, jobs are distinguished by name only.
+        trained: process of the predictor's training sets; by default the predictor's.
 
     Attributes:
         revision: grows whenever an answer may have changed.
@@ -69,9 +68,8 @@ class Posterior:
         trained: SetProcess | None = None,
     ) -> None:
         self.predictor, self.config = predictor, config or PosteriorConfig()
-        self._featurizer, self._trained = featurizer, trained
-        model = predictor.fitted_.model if hasattr(predictor, "fitted_") else None
-        if model is not None:
+        self._given = featurizer, trained
+        if model := getattr(getattr(predictor, "fitted_", None), "model", None):
             featurizer, trained = featurizer or model.featurizer, trained or model.process
         self._priors = Priors(self.config, trained)
         self._known = KnownMembers(self.config.parameters, default_scale(), featurizer, self._priors.start)
@@ -136,8 +134,9 @@ class Posterior:
 
     def unobserved(self, predictor: SetPredictor | None = None) -> Posterior:
         """The same without observations, over another predictor if one is given."""
-        predictor = self.predictor if predictor is None else predictor
-        return Posterior(predictor, self.config, self._featurizer, self._trained)
+        if predictor is None or predictor is self.predictor:
+            return Posterior(self.predictor, self.config, *self._given)
+        return Posterior(predictor, self.config, self._given[0])
 
     def take(self, observations: Iterable[Observation]) -> int:
         """Like `observe`, but skips observations that the predictor cannot predict and returns how many."""
@@ -392,8 +391,7 @@ class Posterior:
         return result
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
-        """The basis of the answer for a member of a set. An observation counts if it has at least a hundredth
-        of the largest weight."""
+        """The basis of a member's answer. Observations count with at least a hundredth of the largest weight."""
         if self._knows_nothing:
             return Basis(0, ())
         sets, _ = self._ready().measured.told_sets([colocation_set])
