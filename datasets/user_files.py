@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,9 +52,8 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
     """Read a CSV (every cell as text) or Parquet file, whatever its name, without conversion.
 
     Raises:
-        InputError: the file is missing, or neither.
+        InputError: the file is missing, or neither, or has a column twice.
     """
-    import pandas as pd
     import pyarrow as pa
 
     source = Path(path)
@@ -61,7 +61,7 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
         # Once, because it may be a pipe.
         body = source.read_bytes()
         if body.startswith(_PARQUET) or source.suffix == ".parquet":
-            frame = pd.read_parquet(io.BytesIO(body))
+            frame = _read_parquet(source, body)
         else:
             frame = _read_csv(source, body)
     except FileNotFoundError:
@@ -80,6 +80,35 @@ def read_user_file(path: Path | str) -> pd.DataFrame:
     if not len(frame):
         raise InputError(f"{source} has no rows", expected="a header and one row per measurement")
     return frame
+
+
+def _read_parquet(source: Path, body: bytes) -> pd.DataFrame:
+    """`body`, read from `source`; cells that are neither text nor number (lists, times) as text.
+
+    Raises:
+        ArrowException: it is no Parquet. InputError: it has a column twice.
+    """
+    import pandas as pd
+    import pyarrow.parquet as pq
+
+    _check_names(source, pq.read_schema(io.BytesIO(body)).names)
+    frame = pd.read_parquet(io.BytesIO(body))
+    # Columns that pandas wrote from an index.
+    frame = frame.reset_index(level=[name for name in frame.index.names if name is not None])
+    for name, column in frame.items():
+        if not pd.api.types.is_numeric_dtype(column) and not isinstance(column.dtype, pd.StringDtype):
+            # pandas would count the nanoseconds of times, and fail on lists and structures.
+            frame[name] = column.astype(object).map(
+                lambda cell: cell if isinstance(cell, (str, int, float, Decimal)) else str(cell), na_action="ignore"
+            )  # fmt: skip
+    return frame
+
+
+def _check_names(source: Path, names: list[str]) -> None:
+    """Raise `InputError` if a column is there twice."""
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise InputError(f"{source} has a column twice", expected="each column once", got=", ".join(twice))
 
 
 def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
@@ -110,9 +139,7 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
     other = max(_OTHER_SEPARATORS, key=header.count)
     if header.count(other) > header.count(","):
         raise InputError(f"{source} has another separator", expected="commas between cells", got=repr(other))
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        raise InputError(f"{source} has a column twice", expected="each column once", got=", ".join(twice))
+    _check_names(source, names)
     if not isinstance(frame.index, pd.RangeIndex):
         raise InputError(
             f"{source} has rows longer than its header", expected=f"{len(frame.columns)} cells in a row"

@@ -4,8 +4,11 @@ import io
 import os
 import threading
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from datasets.tables import read_table
@@ -50,6 +53,43 @@ def test_a_too_large_integer_is_a_fault(tmp_path: Path, text: str) -> None:
     path.write_text(f"{header},batch_size\n{first},{text}\n{second},20\n")
     (fault,) = check_file(path)[2]
     assert (fault.row, fault.column, fault.got) == (1, "batch_size", repr(text))
+
+
+def _rows() -> pd.DataFrame:
+    return pd.read_csv(io.StringIO(template()))
+
+
+@pytest.mark.parametrize(
+    ("column", "cells", "got"),
+    [
+        ("workload", [{"model": "resnet18-cifar"}] * 2, "cannot be imported"),
+        ("throughput_ratio", [[0.83], [0.71]], "'[0.83]'"),
+        ("step_time_s", pd.to_timedelta([37.3, 21.8], unit="ms"), "'0 days 00:00:00.037300'"),
+        ("set_memory_bytes", pd.to_datetime(["2026-01-01"] * 2), "'2026-01-01 00:00:00'"),
+    ],
+)
+def test_cells_of_parquet_that_are_no_text_or_number_are_faults(
+    tmp_path: Path, column: str, cells: Any, got: str
+) -> None:
+    _rows().assign(**{column: cells}).to_parquet(tmp_path / "mine.parquet")
+    fault = check_file(tmp_path / "mine.parquet")[2][0]
+    assert (fault.row, fault.column) == (1, column)
+    assert got in fault.got
+
+
+def test_columns_that_pandas_wrote_from_an_index_are_read(tmp_path: Path) -> None:
+    _rows().set_index(["set_id", "member"]).to_parquet(tmp_path / "mine.parquet")
+    assert check_file(tmp_path / "mine.parquet")[2] == []
+    _rows().iloc[::-1].to_parquet(tmp_path / "mine.parquet")
+    assert check_file(tmp_path / "mine.parquet")[2] == []
+
+
+def test_a_column_twice_in_parquet_is_named(tmp_path: Path) -> None:
+    table = pa.Table.from_pandas(_rows())
+    table = table.append_column("device", table["device"])
+    pq.write_table(table, tmp_path / "mine.parquet")
+    with pytest.raises(InputError, match="a column twice: expected each column once, got device"):
+        check_file(tmp_path / "mine.parquet")
 
 
 def test_empty_parquet_and_unreadable_files(tmp_path: Path) -> None:
