@@ -16,6 +16,7 @@ from typing import Any
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
 from profiling.files import only_writer, read_json, write_json
+from profiling.names import one_of
 from profiling.spelling import in_short
 from profiling.workload import (
     LEAST_MEMORY_BYTES,
@@ -28,6 +29,10 @@ from profiling.workload import (
 FORMAT, VERSION = "cotenant-feedback", 1
 OF_DEVICE = ("memory_bytes", "utilization_ratio")
 """What can be observed of a job alone besides its step time."""
+_OF_SET = ("device", "sharing", "jobs")
+_GIVEN = (*_OF_SET, "job", "member", "step_time_s", *OF_DEVICE, "model_version")
+# What the service says besides of an observation that it lists, or is told.
+_LISTED = ("id", "predicted_step_time_s", "error_ratio", "covered", "observed_at", "placement_id")
 CAMPAIGN = "feedback"
 
 
@@ -183,18 +188,47 @@ def read_observations(path: Path | str) -> list[Observation]:
             raise InputError(
                 f"{source} cannot be read", expected="a .csv or .json file", got=str(error)
             ) from None
-        body = list(csv.DictReader(io.StringIO(text), restval=""))
-        for row in body:
+        reader = csv.DictReader(io.StringIO(text), restval="")
+        names = [name.strip() for name in reader.fieldnames or ()]
+        twice = sorted({name for name in names if name and names.count(name) > 1})
+        if twice:
+            raise InputError(
+                f"{source} has a column twice", expected="each column once", got=", ".join(twice)
+            )
+        reader.fieldnames = names
+        body = list(reader)
+        for number, row in enumerate(body, 1):
+            row.pop("", None)  # of a comma at the end of every line
+            if any(row.pop(None, ())):  # type: ignore[call-overload]
+                raise InputError(
+                    f"{source}, row {number} is longer than the header",
+                    expected=f"{len(names)} cells",
+                    hint="quote a SPEC with several options",
+                )
             row["jobs"] = [j.strip() for j in (row.get("jobs") or "").split(";") if j.strip()]
     if not isinstance(body, list) or not body:
         raise InputError(f"no observations in {source}", expected="a list of them, or rows with a header")
     result = []
     for number, one in enumerate(body, 1):
         try:
+            if isinstance(one, dict):
+                _check_names(one)
             result.append(Observation.from_mapping(one))
         except InputError as error:
             raise error.at(f"{source}, row {number}") from None
     return result
+
+
+def _check_names(values: dict[str, Any]) -> None:
+    """Raise `InputError` for a field that an observation does not have: a misspelt one would be ignored."""
+    asked = values.get("of")
+    for given, known in (
+        (values, (*_GIVEN, *_LISTED, "of")),
+        (asked if isinstance(asked, dict) else {}, _OF_SET),
+    ):
+        for name in given:
+            if name not in known:
+                raise InputError("unknown field", expected=one_of(name, known), got=repr(name))
 
 
 def default_store() -> Path:

@@ -58,12 +58,34 @@ def test_files(tmp_path: Path) -> None:
         ("device,jobs,job,step_time_s\nv100,alpha;beta,,0.1\n", "job"),
         ("device,jobs,job,step_time_s\nv100,alpha:colour=red,,0.1\n", "colour"),
         ("device,jobs,job,step_time_s\n", "no observations"),
+        ("device,jobs,step_time_s,utilisation_ratio\nv100,alpha,0.1,0.5\n", "such as utilization_ratio"),
+        ("device;jobs;step_time_s\nv100;alpha;0.1\n", "row 1: unknown field"),
+        ("device,device,jobs,step_time_s\nv100,k80,alpha,0.1\n", "a column twice: .* got device"),
+        (
+            "device,jobs,step_time_s\nv100,alpha,0.1\nv100,alpha:batch_size=1,precision=amp,0.1\n",
+            "row 2 is longer than the header: expected 3 cells; quote a SPEC",
+        ),
     ],
 )
 def test_bad_rows(tmp_path: Path, text: str, word: str) -> None:
     (tmp_path / "seen.csv").write_text(text)
     with pytest.raises(InputError, match=word):
         read_observations(tmp_path / "seen.csv")
+
+
+def test_spaces_in_a_header_and_commas_at_the_ends_of_lines_do_not_count(tmp_path: Path) -> None:
+    (tmp_path / "seen.csv").write_text("device, jobs, step_time_s,\nv100,alpha,0.1,\n")
+    assert read_observations(tmp_path / "seen.csv") == [
+        Observation(ColocationSet("v100", (Workload("alpha"),)), 0, 0.1)
+    ]
+
+
+@pytest.mark.parametrize("change", [{"utilisation_ratio": 0.5}, {"of": {"device": "v100", "share": "mps"}}])
+def test_a_misspelt_field_is_not_ignored(tmp_path: Path, change: dict[str, object]) -> None:
+    one = {"device": "v100", "jobs": ["alpha"], "step_time_s": 0.1}
+    (tmp_path / "seen.json").write_text(json.dumps([one, {**one, **change}]))
+    with pytest.raises(InputError, match="row 2: unknown field"):
+        read_observations(tmp_path / "seen.json")
 
 
 @pytest.mark.parametrize(
