@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 # Cached members of one setting; beyond that, the block is rebuilt from the members of the call.
 _KEPT = 2048
+# Rows answered together if all of a call have more members than that.
+_TOGETHER = 128
 
 
 class PairTable(Protocol):
@@ -102,16 +104,20 @@ class PairBlocks:
                 result[here] = self._of_setting(members, setting, rows[here])
         return result
 
-    def block(self, members: Members, setting: int, rows: Integers) -> tuple[Floats, Integers]:
-        """[V, V] means of a setting's members, and the position in it of each of `rows` (0 where it is -1).
-
-        The V members include those of `rows`.
-        """
+    def of_pairs(self, members: Members, setting: int, rows: Integers) -> Floats:
+        """[P] means of the first of each of `rows` [P, 2] beside the second; all are of one setting."""
+        if len(parts := _parts(rows)) > 1:
+            return np.concatenate([self._emptied().of_pairs(members, setting, part) for part in parts])
         with self._lock:
             self._meet(members, setting, rows)
-            return self._blocks[setting], np.where(rows >= 0, self._local[rows], 0)
+            return np.asarray(self._blocks[setting][self._local[rows[:, 0]], self._local[rows[:, 1]]])
+
+    def _emptied(self) -> PairBlocks:
+        return PairBlocks(self.means, self._answer, self._alone)
 
     def _of_setting(self, members: Members, setting: int, rows: Integers) -> Floats:
+        if len(parts := _parts(rows)) > 1:
+            return np.concatenate([self._emptied().of_sets(members, part) for part in parts])
         with self._lock:
             self._meet(members, setting, rows)
             block, pairs = self._blocks[setting], self._pairs[setting]
@@ -160,6 +166,13 @@ class PairBlocks:
             self._pairs[setting] = _grown(self._pairs.get(setting), *answers)
         self._known[setting] = everyone
         self._local[new] = np.arange(len(known), len(everyone))
+
+
+def _parts(rows: Integers) -> list[Integers]:
+    """`rows` in parts, if one block for all their members would be too large: it grows with the square of these."""
+    if rows.size <= _KEPT or len(rows) < 2 or len(np.unique(rows)) <= _KEPT:
+        return [rows]
+    return np.array_split(rows, -(-len(rows) // min(_TOGETHER, len(rows) // 2)))
 
 
 def _grown(block: Floats | None, right: Floats, below: Floats) -> Floats:

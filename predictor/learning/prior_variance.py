@@ -70,6 +70,5 @@ class PriorVariance:
         settings, result = members.setting[one], np.zeros(len(one))
         for setting in np.unique(settings).tolist():
             rows = np.flatnonzero(settings == setting)
-            block, place = self._together.block(members, setting, np.stack([one[rows], other[rows]], 1))
-            result[rows] = block[place[:, 0], place[:, 1]]
+            result[rows] = self._together.of_pairs(members, setting, np.stack([one[rows], other[rows]], 1))
         return result

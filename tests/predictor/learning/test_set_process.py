@@ -13,7 +13,8 @@ from predictor.examples.featurizer import Featurizer
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.known_members import KnownMembers, NamedMembers
 from predictor.learning.members import MEMBER_WIDTH, default_scale
-from predictor.learning.pair_table import PairBlocks
+from predictor.learning.pair_table import PairBlocks, PairTable
+from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.set_process import SetProcess
 from predictor.learning.stored_process import from_arrays, to_arrays, to_json
 from predictor.predictor import Predictor
@@ -173,6 +174,32 @@ def test_bounded_blocks_give_equal_predictions(
     blocks = PairBlocks(process.weights, process._slowdown_of, alone=np.nan)
     few = np.concatenate([blocks.of_sets(process.members, row[None]) for row in numbers])
     np.testing.assert_allclose(np.log(few), whole)
+
+
+def test_a_call_with_many_members_makes_no_block_of_them_all(
+    process: SetProcess, examples: Examples, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    numbers, whole = asked(process, examples), expected(process, examples)
+    sizes = []
+
+    def counted(means: PairTable) -> PairTable:
+        class Counted:
+            def table(self, own: Members, partners: Members) -> np.ndarray:
+                sizes.append(max(len(own), len(partners)))
+                return means.table(own, partners)
+
+        return Counted()
+
+    monkeypatch.setattr("predictor.learning.pair_table._KEPT", 3)
+    blocks = PairBlocks(counted(process.weights), process._slowdown_of, alone=np.nan)
+    np.testing.assert_allclose(np.log(blocks.of_sets(process.members, numbers)), whole)
+    variance = PriorVariance(process.parameters)
+    variance._together.means = counted(variance._together.means)
+    one, other = numbers.T
+    between = variance.between(process.members, one, other)
+    alone = [variance.between(process.members, *row[:, None]) for row in numbers]
+    np.testing.assert_allclose(between, np.concatenate(alone))
+    assert max(sizes) <= 3
 
 
 def test_all_prediction_methods_combine_both(predictor: Predictor, measured: Tables) -> None:
