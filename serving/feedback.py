@@ -34,6 +34,8 @@ MakePlacer = Callable[[SetPredictor | SetCache], Placer]
 POLL_S = 1.0
 # After reading observations at once, wait this many times as long before doing so again outside the polling.
 _REST = 4.0
+# How long those that were told wait for another reading, which may be learning everything anew.
+_PATIENCE_S = 1.0
 # With several writing processes, rows may become visible out of order, so this many are read again.
 _OVERLAP = 256
 # Sets that a placer for described clusters remembers; there may be several of them.
@@ -169,38 +171,47 @@ class Feedback:
             log.warning("observations not read", error=error.message)
 
     def told(self) -> None:
-        """`refresh` after a write in this process.
+        """Take in new observations after a write in this process.
 
-        If refreshing takes long and was just done, the next poll does it instead, so that answers do not wait.
+        If that takes long, because it was just done or all must be learned anew, the next poll does it instead, so
+        that answers do not wait.
         """
-        if time.monotonic() >= self._rests_until:
-            self.refresh()
+        if time.monotonic() >= self._rests_until and self._reading.acquire(timeout=_PATIENCE_S):
+            try:
+                self._refresh(anew=False)
+            finally:
+                self._reading.release()
 
     def refresh(self) -> None:
         """Take in new observations, and forget deleted ones. Raises `UnavailableError` if the store does not respond."""
         with self._reading:
-            began = time.monotonic()
-            known = self._learned
-            if known is None:
-                return
-            learned = self._read(known)
-            if learned is not known:
-                ended = time.monotonic()
-                self._rests_until = ended + _REST * (ended - began)
-            with self._swapping:
-                belief = self._belief
-                if belief is None or belief.serving is not learned.serving:
-                    return  # another model serves by now
-                self._learned = learned
-                if belief.posterior is not learned.posterior:
-                    self._belief = Belief.of(learned.serving, learned.posterior, self.make_placer)
+            self._refresh()
 
-    def _read(self, known: _Learned) -> _Learned:
+    def _refresh(self, anew: bool = True) -> None:
+        began = time.monotonic()
+        known = self._learned
+        if known is None:
+            return
+        learned = self._read(known, anew)
+        if learned is not known:
+            ended = time.monotonic()
+            self._rests_until = ended + _REST * (ended - began)
+        with self._swapping:
+            belief = self._belief
+            if belief is None or belief.serving is not learned.serving:
+                return  # another model serves by now
+            self._learned = learned
+            if belief.posterior is not learned.posterior:
+                self._belief = Belief.of(learned.serving, learned.posterior, self.make_placer)
+
+    def _read(self, known: _Learned, anew: bool = True) -> _Learned:
         # Rows are deleted from the oldest on, so one look at an index tells whether some are gone. A posterior
         # cannot unlearn them, so the rest is learned anew. Their numbers may be given to other rows.
         generation = self._generation
         returned = known.absent and self.load_graphs(set(known.absent)) != known.absent
         if oldest_at(self.store) > known.oldest_at or generation != known.generation or returned:
+            if not anew:
+                return known
             known = _Learned.nothing(known.serving, generation)
         first = known.seen[0] if len(known.seen) == _OVERLAP else 0
         before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)

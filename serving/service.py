@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -51,6 +51,7 @@ _LOOK_S, _STOPPED_S = (
 _PING_S = 0.8  # readiness must answer within a second, whatever the store does
 _WARM_S, _WARM_LOOK_S = 30.0, 0.05  # longest wait of readiness for the first capture
 BUSY_S = 5.0  # how long a writer waits for another
+_LEARNING_S = 600.0  # longest call that learns all observations anew
 log = structlog.get_logger("cotenant.service")
 
 
@@ -115,6 +116,7 @@ class Service:
         self._checking = Lane("store_tokens", self.metrics, threads=2, **store_bounds)
         self._reading = Lane("store_reads", self.metrics, threads=8, **store_bounds)
         self._rendering = Lane("metrics", self.metrics, **store_bounds)
+        self._learner = Lane("learning", self.metrics, stuck_s=_LEARNING_S)
 
     async def start(self, upkeep: Callable[[Service], int], refresh: Callable[[Service], None]) -> None:
         """Load the model and start the background tasks.
@@ -125,7 +127,10 @@ class Service:
         """
         self.life.start()
         self._maintenance = asyncio.create_task(self._maintain(upkeep))
-        self._learning = asyncio.create_task(self._learn(refresh))
+        self._polls = [
+            asyncio.create_task(self._poll(self._learner.run, self.feedback.refresh)),
+            asyncio.create_task(self._poll(self.read, refresh, self)),
+        ]
         self._guard = asyncio.create_task(self._guard_lanes())
         # When processes share a socket, one that cannot answer yet must not accept.
         await self.life.tried(_FIRST_LOAD_S)
@@ -156,7 +161,8 @@ class Service:
     async def stop(self) -> None:
         self.draining = True
         self._maintenance.cancel()
-        self._learning.cancel()
+        for poll in self._polls:
+            poll.cancel()
         self._guard.cancel()
         if self._warming is not None:
             self._warming.cancel()
@@ -168,6 +174,7 @@ class Service:
         self._reading.close()
         self._checking.close()
         self._rendering.close()
+        self._learner.close()
         self.store.close()
         self.metrics.close()
         log.info("service stopped")
@@ -197,7 +204,9 @@ class Service:
 
     @property
     def _lanes(self) -> tuple[Lane, ...]:
-        return *self.batcher.lanes, self._writing, self._reading, self._checking, self._rendering
+        return (
+            *self.batcher.lanes, self._writing, self._reading, self._checking, self._rendering, self._learner
+        )  # fmt: skip
 
     async def _guard_lanes(self) -> None:
         """Exit when a lane stays stuck, because a thread cannot be killed.
@@ -229,13 +238,12 @@ class Service:
             )
             await asyncio.sleep(min(self.config.reservation_s / 4, 15.0))
 
-    async def _learn(self, refresh: Callable[[Service], None]) -> None:
+    async def _poll(self, run: Callable[..., Awaitable[None]], *call: Any) -> None:
         """Pick up changes made by other processes."""
         while True:
             await asyncio.sleep(POLL_S)
             try:
-                await self.read(self.feedback.refresh)
-                await self.read(refresh, self)
+                await run(*call)
             except CotenantError as error:
                 log.warning("cannot read the store", error=error.message)
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
-from sqlalchemy import update
+from sqlalchemy import delete, update
 from structlog.testing import capture_logs
 from typer.testing import CliRunner
 
@@ -169,6 +169,43 @@ def test_every_row_counts_once(tmp_path: Any) -> None:
     asked = [ColocationSet("v100", (Workload.parse(SLOW),))]
     first, second = (b.predictor.predict_arrays(asked) for b in (belief, again.current(serving)))
     assert first.step_time_s == pytest.approx(second.step_time_s)
+
+
+def test_a_write_waits_neither_for_all_to_be_learned_anew_nor_does_it(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = Store(f"sqlite:///{tmp_path}/store.db")
+    feedback, serving = Feedback(store), Serving(TablePredictor(), "table-1", "1", 0.0)
+    feedback.current(serving)
+    with store.write() as session:
+        session.add_all([row(number, observed_at=float(number)) for number in (1, 2)])
+    feedback.told()
+    assert len(feedback.current(serving).posterior) == 2
+    with store.write() as session:
+        session.execute(delete(ObservationRow).where(ObservationRow.id == 1))
+    monkeypatch.setattr(feedback, "_rests_until", 0.0)
+    feedback.told()
+    assert len(feedback.current(serving).posterior) == 2, "left to the next poll"
+    monkeypatch.setattr("serving.feedback._PATIENCE_S", 0.01)
+    with feedback._reading:
+        feedback.told()
+    feedback.refresh()
+    assert len(feedback.current(serving).posterior) == 1
+
+
+def test_learning_everything_anew_does_not_make_the_service_stuck(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It may take a minute: longer than a lane of the store may."""
+    monkeypatch.setattr("serving.service.os._exit", lambda _: None)
+    client = start()
+    service = client.app.state.service  # type: ignore[attr-defined]
+    for lane in (service._writing, service._reading):
+        monkeypatch.setattr(lane, "stuck_s", 1.0)
+    with service.feedback._reading:  # as if a new model were learning
+        held = time.monotonic()
+        until(lambda: time.monotonic() > held + 2.5, "the next polls")
+        assert client.get("/v1/health/ready").status_code == 200
 
 
 def test_a_new_model_is_corrected_from_its_first_prediction(tmp_path: Any) -> None:
