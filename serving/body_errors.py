@@ -51,8 +51,8 @@ def shape_error(message: str, raw: bytes, kind: type) -> InputError:
         return InputError(f"{where}: number out of range", expected=_number(_types_at(kind, steps)))
     if not text.startswith("Expected "):
         return InputError(f"{where}: {text.replace('`', '')}", hint="see /openapi.json for the shape")
-    expected = text.replace("`", "").removeprefix("Expected ")
-    return InputError(where, expected=expected, got=None if "got" in text else _came(raw, steps))
+    expected, _, got = text.replace("`", "").removeprefix("Expected ").partition(", got ")
+    return InputError(where, expected=expected, got=got or _came(raw, steps))
 
 
 def _came(raw: bytes, steps: list[tuple[str, str]]) -> str | None:

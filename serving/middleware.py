@@ -9,7 +9,7 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 from typing import Any
-from urllib.parse import urlsplit
+from urllib.parse import unquote_to_bytes, urlsplit
 
 import structlog
 
@@ -119,6 +119,8 @@ class _Exchange:
 
     def _check(self) -> None:
         """Check the request's origin and announced body. Raises a `CotenantError`."""
+        if "\ufffd" in self.path:
+            _check_utf8(self.scope.get("raw_path", b""))
         proxies, client = self.service.proxies, self.scope.get("client")
         if proxies and client and proxies.trusts(client[0]):
             client = self._believe_proxy(client)
@@ -222,6 +224,15 @@ class _Exchange:
                 duration_s=round(seconds, 6),
                 caller=caller,
             )
+
+
+def _check_utf8(path: bytes) -> None:
+    """Raise `MalformedError` if a percent-encoded path is not UTF-8: the server reads different ones as the same name."""
+    try:
+        unquote_to_bytes(path).decode()
+    except UnicodeDecodeError:
+        got = path[:80].decode("latin-1")
+        raise MalformedError("the URL is not text", expected="UTF-8, percent-encoded", got=got) from None
 
 
 def _name_of(origin: str) -> str | None:

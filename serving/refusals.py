@@ -12,6 +12,7 @@ class Refusal:
     status: bytes
     slug: bytes
     detail: bytes
+    again: bool = True  # whether the same request may succeed later
 
     def render(self, close: bool) -> bytes:
         body = b'{"type":"urn:cotenant:problem:%s","title":"Request refused","status":%s,"detail":"%s"}' % (
@@ -23,7 +24,8 @@ class Refusal:
             (
                 b"HTTP/1.1 ",
                 self.status,
-                b"\r\ncontent-type: application/problem+json\r\nretry-after: 1\r\n",
+                b"\r\ncontent-type: application/problem+json\r\n",
+                b"retry-after: 1\r\n" if self.again else b"",
                 b"connection: close\r\n" if close else b"",
                 b"content-length: %d\r\n\r\n" % len(body),
                 body,
@@ -34,9 +36,16 @@ class Refusal:
 TOO_LARGE = Refusal(
     b"431 Request Header Fields Too Large",
     b"over-limit",
-    b"the request's header or trailer section is too large.",
+    b"the request's header or trailer section is too large: expected at most header_bytes (32 KiB by default).",
+    again=False,
 )
-MALFORMED = Refusal(b"400 Bad Request", b"malformed", b"the request is not HTTP/1.1.")
+MALFORMED = Refusal(
+    b"400 Bad Request",
+    b"malformed",
+    b"the request is not HTTP/1.1: expected a known method, a URL in ASCII, lines that end in CRLF, and one "
+    b"Content-Length or a chunked body; without TLS.",
+    again=False,
+)
 SLOW = Refusal(b"408 Request Timeout", b"body-timeout", b"the request did not arrive in time.")
 BUSY = Refusal(
     b"503 Service Unavailable", b"overloaded", b"the service is overloaded. try again in a second."

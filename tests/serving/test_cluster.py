@@ -120,6 +120,18 @@ def test_such_names_are_refused_in_the_url_too(client: TestClient, name: str) ->
     assert "cannot be part of the node's URL" in told.json()["detail"]
 
 
+def test_a_url_that_is_not_utf8_is_refused(client: TestClient) -> None:
+    """`%FF` and `%FE` would be one node."""
+    told = client.put("/v1/cluster/nodes/%FF", json={"gpus": [{"device": "v100"}]})
+    assert told.status_code == 400
+    assert (
+        told.json()["detail"]
+        == "the URL is not text: expected UTF-8, percent-encoded, got /v1/cluster/nodes/%FF."
+    )
+    assert client.get("/v1/cluster").json()["cluster"]["nodes"] == []
+    assert client.put("/v1/cluster/nodes/%EF%BF%BD", json={"gpus": []}).status_code == 201
+
+
 @pytest.mark.parametrize("name", ["a b", "a?b#c", "knoten-ü", "...", "a" * 200])
 def test_names_that_can_be_quoted_are_read_and_removed(client: TestClient, name: str) -> None:
     body = {"nodes": [{"name": name, "gpus": [{"device": "v100"}]}]}

@@ -73,6 +73,8 @@ def test_malformed_http_gets_a_problem_response(tmp_path: Path) -> None:
             assert told.startswith(b"HTTP/1.1 400 Bad Request\r\ncontent-type: application/problem+json"), (
                 sent
             )
+            assert b"expected a known method" in told
+            assert b"retry-after" not in told, "the same request fails again"
         assert live(port) == 200
 
 

@@ -121,6 +121,11 @@ def test_bad_input(client: TestClient, body: object, status: int, words: str) ->
     assert words in problem(client.post("/v1/predict", json=body), status)["detail"]
 
 
+def test_what_was_expected_and_what_came_are_apart(client: TestClient) -> None:
+    told = problem(client.post("/v1/predict", json={"device": 3, "jobs": ["resnet18-cifar"]}), 422)
+    assert (told["expected"], told["got"]) == ("str", "int")
+
+
 @pytest.mark.parametrize(
     ("path", "raw", "expected"),
     [
