@@ -52,7 +52,7 @@ class ServiceConfig:
         cluster_gpus: most GPUs in a cluster.
         requests_in_flight: concurrent requests in one process; more are refused with 503.
         open_in_flight: the same for routes without a token, counted separately.
-        buffer_bytes: total size of request bodies in memory in one process.
+        buffer_bytes: total size of request bodies in memory in one process; also of answers that wait to be read.
         header_bytes, header_s: size of a request's head and seconds to send it.
         body_s: seconds to send a request's body.
         idle_s: seconds that a connection may be idle between requests.

@@ -141,6 +141,10 @@ class Listener:
                 self._end_overdue(now)
             self._count_refused()
 
+    def unread_bytes(self) -> int:
+        """Size of the answers that callers have not read yet."""
+        return sum(connection.transport.get_write_buffer_size() for connection in self.connections)
+
     def _count_refused(self) -> None:
         if self.refused:
             self._refused.inc(self.refused)

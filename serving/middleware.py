@@ -33,6 +33,7 @@ _SLOW_S = 1.0
 _LEFT = 499  # the caller left before the response; nginx's status for it
 _SMALL_BODIES = ("/login", "/logout")
 _SMALL_BYTES = 4096
+_LARGE_BYTES = 2**18  # of an answer; smaller ones of all connections together are little
 _HEADERS = [
     (b"x-content-type-options", b"nosniff"),
     (b"x-frame-options", b"DENY"),
@@ -84,6 +85,7 @@ class _Exchange:
         self.request_id = asked if _REQUEST_ID.fullmatch(asked) else uuid.uuid4().hex
         self.status = 0
         self.received = 0
+        self.unread = False  # refused an answer of the application in its place
         config = service.config
         # JSON is read in this process, files in their own. Of several types the handler reads the first one, and
         # `headers` has the last.
@@ -187,12 +189,28 @@ class _Exchange:
         return message
 
     async def send(self, message: dict[str, Any]) -> None:
+        if self.unread:
+            return
         if message["type"] == "http.response.start":
+            if self._too_much_unread(message):
+                await self._refuse(OverloadError("too many large answers wait to be read", hint="read them"))
+                self.unread = True
+                return
             self.status = message["status"]
             headers = message.setdefault("headers", [])
             headers.append((b"x-request-id", self.request_id.encode()))
             headers.extend(_HEADERS)
         await self._send(message)
+
+    def _too_much_unread(self, start: dict[str, Any]) -> bool:
+        """Whether a large answer must not be added to those that their callers have not read yet.
+
+        One that tells of a write (201) is sent all the same.
+        """
+        size = int(dict(start.get("headers", ())).get(b"content-length", 0))
+        if size <= _LARGE_BYTES or start["status"] != 200:
+            return False
+        return self.service.listener.unread_bytes() > self.service.config.buffer_bytes
 
     async def _refuse(self, error: CotenantError) -> None:
         if (

@@ -53,7 +53,9 @@ def slices(
     ] = "time-slice,mps",
     mig: Annotated[bool, typer.Option(help="Whether the card may be partitioned.")] = True,
     gpus: Annotated[int, typer.Option(min=1, help="Number of cards to plan for.")] = 1,
-    max_together: Annotated[int, typer.Option(help="Maximum number of jobs on a slice; a whole card takes up to 8.")] = 4,
+    max_together: Annotated[
+        int, typer.Option(help="Maximum number of jobs on a slice; a whole card takes up to 8.")
+    ] = 4,
     model: Annotated[
         str, typer.Option(help="Predictor: `default`, a folder, or `models:/NAME@ALIAS`.")
     ] = "default",
