@@ -32,6 +32,8 @@ _Sum = TypeVar("_Sum", bound=Precision)
 CANNOT_BE = 3.0
 # The variance attributed to an outlying job or row itself is its squared error times this.
 _OWN_FAULT = 10.0
+# Most jobs with an effect of their own: every sum grows with the square of their number.
+_MOST_EFFECTS = 512
 _JITTER = 1e-8
 # Rows that are answered together.
 _TOGETHER = 4096
@@ -109,8 +111,8 @@ class Process:
         """Discount observations that are implausible under the prior.
 
         A job whose observations are implausible as a whole is given an effect of its own, which says nothing
-        about other jobs. Single implausible rows are given noise to match, so the further off they are, the
-        less they count.
+        about other jobs; of more than `_MOST_EFFECTS`, those observed in most sets. Single implausible rows, and those
+        of the other jobs, are given noise to match, so the further off they are, the less they count.
         """
         evidence, members = self.evidence, self.evidence.members
         spread = np.sqrt(prior + self.noise)
@@ -118,11 +120,13 @@ class Process:
         off = np.abs(evidence.target) > CANNOT_BE * spread
         if not off.any():
             return
-        variances = {}
+        variances: dict[tuple[int, int], float] = {}
         centre = np.zeros(len(own))
         jobs = keys_of(members, own)
         observed = np.arange(len(own)) >= evidence.trained
-        for job in np.unique(jobs[off]).tolist():
+        for job in _most_observed_first(jobs, off, evidence.rank):
+            if len(variances) == _MOST_EFFECTS:
+                break
             rows = (jobs == job) & observed
             middle = float(np.median(evidence.target[rows]))
             if abs(middle) > CANNOT_BE * float(spread[rows].mean()):
@@ -317,6 +321,16 @@ class Process:
         moved = through[rows].T @ (change * self._row_weight[rows])
         inner = solve_triangular(self._inner, moved, lower=True, check_finite=False)
         return np.concatenate([np.zeros(len(inner)), inner])
+
+
+def _most_observed_first(jobs: Integers, off: Bools, rank: Integers) -> list[int]:
+    """The jobs [N] of the rows that are `off`, with most rows first, then with the lowest rank."""
+    names, place, count = np.unique(jobs, return_inverse=True, return_counts=True)
+    lowest = np.full(len(names), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, place, rank)
+    doubted = np.unique(place[off])
+    order = np.lexsort((lowest[doubted], -count[doubted]))
+    return list(names[doubted[order]].tolist())
 
 
 def _on_grid(values: Floats) -> Floats:

@@ -62,3 +62,29 @@ def test_further_rows_give_what_all_at_once_give() -> None:
         step = process(count, 24, step)
     for one, other in zip(step.answer(MEMBERS, asked), process(90, 24).answer(MEMBERS, asked), strict=True):
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-8)
+
+
+def test_of_too_many_jobs_those_observed_most_have_effects(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = rows_of(PAIRS * 3)
+    few = np.flatnonzero((rows.own != 3) | (np.arange(90) < 30))
+    target = np.where(np.isin(rows.own, (2, 3)), 8.0, 0.0)
+
+    def given(order: np.ndarray) -> Process:
+        rank = order * 7 % 91
+        evidence = Evidence(
+            MEMBERS,
+            rows.take(order),
+            target[order],
+            np.full(len(order), 0.01),
+            np.zeros(len(order), bool),
+            rank,
+        )
+        return Process(P, evidence, 200)
+
+    setting = int(MEMBERS.setting[2])
+    assert {(setting, 2), (int(MEMBERS.setting[3]), 3)} <= set(given(few).own_effects.names)
+    monkeypatch.setattr("predictor.learning.process._MOST_EFFECTS", 1)
+    for order in (few, few[::-1]):
+        assert given(order).own_effects.names == [(setting, 2)]
+    mean, _ = given(few).answer(MEMBERS, rows_of([(3, 6)]))
+    assert abs(mean[0]) < 4, "the other's are implausible one by one"
