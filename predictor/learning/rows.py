@@ -15,6 +15,9 @@ from predictor.learning.prior_variance import PriorVariance
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
+# Pairs of members compared at a time, which takes some hundred bytes each.
+_MOST_COMPARED = 2**22
+
 
 @dataclass(frozen=True, slots=True)
 class Rows:
@@ -66,6 +69,13 @@ class Pairs:
 def covariance(parameters: KernelParameters, members: Members, a: Rows, others: Members, b: Rows) -> Floats:
     """[len(a), len(b)] prior covariance of rows `a` of `members` and rows `b` of `others`."""
     (members, a), (others, b) = _used(members, a), _used(others, b)
+    if len(members) * len(others) > _MOST_COMPARED and max(len(a), len(b)) > 1:
+        axis = int(len(b) > len(a))
+        halves = np.array_split(np.arange(max(len(a), len(b))), 2)
+        parts = [(a, b.take(half)) if axis else (a.take(half), b) for half in halves]
+        return np.concatenate(
+            [covariance(parameters, members, one, others, other) for one, other in parts], axis
+        )
     kernel = MemberKernel.of(parameters, members, others)
     # All pairs of a row have the same member, so only what depends on partners is averaged.
     first = a.pairs().over_partners(len(a), len(members))

@@ -10,7 +10,7 @@ import pytest
 
 from predictor.learning.corrections import Corrections
 from predictor.learning.covariances import Evidence
-from predictor.learning.kernel import KernelParameters, Members
+from predictor.learning.kernel import KernelParameters, MemberKernel, Members
 from predictor.learning.link import Link, from_scale, slope, to_scale
 from predictor.learning.measured import partners_of
 from predictor.learning.probes import Expectation
@@ -224,3 +224,20 @@ def test_prior_variance_of_many_members_is_not_that_of_all_pairs_of_them() -> No
     assert most < 30e6
     few = rows.take(np.arange(5))
     np.testing.assert_allclose(together[:5], np.diag(covariance(P, members, few, members, few)))
+
+
+def test_rows_of_many_members_are_compared_in_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+    a, b = rows_of([*PAIRS[:9], (3,), (2, 0, 1, 6)]), rows_of([(5, 4, 3), *PAIRS])
+    whole = covariance(P, MEMBERS, a, MEMBERS, b)
+    sizes = []
+
+    class Counted(MemberKernel):
+        @classmethod
+        def of(cls, parameters: KernelParameters, one: Members, other: Members) -> MemberKernel:
+            sizes.append(len(one) * len(other))
+            return MemberKernel.of(parameters, one, other)
+
+    monkeypatch.setattr("predictor.learning.rows.MemberKernel", Counted)
+    monkeypatch.setattr("predictor.learning.rows._MOST_COMPARED", 12)
+    np.testing.assert_allclose(covariance(P, MEMBERS, a, MEMBERS, b), whole, atol=1e-12)
+    assert max(sizes) <= 12, "as many members as in the largest two sets"
