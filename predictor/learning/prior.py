@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
-from models.features import Floats
+from models.features import Floats, is_cpu
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
@@ -21,6 +21,7 @@ from predictor.learning.members import default_scale
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import CANNOT_BE, Process
 from predictor.learning.trained_pairs import TrainedPairs
+from profiling.devices import get_device, is_known
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -110,8 +111,7 @@ class Priors:
             members: that begin with `start`.
             own: numbers of the observed ones.
         """
-        known = 0 if self.start is None else len(self.start.settings)
-        key = tuple(np.unique(members.setting[own][members.setting[own] < known]).tolist())
+        key = tuple(np.intersect1d(members.setting[own], self._settings).tolist())
         if self.start is None or not key:
             return self.ignorant
         if key not in self._made:
@@ -125,6 +125,13 @@ class Priors:
             return False
         compared = _compared(observed, prior.variance.beside_one)
         return contradicts(*(p.log_likelihood(compared) for p in (prior, self._plain)))
+
+    @cached_property
+    def _settings(self) -> Integers:
+        """Numbers of the settings on GPUs: a `cpu` is a core of any processor, so its pairs may be another one's."""
+        devices = [] if self.start is None else [device for device, _ in self.start.settings]
+        on_gpu = [is_known(device) and not is_cpu(get_device(device)) for device in devices]
+        return np.flatnonzero(on_gpu)
 
     @cached_property
     def _trained(self) -> TrainedPairs:

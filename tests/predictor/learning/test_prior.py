@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from predictor import load_predictor
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
@@ -48,6 +49,16 @@ def test_errors_on_a_new_job_say_less_about_learned_ones(predictor: Predictor) -
     assert abs(informed) < 0.6 * abs(ignorant)
     informed, ignorant = (corrected(p, pair(NEW, LEARNED[2])) for p in posteriors)
     assert informed > 0.8 * ignorant > 0
+
+
+@pytest.mark.parametrize(("device", "known"), [("cpu", False), ("v100", True)])
+def test_not_on_a_core_of_any_processor(device: str, known: bool) -> None:
+    predictor = load_predictor()
+    assert (device, "time-slice") in predictor.fitted_.model.process.seen.settings
+    job = Workload.parse("resnet18-cifar:batch_size=32,step_time_s=0.1")
+    posterior = Posterior(predictor)
+    posterior.observe([seen(predictor, pair(job, job, device), 0, 1.1)])
+    assert bool(posterior.process.evidence.trained) is known
 
 
 def test_only_where_something_was_observed(predictor: Predictor) -> None:
