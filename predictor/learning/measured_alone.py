@@ -155,9 +155,9 @@ class MeasuredAlone:
         """[V] number of each known member once that is stated; its own where nothing was observed."""
         if not self._alone:
             return np.arange(len(known.members))
-        keys = known.keys()
-        result = np.full(len(known.members), _UNKNOWN)
-        before = self._numbers.get(known, result[:0])
+        before = self._numbers.get(known, np.zeros(0, np.int64))
+        keys = known.keys()  # read once, and last, because other threads extend it too
+        result = np.full(max(keys, default=-1) + 1, _UNKNOWN)
         result[: len(before)] = before
         places, told = [], []
         for number in np.flatnonzero(result == _UNKNOWN).tolist():

@@ -116,7 +116,8 @@ class Priors:
             return self.ignorant
         if key not in self._made:
             trained = self._trained.within(np.array(key))
-            self._made[key] = Prior(self._config.parameters, trained, self.start.members)
+            informed = Prior(self._config.parameters, trained, self.start.members)
+            self._made[key] = informed if len(trained) else self.ignorant
         return self._made[key]
 
     def contradicted(self, prior: Prior, observed: Evidence) -> bool:

@@ -77,6 +77,8 @@ class Process:
         self._distrust(self.covariances.prior)
         self._rows = self.covariances.rows
         self._own = self.own_effects.columns(evidence.members, evidence.rows)
+        # Such an effect is one of the user's cluster; the predictor was trained elsewhere.
+        self._own[: evidence.trained] = 0.0
         self._through = self._loadings()
         active = ~evidence.bound
         starts: list[Before[Precision]] = []

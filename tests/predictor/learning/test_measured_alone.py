@@ -107,6 +107,25 @@ def test_what_was_found_of_other_jobs_is_kept(predictor: Predictor) -> None:
         assert (one != np.arange(len(one))).any()
 
 
+def test_members_that_another_thread_adds_meanwhile_are_told_later(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posterior = told(predictor, 5.0)
+    known, measured, added = posterior._known, posterior.measured, (SLOW, "v100", "mps")
+    keys = known.keys()
+
+    def with_another() -> Any:
+        known.numbers([added], [0.1])
+        return keys
+
+    with monkeypatch.context() as patch:
+        patch.setattr(known, "keys", with_another)
+        measured.told_members(known, predictor)
+    (number,) = known.numbers([added])
+    now = measured.told_members(known, predictor)[number]
+    assert known.keys()[now][0].solo.step_time_s is not None
+
+
 def test_it_applies_to_every_sharing_mode_and_to_no_other_job(predictor: Predictor) -> None:
     posterior = told(predictor, 30.0, sharing="mps")
     before, after = (p.predict_arrays([ALONE]).solo_step_time_s[0, 0] for p in (predictor, posterior))

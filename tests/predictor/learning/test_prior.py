@@ -13,6 +13,7 @@ import pytest
 from predictor import load_predictor
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
+from predictor.learning.set_process import SetProcess
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
 from tests.predictor.learning.test_posterior import seen
@@ -86,6 +87,28 @@ def test_one_job_s_absurd_step_times_contradict_nothing(predictor: Predictor) ->
     posterior = Posterior(predictor)
     posterior.observe(seen(predictor, pair(LEARNED[0], other), 0, 1e5) for other in LEARNED[1:])
     assert posterior.process.evidence.trained
+
+
+@pytest.mark.parametrize("most_rows", [512, 16])
+def test_a_learned_job_that_is_far_slower_in_the_user_s_cluster_is_believed(
+    predictor: Predictor, most_rows: int
+) -> None:
+    posterior = Posterior(predictor, PosteriorConfig(most_rows=most_rows))
+    posterior.observe([seen(predictor, pair(LEARNED[0], other), 0, 100.0) for other in LEARNED[1:3]] * 4)
+    assert posterior.process.evidence.trained
+    for other in LEARNED[1:]:
+        assert corrected(posterior, pair(LEARNED[0], other)) > 0.9 * np.log(100.0)
+    assert abs(corrected(posterior, pair(LEARNED[1], LEARNED[2]))) < 0.05
+
+
+def test_without_weighted_pairs_the_kernel_is_the_predictor_s(predictor: Predictor) -> None:
+    process = predictor.fitted_.model.process
+    assert process is not None
+    none = replace(process.weights, weight=np.zeros_like(process.weights.weight))
+    nothing = SetProcess(process.seen, none, process.centre, process.scale, process.featurizer)
+    posterior = Posterior(predictor, trained=nothing)
+    posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.5)])
+    assert posterior.process.parameters == DEFAULT.around_predictor
 
 
 def test_the_order_of_devices_does_not_matter(predictor: Predictor) -> None:
