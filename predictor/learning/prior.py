@@ -124,7 +124,8 @@ class Priors:
         """Whether observations speak against the prior's training pairs."""
         if not len(prior.trained):
             return False
-        compared = _compared(observed, prior.variance.beside_one)
+        # What is implausible with or without the pairs says nothing about them.
+        compared = _compared(observed, self.ignorant.variance.beside_one)
         return contradicts(*(p.log_likelihood(compared) for p in (prior, self._plain)))
 
     @cached_property

@@ -15,6 +15,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats
+from predictor.learning.config import UNEXPLAINED
 from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.leave_one_out import LeftOut
@@ -117,7 +118,8 @@ class Process:
         of the other jobs, are given noise to match, so the further off they are, the less they count.
         """
         evidence, members = self.evidence, self.evidence.members
-        spread = np.sqrt(prior + self.noise)
+        # With trained pairs, the kernel's variances are larger than those of a predictor's errors.
+        spread = np.sqrt(prior * (UNEXPLAINED if evidence.trained else 1.0) + self.noise)
         own = evidence.rows.own
         off = np.abs(evidence.target) > CANNOT_BE * spread
         if not off.any():

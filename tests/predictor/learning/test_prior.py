@@ -83,10 +83,12 @@ def test_a_cluster_may_contradict_them(predictor: Predictor, factor: float, righ
     assert bool(posterior.process.evidence.trained) is right
 
 
-def test_one_job_s_absurd_step_times_contradict_nothing(predictor: Predictor) -> None:
-    posterior = Posterior(predictor)
-    posterior.observe(seen(predictor, pair(LEARNED[0], other), 0, 1e5) for other in LEARNED[1:])
+@pytest.mark.parametrize("factor", [12.0, 24.0, 1e5])
+def test_one_job_s_absurd_step_times_contradict_nothing(predictor: Predictor, factor: float) -> None:
+    posterior, asked = Posterior(predictor), pair(LEARNED[1], LEARNED[2])
+    posterior.observe(seen(predictor, pair(LEARNED[0], other), 0, factor) for other in [*LEARNED[1:], NEW])
     assert posterior.process.evidence.trained
+    assert abs(corrected(posterior, asked)) < 0.02
 
 
 @pytest.mark.parametrize("most_rows", [512, 16])
