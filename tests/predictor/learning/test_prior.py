@@ -13,6 +13,8 @@ import pytest
 from predictor import load_predictor
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
+from predictor.learning.prior import Prior
+from predictor.learning.rows import Rows
 from predictor.learning.set_process import SetProcess
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
@@ -124,6 +126,24 @@ def test_the_order_of_devices_does_not_matter(predictor: Predictor) -> None:
             posterior.predict_many(asked)
         answers.append(posterior.predict_arrays(asked).slowdown)
     np.testing.assert_allclose(*answers, rtol=1e-9)
+
+
+@pytest.mark.parametrize("partners", [1, 2])
+def test_variances_without_observations_are_those_given_the_pairs(
+    predictor: Predictor, partners: int
+) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.5)])
+    numbers = posterior._numbers([ColocationSet("v100", tuple(LEARNED))], np.full((1, 4), 0.03))[0]
+    prior = posterior._priors.of(posterior.members, numbers)
+    assert len(prior.trained)
+    rows = Rows(numbers[:1], numbers[None, 1 : 1 + partners])
+    _, (given,) = prior.process.answer(posterior.members, rows)
+    _, (without,) = Prior.nothing(DEFAULT.parameters).process.answer(posterior.members, rows)
+    key = (int(numbers[0]), *sorted(numbers[1 : 1 + partners].tolist()))
+    (shift,) = posterior.state.shifts.of([key])
+    assert shift.prior_variance == pytest.approx(given, rel=1e-5)
+    assert given < 0.5 * without
 
 
 def test_intervals_do_not_narrow_without_observations_nearby(predictor: Predictor) -> None:
