@@ -110,7 +110,7 @@ def _prior(
     p = PosteriorConfig().parameters
     if process is None:
         return Prior.nothing(p), None
-    seen = process.seen_on(default_scale())
+    seen = process.seen_on(default_scale(), p)
     known = {name: number for number, name in enumerate(seen.settings)}
     places = [(s, known.get((s[0], s[1].partition("/")[0]))) for s in settings]
     inside = [(name, number) for name, number in places if number is not None]

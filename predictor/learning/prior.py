@@ -99,8 +99,9 @@ class Priors:
 
     def __init__(self, config: PosteriorConfig, process: SetProcess | None = None) -> None:
         self._config, self._process = config, process
-        self.start = None if process is None else process.seen_on(default_scale())
-        self._plain = Prior.nothing(config.parameters)
+        p = config.parameters
+        self.start = None if process is None else process.seen_on(default_scale(), p)
+        self._plain = Prior.nothing(p)
         self.ignorant = Prior.nothing(config.around_predictor)
         self._made: dict[tuple[int, ...], Prior] = {}
 

@@ -178,11 +178,11 @@ class SetProcess:
     def _slowdown_of(self, mean: Floats) -> Floats:
         return np.exp(np.maximum(from_scale(mean + self.centre, self.parameters.knee), 0.0))
 
-    def seen_on(self, scale: MemberScale) -> NamedMembers:
-        """`seen` with places on another scale."""
+    def seen_on(self, scale: MemberScale, parameters: KernelParameters) -> NamedMembers:
+        """`seen` with places on another scale, for a kernel of other parameters."""
         place, width = self.seen.members.place, MEMBER_WIDTH
         features = self.scale.features(place[:, :width], self.parameters)
-        there = np.concatenate([scale.place(features, self.parameters), place[:, width:]], 1)
+        there = np.concatenate([scale.place(features, parameters), place[:, width:]], 1)
         return replace(self.seen, members=replace(self.seen.members, place=there))
 
     @property

@@ -12,7 +12,7 @@ from predictor.examples.examples import Examples, examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.known_members import KnownMembers, NamedMembers
-from predictor.learning.members import MEMBER_WIDTH, default_scale
+from predictor.learning.members import MEMBER_GROUPS, MEMBER_WIDTH, default_scale
 from predictor.learning.pair_table import PairBlocks, PairTable
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.set_process import SetProcess
@@ -56,6 +56,20 @@ def error(process: SetProcess, examples: Examples) -> float:
 def test_measured_sets_are_reproduced(process: SetProcess, examples: Examples) -> None:
     spread = np.log(examples.ratio)
     assert error(process, examples) < 0.1 * float(np.abs(spread - spread.mean()).mean())
+
+
+def test_members_on_another_scale(process: SetProcess) -> None:
+    """On its own scale, and where all features count twice as much or vary twice as much."""
+    p, place = process.parameters, process.seen.members.place
+    weights = {f"weight_{name}": 2.0 * getattr(p, f"weight_{name}") for name in MEMBER_GROUPS}
+    heavier, wider = replace(p, **weights), replace(process.scale, deviation=2.0 * process.scale.deviation)
+    for scale, parameters, factor in (
+        (process.scale, p, 1.0),
+        (process.scale, heavier, 2**0.5),
+        (wider, p, 0.5),
+    ):
+        there = process.seen_on(scale, parameters).members.place
+        np.testing.assert_allclose(there, factor * place, atol=1e-9)
 
 
 def test_larger_sets_say_nothing_about_pairs(measured: Tables, examples: Examples) -> None:
