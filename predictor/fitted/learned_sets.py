@@ -15,9 +15,9 @@ if TYPE_CHECKING:
 def learned_rows(fitted: Fitted, colocation: pd.DataFrame) -> Bools:
     """[n] whether each row's set is one that the predictor learned from.
 
-    Sets are known by their id, which only their own tables keep unique. All else that is recorded is what the sets
-    have in common, so another set with the same id is noticed if it has a source, campaign, architecture or device
-    that no learned set has.
+    Sets are known by their id, which is unique in their own tables only. A predictor records no more of each set, but
+    the sources, campaigns, architectures and devices of all, so another set with the same id is noticed if one of its
+    is not among these.
 
     Raises:
         InputError: there is such a set.

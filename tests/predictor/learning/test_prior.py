@@ -156,10 +156,25 @@ def test_intervals_do_not_narrow_without_observations_nearby(predictor: Predicto
         assert width > 0.97 * then
 
 
-def test_an_observed_pair_is_believed_over_the_training_sets(predictor: Predictor) -> None:
-    posterior, asked = Posterior(predictor), pair(LEARNED[0], LEARNED[1])
-    posterior.observe([seen(predictor, asked, 0, 1.5)] * 16)
-    assert abs(corrected(posterior, asked) - np.log(1.5)) < 0.03
+def test_a_training_pair_that_was_observed_says_nothing(predictor: Predictor) -> None:
+    posterior, asked = Posterior(predictor), pair(NEW, LEARNED[0])
+    posterior.observe([seen(predictor, asked, 0, 1.2)])
+    evidence, start = posterior.process.evidence, posterior._priors.start
+    assert evidence.noise[: evidence.trained].max() < 1.0
+    assert start is not None
+    row = evidence.rows.own[0], evidence.rows.partners[0, 0]
+    one, other = (replace(start.jobs[start.members.job[k]], solo=LEARNED[0].solo) for k in row)
+    posterior.observe([seen(predictor, pair(one, other), 0, 1.2)])
+    evidence = posterior.process.evidence
+    assert np.flatnonzero(evidence.noise > 1e3).tolist() == [0]
+    assert corrected(posterior, pair(one, other)) > 0.9 * np.log(1.2)
+
+
+def test_only_observations_tell_how_well_they_are_predicted(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.5)])
+    numbers = posterior.members.setting.argmin(keepdims=True)
+    assert posterior._priors.of(posterior.members, numbers).process.variance_ratio == 1.0
 
 
 def test_influences_are_observations(predictor: Predictor) -> None:
