@@ -79,9 +79,8 @@ class ModelLearner(CorrectedLearner):
         """
         expected = self.expectation(seen)
         noise = self.expected_noise(expected)
-        start = self.start_of(seen)
-        before, after = (np.maximum(np.diag(e.covariance), 0.0) for e in (start, expected))
-        after = calibrated(after, before, self._variance_ratio(start, seen))
+        after, before = self.variances(seen, expected)
+        after = calibrated(after, before, self._variance_ratio(self.start_of(seen), seen))
         narrower = self.half * np.sqrt((after + noise) / (before + noise))
         middle, quick, slow = log_slowdowns(expected.mean + self.centre, after, self.parameters)
         most = np.maximum(self.half, np.abs(middle - self.before))

@@ -46,8 +46,8 @@ class Answers:
     """Answers for R keys.
 
     Attributes:
-        mean, variance, prior_variance: [R] of the log excess; 0 for a member without partners, which is not
-            corrected.
+        mean, variance, prior_variance: [R] of the log excess, the variances as if no training pairs were known; 0 for a
+            member without partners, which is not corrected.
         solo, solo_variance, solo_prior_variance: [R] of the log solo step time; 0 if it is not corrected.
         covariance: [R] of the two. Slowdowns absorb what is wrong with a solo step time, so what is left of
             their errors is opposed.
@@ -199,7 +199,7 @@ class PairAnswers:
             KeyError: a pair is not cached.
         """
         place, means, variances = self._pairs.place, self._pairs.mean, self._pairs.variance
-        covariance, absorbed = self._pairs.covariance, self._pairs.absorbed
+        covariance, absorbed, between = self._pairs.covariance, self._pairs.absorbed, self._pairs.between
         priors, ratio = self._pairs.prior, self.process.variance_ratio
         at, mean, prior, variance, shared = [], [], [], [], []
         for key in keys:
@@ -214,15 +214,20 @@ class PairAnswers:
                 continue
             # Variance of a mean over partners: the variance of each, plus twice the covariance of every two.
             before, left = sum([priors[row] for row in rows]), sum([variances[row] for row in rows])
+            plain = count * self._prior.variance.beside_one
             if count > 1:
                 for one, other in combinations(key[1:], 2):
                     both = covariance[own, one, other]
                     before += 2 * both[0]
                     left += 2 * both[1]
-            before, left, alone = before / count**2, left / count**2, self._own[own]
+                    plain += 2 * between[place[one, other]]
+            alone = self._own[own]
+            left, before = self._prior.without_pairs(
+                max(left / count**2 + alone.variance, 0.0), before / count**2, plain / count**2
+            )
             moved = sum([absorbed[row] for row in rows]) / count
             prior.append(before)
-            left = calibrated(max(left + alone.variance, 0.0), before, ratio)
+            left = calibrated(left, before, ratio)
             variance.append(left + moved**2 * alone.solo_variance)
             shared.append(-moved * alone.solo_variance)
         return at, mean, prior, variance, shared

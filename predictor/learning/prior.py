@@ -14,7 +14,7 @@ import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats, is_cpu
-from predictor.learning.config import PosteriorConfig
+from predictor.learning.config import UNEXPLAINED, PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import default_scale
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 _LOG_PRIOR_ODDS = 2.0
 # Observed rows, of lowest rank, that tell whether the predictor is right about its training pairs.
 _MOST_COMPARED = 64
+# Smallest variance, so that its inverse is finite.
+_LEAST = 1e-9
 
 
 @dataclass(frozen=True)
@@ -78,6 +80,21 @@ class Prior:
             return observed
         noise = self.trained.noise_beside(observed.members, observed.rows)
         return replace(self._pairs, members=observed.members, noise=noise).joined(observed)
+
+    def without_pairs(self, variance: float, before: float, plain: float) -> tuple[float, float]:
+        """Variances with and without observations as if the pairs were unknown.
+
+        They narrow the predictor's intervals, which are those for jobs that it has not learned from.
+
+        Args:
+            variance, before: with and without observations, given the pairs.
+            plain: without either, by the kernel.
+        """
+        if not len(self.trained):
+            return variance, before
+        told = max(1.0 / max(variance, _LEAST) - 1.0 / max(before, _LEAST), 0.0)
+        plain *= UNEXPLAINED
+        return 1.0 / (told + 1.0 / plain), plain
 
     def log_likelihood(self, observed: Evidence) -> float:
         """See `log_likelihood`."""
@@ -127,7 +144,18 @@ class Priors:
             return False
         # What is implausible with or without the pairs says nothing about them.
         compared = _compared(observed, self.ignorant.variance.beside_one)
-        return contradicts(*(p.log_likelihood(compared) for p in (prior, self._plain)))
+        if not self._contradicts(prior, compared):
+            return False
+        # Nor does one architecture: it may be run in another way than when it was measured.
+        _, variance = prior.process.answer(compared.members, compared.rows)
+        off = compared.target**2 / (variance + compared.noise)
+        model = compared.members.model[compared.rows.own]
+        return self._contradicts(
+            prior, compared.take(np.flatnonzero(model != np.bincount(model, off).argmax()))
+        )
+
+    def _contradicts(self, prior: Prior, observed: Evidence) -> bool:
+        return contradicts(*(p.log_likelihood(observed) for p in (prior, self._plain)))
 
     @cached_property
     def _settings(self) -> Integers:

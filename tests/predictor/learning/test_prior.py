@@ -12,6 +12,7 @@ import pytest
 
 from predictor import load_predictor
 from predictor.learning.config import PosteriorConfig
+from predictor.learning.leave_one_out import calibrated
 from predictor.learning.posterior import Posterior
 from predictor.learning.prior import Prior
 from predictor.learning.rows import Rows
@@ -86,6 +87,14 @@ def test_a_cluster_may_contradict_them(predictor: Predictor, factor: float, righ
 
 
 @pytest.mark.parametrize("factor", [12.0, 24.0, 1e5])
+def test_one_architecture_does_not_contradict_them(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    for one, other in permutations(LEARNED, 2):
+        factor = 6.0 if one is LEARNED[0] else 1.0
+        posterior.observe([seen(predictor, pair(one, other), 0, factor)])
+    assert posterior.process.evidence.trained
+
+
 def test_one_job_s_absurd_step_times_contradict_nothing(predictor: Predictor, factor: float) -> None:
     posterior, asked = Posterior(predictor), pair(LEARNED[1], LEARNED[2])
     posterior.observe(seen(predictor, pair(LEARNED[0], other), 0, factor) for other in [*LEARNED[1:], NEW])
@@ -142,8 +151,25 @@ def test_variances_without_observations_are_those_given_the_pairs(
     _, (without,) = Prior.nothing(DEFAULT.parameters).process.answer(posterior.members, rows)
     key = (int(numbers[0]), *sorted(numbers[1 : 1 + partners].tolist()))
     (shift,) = posterior.state.shifts.of([key])
-    assert shift.prior_variance == pytest.approx(given, rel=1e-5)
     assert given < 0.5 * without
+    # Intervals narrow by what observations say beyond that.
+    assert shift.prior_variance == pytest.approx(0.5 * without, rel=1e-5)
+    _, (left,) = posterior.process.answer(posterior.members, rows)
+    told = 1 / left - 1 / given
+    ratio = posterior.process.variance_ratio
+    expected = calibrated(1 / (told + 2 / without), 0.5 * without, ratio)
+    assert shift.variance == pytest.approx(expected, rel=1e-3)
+
+
+def test_intervals_narrow_as_without_the_pairs(predictor: Predictor) -> None:
+    asked = pair(LEARNED[0], LEARNED[1])
+    widths = []
+    for posterior in (Posterior(predictor), without_training(predictor)):
+        posterior.observe([seen(predictor, asked, 0, 1.0)] * 16)
+        (prediction,) = posterior.predict_many([asked])
+        slowdown = prediction.members[0].slowdown
+        widths.append(np.log(slowdown.upper / slowdown.lower))
+    assert widths[0] == pytest.approx(widths[1], rel=0.1)
 
 
 def test_intervals_do_not_narrow_without_observations_nearby(predictor: Predictor) -> None:

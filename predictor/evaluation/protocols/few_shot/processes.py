@@ -119,7 +119,7 @@ class CorrectedLearner(Conditioned):
         self._informed, self._ignorant = (
             Expectation(*one.process.joint(members, rows)) for one in (prior, Prior.nothing(p))
         )
-        self._trained = len(prior.trained) > 0
+        self._prior = prior
         super().__init__(p, self._informed, expected, log_slowdown)
         self.start = self.start_of(np.zeros(0, np.int64))
 
@@ -127,9 +127,18 @@ class CorrectedLearner(Conditioned):
         """Before any observation, according to whether those numbered `seen` contradict the training pairs."""
         covariances = (e.covariance[np.ix_(seen, seen)] for e in (self._informed, self._ignorant))
         likelihood = (log_likelihood(self.observed[seen], c, self.noise[seen]) for c in covariances)
-        if self._trained and not contradicts(*likelihood):
+        if len(self._prior.trained) and not contradicts(*likelihood):
             return self._informed
         return replace(self._ignorant, covariance=UNEXPLAINED * self._ignorant.covariance)
+
+    def variances(self, seen: Integers, expected: Expectation) -> tuple[Floats, Floats]:
+        """[T] variances with and without observations, by which the service narrows intervals."""
+        start = self.start_of(seen)
+        after, before, plain = (np.diag(e.covariance) for e in (expected, start, self._ignorant))
+        if start is self._informed:
+            rows = zip(after.tolist(), before.tolist(), plain.tolist(), strict=True)
+            after, before = np.array([self._prior.without_pairs(*row) for row in rows]).reshape(-1, 2).T
+        return np.maximum(after, 0.0), np.maximum(before, 0.0)
 
     def expectation(self, seen: Integers) -> Expectation:
         if not len(seen):
