@@ -291,7 +291,7 @@ def test_third_party_images_are_pinned_by_digest() -> None:
 def test_memory_limits_cover_workers_and_their_processes() -> None:
     """For each worker: itself, one capture and one parsed upload at their limits."""
     config, gib = ServiceConfig(), 2**30
-    worker = 1.0 * gib + config.capture_processes * config.capture_memory_bytes + config.parse_memory_bytes
+    worker = 2.0 * gib + config.capture_processes * config.capture_memory_bytes + config.parse_memory_bytes
     chart = yaml.safe_load((DEPLOY / "helm" / "cotenant" / "values.yaml").read_text())
     compose = yaml.safe_load((DEPLOY / "compose.yaml").read_text())
     deployment = the_service()
