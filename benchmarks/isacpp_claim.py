@@ -101,9 +101,12 @@ def run(
             policy = get_policy(f"isacpp{objective}")
             if BELIEFS[name]:
                 exploration = EXPLORATION if name == EXPLORING else 0.0
-                trained = _training_sets(model) if model and not name.startswith("constant") else None
+                known = _training_sets(model) if model and not name.startswith("constant") else None
                 make = partial(
-                    PosteriorLearner, exploration=exploration, featurizer=shared_featurizer(), trained=trained
+                    PosteriorLearner,
+                    exploration=exploration,
+                    featurizer=shared_featurizer(),
+                    training_sets=known,
                 )
                 policy = learning(policy, make=make)
             entries.append((name + objective, policy, beliefs[name.rpartition("-")[0] or name]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -91,7 +92,7 @@ def _read_parquet(source: Path, body: bytes) -> pd.DataFrame:
     import pandas as pd
     import pyarrow.parquet as pq
 
-    _check_names(source, pq.read_schema(io.BytesIO(body)).names)
+    check_once(source, pq.read_schema(io.BytesIO(body)).names)
     frame = pd.read_parquet(io.BytesIO(body))
     # Columns that pandas wrote from an index.
     frame = frame.reset_index(level=[name for name in frame.index.names if name is not None])
@@ -104,8 +105,8 @@ def _read_parquet(source: Path, body: bytes) -> pd.DataFrame:
     return frame
 
 
-def _check_names(source: Path, names: list[str]) -> None:
-    """Raise `InputError` if a column is there twice."""
+def check_once(source: Path, names: Sequence[str]) -> None:
+    """Raise `InputError` if a file has a column twice."""
     twice = sorted({name for name in names if name and names.count(name) > 1})
     if twice:
         raise InputError(f"{source} has a column twice", expected="each column once", got=", ".join(twice))
@@ -139,7 +140,7 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
     other = max(_OTHER_SEPARATORS, key=header.count)
     if header.count(other) > header.count(","):
         raise InputError(f"{source} has another separator", expected="commas between cells", got=repr(other))
-    _check_names(source, names)
+    check_once(source, names)
     if not isinstance(frame.index, pd.RangeIndex):
         raise InputError(
             f"{source} has rows longer than its header", expected=f"{len(frame.columns)} cells in a row"

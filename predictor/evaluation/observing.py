@@ -28,7 +28,7 @@ from predictor.learning.members import default_scale
 from predictor.learning.prior import Prior
 from predictor.learning.probes import Expectation
 from predictor.learning.rows import Rows
-from predictor.learning.trained_pairs import TrainedPairs
+from predictor.learning.training_pairs import TrainingPairs
 from profiling.collections.networks import network_of, networks_of, one_name
 from profiling.errors import InputError
 
@@ -113,9 +113,9 @@ def _prior(
     known = {name: number for number, name in enumerate(seen.settings)}
     places = [(s, known.get((s[0], s[1].partition("/")[0]))) for s in settings]
     inside = [(name, number) for name, number in places if number is not None]
-    trained = TrainedPairs.of(process, seen.members, p)
-    trained, start = trained.repeated(seen, [number for _, number in inside])
-    return Prior(p, trained, start.members), replace(start, settings=tuple(name for name, _ in inside))
+    training = TrainingPairs.of(process, seen.members, p)
+    training, start = training.repeated(seen, [number for _, number in inside])
+    return Prior(p, training, start.members), replace(start, settings=tuple(name for name, _ in inside))
 
 
 MOST_TOGETHER = 5_000

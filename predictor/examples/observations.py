@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from datasets.user_files import check_once
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
 from profiling.files import only_writer, read_json, write_json
@@ -190,11 +191,7 @@ def read_observations(path: Path | str) -> list[Observation]:
             ) from None
         reader = csv.DictReader(io.StringIO(text), restval="")
         names = [name.strip() for name in reader.fieldnames or ()]
-        twice = sorted({name for name in names if name and names.count(name) > 1})
-        if twice:
-            raise InputError(
-                f"{source} has a column twice", expected="each column once", got=", ".join(twice)
-            )
+        check_once(source, names)
         reader.fieldnames = names
         body = list(reader)
         for number, row in enumerate(body, 1):

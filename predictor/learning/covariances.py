@@ -34,7 +34,7 @@ class Evidence:
         count: [N] observations averaged in each row, up to where more no longer narrow it; or one number for
             all rows.
         steep: [N] slope of the scale at the observed slowdown, or one number for all rows.
-        trained: how many of the rows, the first ones, are pairs that the predictor was trained on, and not
+        training: how many of the rows, the first ones, are pairs that the predictor was trained on, and not
             observations.
     """
 
@@ -46,10 +46,10 @@ class Evidence:
     rank: Integers
     count: Floats | float = 1.0
     steep: Floats | float = 1.0
-    trained: int = 0
+    training: int = 0
 
     def take(self, index: Integers) -> Evidence:
-        """Some of the rows, none of which are trained pairs."""
+        """Some of the rows, none of which are training pairs."""
         columns: dict[str, Any] = {name: values[index] for name, values in self._columns().items()}
         return replace(self, rows=self.rows.take(index), **columns)
 

@@ -84,10 +84,10 @@ class _Pairs:
     """Rows of pairs. They grow by reallocation, so a reader that holds `added` can go on reading it.
 
     Args:
-        width, used: widths of the parts of `process`; trained: of those of the prior's process.
+        width, used: widths of the parts of `process`; before: of those of the prior's process.
 
     Attributes:
-        half: [capacity, width] vectors that give the explained covariance; trained: [capacity, trained] the same
+        half: [capacity, width] vectors that give the explained covariance; before: [capacity, before] the same
             before observations; added: [capacity, used].
         place: row of each pair.
         mean, prior, variance: [P] mean of each pair and its variances, given the solo step time; absorbed: [P] by how
@@ -97,9 +97,9 @@ class _Pairs:
             other, before and after observations.
     """
 
-    def __init__(self, width: int, trained: int, used: int) -> None:
+    def __init__(self, width: int, before: int, used: int) -> None:
         self.half: _Rows = np.zeros((_FIRST, width), np.float32)
-        self.trained: _Rows = np.zeros((_FIRST, trained), np.float32)
+        self.before: _Rows = np.zeros((_FIRST, before), np.float32)
         self.added: _Rows = np.zeros((_FIRST, used), np.float32)
         self.place: dict[tuple[int, int], int] = {}
         self.mean, self.prior, self.variance, self.absorbed, self.between = ([0.0] for _ in range(5))
@@ -109,7 +109,7 @@ class _Pairs:
         self,
         pairs: Sequence[tuple[int, int]],
         half: Floats,
-        trained: Floats,
+        before: Floats,
         added: Floats,
         mean: Floats,
         prior: Floats,
@@ -121,10 +121,10 @@ class _Pairs:
         end = start + len(pairs)
         if end > len(self.half):
             capacity = max(end, 2 * len(self.half))
-            self.half, self.trained, self.added = (
-                _grown(rows, capacity) for rows in (self.half, self.trained, self.added)
+            self.half, self.before, self.added = (
+                _grown(rows, capacity) for rows in (self.half, self.before, self.added)
             )
-        self.half[start:end], self.trained[start:end], self.added[start:end] = half, trained, added
+        self.half[start:end], self.before[start:end], self.added[start:end] = half, before, added
         self.mean += mean.tolist()
         self.prior += prior.tolist()
         self.variance += variance.tolist()
@@ -238,9 +238,7 @@ class PairAnswers:
         asked = dict.fromkeys(pair for key in keys for pair in _pairs_of(key))
         new = [pair for pair in asked if pair not in pairs.place]
         if len(pairs.place) + len(new) > _KEPT or len(pairs.covariance) > _KEPT_TRIPLES:
-            pairs = self._pairs = _Pairs(
-                *(rows.shape[1] for rows in (pairs.half, pairs.trained, pairs.added))
-            )
+            pairs = self._pairs = _Pairs(*(rows.shape[1] for rows in (pairs.half, pairs.before, pairs.added)))
             self._own, new = {}, list(asked)
         if new:
             self._meet_alone(dict.fromkeys(own for own, _ in new))
@@ -252,7 +250,7 @@ class PairAnswers:
             one = [pairs.place[own, partner] for own, partner, _ in some]
             other = [pairs.place[own, partner] for own, _, partner in some]
             plain = np.array([pairs.between[pairs.place[partner, second]] for _, partner, second in some])
-            before = plain - _product(pairs.trained, one, other) @ self._prior.process.explained_sign
+            before = plain - _product(pairs.before, one, other) @ self._prior.process.explained_sign
             left = plain - _product(pairs.half, one, other) @ self._sign
             pairs.covariance.update(zip(some, zip(before.tolist(), left.tolist(), strict=True), strict=True))
 
@@ -295,17 +293,17 @@ class PairAnswers:
         # A member without partners gets a row of zeros.
         mean, half, added = self.process.parts(known, Rows(own, partner[:, None]))
         given = self._prior.process
-        trained = given.parts(known, Rows(own, partner[:, None]))[1]
+        earlier = given.parts(known, Rows(own, partner[:, None]))[1]
         between, beside_one = np.zeros(len(own)), self._prior.variance.beside_one
         between[has_partner] = self._prior.variance.between(known, own[has_partner], partner[has_partner])
         # Added up in log step times, with the excess as at a typical slowdown, only to rank influences. The
         # shares of the partners add up to 1.
         total = np.array([self._own[number].added for number in own.tolist()])
         total[:, self._places] += added
-        prior = beside_one - np.square(trained) @ given.explained_sign
+        prior = beside_one - np.square(earlier) @ given.explained_sign
         variance = beside_one - np.square(half) @ self._sign
         absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
-        self._pairs.add(new, half, trained, total, mean, prior, variance, absorbed, between)
+        self._pairs.add(new, half, earlier, total, mean, prior, variance, absorbed, between)
 
 
 def _grown(rows: _Rows, capacity: int) -> _Rows:

@@ -54,7 +54,7 @@ class Posterior:
             were observed in SPECs, and answers accordingly.
         config: how observations are used.
         featurizer: reads graphs; by default the predictor's. Without one, jobs are distinguished by name only.
-        trained: process of the predictor's training sets; by default the predictor's.
+        training_sets: process of the predictor's training sets; by default the predictor's.
 
     Attributes:
         revision: grows whenever an answer may have changed.
@@ -65,13 +65,13 @@ class Posterior:
         predictor: SetPredictor,
         config: PosteriorConfig | None = None,
         featurizer: Featurizer | None = None,
-        trained: SetProcess | None = None,
+        training_sets: SetProcess | None = None,
     ) -> None:
         self.predictor, self.config = predictor, config or PosteriorConfig()
-        self._given = featurizer, trained
+        self._given = featurizer, training_sets
         if model := getattr(getattr(predictor, "fitted_", None), "model", None):
-            featurizer, trained = featurizer or model.featurizer, trained or model.process
-        self._priors = Priors(self.config, trained)
+            featurizer, training_sets = featurizer or model.featurizer, training_sets or model.process
+        self._priors = Priors(self.config, training_sets)
         self._known = KnownMembers(self.config.parameters, default_scale(), featurizer, self._priors.start)
         self._corrector = Corrector(self.config.parameters)
         self._observed = self._told = Observed.nothing()

@@ -13,15 +13,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
 
-from models.features import Floats, is_cpu
+from models.features import Floats
 from predictor.learning.config import UNEXPLAINED, PosteriorConfig
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import default_scale
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import CANNOT_BE, Process
-from predictor.learning.trained_pairs import TrainedPairs
-from profiling.devices import get_device, is_known
+from predictor.learning.training_pairs import TrainingPairs
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -41,23 +40,23 @@ class Prior:
 
     Attributes:
         parameters: kernel parameters.
-        trained: the pairs.
+        training: the pairs.
         members: V members that these number.
     """
 
     parameters: KernelParameters
-    trained: TrainedPairs
+    training: TrainingPairs
     members: Members
 
     @classmethod
     def nothing(cls, parameters: KernelParameters) -> Prior:
         """The kernel alone."""
-        return cls(parameters, TrainedPairs.nothing(), Members(np.zeros((0, 0))))
+        return cls(parameters, TrainingPairs.nothing(), Members(np.zeros((0, 0))))
 
     @cached_property
     def process(self) -> Process:
         """Given these pairs alone."""
-        return Process(self.parameters, self._pairs, max(len(self.trained), 1))
+        return Process(self.parameters, self._pairs, max(len(self.training), 1))
 
     @cached_property
     def variance(self) -> PriorVariance:
@@ -66,19 +65,19 @@ class Prior:
 
     @property
     def _pairs(self) -> Evidence:
-        trained, count = self.trained, len(self.trained)
+        training, count = self.training, len(self.training)
         zero = np.zeros(count)
         return Evidence(
-            self.members, trained.rows, zero, trained.noise, zero.astype(bool), np.arange(count), zero + 1.0, zero,
+            self.members, training.rows, zero, training.noise, zero.astype(bool), np.arange(count), zero + 1.0, zero,
             count,
         )  # fmt: skip
 
     def and_observed(self, observed: Evidence) -> Evidence:
         """The pairs, but for those that were observed themselves, followed by observations of members that begin
         with these."""
-        if not len(self.trained):
+        if not len(self.training):
             return observed
-        noise = self.trained.noise_beside(observed.members, observed.rows)
+        noise = self.training.noise_beside(observed.members, observed.rows)
         return replace(self._pairs, members=observed.members, noise=noise).joined(observed)
 
     def without_pairs(self, variance: float, before: float, plain: float) -> tuple[float, float]:
@@ -90,16 +89,11 @@ class Prior:
             variance, before: with and without observations, given the pairs.
             plain: without either, by the kernel.
         """
-        if not len(self.trained):
+        if not len(self.training):
             return variance, before
         told = max(1.0 / max(variance, _LEAST) - 1.0 / max(before, _LEAST), 0.0)
         plain *= UNEXPLAINED
         return 1.0 / (told + 1.0 / plain), plain
-
-    def log_likelihood(self, observed: Evidence) -> float:
-        """See `log_likelihood`."""
-        _, covariance = self.process.joint(observed.members, observed.rows)
-        return log_likelihood(observed.target, covariance, observed.noise)
 
 
 class Priors:
@@ -129,78 +123,68 @@ class Priors:
             members: that begin with `start`.
             own: numbers of the observed ones.
         """
-        key = tuple(np.intersect1d(members.setting[own], self._settings).tolist())
+        pairs = self._pairs
+        key = tuple(np.intersect1d(members.setting[own], pairs.setting).tolist())
         if self.start is None or not key:
             return self.ignorant
         if key not in self._made:
-            trained = self._trained.within(np.array(key))
-            informed = Prior(self._config.parameters, trained, self.start.members)
-            self._made[key] = informed if len(trained) else self.ignorant
+            self._made[key] = Prior(self._config.parameters, pairs.within(np.array(key)), self.start.members)
         return self._made[key]
 
     def contradicted(self, prior: Prior, observed: Evidence) -> bool:
-        """Whether observations speak against the prior's training pairs."""
-        if not len(prior.trained):
+        """Whether observations speak against the prior's training pairs; see `contradicts`."""
+        if not len(prior.training):
             return False
-        # What is implausible with or without the pairs says nothing about them.
-        compared = _compared(observed, self.ignorant.variance.beside_one)
-        if not self._contradicts(prior, compared):
-            return False
-        # Nor does one architecture: it may be run in another way than when it was measured.
-        _, variance = prior.process.answer(compared.members, compared.rows)
-        off = compared.target**2 / (variance + compared.noise)
-        model = compared.members.model[compared.rows.own]
-        return self._contradicts(
-            prior, compared.take(np.flatnonzero(model != np.bincount(model, off).argmax()))
-        )
-
-    def _contradicts(self, prior: Prior, observed: Evidence) -> bool:
-        return contradicts(*(p.log_likelihood(observed) for p in (prior, self._plain)))
+        some = plausible(observed.target, self.ignorant.variance.beside_one, observed.noise)
+        compared = observed.take(some[np.argsort(observed.rank[some], kind="stable")[:_MOST_COMPARED]])
+        members, rows = compared.members, compared.rows
+        informed, plain = (p.process.joint(members, rows)[1] for p in (prior, self._plain))
+        return contradicts(compared.target, compared.noise, members.model[rows.own], informed, plain)
 
     @cached_property
-    def _settings(self) -> Integers:
-        """Numbers of the settings on GPUs: a `cpu` is a core of any processor, so its pairs may be another one's."""
-        devices = [] if self.start is None else [device for device, _ in self.start.settings]
-        on_gpu = [is_known(device) and not is_cpu(get_device(device)) for device in devices]
-        return np.flatnonzero(on_gpu)
-
-    @cached_property
-    def _trained(self) -> TrainedPairs:
-        assert self._process is not None
-        assert self.start is not None
-        return TrainedPairs.of(self._process, self.start.members, self._config.parameters)
+    def _pairs(self) -> TrainingPairs:
+        if self._process is None or self.start is None:
+            return TrainingPairs.nothing()
+        return TrainingPairs.of(self._process, self.start.members, self._config.parameters)
 
 
-def _compared(observed: Evidence, variance: float) -> Evidence:
-    """Some of the observations, without implausible ones.
-
-    Args:
-        observed: all; variance: prior variance of any.
-    """
-    spread = np.sqrt(variance + observed.noise)
-    plausible = np.flatnonzero(np.abs(observed.target) <= CANNOT_BE * spread)
-    lowest = np.argsort(observed.rank[plausible], kind="stable")[:_MOST_COMPARED]
-    return observed.take(plausible[lowest])
-
-
-def contradicts(informed: float, ignorant: float) -> bool:
-    """Whether observations speak against the training pairs: a cluster unlike the one that these were measured in.
-
-    There, the errors of known jobs say much about other ones.
-
-    Args:
-        informed, ignorant: log likelihood of the observations with and without the training pairs.
-    """
-    return informed + _LOG_PRIOR_ODDS < ignorant
-
-
-def log_likelihood(error: Floats, covariance: Floats, noise: Floats) -> float:
-    """Of observed errors [N] under a Gaussian process, but for a constant.
+def plausible(error: Floats, variance: Floats | float, noise: Floats) -> Integers:
+    """Numbers of the errors [N] that are plausible for a predictor; others say nothing about training pairs.
 
     Args:
         error: observed minus expected.
-        covariance: [N, N] of the true errors; noise: [N] variance of the observations.
+        variance: of the predictor's true errors; noise: [N] of the observations.
     """
+    return np.flatnonzero(np.abs(error) <= CANNOT_BE * np.sqrt(variance + noise))
+
+
+def contradicts(error: Floats, noise: Floats, model: Integers, informed: Floats, plain: Floats) -> bool:
+    """Whether observations speak against the training pairs: a cluster unlike the one that these were measured in.
+
+    There, the errors of known jobs say much about other ones. One architecture alone does not tell, because it may be
+    run in another way than when it was measured.
+
+    Args:
+        error: [N] observed minus expected; noise: [N] variance of the observations.
+        model: [N] numbers of architectures.
+        informed, plain: [N, N] covariance of the true errors with and without the training pairs.
+    """
+
+    def less_probable(rows: Integers) -> bool:
+        place = np.ix_(rows, rows)
+        with_pairs, without = (
+            _log_likelihood(error[rows], covariance[place], noise[rows]) for covariance in (informed, plain)
+        )
+        return with_pairs + _LOG_PRIOR_ODDS < without
+
+    if not less_probable(np.arange(len(error))):
+        return False
+    worst = np.bincount(model, error**2 / (np.diag(informed) + noise)).argmax()
+    return less_probable(np.flatnonzero(model != worst))
+
+
+def _log_likelihood(error: Floats, covariance: Floats, noise: Floats) -> float:
+    """Of observed errors [N] under a Gaussian process, but for a constant."""
     factor = cholesky(covariance + np.diag(noise), lower=True, check_finite=False)
     half = solve_triangular(factor, error, lower=True, check_finite=False)
     return float(-0.5 * half @ half - np.log(np.diag(factor)).sum())

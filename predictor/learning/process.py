@@ -79,7 +79,7 @@ class Process:
         self._rows = self.covariances.rows
         self._own = self.own_effects.columns(evidence.members, evidence.rows)
         # Such an effect is one of the user's cluster; the predictor was trained elsewhere.
-        self._own[: evidence.trained] = 0.0
+        self._own[: evidence.training] = 0.0
         self._through = self._loadings()
         active = ~evidence.bound
         starts: list[Before[Precision]] = []
@@ -92,7 +92,7 @@ class Process:
             starts.append(Before(self._precision))
         self._condition(active, starts)
         left_out, rows = self._left_out(active), np.flatnonzero(active)
-        plain = (self.noise[rows] == evidence.noise[rows]) & (rows >= evidence.trained)
+        plain = (self.noise[rows] == evidence.noise[rows]) & (rows >= evidence.training)
         self.variance_ratio = left_out.variance_ratio(plain)
         unlike = left_out.unlike
         if unlike.any():
@@ -118,8 +118,8 @@ class Process:
         of the other jobs, are given noise to match, so the further off they are, the less they count.
         """
         evidence, members = self.evidence, self.evidence.members
-        # With trained pairs, the kernel's variances are larger than those of a predictor's errors.
-        spread = np.sqrt(prior * (UNEXPLAINED if evidence.trained else 1.0) + self.noise)
+        # With training pairs, the kernel's variances are larger than those of a predictor's errors.
+        spread = np.sqrt(prior * (UNEXPLAINED if evidence.training else 1.0) + self.noise)
         own = evidence.rows.own
         off = np.abs(evidence.target) > CANNOT_BE * spread
         if not off.any():
@@ -127,7 +127,7 @@ class Process:
         variances: dict[tuple[int, int], float] = {}
         centre = np.zeros(len(own))
         jobs = keys_of(members, own)
-        observed = np.arange(len(own)) >= evidence.trained
+        observed = np.arange(len(own)) >= evidence.training
         for job in _most_observed_first(jobs, off, evidence.rank):
             if len(variances) == _MOST_EFFECTS:
                 break
@@ -271,12 +271,12 @@ class Process:
 
     @property
     def observed(self) -> Integers:
-        """Those of `used` that were observed, numbered without the trained pairs."""
-        return self._used[self._is_observed] - self.evidence.trained
+        """Those of `used` that were observed, numbered without the training pairs."""
+        return self._used[self._is_observed] - self.evidence.training
 
     @property
     def _is_observed(self) -> Bools:
-        return self._used >= self.evidence.trained
+        return self._used >= self.evidence.training
 
     @cached_property
     def explained_sign(self) -> Floats:

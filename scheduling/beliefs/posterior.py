@@ -40,7 +40,7 @@ class PosteriorLearner:
             Advances in Applied Mathematics 1985).
         featurizer: reads graphs, so that what is learned of a job also says something about similar ones; by
             default the predictor's, if it has one.
-        trained: process of the predictor's training sets; by default the predictor's, if it has one.
+        training_sets: process of the predictor's training sets; by default the predictor's, if it has one.
 
     Attributes:
         posterior: the predictor conditioned on the observations.
@@ -52,9 +52,10 @@ class PosteriorLearner:
         config: PosteriorConfig = CONFIG,
         exploration: float = 0.0,
         featurizer: Featurizer | None = None,
-        trained: SetProcess | None = None,
+        training_sets: SetProcess | None = None,
     ) -> None:
-        self.posterior, self.exploration = Posterior(predictor, config, featurizer, trained), exploration
+        self.posterior = Posterior(predictor, config, featurizer, training_sets)
+        self.exploration = exploration
         self._seen: set[ColocationSet] = set()
         self._settled = SettledGpus()
 

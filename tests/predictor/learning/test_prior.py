@@ -62,19 +62,19 @@ def test_not_on_a_core_of_any_processor(device: str, known: bool) -> None:
     job = Workload.parse("resnet18-cifar:batch_size=32,step_time_s=0.1")
     posterior = Posterior(predictor)
     posterior.observe([seen(predictor, pair(job, job, device), 0, 1.1)])
-    assert bool(posterior.process.evidence.trained) is known
+    assert bool(posterior.process.evidence.training) is known
 
 
 def test_only_where_something_was_observed(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     settings = predictor.fitted_.model.process.seen.settings
     posterior.observe([seen(predictor, pair(NEW, LEARNED[0], "rtx-3090"), 0, 1.5)])
-    assert not posterior.process.evidence.trained
+    assert not posterior.process.evidence.training
     assert posterior.process.parameters == DEFAULT.around_predictor
     posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.5)])
     evidence = posterior.process.evidence
-    trained = evidence.members.setting[evidence.rows.own[: evidence.trained]]
-    assert {settings[number] for number in trained.tolist()} == {("v100", "time-slice")}
+    training = evidence.members.setting[evidence.rows.own[: evidence.training]]
+    assert {settings[number] for number in training.tolist()} == {("v100", "time-slice")}
     assert posterior.process.parameters == DEFAULT.parameters
 
 
@@ -83,7 +83,7 @@ def test_a_cluster_may_contradict_them(predictor: Predictor, factor: float, righ
     posterior = Posterior(predictor)
     for one, other in permutations(LEARNED, 2):
         posterior.observe([seen(predictor, pair(one, other), 0, factor)])
-    assert bool(posterior.process.evidence.trained) is right
+    assert bool(posterior.process.evidence.training) is right
 
 
 def test_one_architecture_does_not_contradict_them(predictor: Predictor) -> None:
@@ -91,14 +91,14 @@ def test_one_architecture_does_not_contradict_them(predictor: Predictor) -> None
     for one, other in permutations(LEARNED, 2):
         factor = 6.0 if one is LEARNED[0] else 1.0
         posterior.observe([seen(predictor, pair(one, other), 0, factor)])
-    assert posterior.process.evidence.trained
+    assert posterior.process.evidence.training
 
 
 @pytest.mark.parametrize("factor", [12.0, 24.0, 1e5])
 def test_one_job_s_absurd_step_times_contradict_nothing(predictor: Predictor, factor: float) -> None:
     posterior, asked = Posterior(predictor), pair(LEARNED[1], LEARNED[2])
     posterior.observe(seen(predictor, pair(LEARNED[0], other), 0, factor) for other in [*LEARNED[1:], NEW])
-    assert posterior.process.evidence.trained
+    assert posterior.process.evidence.training
     assert abs(corrected(posterior, asked)) < 0.02
 
 
@@ -108,7 +108,7 @@ def test_a_learned_job_that_is_far_slower_in_the_user_s_cluster_is_believed(
 ) -> None:
     posterior = Posterior(predictor, PosteriorConfig(most_rows=most_rows))
     posterior.observe([seen(predictor, pair(LEARNED[0], other), 0, 100.0) for other in LEARNED[1:3]] * 4)
-    assert posterior.process.evidence.trained
+    assert posterior.process.evidence.training
     for other in LEARNED[1:]:
         assert corrected(posterior, pair(LEARNED[0], other)) > 0.9 * np.log(100.0)
     assert abs(corrected(posterior, pair(LEARNED[1], LEARNED[2]))) < 0.05
@@ -119,7 +119,7 @@ def test_without_weighted_pairs_the_kernel_is_the_predictor_s(predictor: Predict
     assert process is not None
     none = replace(process.weights, weight=np.zeros_like(process.weights.weight))
     nothing = SetProcess(process.seen, none, process.centre, process.scale, process.featurizer)
-    posterior = Posterior(predictor, trained=nothing)
+    posterior = Posterior(predictor, training_sets=nothing)
     posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.5)])
     assert posterior.process.parameters == DEFAULT.around_predictor
 
@@ -145,7 +145,7 @@ def test_variances_without_observations_are_those_given_the_pairs(
     posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.5)])
     numbers = posterior._numbers([ColocationSet("v100", tuple(LEARNED))], np.full((1, 4), 0.03))[0]
     prior = posterior._priors.of(posterior.members, numbers)
-    assert len(prior.trained)
+    assert len(prior.training)
     rows = Rows(numbers[:1], numbers[None, 1 : 1 + partners])
     _, (given,) = prior.process.answer(posterior.members, rows)
     _, (without,) = Prior.nothing(DEFAULT.parameters).process.answer(posterior.members, rows)
@@ -186,7 +186,7 @@ def test_a_training_pair_that_was_observed_says_nothing(predictor: Predictor) ->
     posterior, asked = Posterior(predictor), pair(NEW, LEARNED[0])
     posterior.observe([seen(predictor, asked, 0, 1.2)])
     evidence, start = posterior.process.evidence, posterior._priors.start
-    assert evidence.noise[: evidence.trained].max() < 1.0
+    assert evidence.noise[: evidence.training].max() < 1.0
     assert start is not None
     row = evidence.rows.own[0], evidence.rows.partners[0, 0]
     one, other = (replace(start.jobs[start.members.job[k]], solo=LEARNED[0].solo) for k in row)

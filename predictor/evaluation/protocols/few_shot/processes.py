@@ -18,11 +18,11 @@ from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope, to_scale
-from predictor.learning.prior import Prior, contradicts, log_likelihood
+from predictor.learning.prior import Prior, contradicts, plausible
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
-from predictor.learning.trained_pairs import TrainedPairs
+from predictor.learning.training_pairs import TrainingPairs
 
 
 class Conditioned:
@@ -119,17 +119,20 @@ class CorrectedLearner(Conditioned):
         self._informed, self._ignorant = (
             Expectation(*one.process.joint(members, rows)) for one in (prior, Prior.nothing(p))
         )
-        self._prior = prior
+        self._prior, self._model = prior, members.model[rows.own]
         super().__init__(p, self._informed, expected, log_slowdown)
         self.start = self.start_of(np.zeros(0, np.int64))
 
     def start_of(self, seen: Integers) -> Expectation:
         """Before any observation, according to whether those numbered `seen` contradict the training pairs."""
-        covariances = (e.covariance[np.ix_(seen, seen)] for e in (self._informed, self._ignorant))
-        likelihood = (log_likelihood(self.observed[seen], c, self.noise[seen]) for c in covariances)
-        if len(self._prior.trained) and not contradicts(*likelihood):
+        error, noise, plain = self.observed[seen], self.noise[seen], self._ignorant.covariance
+        rows = seen[plausible(error, UNEXPLAINED * np.diag(plain)[seen], noise)]
+        both = (e.covariance[np.ix_(rows, rows)] for e in (self._informed, self._ignorant))
+        if len(self._prior.training) and not contradicts(
+            self.observed[rows], self.noise[rows], self._model[rows], *both
+        ):
             return self._informed
-        return replace(self._ignorant, covariance=UNEXPLAINED * self._ignorant.covariance)
+        return replace(self._ignorant, covariance=UNEXPLAINED * plain)
 
     def variances(self, seen: Integers, expected: Expectation) -> tuple[Floats, Floats]:
         """[T] variances with and without observations, by which the service narrows intervals."""
@@ -160,9 +163,9 @@ class PosteriorLearner(CorrectedLearner):
         members = replace(measured.members, place=fold.scale.place(measured.features, p))
         pairs = points[(measured.rows.partners[points] >= 0).sum(1) == 1]
         rows = Rows(measured.rows.own[pairs], measured.rows.partners[pairs].max(1)[:, None])
-        trained = TrainedPairs.among(p, members, rows, -fold.log_ratio[pairs])
+        training = TrainingPairs.among(p, members, rows, -fold.log_ratio[pairs])
         super().__init__(
-            Prior(p, trained, members), members, measured.rows.take(test), to_scale(expected, p.knee), -fold.log_ratio[test],
+            Prior(p, training, members), members, measured.rows.take(test), to_scale(expected, p.knee), -fold.log_ratio[test],
         )  # fmt: skip
 
 

@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.features import Floats
+from models.features import Floats, is_cpu
 from predictor.learning.inducing import Choice
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope
 from predictor.learning.rows import Rows, variance
+from profiling.devices import get_device, is_known
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -31,7 +32,7 @@ _SAYS_NOTHING = 1e6
 
 
 @dataclass(frozen=True, slots=True)
-class TrainedPairs:
+class TrainingPairs:
     """N members beside one partner, for whom the predictor is taken to be right.
 
     Attributes:
@@ -45,13 +46,13 @@ class TrainedPairs:
     noise: Floats
 
     @classmethod
-    def nothing(cls) -> TrainedPairs:
+    def nothing(cls) -> TrainingPairs:
         none = np.zeros(0, np.int64)
         return cls(Rows(none, np.zeros((0, 1), np.int64)), none, np.zeros(0))
 
     @classmethod
-    def of(cls, process: SetProcess, members: Members, parameters: KernelParameters) -> TrainedPairs:
-        """Those that a process has weights for.
+    def of(cls, process: SetProcess, members: Members, parameters: KernelParameters) -> TrainingPairs:
+        """Those on GPUs that a process has weights for.
 
         Args:
             process: of the training sets.
@@ -59,6 +60,10 @@ class TrainedPairs:
             parameters: kernel parameters.
         """
         own, partner = np.nonzero(process.weights.weight)
+        # A `cpu` is a core of any processor, so its pairs may be another one's.
+        gpu = [is_known(device) and not is_cpu(get_device(device)) for device, _ in process.seen.settings]
+        on_gpu = np.array(gpu, dtype=bool)[members.setting[own]]
+        own, partner = own[on_gpu], partner[on_gpu]
         table = process.weights.table(process.seen.members, process.seen.members)
         mean = table[own, partner] + process.centre
         return cls.among(parameters, members, Rows(own, partner[:, None]), from_scale(mean, parameters.knee))
@@ -71,7 +76,7 @@ class TrainedPairs:
         rows: Rows,
         log_slowdown: Floats,
         most: int = MOST_PAIRS,
-    ) -> TrainedPairs:
+    ) -> TrainingPairs:
         """At most `most` pairs per device and sharing mode, which explain the others best.
 
         Args:
@@ -103,7 +108,7 @@ class TrainedPairs:
         own = _pair(members, self.rows.own, self.rows.partners[:, 0])
         return np.where(np.isin(own, _pair(members, pairs.own, partner)), _SAYS_NOTHING, self.noise)
 
-    def repeated(self, seen: NamedMembers, settings: Sequence[int]) -> tuple[TrainedPairs, NamedMembers]:
+    def repeated(self, seen: NamedMembers, settings: Sequence[int]) -> tuple[TrainingPairs, NamedMembers]:
         """The pairs of each of some settings, as if they were settings 0, 1, ..., with the members that these number.
 
         Args:
@@ -118,17 +123,17 @@ class TrainedPairs:
         rows = [
             Rows(part.rows.own + k * count, part.rows.partners + k * count) for k, part in enumerate(parts)
         ]
-        joined = TrainedPairs(
-            reduce(Rows.joined, rows, TrainedPairs.nothing().rows),
+        joined = TrainingPairs(
+            reduce(Rows.joined, rows, TrainingPairs.nothing().rows),
             np.concatenate([np.zeros(0, np.int64), *(np.full(len(part), k) for k, part in enumerate(parts))]),
             np.concatenate([np.zeros(0), *(part.noise for part in parts)]),
         )
         return joined, replace(seen, members=several, settings=())
 
-    def within(self, settings: Integers) -> TrainedPairs:
+    def within(self, settings: Integers) -> TrainingPairs:
         """Those of some devices and sharing modes."""
         here = np.flatnonzero(np.isin(self.setting, settings))
-        return TrainedPairs(self.rows.take(here), self.setting[here], self.noise[here])
+        return TrainingPairs(self.rows.take(here), self.setting[here], self.noise[here])
 
 
 def _pair(members: Members, own: Integers, partner: Integers) -> Integers:
