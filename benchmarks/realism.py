@@ -20,7 +20,7 @@ from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from profiling.files import write_whole
 from scheduling.simulator.assembly import build_scenario
-from scheduling.simulator.realism import PARTS
+from scheduling.simulator.realism import OPTIONS, PARTS
 from scheduling.simulator.scenario_spec import ScenarioSpec
 
 CLUSTER = """nodes:
@@ -56,19 +56,24 @@ def main() -> None:
         default=0.9,
         help="requested share of the cluster's GPU time (default: %(default)s)",
     )
+    parser.add_argument(
+        "--parts",
+        help=f"comma-separated, of {', '.join(PARTS | OPTIONS)}, all (default: all but the options)",
+    )
     parser.add_argument("--name", default="realism", help="name of the results file")
     arguments = parser.parse_args()
     folder = tempfile.TemporaryDirectory()
     cluster = write_whole(Path(folder.name) / "cluster.yaml", CLUSTER)
     trace = f"synthetic:rate=20,jobs={arguments.jobs},gangs=0.2"
-    parts: dict[str, tuple[str, ...]] = {"ideal": (), **{name: (name,) for name in PARTS}, "all": ("all",)}
+    chosen = arguments.parts.split(",") if arguments.parts else [*PARTS, "all"]
+    parts: dict[str, tuple[str, ...]] = {"ideal": (), **{name: (name,) for name in chosen}}
     policies = arguments.policies.split(",")
     runs: dict[tuple[str, str], list[dict[str, Any]]] = {}
     for seed in range(arguments.seeds):  # complete seeds, so that an early stop still has all parts
-        for name, chosen in parts.items():
+        for name, realism in parts.items():
             spec = ScenarioSpec(
                 trace, str(cluster), seed, arguments.data, belief="truth", load=arguments.load, elastic=1.0,
-                realism=chosen,
+                realism=realism,
             )  # fmt: skip
             scenario = build_scenario(spec)
             for policy in policies:

@@ -14,6 +14,7 @@ from serving.cli.simulate import (
     Cluster,
     Columns,
     Data,
+    EarlyEnds,
     Elastic,
     JobsFile,
     Kind,
@@ -81,6 +82,7 @@ def command(
     upstream_rounds: UpstreamRounds = False,
     realism: RealismFlag = False,
     saved_stops: SavedStops = False,
+    early_ends: EarlyEnds = "philly",
     jobs: JobsFile = None,
     out: Annotated[
         Path | None,
@@ -131,7 +133,7 @@ def command(
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
-        tunable=tunable_batches, realism=parts_of_realism(realism, saved_stops),
+        tunable=tunable_batches, realism=parts_of_realism(context, realism, saved_stops, early_ends),
     )  # fmt: skip
     check_scenario(context, trace, data, belief)
     each_load = _loads(loads, load)

@@ -76,6 +76,13 @@ SavedStops = Annotated[
         "failures lose progress.",
     ),
 ]
+EarlyEnds = Annotated[
+    str,
+    typer.Option(
+        metavar="[philly|helios]",
+        help="With --realism: the cluster whose share of killed and failed jobs to assume, 31 or 38 %.",
+    ),
+]
 Kind = Annotated[
     str,
     typer.Option(
@@ -117,6 +124,7 @@ def command(
     upstream_rounds: UpstreamRounds = False,
     realism: RealismFlag = False,
     saved_stops: SavedStops = False,
+    early_ends: EarlyEnds = "philly",
     jobs: JobsFile = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -139,7 +147,7 @@ def command(
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
-        tunable=tunable_batches, realism=parts_of_realism(realism, saved_stops),
+        tunable=tunable_batches, realism=parts_of_realism(context, realism, saved_stops, early_ends),
     )  # fmt: skip
     check_scenario(context, trace, data, belief)
     if jobs is not None:
@@ -213,13 +221,19 @@ def check_scenario(context: typer.Context, trace: str, data: str | None, belief:
         no_effect(context, "without --trace sia:FILE", "kind")
 
 
-def parts_of_realism(realism: bool, saved_stops: bool) -> tuple[str, ...]:
-    """The realism requested by `--realism` and `--saved-stops`."""
+def parts_of_realism(
+    context: typer.Context, realism: bool, saved_stops: bool, early_ends: str
+) -> tuple[str, ...]:
+    """The realism requested by `--realism`, `--saved-stops` and `--early-ends`."""
     from profiling.errors import InputError
 
-    if saved_stops and not realism:
-        raise InputError("--saved-stops needs --realism", expected="--realism with it")
-    return (("all", "saved-stops") if saved_stops else ("all",)) if realism else ()
+    if not realism:
+        no_effect(context, "without --realism", "saved_stops", "early_ends")
+        return ()
+    if early_ends not in ("philly", "helios"):
+        raise InputError("unknown cluster in --early-ends", expected="philly or helios", got=early_ends)
+    options = {"saved-stops": saved_stops, "early-ends-helios": early_ends == "helios"}
+    return ("all", *(name for name, chosen in options.items() if chosen))
 
 
 def parse_columns(text: str | None) -> dict[str, str] | None:

@@ -178,6 +178,7 @@ def test_parts_are_combined_and_checked() -> None:
     assert (whole.length_sigma, whole.scaling) == (0.5, 0.8)
     assert Realism.of(["scatter"]) == PARTS["scatter"]
     assert Realism.of(["all", "saved-stops"]) == replace(whole, saved_stops=True)
+    assert Realism.of(["early-ends-helios", "all"]) == replace(whole, early_ratio=0.376)
     with pytest.raises(UnknownNameError, match="scatter"):
         Realism.of(["weather"])
     with pytest.raises(InputError, match="early_ratio"):

@@ -68,10 +68,28 @@ def test_saved_stops_are_a_part_of_realism(tables: Path, capsys: pytest.CaptureF
     options = ("--data", str(tables), "--belief", "truth", "--policy", "gavel", "--saved-stops", "--json")
     code, _, err = run(capsys, "simulate", *TRACE, *options)
     assert code == 2
-    assert "--realism with it" in err
+    assert "--saved-stops has no effect without --realism" in err
     code, out, _ = run(capsys, "simulate", *TRACE, *options, "--realism")
     assert code == 0
     assert json.loads(out)["restarts"] > 0
+
+
+def test_more_jobs_end_early_as_in_helios(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    options = ("--data", str(tables), "--belief", "truth", "--policy", "fifo", "--json", "--early-ends")
+
+    def ended(cluster: str) -> int:
+        code, out, _ = run(capsys, "simulate", *TRACE, *options, cluster, "--realism")
+        assert code == 0
+        return int(json.loads(out)["ended_early"])
+
+    assert ended("helios") > ended("philly")
+    for arguments, problem in (
+        (("helios",), "--early-ends has no effect without --realism"),
+        (("acme", "--realism"), "expected philly or helios"),
+    ):
+        code, _, err = run(capsys, "simulate", *TRACE, *options, *arguments)
+        assert code == 2
+        assert problem in " ".join(err.split())
 
 
 def test_compare_plots(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
