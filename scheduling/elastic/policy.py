@@ -28,38 +28,37 @@ OPTIMUS_ROUND_S = 600.0
 NEVER = FreezingGuards(max_norm_share=0.0)
 
 
-def icefrog(config: IceFrogConfig | None = None, name: str = "icefrog") -> Policy:
+def icefrog(config: IceFrogConfig = IceFrogConfig(), name: str = "icefrog") -> Policy:
     """The policy of `scheduling.elastic.allocate`."""
-    return _policy(name, allocate, config or IceFrogConfig())
+    return _policy(name, allocate, config)
 
 
-def icefrog_unfrozen(config: IceFrogConfig | None = None) -> Policy:
+def icefrog_unfrozen(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """The same allocator with k = 0, to isolate the effect of GPU elasticity."""
-    return icefrog(replace(config or IceFrogConfig(), guards=NEVER), "icefrog-unfrozen")
+    return icefrog(replace(config, guards=NEVER), "icefrog-unfrozen")
 
 
-def optimus(config: IceFrogConfig | None = None) -> Policy:
+def optimus(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """Largest fall of the sum of remaining times per GPU, as published.
 
     Jobs are admitted by submission, in rounds of 600 s.
     """
-    base = config or IceFrogConfig()
-    return _policy("optimus", _optimus, replace(base, guards=NEVER, round_s=OPTIMUS_ROUND_S))
+    return _policy("optimus", _optimus, replace(config, guards=NEVER, round_s=OPTIMUS_ROUND_S))
 
 
-def optimus_shortest(config: IceFrogConfig | None = None) -> Policy:
+def optimus_shortest(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """Ours: Optimus in IceFrog's rounds, with the shortest job admitted first."""
-    return _policy("optimus-shortest", _optimus_shortest, replace(config or IceFrogConfig(), guards=NEVER))
+    return _policy("optimus-shortest", _optimus_shortest, replace(config, guards=NEVER))
 
 
-def pollux(config: IceFrogConfig | None = None) -> Policy:
+def pollux(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """Largest fall of the sum of inverse speed-ups over a fair share; admission by submission."""
-    return _policy("pollux", _pollux, replace(config or IceFrogConfig(), guards=NEVER, shortness=0.0))
+    return _policy("pollux", _pollux, replace(config, guards=NEVER, shortness=0.0))
 
 
-def pollux_freezing(config: IceFrogConfig | None = None) -> Policy:
+def pollux_freezing(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """Pollux's allocation on effective progress: each job freezes what pays, and nothing else changes."""
-    return _policy("pollux-freezing", _pollux, replace(config or IceFrogConfig(), shortness=0.0))
+    return _policy("pollux-freezing", _pollux, replace(config, shortness=0.0))
 
 
 def _optimus(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig) -> list[Grant]:

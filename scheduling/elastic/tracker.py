@@ -74,11 +74,11 @@ class GradientNormTracker:
         config: configuration of the averages.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], config: TrackerConfig | None = None) -> None:
+    def __init__(self, layers: Sequence[nn.Module], config: TrackerConfig = TrackerConfig()) -> None:
         if not layers:
             raise InputError("the tracker needs layers", expected="at least one module", got="none")
         self.layers = list(layers)
-        self.config = config or TrackerConfig()
+        self.config = config
         self.frozen_prefix = 0
         self.steps = 0
         self._norms = np.zeros(len(self.layers))
