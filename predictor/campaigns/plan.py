@@ -101,8 +101,8 @@ class Candidate:
 def plan_campaign(
     device: str,
     jobs: Sequence[Workload] = (),
-    config: PlanConfig | None = None,
-    settings: MeasureSettings | None = None,
+    config: PlanConfig = PlanConfig(),
+    settings: MeasureSettings = MeasureSettings(),
     name: str = "campaign",
     predictor: str | None = "default",
 ) -> CampaignPlan:
@@ -117,7 +117,6 @@ def plan_campaign(
         UnknownNameError: no such job or predictor.
         InputError: the budget is too short even for the jobs alone, or SM shares on a CPU.
     """
-    config, settings = config or PlanConfig(), settings or MeasureSettings()
     if config.sm_shares and device != "cuda":
         raise InputError("SM shares require MPS", expected="device cuda", got=device)
     spec = discover_cpu() if device == "cpu" else _gpu_spec()

@@ -64,7 +64,7 @@ class CostConfig:
 
 def fit_cost(
     examples: Sequence[CostExample],
-    config: CostConfig | None = None,
+    config: CostConfig = CostConfig(),
     card: dict[str, Any] | None = None,
     report: Callable[[int, float], None] = lambda _epoch, _loss: None,
 ) -> CostModel:
@@ -75,7 +75,6 @@ def fit_cost(
     """
     if len(examples) < 2:
         raise InputError("too few measured steps", expected="at least 2", got=len(examples))
-    config = config or CostConfig()
     devices, campaigns = names_of(examples)
     tensors = CostTensors.of(examples, devices, campaigns)
     mean = tensors.features.mean(0)
