@@ -16,6 +16,7 @@ from models.cost import default_cost_model
 from predictor.campaigns.experiment_design import greedy_design, set_kernel, standardize
 from predictor.types import Floats
 from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.checked_fields import check_range
 from profiling.devices import DeviceSpec, discover_cpu, get_device
 from profiling.errors import CotenantError, InputError
 from profiling.measure.request import RunRequest
@@ -60,11 +61,8 @@ class PlanConfig:
     def __post_init__(self) -> None:
         if not self.budget_s > 0:
             raise InputError("budget is out of range", expected="seconds above 0", got=self.budget_s)
-        for name, least in (("max_workloads", 1), ("frozen_models", 0), ("share_models", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InputError(
-                    f"{name} is out of range", expected=f"an integer from {least}", got=getattr(self, name)
-                )
+        check_range(self, lambda value: value >= 1, "an integer from 1", "max_workloads", "share_models")
+        check_range(self, lambda value: value >= 0, "an integer from 0", "frozen_models", "seed")
         for share in self.sm_shares:
             if not 0 < share < 1:
                 raise InputError("SM share is out of range", expected="above 0, below 1", got=share)
