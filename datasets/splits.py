@@ -175,11 +175,6 @@ def save_split(path: Path | str, folds: Iterable[Fold], **about: Any) -> Path:
     return write_json(path, {"format": SPLIT_FORMAT, "version": 1, **about, "folds": body})
 
 
-def select_sets(colocation: pd.DataFrame, set_ids: Iterable[str]) -> pd.DataFrame:
-    """The rows of `set_ids`, in the table's order."""
-    return select_units(colocation, set_ids, "set_id")
-
-
-def select_units(frame: pd.DataFrame, units: Iterable[str], column: str) -> pd.DataFrame:
-    """The rows whose `column` is among `units`, in the table's order."""
-    return frame[frame[column].isin(set(units))].reset_index(drop=True)
+def select_sets(frame: pd.DataFrame, ids: Iterable[str], column: str = "set_id") -> pd.DataFrame:
+    """The rows whose `column` is among `ids`, in the table's order."""
+    return frame[frame[column].isin(set(ids))].reset_index(drop=True)

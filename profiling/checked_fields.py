@@ -1,19 +1,29 @@
-"""Validates numbers and flags of configurations, because a YAML file may contain anything."""
+"""Validates fields of configurations."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
 from profiling.errors import InputError
 
 
+def check_range(config: Any, holds: Callable[[Any], bool], expected: str, *names: str) -> None:
+    """Raise `InputError` for the first of these fields whose value does not hold."""
+    for name in names:
+        value = getattr(config, name)
+        if not holds(value):
+            raise InputError(f"{name} is out of range", expected=expected, got=value)
+
+
 def check_fields(
     section: str, config: Any, positive: Sequence[str] = (), most: Mapping[str, int] | None = None
 ) -> None:
-    """Check the fields of a dataclass annotated as `int`, `float` or `bool`; numbers must be at least 0.
+    """Check the fields of a dataclass annotated as `int`, `float` or `bool`, which a YAML file may state as anything.
+
+    Numbers must be at least 0.
 
     Args:
         section: prefix of the field in messages.

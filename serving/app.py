@@ -66,7 +66,7 @@ expected, what was received, and what to do.
 """
 
 
-def create_app(config: ServiceConfig | None = None, source: ModelSource | None = None) -> FastAPI:
+def create_app(config: ServiceConfig = ServiceConfig(), source: ModelSource | None = None) -> FastAPI:
     """The application. `app.state.service` is its `Service`.
 
     Args:
@@ -76,7 +76,7 @@ def create_app(config: ServiceConfig | None = None, source: ModelSource | None =
     Raises:
         InputError: the database address cannot be used. UnavailableError: the database does not answer.
     """
-    service = Service(config or ServiceConfig(), source)
+    service = Service(config, source)
 
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:

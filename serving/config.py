@@ -8,6 +8,7 @@ import os
 from dataclasses import asdict, dataclass, fields, replace
 from typing import Any
 
+from profiling.checked_fields import check_range
 from profiling.errors import InputError
 from profiling.names import one_of
 from scheduling.core.limits import CLUSTER_GPUS
@@ -149,21 +150,15 @@ class ServiceConfig:
             raise InputError("port is out of range", expected="0 to 65535", got=self.port)
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InputError("unknown log level", expected="debug, info, warning, error", got=self.log_level)
-        for name in ("workers", "body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
-                     "cluster_gpus", "requests_in_flight", "open_in_flight", "buffer_bytes", "header_bytes", "connections",
-                     "connections_per_address", "queue_length", "new_workloads", "capture_processes", "capture_memory_bytes",
-                     "model_jobs", "rate_burst", "parse_memory_bytes"):  # fmt: skip
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
-                )
-        for name in ("poll_s", "request_timeout_s", "parse_s", "reservation_s", "drain_s", "header_s", "body_s",
-                     "idle_s", "queue_delay_s", "shed_delay_s", "queue_wait_s", "capture_s", "stuck_s", "token_check_s",
-                     "token_grace_s", "retention_s", "stale_s"):  # fmt: skip
-            if not 0 < getattr(self, name) < float("inf"):
-                raise InputError(
-                    f"{name} is out of range", expected="seconds above 0", got=getattr(self, name)
-                )
+        counts = ("workers", "body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
+                  "cluster_gpus", "requests_in_flight", "open_in_flight", "buffer_bytes", "header_bytes", "connections",
+                  "connections_per_address", "queue_length", "new_workloads", "capture_processes", "capture_memory_bytes",
+                  "model_jobs", "rate_burst", "parse_memory_bytes")  # fmt: skip
+        check_range(self, lambda value: value >= 1, "an integer from 1", *counts)
+        seconds = ("poll_s", "request_timeout_s", "parse_s", "reservation_s", "drain_s", "header_s", "body_s",
+                   "idle_s", "queue_delay_s", "shed_delay_s", "queue_wait_s", "capture_s", "stuck_s", "token_check_s",
+                   "token_grace_s", "retention_s", "stale_s")  # fmt: skip
+        check_range(self, lambda value: 0 < value < float("inf"), "seconds above 0", *seconds)
         if not 0 < self.spare_ratio <= 1:
             raise InputError(
                 "spare_ratio is out of range", expected="above 0, at most 1", got=self.spare_ratio

@@ -56,7 +56,6 @@ class ModelLife:
         poll_s: seconds between checks.
         on_event: called for every event, from the loading thread.
         graphs: returns the graph of a workload to a model.
-        golden: sets for which a model must give plausible answers.
         before_swap: called with a model that is about to serve, from the loading thread.
     """
 
@@ -66,12 +65,11 @@ class ModelLife:
         poll_s: float,
         on_event: Listener,
         graphs: GraphSource,
-        golden: tuple[ColocationSet, ...] = GOLDEN,
         before_swap: Callable[[Serving], None] = lambda _: None,
     ) -> None:
         self.before_swap = before_swap
         self.graphs = graphs
-        self.source, self.poll_s, self.on_event, self.golden = source, poll_s, on_event, golden
+        self.source, self.poll_s, self.on_event = source, poll_s, on_event
         self.serving: Serving | None = None
         self.last_error: str | None = None
         self._failed_tag: str | None = None
@@ -135,7 +133,7 @@ class ModelLife:
                 waits = not force and tag == self._failed_tag and time.monotonic() < self._retry_at
                 if not waits:
                     predictor = self.source.load(tag, self.graphs)
-                    verify(predictor, self.golden)
+                    verify(predictor)
                     new = Serving(predictor, str(predictor.version), tag, time.time())
                     self.before_swap(new)
             except Exception as error:
@@ -164,13 +162,13 @@ class RefusedError(Exception):
     """A model loads but gives implausible answers."""
 
 
-def verify(predictor: Any, golden: tuple[ColocationSet, ...]) -> None:
-    """Predict the golden sets with `predictor`.
+def verify(predictor: Any) -> None:
+    """Predict `GOLDEN` with `predictor`.
 
     Raises:
         RefusedError: a number is missing, infinite, out of its range, or outside its own interval.
     """
-    for asked, prediction in zip(golden, predictor.predict_many(list(golden)), strict=True):
+    for asked, prediction in zip(GOLDEN, predictor.predict_many(list(GOLDEN)), strict=True):
         _check(asked, prediction)
 
 

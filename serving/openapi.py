@@ -122,6 +122,11 @@ def header(name: str, description: str, schema: dict[str, Any] | None = None) ->
 
 
 CACHED = header("If-None-Match", "ETags that the caller has; 304 if one of them is current, or `*`")
+IDEMPOTENCY_KEY = header(
+    "Idempotency-Key",
+    "Requests repeated with this key are carried out once",
+    {"type": "string", "minLength": 1, "maxLength": 200},
+)
 
 
 def any_of(*kinds: Any) -> dict[str, Any]:

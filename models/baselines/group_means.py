@@ -8,13 +8,10 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 
-from datasets.bundle import Bundle
+from datasets.bundle import Bundle, Floats
 from models.baselines.columns import group_names
 from profiling.errors import InputError
-
-Floats = NDArray[np.float64]
 
 
 class GroupMeanPredictor:

@@ -6,13 +6,11 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from datasets.bundle import Bundle
+from datasets.bundle import Bundle, Floats
 from models.baselines.columns import group_names
 from profiling.errors import InputError
 
-Floats = NDArray[np.float64]
 # Maps a bundle to a row of totals for each of its rows; NaN if they are unknown.
 Totals = Callable[[Bundle], pd.DataFrame]
 # Fewest rows for separate weights, and most rows to fit them to, because the linear program grows with the

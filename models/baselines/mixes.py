@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from datasets.bundle import Bundle, partners
+from datasets.bundle import Bundle, Floats, partners
 from models.baselines.features import one_hot
-
-Floats = NDArray[np.float64]
 
 
 class RidgeOfMixes:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from datasets.bundle import Bundle
+from datasets.bundle import Bundle, Floats
 from models.baselines.operator_work import LAUNCH_S, operator_roofline_s, operator_work
 from profiling.errors import InputError
 
-Floats = NDArray[np.float64]
 # The launch floor is this quantile of an operator's call times on a device.
 _FLOOR_QUANTILE = 0.01
 

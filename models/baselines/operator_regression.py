@@ -8,14 +8,12 @@ from typing import Any
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from datasets.bundle import Bundle
+from datasets.bundle import Bundle, Floats
 from models.baselines.operator_work import LAUNCH_S, operator_roofline_s, operator_work
 from profiling.devices import get_device
 from profiling.errors import InputError, UnknownNameError
 
-Floats = NDArray[np.float64]
 _SIZES = ("b", "m", "n", "k", "input_channels", "output_channels", "kernel_size", "input_size", "stride")
 # Side of the output tile of one block in large matrix products.
 _TILE = 128

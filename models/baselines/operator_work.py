@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
+from datasets.bundle import Floats
 from models.baselines.rooflines import ELEMENT_BYTES, peaks
 
-Floats = NDArray[np.float64]
 # FLOPs per element of a normalised row.
 _NORMALISING_FLOPS = 5.0
 

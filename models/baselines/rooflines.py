@@ -6,14 +6,12 @@ from collections.abc import Callable
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from datasets.bundle import Bundle
+from datasets.bundle import Bundle, Floats
 from models.baselines.columns import group_names
 from profiling.devices import get_device
 from profiling.errors import InputError, UnknownNameError
 
-Floats = NDArray[np.float64]
 # Bytes per element in memory; autocast keeps activations in half precision.
 ELEMENT_BYTES = {"fp64": 8, "fp32": 4, "tf32": 4, "amp": 2, "fp16": 2, "bf16": 2, "fp8": 2}
 

@@ -6,14 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 import pandas as pd
-from numpy.typing import NDArray
 
-from datasets.bundle import Bundle
+from datasets.bundle import Bundle, Floats
 from models.baselines.features import device_numbers, one_hot
 from models.baselines.linear import Totals
 from profiling.errors import InputError
-
-Floats = NDArray[np.float64]
 
 
 class SummaryTreePredictor:

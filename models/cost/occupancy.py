@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from numpy.typing import NDArray
 
+from models.cost.layouts import Floats
 from profiling.devices import DeviceSpec
 from profiling.operators import CONTRACTIONS, KINDS
 
-Floats = NDArray[np.float64]
 # Rows and columns of a product that a block computes, and its warps; largest first.
 _TILES = ((128.0, 128.0, 8.0), (128.0, 64.0, 4.0), (64.0, 64.0, 4.0), (32.0, 32.0, 4.0))
 # Blocks per multiprocessor that a grid aims for, and the depth below which a product is not split.

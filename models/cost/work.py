@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from models.cost.layouts import moved_per_byte
+from models.cost.layouts import Columns, Floats, moved_per_byte
 from models.cost.occupancy import occupancy_of, warps_of
 from profiling.devices import DeviceSpec
 from profiling.devices.compute_capability import compute_capabilities
 from profiling.operators import CONTRACTIONS, DTYPES, KINDS
-
-Floats = NDArray[np.float64]
-Columns = Mapping[str, Floats]
 
 IS_CONTRACTION = np.array([kind in CONTRACTIONS for kind in KINDS])
 # Largest tile of a matrix product that one multiprocessor computes; libraries use tiles up to this size

@@ -50,10 +50,10 @@ class JobTable:
     """
 
     def __init__(
-        self, model: CotenantModel, calibration: HeadCalibration, coverage: Coverage | None = None
+        self, model: CotenantModel, calibration: HeadCalibration, coverage: Coverage = Coverage()
     ) -> None:
         self._model, self._calibration, self._process = model, calibration, model.process
-        self._coverage = coverage or Coverage()
+        self._coverage = coverage
         self._index: dict[JobKey, int] = {}
         self._lock = threading.Lock()
         self._settings: dict[str, Array] = {}

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from itertools import combinations_with_replacement
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -17,18 +16,22 @@ from models.cost import default_cost_model
 from predictor.campaigns.experiment_design import greedy_design, set_kernel, standardize
 from predictor.types import Floats
 from profiling.campaign.plan import CampaignPlan, PlannedRun
+from profiling.checked_fields import check_range
 from profiling.devices import DeviceSpec, discover_cpu, get_device
 from profiling.errors import CotenantError, InputError
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import ColocationSet, Workload
 
-if TYPE_CHECKING:
-    pass
-
 # Columns of `Candidate.features` that grow with the batch: FLOPs, bytes, activations, time.
 _GROWING = (0, 1, 4, 6)
 _HALF_TIME = np.array([0, 0, 0, 0, 0, 0, np.log(2)])
+# The grid of frozen prefixes, as shares of the atomic layers, and those also measured with cached activations.
+_FROZEN_RATIOS, _CACHED_RATIOS = (0.0, 0.25, 0.5, 0.75, 0.95), (0.5, 0.95)
+# Random sets of three among the candidates.
+_TRIPLES = 150
+# Batch sizes of zoo models with a shorter or longer estimated step are left out.
+_LEAST_STEP_S, _MOST_STEP_S = 5e-4, 0.12
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +42,9 @@ class PlanConfig:
         budget_s: expected time of all runs.
         max_workloads: most jobs to include; one per model first, then other batch sizes.
         frozen_models: models measured with a frozen prefix.
-        frozen_ratios: the grid of k, as a share of the atomic layers.
-        cached_ratios: the subset also measured with cached activations.
-        operators: time the operators of every model.
-        triple_candidates: number of random sets of three among the candidates.
         sharing: sharing modes.
         sm_shares: SM shares, below 1, at which jobs are measured alone under MPS; none: no sweep.
         share_models: number of models in that sweep.
-        least_step_s, most_step_s: jobs with an estimated step outside this range are skipped.
         setup_s: expected time to start and warm up one member.
         seed: random seed.
     """
@@ -54,29 +52,17 @@ class PlanConfig:
     budget_s: float = 1200.0
     max_workloads: int = 24
     frozen_models: int = 5
-    frozen_ratios: tuple[float, ...] = (0.0, 0.25, 0.5, 0.75, 0.95)
-    cached_ratios: tuple[float, ...] = (0.5, 0.95)
-    operators: bool = True
-    triple_candidates: int = 150
     sharing: tuple[str, ...] = ("time-slice",)
     sm_shares: tuple[float, ...] = ()
     share_models: int = 6
-    least_step_s: float = 5e-4
-    most_step_s: float = 0.12
     setup_s: float = 2.5
     seed: int = 0
 
     def __post_init__(self) -> None:
         if not self.budget_s > 0:
             raise InputError("budget is out of range", expected="seconds above 0", got=self.budget_s)
-        for name, least in (("max_workloads", 1), ("frozen_models", 0), ("share_models", 1), ("seed", 0)):
-            if getattr(self, name) < least:
-                raise InputError(
-                    f"{name} is out of range", expected=f"an integer from {least}", got=getattr(self, name)
-                )
-        for ratio in (*self.frozen_ratios, *self.cached_ratios):
-            if not 0 <= ratio < 1:
-                raise InputError("frozen ratio is out of range", expected="0 to below 1", got=ratio)
+        check_range(self, lambda value: value >= 1, "an integer from 1", "max_workloads", "share_models")
+        check_range(self, lambda value: value >= 0, "an integer from 0", "frozen_models", "seed")
         for share in self.sm_shares:
             if not 0 < share < 1:
                 raise InputError("SM share is out of range", expected="above 0, below 1", got=share)
@@ -101,8 +87,8 @@ class Candidate:
 def plan_campaign(
     device: str,
     jobs: Sequence[Workload] = (),
-    config: PlanConfig | None = None,
-    settings: MeasureSettings | None = None,
+    config: PlanConfig = PlanConfig(),
+    settings: MeasureSettings = MeasureSettings(),
     name: str = "campaign",
     predictor: str | None = "default",
 ) -> CampaignPlan:
@@ -117,12 +103,11 @@ def plan_campaign(
         UnknownNameError: no such job or predictor.
         InputError: the budget is too short even for the jobs alone, or SM shares on a CPU.
     """
-    config, settings = config or PlanConfig(), settings or MeasureSettings()
     if config.sm_shares and device != "cuda":
         raise InputError("SM shares require MPS", expected="device cuda", got=device)
     spec = discover_cpu() if device == "cpu" else _gpu_spec()
     rates = _single_core(spec) if device == "cpu" else spec
-    pool = [candidate(job, rates) for job in jobs] if jobs else zoo_candidates(rates, config)
+    pool = [candidate(job, rates) for job in jobs] if jobs else zoo_candidates(rates)
     chosen = pool if jobs else [_captured(c, rates) for c in choose_workloads(pool, config.max_workloads)]
     runs = [
         PlannedRun(RunRequest("solo", (c.workload,), device), _expected_s([c], config, settings), "alone")
@@ -143,7 +128,7 @@ def plan_campaign(
         )
     if left < 0:
         fixed, left = [], config.budget_s - sum(r.expected_s for r in runs)
-    sets = candidate_sets(len(chosen), config)
+    sets = candidate_sets(len(chosen), config.seed)
     requests = [
         RunRequest("colocation", tuple(chosen[i].workload for i in members), device, mode)
         for members in sets
@@ -160,7 +145,7 @@ def plan_campaign(
     return CampaignPlan(name, device, (*runs, *fixed), settings)
 
 
-def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
+def zoo_candidates(rates: DeviceSpec) -> list[Candidate]:
     """Every zoo model at up to three batch sizes whose estimated step is within the bounds.
 
     These are the smallest, the largest and one between, from powers of two (on a GPU up to four times the
@@ -177,7 +162,7 @@ def zoo_candidates(rates: DeviceSpec, config: PlanConfig) -> list[Candidate]:
         sizes = [*(2**p for p in range(1, 24) if 2**p < largest), largest]
         base = candidate(Workload(name, batch_size=default), rates)
         scaled = [_rescaled(base, size / default, size) for size in sizes]
-        fits = [c for c in scaled if config.least_step_s <= c.step_time_s <= config.most_step_s]
+        fits = [c for c in scaled if _LEAST_STEP_S <= c.step_time_s <= _MOST_STEP_S]
         if not fits:
             continue
         candidates += [fits[i] for i in sorted({0, len(fits) // 2, len(fits) - 1})]
@@ -270,13 +255,11 @@ def farthest(pool: Sequence[Candidate], given: int, count: int) -> list[Candidat
     return [pool[i] for i in taken]
 
 
-def candidate_sets(jobs: int, config: PlanConfig) -> list[tuple[int, ...]]:
+def candidate_sets(jobs: int, seed: int) -> list[tuple[int, ...]]:
     """All pairs of `jobs` jobs by number, a job with itself included, and random triples."""
     pairs: list[tuple[int, ...]] = list(combinations_with_replacement(range(jobs), 2))
-    generator = np.random.default_rng(config.seed)
-    triples = {
-        tuple(sorted(map(int, generator.integers(0, jobs, 3)))) for _ in range(config.triple_candidates)
-    }
+    generator = np.random.default_rng(seed)
+    triples = {tuple(sorted(map(int, generator.integers(0, jobs, 3)))) for _ in range(_TRIPLES)}
     return pairs + sorted(triples)
 
 
@@ -296,10 +279,10 @@ def _frozen_runs(
     models = farthest(deepest, 1, config.frozen_models) if config.frozen_models else []
     runs = []
     for c in models:
-        for ratio in config.frozen_ratios:
+        for ratio in _FROZEN_RATIOS:
             k = min(c.layers - 1, round(ratio * c.layers))
             job = replace(c.workload, frozen_prefix=k)
-            for cached in (False, True) if ratio in config.cached_ratios and k else (False,):
+            for cached in (False, True) if ratio in _CACHED_RATIOS and k else (False,):
                 request = RunRequest("freezing", (job,), device, cached_activations=cached)
                 reason = f"{k} of {c.layers} layers frozen"
                 runs.append(PlannedRun(request, _expected_s([c], config, settings), reason))
@@ -325,8 +308,6 @@ def share_runs(
 def _operator_runs(
     chosen: Sequence[Candidate], device: str, config: PlanConfig, settings: MeasureSettings
 ) -> list[PlannedRun]:
-    if not config.operators:
-        return []
     by_model = {c.workload.model: c for c in reversed(chosen)}
     return [
         PlannedRun(

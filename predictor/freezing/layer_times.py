@@ -91,7 +91,7 @@ def layer_times(
     graph: ComputationGraph,
     device: DeviceSpec,
     workload: Workload | None = None,
-    costs: FrameworkCosts | None = None,
+    costs: FrameworkCosts = FrameworkCosts(),
     cost: JobCost | None = None,
 ) -> LayerTimes:
     """Time the layers of an unfrozen graph.
@@ -107,7 +107,6 @@ def layer_times(
         InputError: the graph names no layers, or the device lacks the precision.
         LimitError: it has too many layers for its operators.
     """
-    costs = costs or FrameworkCosts()
     if not graph.layers:
         raise InputError(
             f"graph {graph.name!r} names no atomic layers", expected="a graph captured from a torch.nn model"

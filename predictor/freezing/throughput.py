@@ -82,7 +82,7 @@ def layer_throughput(
     network_bytes_per_s: float = NETWORK_BYTES_PER_S,
     anchor_step_time_s: float | None = None,
     featurizer: Featurizer | None = None,
-    heads: HeadCalibration | None = None,
+    heads: HeadCalibration = HeadCalibration(),
 ) -> LayerThroughput:
     """Predict step time, throughput and memory of `workload` with `frozen_prefix` layers frozen.
 
@@ -191,7 +191,7 @@ def layer_throughput(
         overhead_s=frozen.overhead_s,
         unfrozen_parameter_ratio=frozen.unfrozen_parameter_ratio,
         speedup=parts(least, None).step_time_s / frozen.step_time_s,
-        memory_bytes=_memory_bytes(job(k), job(measured_at), workload, heads or HeadCalibration()),
+        memory_bytes=_memory_bytes(job(k), job(measured_at), workload, heads),
         anchored=bool(anchor),
     )
 

@@ -65,7 +65,7 @@ def fine_tune(
     base: Predictor,
     colocation: pd.DataFrame,
     solo: pd.DataFrame,
-    config: FineTuning | None = None,
+    config: FineTuning = FineTuning(),
     report: LossCallback | None = None,
 ) -> Predictor:
     """Fine-tune `base` on new measured sets, as a new predictor; `base` is unchanged.
@@ -81,7 +81,6 @@ def fine_tune(
         InputError: no new sets, or `base` has no replay sets.
         UnavailableError: `base` has not been fitted.
     """
-    config = config or FineTuning()
     base._table()  # raises where nothing was fitted
     before, training = base.fitted_, base.training or TrainingConfig()
     colocation = new_sets(base, colocation)

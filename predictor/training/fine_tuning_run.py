@@ -34,7 +34,7 @@ def fine_tune_run(
     base_name: str,
     data: Path,
     out: Path,
-    config: FineTuning | None = None,
+    config: FineTuning = FineTuning(),
     *,
     own_use: bool = False,
     tracking_uri: str | None = None,
@@ -64,7 +64,6 @@ def fine_tune_run(
         InputError: nothing can be written to `out`, or it has a checkpoint; or see `fine_tune`.
         ConflictError: another run is writing to `out`, or a checkpoint appeared there during this one.
     """
-    config = config or FineTuning()
     with ExitStack() as held:
         output = held.enter_context(claimed(out, force))
         base = load_predictor(base_name)

@@ -31,7 +31,7 @@ def fit_heads(
     examples: Examples,
     solo: pd.DataFrame,
     featurizer: Featurizer,
-    start: HeadCalibration | None = None,
+    start: HeadCalibration = HeadCalibration(),
 ) -> HeadCalibration:
     """Constants of the memory and utilisation heads by least absolute error.
 
@@ -43,7 +43,6 @@ def fit_heads(
         featurizer: reads graphs.
         start: constants to start from.
     """
-    start = start or HeadCalibration()
     rows = _memory_rows(solo, featurizer)
     host, factor = _host_context(rows, start), _activation_factor(rows, start)
     calibration = replace(

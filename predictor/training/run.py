@@ -275,6 +275,8 @@ def compare(
     """
     from dataclasses import replace
 
+    import numpy as np
+
     from datasets.bundle import Bundle
     from datasets.sets import solo_runs
     from datasets.splits import make_split, pair_count, select_sets
@@ -311,7 +313,7 @@ def compare(
             report(f"compare: {name}", number, len(entrants), 0.0)
         answer = partial(_answer, entrant, train, test, training.seed)
         guess = progress.arrays(name, answer)["guess"]
-        usable = points & ~_nan(guess)
+        usable = points & ~np.isnan(guess)
         if not usable.any():
             continue
         result[name] = {
@@ -370,12 +372,6 @@ def scatter(compared: dict[str, dict[str, Any]]) -> Any:
         axes.plot([0, 1.2], [0, 1.2], color="black", linewidth=0.8)
         axes.set(title=name, xlabel="measured ratio", ylabel="predicted ratio", xlim=(0, 1.3), ylim=(0, 1.3))
     return figure
-
-
-def _nan(values: Any) -> Any:
-    import numpy as np
-
-    return np.isnan(values)
 
 
 def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:

@@ -26,7 +26,7 @@ def capture_onnx(
     sequence_length: int | None = None,
     workload: Workload | None = None,
     name: str | None = None,
-    limits: OnnxLimits | None = None,
+    limits: OnnxLimits = OnnxLimits(),
 ) -> ComputationGraph:
     """The graph of a training step of an ONNX model (opset 13 or newer).
 
@@ -47,7 +47,6 @@ def capture_onnx(
         LimitError: larger than the limits, or reading takes longer or more memory than they allow.
         UnsafeFileError: cycles, deep nesting, recursive functions, external data outside the folder.
     """
-    limits = limits or OnnxLimits()
     if isinstance(source, bytes):
         check_size(len(source), limits)
         with tempfile.NamedTemporaryFile(suffix=".onnx") as stream:

@@ -30,7 +30,8 @@ FIELDS = {
 }
 # DCGM refuses to watch any field if the GPU lacks one of them (NVLink, FP64), so smaller sets are tried next.
 _CHOICES = (tuple(FIELDS), (1002, 1003, 1004, 1005, 1009, 1010), (1002, 1005))
-_LEAST_INTERVAL_S = 0.1
+# The least that DCGM's profiling module takes.
+_INTERVAL_S = 0.1
 
 
 class DcgmCounters:
@@ -38,14 +39,13 @@ class DcgmCounters:
 
     Args:
         gpu: DCGM's index of the GPU, which is also NVML's.
-        interval_s: sampling interval; at least 0.1 s, the minimum of DCGM's profiling module.
 
     Attributes:
         note: why there are no counters; empty unless that is known.
     """
 
-    def __init__(self, gpu: int = 0, interval_s: float = _LEAST_INTERVAL_S) -> None:
-        self.gpu, self.interval_s = gpu, max(interval_s, _LEAST_INTERVAL_S)
+    def __init__(self, gpu: int = 0) -> None:
+        self.gpu = gpu
         self._binary = shutil.which("dcgmi")
         self.note = "" if self._binary else "no DCGM counters: dcgmi is not installed"
         self._thread: threading.Thread | None = None
@@ -66,7 +66,7 @@ class DcgmCounters:
         """Mean of every counter over the samples that lie entirely within the window; empty if there are none."""
         with self._lock:
             # A sample is the mean over the preceding interval.
-            rows = [values for when, values in self._samples if when - self.interval_s >= self._began]
+            rows = [values for when, values in self._samples if when - _INTERVAL_S >= self._began]
         names = {name for row in rows for name in row}
         return {
             name: sum(row[name] for row in rows if name in row) / sum(name in row for row in rows)
@@ -96,16 +96,9 @@ class DcgmCounters:
 
     def _read(self, fields: Sequence[int]) -> tuple[str, int]:
         """Read one `dcgmi dmon` until it ends. Returns its last line that is not a sample, and the number of samples."""
-        delay_ms = str(round(1e3 * self.interval_s))
         command = [
-            str(self._binary),
-            "dmon",
-            "-i",
-            str(self.gpu),
-            "-e",
-            ",".join(map(str, fields)),
-            "-d",
-            delay_ms,
+            *(str(self._binary), "dmon", "-i", str(self.gpu)),
+            *("-e", ",".join(map(str, fields)), "-d", f"{1e3 * _INTERVAL_S:.0f}"),
         ]
         names, last, rows = [FIELDS[f] for f in fields], "", 0
         try:

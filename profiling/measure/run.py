@@ -25,7 +25,7 @@ Progress = Callable[[str], None]
 
 
 def measure(
-    request: RunRequest, settings: MeasureSettings | None = None, progress: Progress = lambda _: None
+    request: RunRequest, settings: MeasureSettings = MeasureSettings(), progress: Progress = lambda _: None
 ) -> dict[str, Any]:
     """Measure the jobs of `request`.
 
@@ -50,7 +50,6 @@ def measure(
         UnavailableError: no such device, or torch cannot use it.
         SharesNotEnforcedError: MPS cannot enforce the requested SM shares.
     """
-    settings = settings or MeasureSettings()
     catalogue_name = device_name(request.device)
     _check_precisions(request, catalogue_name)
     _check_host_input(request, settings)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, fields
 from typing import Any
 
+from profiling.checked_fields import check_range
 from profiling.errors import InputError
 
 HOST_INPUTS = ("resident", "loader")
@@ -60,17 +61,15 @@ class MeasureSettings:
             _require(name, getattr(self, name), isinstance(getattr(self, name), int), 0)
         if self.core is not None:
             _require("core", self.core, isinstance(self.core, int), 0)
-        for name in ("window_s", "alone_window_s", "max_warmup_s", "sample_interval_s", "timeout_s"):
-            value = getattr(self, name)
-            if not isinstance(value, int | float) or not 0 < value <= 86400:
-                raise InputError(
-                    f"{name} is out of range", expected="seconds above 0, at most 86400", got=value
-                )
-        for name in ("settle_tolerance", "stable_ratio", "least_cpu_ratio"):
-            if not 0 < getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is out of range", expected="a ratio between 0 and 1", got=getattr(self, name)
-                )
+        seconds = ("window_s", "alone_window_s", "max_warmup_s", "sample_interval_s", "timeout_s")
+        check_range(
+            self,
+            lambda value: isinstance(value, int | float) and 0 < value <= 86400,
+            "seconds above 0, at most 86400",
+            *seconds,
+        )
+        ratios = ("settle_tolerance", "stable_ratio", "least_cpu_ratio")
+        check_range(self, lambda value: 0 < value < 1, "a ratio between 0 and 1", *ratios)
         if self.host_input not in HOST_INPUTS:
             raise InputError(
                 "unknown host_input", expected="one of " + ", ".join(HOST_INPUTS), got=self.host_input

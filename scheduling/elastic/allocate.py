@@ -22,7 +22,7 @@ _GPUS = np.array(SIZES, dtype=np.float64)
 def allocate(
     jobs: Sequence[ElasticJob],
     gpus: int,
-    config: IceFrogConfig | None = None,
+    config: IceFrogConfig = IceFrogConfig(),
     *,
     admit_by: Literal["remaining", "submission"] = "remaining",
     weigh_by: Literal["fair", "remaining"] = "fair",
@@ -33,7 +33,6 @@ def allocate(
         admit_by: which jobs get the first GPUs if there are more jobs than GPUs, after those that go first.
         weigh_by: minimise the sum of R*(fair) / R*(g), or (as Optimus does) of remaining times left / R*(g).
     """
-    config = config or IceFrogConfig()
     if not jobs:
         return []
     rates, prefixes = best_by_size(jobs, config)

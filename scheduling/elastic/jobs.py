@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats
+from profiling.checked_fields import check_range
 from profiling.errors import InputError
 from scheduling.core.job import TraceJob
 from scheduling.elastic.penalty import FreezingGuards, allowed_prefixes, frozen_penalty
@@ -59,11 +60,9 @@ class IceFrogConfig:
     pairs_per_round: int = 8
 
     def __post_init__(self) -> None:
-        for name in ("min_size_gain", "min_prefix_gain", "resize_s", "starvation_s"):
-            if not getattr(self, name) >= 0:
-                raise InputError(f"{name} is out of range", expected="from 0", got=getattr(self, name))
-        if not self.round_s > 0:
-            raise InputError("round_s is out of range", expected="seconds above 0", got=self.round_s)
+        gains_and_times = ("min_size_gain", "min_prefix_gain", "resize_s", "starvation_s")
+        check_range(self, lambda value: value >= 0, "from 0", *gains_and_times)
+        check_range(self, lambda value: value > 0, "seconds above 0", "round_s")
         if not self.min_pair_gain >= 1 or self.pairs_per_round < 1:
             raise InputError(
                 "sharing is out of range",

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from predictor.types import Bools, Floats
+from profiling.checked_fields import check_range
 from profiling.errors import InputError
 
 
@@ -36,11 +37,8 @@ class FreezingGuards:
     def __post_init__(self) -> None:
         if not 0.5 <= self.kappa <= 10:
             raise InputError("kappa is out of range", expected="0.5 to 10", got=self.kappa)
-        for name in ("max_norm_share", "warmup_progress", "max_debt_ratio"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise InputError(
-                    f"{name} is out of range", expected="a ratio from 0 to 1", got=getattr(self, name)
-                )
+        ratios = ("max_norm_share", "warmup_progress", "max_debt_ratio")
+        check_range(self, lambda value: 0 <= value <= 1, "a ratio from 0 to 1", *ratios)
 
 
 def norm_shares(squared_norms: Floats) -> Floats:

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
@@ -26,52 +27,41 @@ from scheduling.placement.gangs import Pool, exclusive_gpus
 Allocator = Callable[[Sequence[ElasticJob], int, IceFrogConfig], list[Grant]]
 OPTIMUS_ROUND_S = 600.0
 NEVER = FreezingGuards(max_norm_share=0.0)
+_BY_SUBMISSION = partial(allocate, admit_by="submission")
 
 
-def icefrog(config: IceFrogConfig | None = None, name: str = "icefrog") -> Policy:
+def icefrog(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """The policy of `scheduling.elastic.allocate`."""
-    return _policy(name, allocate, config or IceFrogConfig())
+    return _policy("icefrog", allocate, config)
 
 
-def icefrog_unfrozen(config: IceFrogConfig | None = None) -> Policy:
+def icefrog_unfrozen(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """The same allocator with k = 0, to isolate the effect of GPU elasticity."""
-    return icefrog(replace(config or IceFrogConfig(), guards=NEVER), "icefrog-unfrozen")
+    return _policy("icefrog-unfrozen", allocate, replace(config, guards=NEVER))
 
 
-def optimus(config: IceFrogConfig | None = None) -> Policy:
+def optimus(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """Largest fall of the sum of remaining times per GPU, as published.
 
     Jobs are admitted by submission, in rounds of 600 s.
     """
-    base = config or IceFrogConfig()
-    return _policy("optimus", _optimus, replace(base, guards=NEVER, round_s=OPTIMUS_ROUND_S))
+    allocator = partial(_BY_SUBMISSION, weigh_by="remaining")
+    return _policy("optimus", allocator, replace(config, guards=NEVER, round_s=OPTIMUS_ROUND_S))
 
 
-def optimus_shortest(config: IceFrogConfig | None = None) -> Policy:
+def optimus_shortest(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """Ours: Optimus in IceFrog's rounds, with the shortest job admitted first."""
-    return _policy("optimus-shortest", _optimus_shortest, replace(config or IceFrogConfig(), guards=NEVER))
+    return _policy("optimus-shortest", partial(allocate, weigh_by="remaining"), replace(config, guards=NEVER))
 
 
-def pollux(config: IceFrogConfig | None = None) -> Policy:
+def pollux(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """Largest fall of the sum of inverse speed-ups over a fair share; admission by submission."""
-    return _policy("pollux", _pollux, replace(config or IceFrogConfig(), guards=NEVER, shortness=0.0))
+    return _policy("pollux", _BY_SUBMISSION, replace(config, guards=NEVER, shortness=0.0))
 
 
-def pollux_freezing(config: IceFrogConfig | None = None) -> Policy:
+def pollux_freezing(config: IceFrogConfig = IceFrogConfig()) -> Policy:
     """Pollux's allocation on effective progress: each job freezes what pays, and nothing else changes."""
-    return _policy("pollux-freezing", _pollux, replace(config or IceFrogConfig(), shortness=0.0))
-
-
-def _optimus(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig) -> list[Grant]:
-    return allocate(jobs, gpus, config, admit_by="submission", weigh_by="remaining")
-
-
-def _optimus_shortest(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig) -> list[Grant]:
-    return allocate(jobs, gpus, config, weigh_by="remaining")
-
-
-def _pollux(jobs: Sequence[ElasticJob], gpus: int, config: IceFrogConfig) -> list[Grant]:
-    return allocate(jobs, gpus, config, admit_by="submission")
+    return _policy("pollux-freezing", _BY_SUBMISSION, replace(config, shortness=0.0))
 
 
 def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from predictor.types import Bools, Floats
+from profiling.checked_fields import check_range
 from profiling.errors import InputError
 from scheduling.elastic.penalty import norm_shares
 
@@ -57,11 +58,7 @@ class TrackerConfig:
             raise InputError(
                 "settle_ratio is out of range", expected="a ratio above 0", got=self.settle_ratio
             )
-        for name in ("measure_every", "probe_every"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
-                )
+        check_range(self, lambda value: value >= 1, "an integer from 1", "measure_every", "probe_every")
 
 
 class GradientNormTracker:
@@ -74,11 +71,11 @@ class GradientNormTracker:
         config: configuration of the averages.
     """
 
-    def __init__(self, layers: Sequence[nn.Module], config: TrackerConfig | None = None) -> None:
+    def __init__(self, layers: Sequence[nn.Module], config: TrackerConfig = TrackerConfig()) -> None:
         if not layers:
             raise InputError("the tracker needs layers", expected="at least one module", got="none")
         self.layers = list(layers)
-        self.config = config or TrackerConfig()
+        self.config = config
         self.frozen_prefix = 0
         self.steps = 0
         self._norms = np.zeros(len(self.layers))

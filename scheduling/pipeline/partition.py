@@ -114,7 +114,7 @@ class Partition:
 def partition(
     space: StateSpace,
     cluster: PipelineCluster,
-    options: PartitionOptions | None = None,
+    options: PartitionOptions = PartitionOptions(),
     *,
     compat: bool = False,
 ) -> Partition:
@@ -129,7 +129,6 @@ def partition(
     from scheduling.pipeline.compat import data_parallel_compat, solve_compat
     from scheduling.pipeline.optimal import data_parallel, solve_optimal
 
-    options = options or PartitionOptions()
     if compat:
         bottleneck, spans = solve_compat(space, cluster, options)
         parallel = data_parallel_compat(space, cluster)

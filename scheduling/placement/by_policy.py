@@ -40,10 +40,9 @@ class PolicyPlacer(Placer):
         job: Workload,
         iterations: float | None,
         snapshot: ClusterSnapshot,
-        config: PlacementConfig | None = None,
+        config: PlacementConfig = PlacementConfig(),
     ) -> PlacementDecision:
         """Like `Placer.place`; `ranked` begins with the GPU chosen by the policy."""
-        config = config or PlacementConfig()
         ranking = super().place(job, iterations, snapshot, replace(config, wait=False))
         steps = ranking.iterations
         assert steps is not None  # `Placer` always says
@@ -60,10 +59,9 @@ class PolicyPlacer(Placer):
         job: Workload,
         iterations: float | None,
         snapshot: ClusterSnapshot,
-        config: PlacementConfig | None = None,
+        config: PlacementConfig = PlacementConfig(),
     ) -> tuple[str, str] | None:
         """Node and id of the GPU that the policy chooses, the first of a gang; None if it lets the job wait."""
-        config = config or PlacementConfig()
         steps = iterations
         if steps is None:
             fastest = min(solo_step_s(SchedulingSnapshot(snapshot), self.cache, job))

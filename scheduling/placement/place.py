@@ -42,7 +42,7 @@ class Placer:
         job: Workload,
         iterations: float | None,
         snapshot: ClusterSnapshot,
-        config: PlacementConfig | None = None,
+        config: PlacementConfig = PlacementConfig(),
     ) -> PlacementDecision:
         """Choose a GPU for `job`, or state that it should wait.
 
@@ -57,7 +57,6 @@ class Placer:
             InfeasibleError: the job fits on no GPU type of the cluster, even alone.
             UnknownNameError: the predictor does not know a device or model.
         """
-        config = config or PlacementConfig()
         grouped, workload, iterations, notes = self._asked(job, iterations, snapshot, config)
         if config.gpus > 1:
             decision = _place_gang(snapshot, self.cache, workload, iterations, config, notes)
@@ -70,14 +69,13 @@ class Placer:
         job: Workload,
         iterations: float | None,
         snapshot: ClusterSnapshot,
-        config: PlacementConfig | None = None,
+        config: PlacementConfig = PlacementConfig(),
     ) -> Floats:
         """[G] score of every GPU in the snapshot's order, as in `place`; infinite where `job` cannot go now.
 
         For callers that need no reasons, which cost most of a decision on many GPUs. Arguments and errors are those
         of `place`.
         """
-        config = config or PlacementConfig()
         grouped, workload, iterations, _ = self._asked(job, iterations, snapshot, config)
         ranking = rank_possible(self.cache, grouped.candidates, workload, iterations, config, grouped.without)
         scores: Floats = ranking.score[grouped.state_of]
@@ -160,7 +158,7 @@ def place(
     iterations: float | None,
     snapshot: ClusterSnapshot,
     predictor: SetPredictor | SetCache,
-    config: PlacementConfig | None = None,
+    config: PlacementConfig = PlacementConfig(),
 ) -> PlacementDecision:
     """Make one decision, see `Placer.place`; for a stream of jobs, keep a `Placer`."""
     return Placer(predictor).place(job, iterations, snapshot, config)

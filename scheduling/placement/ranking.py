@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats
+from profiling.checked_fields import check_range
 from profiling.errors import InputError
 from scheduling.core.limits import UNKNOWN_LENGTH_S
 from scheduling.core.set_cache import Ints, SetCache
@@ -55,11 +56,7 @@ class PlacementConfig:
             raise InputError(
                 "max_slowdown is out of range", expected="a number from 1", got=self.max_slowdown
             )
-        for name in ("max_members", "limit", "gpus"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
-                )
+        check_range(self, lambda value: value >= 1, "an integer from 1", "max_members", "limit", "gpus")
         if not 0 < self.default_duration_s < float("inf"):
             raise InputError(
                 "default_duration_s is out of range", expected="seconds above 0", got=self.default_duration_s

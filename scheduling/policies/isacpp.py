@@ -40,8 +40,8 @@ _ANY = 1e-9  # a critical ratio that the longest waiting job has
 def decide(
     snapshot: SchedulingSnapshot,
     belief: SetCache,
-    config: PlacementConfig | None = None,
-    queue: QueueConfig | None = None,
+    config: PlacementConfig = PlacementConfig(max_members=2),
+    queue: QueueConfig = QueueConfig(),
     restart_s: float | None = 30.0,
 ) -> list[Allocation]:
     """Place the first jobs of the queue where they cost least, or let them wait.
@@ -52,7 +52,6 @@ def decide(
     Args:
         restart_s: cost of moving a job; None: jobs are not moved.
     """
-    config, queue = config or PlacementConfig(max_members=2), queue or QueueConfig()
     overdue = first_overdue(snapshot, belief, queue.aging_s)
     propose = partial(_propose, snapshot, belief, config, restart_s=restart_s, overdue=overdue)
     alone = config.objective != "jct" or config.max_members != 2 or restart_s is None
@@ -241,7 +240,7 @@ def _assign(
 def isacpp(
     config: PlacementConfig,
     name: str = "isacpp",
-    queue: QueueConfig | None = None,
+    queue: QueueConfig = QueueConfig(),
     restart_s: float | None = 30.0,
 ) -> Policy:
     """The policy with custom settings."""

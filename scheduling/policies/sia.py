@@ -27,7 +27,7 @@ ROUND_S = 60.0
 def decide(
     snapshot: SchedulingSnapshot,
     belief: SetCache,
-    config: SiaConfig | None = None,
+    config: SiaConfig = SiaConfig(),
     shared_max_slowdown: float | None = None,
 ) -> list[Allocation]:
     """Give every active job its configuration of this round.
@@ -39,7 +39,6 @@ def decide(
         shared_max_slowdown: single-GPU jobs may share a GPU if no member is predicted to be slower than this;
             None: GPUs are not shared, as published.
     """
-    config = config or SiaConfig()
     jobs = sorted(snapshot.active(), key=lambda j: j.number)
     if not jobs:
         return []

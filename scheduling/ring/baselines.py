@@ -20,7 +20,7 @@ from scheduling.ring.pick import Pick, estimate_s
 def list_scheduling(
     cluster: RingCluster,
     jobs: Sequence[RingJob],
-    execution: Execution | None = None,
+    execution: Execution = Execution(),
     *,
     idle: bool = False,
 ) -> RingSchedule:
@@ -36,7 +36,7 @@ def list_scheduling(
 def first_fit(
     cluster: RingCluster,
     jobs: Sequence[RingJob],
-    execution: Execution | None = None,
+    execution: Execution = Execution(),
     *,
     idle: bool = False,
     tolerance: float = 0.01,
@@ -64,7 +64,7 @@ def first_fit(
 def random_fit(
     cluster: RingCluster,
     jobs: Sequence[RingJob],
-    execution: Execution | None = None,
+    execution: Execution = Execution(),
     *,
     idle: bool = False,
     seed: int = 0,
@@ -100,7 +100,7 @@ def _open(run: RingRun, idle: bool) -> Iterator[Gpu]:
 
 
 def _placed(
-    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None, idle: bool
+    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution, idle: bool
 ) -> RingSchedule:
     schedule = (in_line if idle else queued)(cluster, jobs, pick, execution)
     if schedule is None:

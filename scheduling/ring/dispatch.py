@@ -25,11 +25,11 @@ def check_gangs(cluster: RingCluster, jobs: Sequence[RingJob]) -> None:
 
 
 def in_line(
-    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None = None
+    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution = Execution()
 ) -> RingSchedule | None:
     """Start jobs in the order given, each as soon as `pick` finds its GPUs; None if it never does."""
     check_gangs(cluster, jobs)
-    run = RingRun(cluster, execution or Execution())
+    run = RingRun(cluster, execution)
     for job in jobs:
         while (gpus := pick(job, run)) is None:
             if not run.running:
@@ -40,11 +40,11 @@ def in_line(
 
 
 def any_that_fits(
-    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None = None
+    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution = Execution()
 ) -> RingSchedule | None:
     """At time 0 and at every exit, start each waiting job for which `pick` finds GPUs, in the order given."""
     check_gangs(cluster, jobs)
-    run = RingRun(cluster, execution or Execution())
+    run = RingRun(cluster, execution)
     waiting = list(jobs)
     while waiting:
         still = []
@@ -65,7 +65,7 @@ def any_that_fits(
 
 
 def queued(
-    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution | None = None
+    cluster: RingCluster, jobs: Sequence[RingJob], pick: Pick, execution: Execution = Execution()
 ) -> RingSchedule | None:
     """Give every job its GPUs at once, busy or not.
 
@@ -74,7 +74,7 @@ def queued(
     `pick` reads only `run.load`: GPUs are queues, and no job waits for a choice.
     """
     check_gangs(cluster, jobs)
-    run = RingRun(cluster, execution or Execution())
+    run = RingRun(cluster, execution)
     line: list[tuple[RingJob, tuple[Gpu, ...]]] = []
     for job in jobs:
         gpus = pick(job, run)

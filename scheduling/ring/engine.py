@@ -248,7 +248,7 @@ def replay(
     cluster: RingCluster,
     jobs: Iterable[RingJob],
     assignments: Iterable[Assignment],
-    execution: Execution | None = None,
+    execution: Execution = Execution(),
 ) -> RingSchedule:
     """Replay a schedule from its starts and GPUs; ends follow from the contention.
 
@@ -261,7 +261,7 @@ def replay(
         raise InputError(
             "the schedule does not contain every job exactly once", expected=str(sorted(by_name))
         )
-    run = RingRun(cluster, execution or Execution())
+    run = RingRun(cluster, execution)
     for assignment in planned:
         run.advance(assignment.start_s)
         run.start(by_name[assignment.job], assignment.gpus)

@@ -122,8 +122,8 @@ def choose(
 def run_online(
     cluster: RingCluster,
     arrivals: Iterable[RingArrival],
-    config: OnlineConfig | None = None,
-    execution: Execution | None = None,
+    config: OnlineConfig = OnlineConfig(),
+    execution: Execution = Execution(),
 ) -> OnlineResult:
     """Run a queue of arriving jobs to the end. In slot time, jobs start at slots.
 
@@ -131,13 +131,12 @@ def run_online(
         InfeasibleError: a gang is larger than the cluster.
         InputError: two jobs have the same name.
     """
-    config = config or OnlineConfig()
     coming = sorted(arrivals, key=lambda arrival: arrival.arrival_s)
     arrivals_s = {arrival.job.name: arrival.arrival_s for arrival in coming}
     if len(arrivals_s) != len(coming):
         raise InputError("arrivals", expected="each job name once")
     check_gangs(cluster, [arrival.job for arrival in coming])
-    run = RingRun(cluster, execution or Execution())
+    run = RingRun(cluster, execution)
     slot_s = run.execution.slot_s
 
     def visible_s(arrival: RingArrival) -> float:

@@ -26,7 +26,7 @@ PICKS: dict[str, Pick] = {"pack": fa_ffp, "whole-or-wait": whole_or_wait}
 def by_priority(
     cluster: RingCluster,
     jobs: Sequence[RingJob],
-    execution: Execution | None = None,
+    execution: Execution = Execution(),
     *,
     priority: str = "longest",
     pick: str = "whole-or-wait",
@@ -44,7 +44,7 @@ def by_priority(
 
 
 def best_list(
-    cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution | None = None
+    cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution = Execution()
 ) -> RingSchedule:
     """The shortest schedule over all priorities and picks.
 
@@ -68,7 +68,7 @@ def best_list(
 def local_search(
     cluster: RingCluster,
     jobs: Sequence[RingJob],
-    execution: Execution | None = None,
+    execution: Execution = Execution(),
     *,
     trials: int = 200,
     seed: int = 0,
@@ -108,11 +108,10 @@ def local_search(
     return best
 
 
-def lower_bound_s(cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution | None = None) -> float:
+def lower_bound_s(cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution = Execution()) -> float:
     """Lower bound on any schedule: the longest job alone, and all work over all GPUs, both without rivals."""
     if not jobs:
         return 0.0
-    execution = execution or Execution()
     times = {job.name: _fastest_s(cluster, job, execution) for job in jobs}
     work = sum(times[job.name] * job.gpus for job in jobs)
     return max(work / sum(cluster.servers), *times.values())

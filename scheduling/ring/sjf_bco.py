@@ -36,8 +36,8 @@ class SjfBcoConfig:
 def sjf_bco(
     cluster: RingCluster,
     jobs: Sequence[RingJob],
-    execution: Execution | None = None,
-    config: SjfBcoConfig | None = None,
+    execution: Execution = Execution(),
+    config: SjfBcoConfig = SjfBcoConfig(),
 ) -> RingSchedule:
     """The best schedule over theta, the work that a GPU may be given, and kappa.
 
@@ -50,7 +50,6 @@ def sjf_bco(
     Raises:
         InfeasibleError: no kappa gives a schedule that ends.
     """
-    config = config or SjfBcoConfig()
     in_order = sorted(jobs, key=lambda job: job.gpus)
     if not in_order:
         return RingSchedule(())

@@ -51,7 +51,7 @@ def simulate(
     policy: Policy,
     truth: GroundTruth,
     belief: SetPredictor | SetCache,
-    config: SimulationConfig | None = None,
+    config: SimulationConfig = SimulationConfig(),
     on_progress: Callable[[int, int], None] | None = None,
     agent: Callable[[TraceJob], object] | None = None,
 ) -> SimulationResult:
@@ -68,9 +68,7 @@ def simulate(
         InfeasibleError: a job can never run here (too many GPUs, or its memory fits on no type), or the policy leaves
             jobs waiting forever, or never lets one reach its next checkpoint.
     """
-    return _Simulation(jobs, cluster, policy, truth, belief, config or SimulationConfig(), agent).run(
-        on_progress
-    )
+    return _Simulation(jobs, cluster, policy, truth, belief, config, agent).run(on_progress)
 
 
 class _Simulation:

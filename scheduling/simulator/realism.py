@@ -8,6 +8,7 @@ from dataclasses import dataclass, fields, replace
 
 import numpy as np
 
+from profiling.checked_fields import check_range
 from profiling.errors import InputError, UnknownNameError
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.state import SchedulingSnapshot
@@ -49,18 +50,11 @@ class Realism:
     scaling: float | None = None
 
     def __post_init__(self) -> None:
-        for name, least in (("length_sigma", 0.0), ("checkpoint_s", 0.0), ("scatter_slowdown", 1.0)):
-            if not getattr(self, name) >= least:
-                raise InputError(
-                    f"{name} is out of range", expected=f"a number from {least:g}", got=getattr(self, name)
-                )
-        for name in ("node_mtbf_s", "repair_s", "restart_bytes_per_s"):
-            if not getattr(self, name) > 0:
-                raise InputError(
-                    f"{name} is out of range", expected="a number above 0", got=getattr(self, name)
-                )
-        if not 0 <= self.early_ratio <= 1:
-            raise InputError("early_ratio is out of range", expected="0 to 1", got=self.early_ratio)
+        check_range(self, lambda value: value >= 0, "a number from 0", "length_sigma", "checkpoint_s")
+        check_range(self, lambda value: value >= 1, "a number from 1", "scatter_slowdown")
+        above_0 = ("node_mtbf_s", "repair_s", "restart_bytes_per_s")
+        check_range(self, lambda value: value > 0, "a number above 0", *above_0)
+        check_range(self, lambda value: 0 <= value <= 1, "0 to 1", "early_ratio")
         if self.scaling is not None and not 0 < self.scaling <= 1:
             raise InputError("scaling is out of range", expected="above 0, at most 1", got=self.scaling)
 

@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from profiling.errors import InputError
+from profiling.checked_fields import check_range
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +29,8 @@ class SliceCosts:
     resume_of: Mapping[str, float] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        for name in ("reconfigure_s", "first_start_s", "resume_s", "checkpoint_s", "report_s"):
-            if not 0 <= getattr(self, name) < math.inf:
-                raise InputError(
-                    f"{name} is out of range", expected="seconds from 0", got=getattr(self, name)
-                )
+        names = ("reconfigure_s", "first_start_s", "resume_s", "checkpoint_s", "report_s")
+        check_range(self, lambda value: 0 <= value < math.inf, "seconds from 0", *names)
 
     @property
     def move_s(self) -> float:

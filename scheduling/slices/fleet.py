@@ -87,7 +87,11 @@ def _title(plan: CardPlan) -> str:
 
 
 def plan_fleet(
-    jobs: Sequence[SliceJob], card: str, gpus: int, predictor: SetPredictor, config: SliceConfig | None = None
+    jobs: Sequence[SliceJob],
+    card: str,
+    gpus: int,
+    predictor: SetPredictor,
+    config: SliceConfig = SliceConfig(),
 ) -> FleetPlan:
     """Plan `gpus` cards of one type so that as many of these jobs as possible run.
 
@@ -95,7 +99,7 @@ def plan_fleet(
         InputError: no jobs, no cards, or a job that the card cannot run.
         InfeasibleError: no job fits on the card at all.
     """
-    config = (config or SliceConfig()).on(card)
+    config = config.on(card)
     if gpus < 1:
         raise InputError("gpus is out of range", expected="an integer from 1", got=gpus)
     check_jobs(jobs, card)

@@ -10,6 +10,7 @@ from itertools import combinations
 import numpy as np
 
 from predictor.types import Bools, Floats
+from profiling.checked_fields import check_range
 from profiling.devices import get_device, has_mig, mig_layout
 from profiling.errors import InputError
 from profiling.workload import Workload
@@ -73,11 +74,7 @@ class SliceConfig:
             raise InputError(
                 "unknown sharing mode", expected="time-slice and mps, or none", got=", ".join(self.sharing)
             )
-        for name in ("max_together", "max_on_card"):
-            if getattr(self, name) < 1:
-                raise InputError(
-                    f"{name} is out of range", expected="an integer from 1", got=getattr(self, name)
-                )
+        check_range(self, lambda value: value >= 1, "an integer from 1", "max_together", "max_on_card")
         if not self.shares or not all(0 < share <= 1 for share in self.shares):
             raise InputError("shares are out of range", expected="above 0, at most 1", got=self.shares)
 

@@ -20,7 +20,7 @@ def plan_slices(
     jobs: Sequence[SliceJob],
     card: str,
     predictor: SetPredictor,
-    config: SliceConfig | None = None,
+    config: SliceConfig = SliceConfig(),
     alternatives: bool = True,
 ) -> SlicePlan:
     """Find the best use of one card for these jobs, by exact search over its partitions and assignments.
@@ -35,7 +35,7 @@ def plan_slices(
         InfeasibleError: no job fits on the card at all.
         LimitError: more jobs than the exact search supports.
     """
-    config = (config or SliceConfig()).on(card)
+    config = config.on(card)
     if len(jobs) > MAX_JOBS:
         hint = "plan for several with --gpus"
         raise LimitError(

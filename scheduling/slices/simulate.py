@@ -85,7 +85,7 @@ def simulate_slices(
     policy: SlicePolicy,
     truth: SetPredictor,
     belief: SetPredictor,
-    costs: SliceCosts | None = None,
+    costs: SliceCosts = SliceCosts(),
     on_progress: Callable[[int, int], None] | None = None,
 ) -> SliceResult:
     """Run `jobs` on `cards` (device names) under `policy` until every job is done.
@@ -113,7 +113,7 @@ def simulate_slices(
             got=f"{len(gangs)} of {len(jobs)} jobs with more, such as {gangs[0].id} with {gangs[0].gpus}",
             hint="Leave them out of the trace, or use a policy of whole GPUs such as isacpp-gangs",
         )
-    return _Simulation(jobs, cards, policy, truth, belief, costs or SliceCosts(), on_progress).run()
+    return _Simulation(jobs, cards, policy, truth, belief, costs, on_progress).run()
 
 
 class _Simulation:

@@ -8,12 +8,11 @@ from fastapi import APIRouter, Query, Request, Response
 
 from serving.handlers import observations as handler
 from serving.http import answer, once_of, read_body
-from serving.openapi import header, operation
+from serving.openapi import IDEMPOTENCY_KEY, operation
 from serving.routing import ServiceRoute
 from serving.schemas import ObservationPage, ObservationsAnswer, ObservationsBody, Page
 from serving.service import Service
 
-_KEY = [header("Idempotency-Key", "Requests repeated with this key are carried out once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
 _EXAMPLE = {
     "observations": [
         {
@@ -34,7 +33,7 @@ def routes(service: Service) -> APIRouter:
         **operation(
             scope="place",
             body=ObservationsBody, answer=ObservationsAnswer, status=201, examples={"one": _EXAMPLE}, errors=(404,),
-            parameters=_KEY,
+            parameters=[IDEMPOTENCY_KEY],
         ),
     )  # fmt: skip
     async def record(request: Request) -> Response:

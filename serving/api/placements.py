@@ -10,12 +10,10 @@ from serving.conditions import etag, tagged
 from serving.handlers import placements as handler
 from serving.handlers.reserving import Reserver
 from serving.http import answer, once_of, read_body
-from serving.openapi import CACHED, header, operation
+from serving.openapi import CACHED, IDEMPOTENCY_KEY, operation
 from serving.routing import ServiceRoute
 from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, PlacementState, ProgressBody
 from serving.service import Service
-
-_KEY = [header("Idempotency-Key", "Requests repeated with this key are carried out once", {"type": "string", "minLength": 1, "maxLength": 200})]  # fmt: skip
 
 
 def routes(service: Service) -> APIRouter:
@@ -35,7 +33,7 @@ def routes(service: Service) -> APIRouter:
                 "one job": {"job": "resnet18-cifar:batch_size=64", "job_id": "train-7", "iterations": 10000}
             },
             errors=(404, 409),
-            parameters=_KEY,
+            parameters=[IDEMPOTENCY_KEY],
         ),
     )
     async def decide(request: Request) -> Response:

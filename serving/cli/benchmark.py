@@ -9,15 +9,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from profiling.errors import InputError
+from serving.cli.groups import group
 from serving.cli.output import JsonFlag, console, headline, print_json, progress
 
 if TYPE_CHECKING:
     from predictor.evaluation.protocols.few_shot.catalogue import LearningCurve
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Run the evaluation protocols.\n\nExample: `cotenant benchmark run gavel2020-by-model --data data/`",
+app = group(
+    "Run the evaluation protocols.\n\nExample: `cotenant benchmark run gavel2020-by-model --data data/`"
 )
 
 

@@ -9,13 +9,12 @@ import typer
 
 from profiling.campaign.console import export, run, status
 from serving.cli.given_options import no_effect
+from serving.cli.groups import group
 from serving.cli.output import JsonFlag, print_json
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Plan and run measurement campaigns.\n\n"
-    "Example: `cotenant campaign plan --device cpu --budget 20m -o plan.json`",
+app = group(
+    "Plan and run measurement campaigns.\n\n"
+    "Example: `cotenant campaign plan --device cpu --budget 20m -o plan.json`"
 )
 
 

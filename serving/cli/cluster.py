@@ -9,12 +9,11 @@ from typing import Annotated
 import typer
 
 from serving.cli.given_options import no_effect
+from serving.cli.groups import group
 from serving.cli.output import Force, JsonFlag, console, counted, plain_table, print_json
 
-app = typer.Typer(
-    rich_markup_mode="markdown",
-    no_args_is_help=True,
-    help="Write a sample cluster.yaml, check one, or import it from other tools.\n\nExample: `cotenant cluster init`",
+app = group(
+    "Write a sample cluster.yaml, check one, or import it from other tools.\n\nExample: `cotenant cluster init`"
 )
 _COUNTED = {"nodes": "node", "gpus": "GPU", "tenants": "tenant", "links": "link"}
 Cluster = Annotated[

@@ -9,23 +9,17 @@ from typing import Annotated
 import typer
 
 from serving.cli.given_options import no_effect
+from serving.cli.groups import group
 
 ServiceUrl = Annotated[str, typer.Option(help="Address of the service.")]
 Devices = Annotated[
     list[str] | None,
     typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
 ]
-app = typer.Typer(
-    rich_markup_mode="markdown",
-    no_args_is_help=True,
-    help="Connect Slurm or Kubernetes to a running service.\n\n"
-    "Example: `cotenant controller slurm --service http://127.0.0.1:8080`",
+app = group(
+    "Connect Slurm or Kubernetes to a running service.\n\n"
+    "Example: `cotenant controller slurm --service http://127.0.0.1:8080`"
 )
-
-
-@app.callback()
-def group() -> None:
-    pass
 
 
 @app.command("slurm")

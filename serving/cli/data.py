@@ -9,12 +9,11 @@ import typer
 
 from datasets.schema import TABLES
 from serving.cli.given_options import no_effect
+from serving.cli.groups import group
 from serving.cli.output import Force, JsonFlag, console, counted, headline, print_json, progress
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Import, describe and check measurements.\n\nExample: `cotenant data import gavel gavel/ -o data/`",
+app = group(
+    "Import, describe and check measurements.\n\nExample: `cotenant data import gavel gavel/ -o data/`"
 )
 
 

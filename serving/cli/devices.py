@@ -8,13 +8,10 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.cli.groups import group
 from serving.cli.output import JsonFlag, console, print_json
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Known GPU types.\n\nExample: `cotenant devices show v100`",
-)
+app = group("Known GPU types.\n\nExample: `cotenant devices show v100`")
 
 _LISTED = {"FP64": "fp64", "FP32": "fp32", "TF32": "tf32", "FP16": "fp16", "BF16": "bf16", "FP8": "fp8"}
 FileOption = Annotated[

@@ -7,14 +7,11 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.cli.groups import group
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
 from serving.cli.predict import ModelOption
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Registered predictors: list, promote, export.\n\nExample: `cotenant models list`",
-)
+app = group("Registered predictors: list, promote, export.\n\nExample: `cotenant models list`")
 StoreOption = Annotated[
     str | None,
     typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db)."),

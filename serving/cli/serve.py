@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.cli.groups import group
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 
 app = typer.Typer(
@@ -20,11 +21,7 @@ app = typer.Typer(
     '`curl -s localhost:8080/v1/predict -H \'content-type: application/json\' -d \'{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}\'`\n\n'
     "A loopback address needs no token; for any other, create one first with `cotenant serve token add`.",
 )
-token = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Bearer tokens of the service.\n\nExample: `cotenant serve token add scheduler --scope place`",
-)
+token = group("Bearer tokens of the service.\n\nExample: `cotenant serve token add scheduler --scope place`")
 app.add_typer(token, name="token")
 
 Database = Annotated[

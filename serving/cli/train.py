@@ -82,72 +82,51 @@ def command(
                 hint="the network is that of the checkpoint",
             )
         no_effect(context, "with --from", "bundled", "baselines", "graphs")
-        _fine_tune(
-            base, data, out, seed or 0, own_use, tracking_uri, experiment, system_metrics, force, as_json
-        )
-        return
-    from predictor.config import read_config
+        from predictor.training.fine_tuning import FineTuning
+        from predictor.training.fine_tuning_run import fine_tune_run
 
-    read_config(config)  # and a file that is not YAML
-    from predictor.training.run import load_config, planned_steps, train_run
+        title = "before and after, co-located / solo throughput; the new sets were used in training"
+        with reporting("fine-tune") as report:
+            result = fine_tune_run(
+                base,
+                data,
+                out,
+                FineTuning(seed=seed or 0),
+                own_use=own_use,
+                tracking_uri=tracking_uri,
+                experiment=experiment,
+                report=report,
+                system_metrics=system_metrics,
+                force=force,
+            )
+    else:
+        from predictor.config import read_config
 
-    network, training = load_config(config, seed)
-    with resumable(), reporting("train", planned_steps(training)) as report:
-        result = train_run(
-            data,
-            out,
-            network,
-            training,
-            bundled=bundled,
-            own_use=own_use,
-            baselines=baselines,
-            graphs=graphs,
-            tracking_uri=tracking_uri,
-            experiment=experiment,
-            report=report,
-            system_metrics=system_metrics,
-            force=force,
-        )
-    if as_json:
-        print_json(result)
-        return
-    _show(result, "held-out pairs, co-located / solo throughput", out)
+        read_config(config)  # and a file that is not YAML
+        from predictor.training.run import load_config, planned_steps, train_run
 
-
-def _fine_tune(
-    base: str,
-    data: Path,
-    out: Path,
-    seed: int,
-    own_use: bool,
-    tracking_uri: str | None,
-    experiment: str,
-    system_metrics: bool,
-    force: bool,
-    as_json: bool,
-) -> None:
-    from predictor.training.fine_tuning import FineTuning
-    from predictor.training.fine_tuning_run import fine_tune_run
-
-    with reporting("fine-tune") as report:
-        result = fine_tune_run(
-            base,
-            data,
-            out,
-            FineTuning(seed=seed),
-            own_use=own_use,
-            tracking_uri=tracking_uri,
-            experiment=experiment,
-            report=report,
-            system_metrics=system_metrics,
-            force=force,
-        )
+        title = "held-out pairs, co-located / solo throughput"
+        network, training = load_config(config, seed)
+        with resumable(), reporting("train", planned_steps(training)) as report:
+            result = train_run(
+                data,
+                out,
+                network,
+                training,
+                bundled=bundled,
+                own_use=own_use,
+                baselines=baselines,
+                graphs=graphs,
+                tracking_uri=tracking_uri,
+                experiment=experiment,
+                report=report,
+                system_metrics=system_metrics,
+                force=force,
+            )
     if as_json:
         print_json(result)
     else:
-        _show(
-            result, "before and after, co-located / solo throughput; the new sets were used in training", out
-        )
+        _show(result, title, out)
 
 
 def _show(result: dict[str, Any], title: str, out: Path) -> None:

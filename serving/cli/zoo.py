@@ -6,13 +6,10 @@ from typing import Annotated
 
 import typer
 
+from serving.cli.groups import group
 from serving.cli.output import JsonFlag, console, print_json, progress
 
-app = typer.Typer(
-    no_args_is_help=True,
-    rich_markup_mode="markdown",
-    help="Bundled models.\n\nExample: `cotenant zoo list`",
-)
+app = group("Bundled models.\n\nExample: `cotenant zoo list`")
 
 
 @app.command("list")

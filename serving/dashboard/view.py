@@ -126,14 +126,13 @@ class Filter:
 
 
 async def overview(
-    service: Service, health: Health, first: int = 0, shown_by: Filter | None = None
+    service: Service, health: Health, first: int = 0, shown_by: Filter = Filter()
 ) -> dict[str, Any]:
     """Cluster totals, the matching GPUs, the latest placements, the model and its error.
 
     The GPUs are those that match a filter, from number `first` on; the error over time, and by device and model, is of
     the observations that match it.
     """
-    shown_by = shown_by or Filter()
     cluster = await service.read(stored_state, service)
     apart, size = service.batcher.apart, sum(len(node.gpus) for node in cluster.snapshot.nodes)
     places = await apart(size, lambda: list(cluster.snapshot.gpus()))

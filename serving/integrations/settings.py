@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from profiling.checked_fields import check_range
 from profiling.devices import get_device
-from profiling.errors import InputError
 
 
 class Settings(Protocol):
@@ -18,8 +18,6 @@ class Settings(Protocol):
 
 def check_settings(settings: Settings, *positive: str) -> None:
     """Raise `InputError` unless the fields named are positive, `UnknownNameError` for unknown devices."""
-    for name in positive:
-        if not getattr(settings, name) > 0:
-            raise InputError(f"{name} is out of range", expected="a number above 0", got=getattr(settings, name))  # fmt: skip
+    check_range(settings, lambda value: value > 0, "a number above 0", *positive)
     for device in settings.devices.values():
         get_device(device)

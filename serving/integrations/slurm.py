@@ -36,6 +36,12 @@ log = logging.getLogger("cotenant.slurm")
 TYPE = "TresPerNode"
 NOT_UNDERSTOOD = "cotenant:left comment is not understood"
 NO_ANSWER = "cotenant:left no answer"
+# Longest wait of a job before the service is asked again.
+RECHECK_S = 60.0
+# After this long in the queue, a job takes the best available GPU, even if waiting is predicted to be better.
+LONGEST_WAIT_S = 600.0
+# A job that has not started this long after it was assigned a node may go to any other.
+PIN_S = 60.0
 # Seconds between asking again about a waiting job and its hold expiring by itself.
 MARGIN_S = 10
 # Hold of a job without its request for GPUs: time to put it back if Slurm or this controller fails meanwhile.
@@ -48,21 +54,14 @@ class SlurmConfig:
 
     Attributes:
         period_s: seconds between checks of the queue.
-        recheck_s: longest wait of a job before the service is asked again.
-        longest_wait_s: after this long in the queue a job takes the best available GPU, even if waiting is
-            predicted to be better.
-        pin_s: a job that has not started this long after it was assigned a node may go to any other.
         devices: GPU type in Slurm to catalogue name, for types that are not recognised.
     """
 
     period_s: float = 1.0
-    recheck_s: float = 60.0
-    longest_wait_s: float = 600.0
-    pin_s: float = 60.0
     devices: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        check_settings(self, "period_s", "recheck_s", "longest_wait_s", "pin_s")
+        check_settings(self, "period_s")
 
 
 class Slurm:
@@ -115,21 +114,21 @@ def decide(
     if job.never_starts:
         return free | {"AdminComment": "cotenant:left its dependency failed"}
     if job.dependent:  # which GPUs are free then is not known yet
-        return _wait(config.recheck_s, now_s, DEPENDENT)
+        return _wait(RECHECK_S, now_s, DEPENDENT)
     cluster = cluster_for(job, jobs, nodes, config.devices, now_s)
     waited = now_s - job.submitted_s
     if not cluster["nodes"]:
         # Wait if all GPUs are full: Slurm alone would give the job the first free shard, whatever runs beside
         # it.
-        if waited < config.longest_wait_s and cluster_for(job, [], nodes, config.devices, now_s)["nodes"]:
-            return _wait(config.recheck_s, now_s)
+        if waited < LONGEST_WAIT_S and cluster_for(job, [], nodes, config.devices, now_s)["nodes"]:
+            return _wait(RECHECK_S, now_s)
         return free | {"AdminComment": "cotenant:left no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)
     if answer is None:
         return free | {"AdminComment": _without_answer(request.job, service)}
-    if answer["decision"] == "wait" and (waited < config.longest_wait_s or not answer["ranked"]):
-        if waited < config.longest_wait_s:
-            return _wait(min(answer.get("wait_s") or config.recheck_s, config.recheck_s), now_s)
+    if answer["decision"] == "wait" and (waited < LONGEST_WAIT_S or not answer["ranked"]):
+        if waited < LONGEST_WAIT_S:
+            return _wait(min(answer.get("wait_s") or RECHECK_S, RECHECK_S), now_s)
         return free | {"AdminComment": "cotenant:left waited long enough"}
     best = answer["ranked"][0]
     if (best["node"], best["gpu"]) not in {
@@ -160,11 +159,11 @@ def _wait(wait_s: float, now_s: float, mark: str = HELD) -> dict[str, str]:
     return {"StartTime": f"now+{seconds + MARGIN_S}", "AdminComment": f"{mark} ask_s={now_s + seconds:.0f}"}
 
 
-def stale_pin(job: SlurmJob, config: SlurmConfig, now_s: float) -> bool:
+def stale_pin(job: SlurmJob, now_s: float) -> bool:
     """Whether a job that we assigned to a node still waits for it."""
     if job.state != "PENDING" or not job.pinned or not job.admin_comment.startswith("cotenant:placed"):
         return False
-    return now_s - _sent_s(job) > config.pin_s
+    return now_s - _sent_s(job) > PIN_S
 
 
 def just_sent(job: SlurmJob, config: SlurmConfig, now_s: float) -> bool:
@@ -221,7 +220,7 @@ class SlurmBridge:
         self.running = running
         self.refused = {j.id: self.refused[j.id] for j in jobs if now_s < self.refused.get(j.id, 0)}
         for job in jobs:
-            if job.id not in self.refused and stale_pin(job, self.config, now_s):
+            if job.id not in self.refused and stale_pin(job, now_s):
                 changes = {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"}
                 self._change(job, changes, done, now_s)
         held = [
@@ -256,7 +255,7 @@ class SlurmBridge:
             self.slurm.update(job, changes)
         except subprocess.CalledProcessError as error:
             log.warning("job %d: changes refused: %s", job.id, _told(error))
-            self.refused[job.id] = now_s + self.config.recheck_s
+            self.refused[job.id] = now_s + RECHECK_S
             return False
         log.info("job %d: %s", job.id, changes)
         done[job.id] = changes

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from serving.cli.main import main
+from tests.commands import printed, run
 
 
 @pytest.fixture(autouse=True)
@@ -16,17 +16,8 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    with pytest.raises(SystemExit) as done:
-        main(list(arguments))
-    out, err = capsys.readouterr()
-    return int(done.value.code or 0), out, err
-
-
-def answer(capsys: pytest.CaptureFixture[str], *arguments: str) -> Any:
-    code, out, err = run(capsys, *arguments, "--json")
-    assert code == 0, err
-    return json.loads(out)
+def answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
+    return json.loads(printed(capsys, *arguments, "--json"))
 
 
 def test_zoo_list(capsys: pytest.CaptureFixture[str]) -> None:
@@ -63,19 +54,8 @@ def test_zoo_check_fails_if_a_count_differs(
 
 def test_capture_of_a_zoo_model(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     graph, plot = tmp_path / "graph.json", tmp_path / "graph.svg"
-    body = answer(
-        capsys,
-        "capture",
-        "neumf-ml1m",
-        "--batch-size",
-        "64",
-        "--optimizer",
-        "adam",
-        "-o",
-        str(graph),
-        "--plot",
-        str(plot),
-    )
+    options = ("--batch-size", "64", "--optimizer", "adam", "-o", graph, "--plot", plot)
+    body = answer(capsys, "capture", "neumf-ml1m", *options)
     assert body["batch_size"] == 64
     assert body["options"]["optimizer"] == "adam"
     assert body["optimizer_state_bytes"] == 8 * 1_602_657

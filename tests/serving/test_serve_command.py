@@ -15,7 +15,7 @@ import pytest
 import typer
 
 from serving.cli import serve
-from serving.cli.main import main
+from tests.commands import printed, refused
 from tests.waiting import LONG_S, until
 
 
@@ -25,22 +25,15 @@ def nothing(folder: Path) -> Path:
     return folder / "none"
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
-    with pytest.raises(SystemExit) as stopped:
-        main(list(arguments))
-    assert stopped.value.code in (0, None)
-    return capsys.readouterr().out
-
-
 def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     database = f"sqlite:///{tmp_path}/s.db"
-    token = run(capsys, "serve", "token", "add", "ops", "--scope", "read", "--database", database).strip()
+    token = printed(capsys, "serve", "token", "add", "ops", "--scope", "read", "--database", database).strip()
     assert token.startswith("ct_")
-    listed = run(capsys, "serve", "token", "list", "--json", "--database", database)
+    listed = printed(capsys, "serve", "token", "list", "--json", "--database", database)
     assert token not in listed
     assert json.loads(listed)[0]["scopes"] == ["read"]
-    run(capsys, "serve", "token", "revoke", "ops", "--database", database)
-    assert json.loads(run(capsys, "serve", "token", "list", "--json", "--database", database))[0][
+    printed(capsys, "serve", "token", "revoke", "ops", "--database", database)
+    assert json.loads(printed(capsys, "serve", "token", "list", "--json", "--database", database))[0][
         "revoked_at"
     ]
 
@@ -60,11 +53,8 @@ def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 def test_bad_settings_are_one_line(
     arguments: list[str], words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as stopped:
-        main(["serve", *arguments])
-    assert stopped.value.code == 2
+    message = refused(capsys, "serve", *arguments)
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL, "as it was for whoever goes on in this process"
-    message = capsys.readouterr().err
     assert words in message
     assert message.count("\n") == 1
 
@@ -74,15 +64,13 @@ def test_a_missing_device_file_is_named(
 ) -> None:
     monkeypatch.setenv("COTENANT_DEVICES", str(tmp_path / "none.yaml"))
     monkeypatch.setattr("serving.cli.serve.run", lambda _: pytest.fail("it starts"))
-    with pytest.raises(SystemExit):
-        main(["serve"])
-    assert "none.yaml cannot be read" in capsys.readouterr().err
+    assert "none.yaml cannot be read" in refused(capsys, "serve")
 
 
 def test_a_token_needs_a_name(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["serve", "token", "add", "", "--scope", "read", "--database", f"sqlite:///{tmp_path}/s.db"])
-    assert "needs a name: expected the name of its user" in capsys.readouterr().err
+    options = ("--scope", "read", "--database", f"sqlite:///{tmp_path}/s.db")
+    message = refused(capsys, "serve", "token", "add", "", *options)
+    assert "needs a name: expected the name of its user" in message
 
 
 @pytest.mark.parametrize("workers", [1, 2])

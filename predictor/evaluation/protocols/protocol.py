@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from datasets.bundle import Bundle
 from datasets.families import family_of
 from datasets.sources import SOURCES
-from datasets.splits import Fold, make_split, select_units
+from datasets.splits import Fold, make_split, select_sets
 from datasets.tables import empty_table
 from datasets.targets import get_target
 from profiling.errors import InputError
@@ -104,7 +104,7 @@ class Trial:
         new, it has never been measured alone either.
         """
         unit = self.protocol.unit
-        train, test = (select_units(self.frame, ids, unit) for ids in (fold.train_set_ids, fold.test_set_ids))
+        train, test = (select_sets(self.frame, ids, unit) for ids in (fold.train_set_ids, fold.test_set_ids))
         unseen = set(test["architecture"]) - set(train["architecture"])
         known_alone = self.solo[~self.solo["architecture"].isin(unseen)]
         related = self.related

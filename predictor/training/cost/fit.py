@@ -16,6 +16,7 @@ from models.cost.network import EfficiencyNetwork
 from models.cost.work import Floats
 from predictor.training.cost.examples import CostExample
 from predictor.training.cost.tensors import CostTensors
+from profiling.checked_fields import check_range
 from profiling.errors import InputError
 
 # Share of the epochs with dropout of device effects; afterwards, jobs keep their effects.
@@ -51,11 +52,8 @@ class CostConfig:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        for f in fields(self):
-            if f.name not in ("seed", "effect_dropout") and not getattr(self, f.name) > 0:
-                raise InputError(
-                    f"{f.name} is out of range", expected="a number above 0", got=getattr(self, f.name)
-                )
+        names = (f.name for f in fields(self) if f.name not in ("seed", "effect_dropout"))
+        check_range(self, lambda value: value > 0, "a number above 0", *names)
         if not 0 <= self.effect_dropout < 1:
             raise InputError(
                 "effect_dropout is out of range", expected="from 0 to below 1", got=self.effect_dropout
@@ -64,7 +62,7 @@ class CostConfig:
 
 def fit_cost(
     examples: Sequence[CostExample],
-    config: CostConfig | None = None,
+    config: CostConfig = CostConfig(),
     card: dict[str, Any] | None = None,
     report: Callable[[int, float], None] = lambda _epoch, _loss: None,
 ) -> CostModel:
@@ -75,7 +73,6 @@ def fit_cost(
     """
     if len(examples) < 2:
         raise InputError("too few measured steps", expected="at least 2", got=len(examples))
-    config = config or CostConfig()
     devices, campaigns = names_of(examples)
     tensors = CostTensors.of(examples, devices, campaigns)
     mean = tensors.features.mean(0)

@@ -105,7 +105,7 @@ def test_plan_of_user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_plans_are_deterministic() -> None:
-    config = PlanConfig(budget_s=120, frozen_models=0, operators=False)
+    config = PlanConfig(budget_s=120, frozen_models=0)
     plans = [plan_campaign("cpu", JOBS, config, predictor=None) for _ in range(2)]
     assert plans[0] == plans[1]
 

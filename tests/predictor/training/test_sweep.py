@@ -269,15 +269,8 @@ def test_the_command(
     (tmp_path / "start.yaml").write_text(json.dumps({"network": asdict(NETWORK), "training": asdict(QUICK)}))
     best = tmp_path / "best.yaml"
     arguments = ["--data", tmp_path / "tables", "--trials", 1, "--folds", 2, "--out", best, "--no-bundled"]
-    arguments += [
-        "--study",
-        tmp_path / "s.db",
-        "--config",
-        tmp_path / "start.yaml",
-        "--tracking-uri",
-        store,
-        "--json",
-    ]
+    arguments += ["--study", tmp_path / "s.db", "--config", tmp_path / "start.yaml"]
+    arguments += ["--tracking-uri", store, "--json"]
     monkeypatch.setattr(sys, "argv", ["train.py", "sweep", *map(str, arguments)])
     with pytest.raises(SystemExit) as done:
         runpy.run_path(str(Path(__file__).parents[3] / "train.py"), run_name="__main__")

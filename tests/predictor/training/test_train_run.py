@@ -30,6 +30,7 @@ from predictor.training.run import compare, train_run
 from profiling.errors import ConflictError, InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
+from tests import commands
 from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source
 
@@ -181,7 +182,6 @@ def test_a_worse_version_is_not_promoted(
     trained: tuple[dict[str, Any], Path], data: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Version 2 is version 1 with predictions for left-out pairs of twice the measured values."""
-    from serving.cli.main import main
 
     result, folder = trained
     promote("1", force=True)
@@ -200,11 +200,7 @@ def test_a_worse_version_is_not_promoted(
     store = ["--tracking-uri", f"sqlite:///{folder}/mlflow.db"]
 
     def command(*arguments: str) -> tuple[int, str, str]:
-        capsys.readouterr()
-        with pytest.raises(SystemExit) as done:
-            main(["models", *arguments, *store])
-        out = capsys.readouterr()
-        return int(done.value.code or 0), out.out, out.err
+        return commands.run(capsys, "models", *arguments, *store)
 
     code, out, _ = command("promote", str(version), "--json")
     assert code == 1

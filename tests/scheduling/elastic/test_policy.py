@@ -220,16 +220,15 @@ def test_jobs_that_would_stay_make_room_for_a_gang_that_has_waited_too_long() ->
     cluster = ClusterSnapshot(
         tuple(Node(name, tuple(Gpu(str(g), "v100") for g in range(2))) for name in "ab")
     )
-    singles = [TraceJob(f"s{k}", Workload("x"), 200_000.0 + 10_000 * (k == 1)) for k in range(3)]
-    gang = TraceJob("gang", Workload("x"), 500_000.0, 0.0, 2)
+    singles = [TraceJob(f"s{k}", Workload("x"), 25_000.0 + 1_250 * (k == 1)) for k in range(3)]
+    gang = TraceJob("gang", Workload("x"), 62_500.0, 0.0, 2)
+    policy = icefrog_unfrozen(IceFrogConfig(starvation_s=STARVATION_S / 8))
     config = SimulationConfig(reevaluate_each_round=True)
     belief = SetCache(Additive(100.0))
-    result = simulate(
-        [*singles, gang], cluster, icefrog_unfrozen(), ElasticTruth(), belief, config, agent=rigid
-    )
+    result = simulate([*singles, gang], cluster, policy, ElasticTruth(), belief, config, agent=rigid)
     last = result.jobs[-1]
     assert last.started_s is not None
-    assert last.started_s <= STARVATION_S + 120.0
+    assert last.started_s <= STARVATION_S / 8 + 120.0
     assert all(job.finished_s is not None for job in result.jobs)
 
 

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from profiling.errors import InfeasibleError, InputError, UnknownNameError
 from scheduling.ring.case import RingCase
 from serving.cli.plan_ring import ring
+from tests import commands
 
 JOB = {
     "gpus": 4,
@@ -201,40 +202,27 @@ def test_a_fabric_in_the_case(tmp_path):
 
 @pytest.mark.parametrize(("change", "code"), [({}, 0), ({"placement": {"a": {"0": 4}}}, 2), ({"jobs": 3}, 2)])
 def test_on_the_command_line(tmp_path, capsys, change, code):
-    from serving.cli.main import main
-
     path = tmp_path / "case.json"
     path.write_text(json.dumps(CASE | change))
-    with pytest.raises(SystemExit) as caught:
-        main(["plan", "ring", str(path), "--json"])
-    assert (caught.value.code or 0) == code
-    output = capsys.readouterr()
+    ended, out, err = commands.run(capsys, "plan", "ring", path, "--json")
+    assert ended == code
     if code:
-        assert output.err.startswith("cotenant: ")
-        assert output.out == ""
+        assert err.startswith("cotenant: ")
+        assert out == ""
     else:
-        assert set(json.loads(output.out)["jobs"]) == {"a", "b", "c"}
+        assert set(json.loads(out)["jobs"]) == {"a", "b", "c"}
 
 
-def test_a_gang_larger_than_the_cluster_exits_with_1(tmp_path):
-    from serving.cli.main import main
-
+def test_a_gang_larger_than_the_cluster_exits_with_1(tmp_path, capsys):
     path = tmp_path / "case.json"
     path.write_text(json.dumps({"cluster": CASE["cluster"], "jobs": {"wide": dict(JOB, gpus=40)}}))
-    with pytest.raises(SystemExit) as caught:
-        main(["plan", "ring", str(path), "--policy", "sjf-bco"])
-    assert caught.value.code == 1
+    commands.refused(capsys, "plan", "ring", path, "--policy", "sjf-bco", code=1)
 
 
 def test_slots_need_a_policy(tmp_path, capsys):
-    from serving.cli.main import main
-
     path = tmp_path / "case.json"
     path.write_text(json.dumps(CASE))
-    with pytest.raises(SystemExit) as caught:
-        main(["plan", "ring", str(path), "--slot-s", "5"])
-    assert caught.value.code == 2
-    assert "--policy" in capsys.readouterr().err
+    assert "--policy" in commands.refused(capsys, "plan", "ring", path, "--slot-s", "5")
 
 
 @pytest.mark.parametrize("text", ["", "[1", "[" * 100_000, '"case"', "NaN", "null"])

@@ -12,7 +12,6 @@ import pytest
 from datasets.tables import write_table
 from predictor.fitted.checkpoint import save
 from predictor.predictor import Predictor
-from serving.cli.main import main
 from tests.once import made_once
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
 
@@ -35,12 +34,3 @@ def _fit(root: Path) -> None:
     training = replace(TRAINING, epochs=3, encoder_steps=2)
     few = [t[t.device == "v100"] for t in (colocation, solo)]
     save(Predictor(NETWORK, training, graph_source).fit(*few), root / "model")
-
-
-def run(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> tuple[int, str, str]:
-    """Exit code, stdout and stderr of a command."""
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as done:
-        main([str(a) for a in arguments])
-    out = capsys.readouterr()
-    return int(done.value.code or 0), out.out, out.err

@@ -17,21 +17,14 @@ from datasets.user_files import add_rows
 from predictor.evaluation.protocols import runner
 from predictor.examples import featurizer
 from profiling.errors import ConflictError
-from serving.cli.main import main
+from tests.commands import printed, refused, run
 from tests.once import gavel_tables
 from tests.predictor.synthetic import graph_source, tables
 from tests.shared import shared_data
 
 
-def call(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> str:
-    with pytest.raises(SystemExit) as ended:
-        main(list(arguments))
-    assert ended.value.code in ((0, None) if code == 0 else (code,))
-    return capsys.readouterr().out
-
-
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str, code: int = 0) -> Any:
-    return json.loads(call(capsys, *arguments, "--json", code=code))
+    return json.loads(printed(capsys, *arguments, "--json", code=code))
 
 
 @pytest.fixture(scope="module")
@@ -56,10 +49,8 @@ def test_import_of_a_truncated_file_is_one_line_and_code_2(
 ) -> None:
     text = shared_data("gavel", "simulation_throughputs.json").read_text()
     (tmp_path / "simulation_throughputs.json").write_text(text[: len(text) // 2])
-    with pytest.raises(SystemExit) as ended:
-        main(["data", "import", "gavel", str(tmp_path), "-o", str(tmp_path / "out")])
-    assert ended.value.code == 2
-    error = capsys.readouterr().err.strip().splitlines()[-1]
+    answered = refused(capsys, "data", "import", "gavel", tmp_path, "-o", tmp_path / "out")
+    error = answered.strip().splitlines()[-1]
     assert error.startswith("cotenant:")
     assert "line" in error
     assert not (tmp_path / "out").exists()
@@ -71,19 +62,19 @@ def test_sources(capsys: pytest.CaptureFixture[str]) -> None:
     shippable = {name for name, source in names.items() if source["may_ship"]}
     assert shippable == {name for name, source in names.items() if source["licence"] in ("MIT", "Apache-2.0")}
     assert not {"lucid", "gpumemnet"} & shippable
-    assert "non-commercial" in call(capsys, "data", "sources")
+    assert "non-commercial" in printed(capsys, "data", "sources")
 
 
 def test_stats_and_plot(data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     summary = answer(capsys, "data", "stats", data, "--plot", str(tmp_path / "p.svg"))
     assert {row["campaign"] for row in summary["colocation"]} == {"gavel-2019", "gavel-2020", "lucid"}
     assert (tmp_path / "p.svg").read_text().lstrip().startswith("<?xml")
-    assert "gavel-2020" in call(capsys, "data", "stats", data)
+    assert "gavel-2020" in printed(capsys, "data", "stats", data)
 
 
 def test_stats_of_tables_without_rows(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     write_table(tmp_path, "solo", empty_table("solo"))
-    assert "have no rows" in " ".join(call(capsys, "data", "stats", str(tmp_path)).split())
+    assert "have no rows" in " ".join(printed(capsys, "data", "stats", str(tmp_path)).split())
 
 
 def test_graph_dataset_is_built_once(
@@ -98,33 +89,30 @@ def test_graph_dataset_is_built_once(
     assert (Path(first["folder"]) / "index.json").is_file()
     monkeypatch.delattr("profiling.capture.graph_for")
     assert answer(capsys, *arguments) == first
-    assert "20 sets, 4 workloads, 4 graphs" in call(capsys, *arguments)
+    assert "20 sets, 4 workloads, 4 graphs" in printed(capsys, *arguments)
 
 
 def test_template_validates_and_becomes_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = str(tmp_path / "mine.csv")
-    call(capsys, "data", "template", "-o", mine)
+    printed(capsys, "data", "template", "-o", mine)
     assert answer(capsys, "data", "validate", mine, "-o", str(tmp_path / "d"))["valid"] is True
     assert answer(capsys, "data", "stats", str(tmp_path / "d"))["colocation"][0]["sets"] == 1
-    assert "throughput_ratio: " in call(capsys, "data", "template", "--describe")
+    assert "throughput_ratio: " in printed(capsys, "data", "template", "--describe")
 
 
 def test_a_filled_in_template_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.csv"
     mine.write_text("my,own,rows\n")
-    with pytest.raises(SystemExit) as stopped:
-        main(["data", "template", "-o", str(mine)])
-    assert stopped.value.code == 2
-    assert "--force" in capsys.readouterr().err
+    assert "--force" in refused(capsys, "data", "template", "-o", mine)
     assert mine.read_text() == "my,own,rows\n"
-    call(capsys, "data", "template", "-o", str(mine), "--force")
-    assert mine.read_text() == call(capsys, "data", "template")
+    printed(capsys, "data", "template", "-o", str(mine), "--force")
+    assert mine.read_text() == printed(capsys, "data", "template")
 
 
 def test_rows_of_a_second_file_are_added_and_the_same_file_changes_nothing(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text, data = call(capsys, "data", "template"), tmp_path / "d"
+    text, data = printed(capsys, "data", "template"), tmp_path / "d"
     set_id = pd.read_csv(io.StringIO(text))["set_id"][0]
     for name, content in (("a", text), ("b", text.replace(set_id, "another"))):
         (tmp_path / f"{name}.csv").write_text(content)
@@ -145,22 +133,22 @@ def test_rows_without_a_set_are_kept_once(tmp_path: Path) -> None:
 def test_validate_names_row_column_expected_and_got(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    text = call(capsys, "data", "template")
+    text = printed(capsys, "data", "template")
     (tmp_path / "mine.csv").write_text(text.replace("0.83", "fast").replace("0.0218", "0"))
     report = answer(capsys, "data", "validate", str(tmp_path / "mine.csv"), code=2)
     assert {(f["row"], f["column"]) for f in report["faults"]} == {
         (1, "throughput_ratio"),
         (2, "step_time_s"),
     }
-    printed = call(capsys, "data", "validate", str(tmp_path / "mine.csv"), code=2)
-    assert "row 1, column throughput_ratio: expected a number above 0, got 'fast'" in printed
+    shown = printed(capsys, "data", "validate", str(tmp_path / "mine.csv"), code=2)
+    assert "row 1, column throughput_ratio: expected a number above 0, got 'fast'" in shown
 
 
 def test_source_names_of_importers_are_refused_in_files(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     mine, data = tmp_path / "mine.csv", tmp_path / "d"
-    template = call(capsys, "data", "template")
+    template = printed(capsys, "data", "template")
     bundled = template.replace(",mine-2026-01,", ",cpu-2026-11,")
     for text, source in ((template, "gavel"), (bundled, "cotenant")):
         mine.write_text(text.replace(",mine,", f",{source},"))
@@ -195,26 +183,15 @@ def test_benchmark_list_and_run(
     protocols = {row["name"]: row for row in answer(capsys, "benchmark", "list")}
     assert "trees-solo" in protocols["lucid-by-model"]["predictors"]
     assert "trees-solo" not in protocols["lucid-by-model-graph-only"]["predictors"]
-    arguments = (
-        "benchmark",
-        "run",
-        "lucid-by-model",
-        "--data",
-        data,
-        "--out",
-        str(tmp_path),
-        "--predictors",
-        "constant,additive",
-    )
+    options = ("--data", data, "--out", str(tmp_path), "--predictors", "constant,additive")
+    arguments = ("benchmark", "run", "lucid-by-model", *options)
     report = answer(capsys, *arguments)
     constant, additive = (report["predictors"][name]["metrics"] for name in ("constant", "additive"))
     assert additive["mape_percent"] < constant["mape_percent"]
     assert (tmp_path / "lucid-by-model" / "results.md").is_file()
-    with pytest.raises(SystemExit):
-        main(list(arguments))
-    assert "0 of 20 fits to do" in capsys.readouterr().err
+    assert "0 of 20 fits to do" in run(capsys, *arguments)[2]
 
 
 def test_benchmark_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    call(capsys, "benchmark", "run", "lucid-by-moon", code=2)
-    call(capsys, "benchmark", "run", "lucid-by-model", "--data", str(tmp_path), code=2)
+    printed(capsys, "benchmark", "run", "lucid-by-moon", code=2)
+    printed(capsys, "benchmark", "run", "lucid-by-model", "--data", str(tmp_path), code=2)

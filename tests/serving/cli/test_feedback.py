@@ -14,7 +14,8 @@ from datasets.tables import read_table, write_table
 from datasets.user_files import template
 from predictor.examples.observations import set_id_of
 from profiling.workload import ColocationSet, Workload
-from tests.serving.cli.checkpoint import folder, run
+from tests.commands import printed, refused, run
+from tests.serving.cli.checkpoint import folder
 
 __all__ = ["folder"]
 JOBS = ("alpha:batch_size=32,step_time_s=0.01", "beta:batch_size=32")
@@ -36,8 +37,7 @@ def test_observations_correct_later_predictions(
     (tmp_path / "seen.csv").write_text("\n".join(["device,sharing,jobs,job,step_time_s", *rows]) + "\n")
     store = tmp_path / "feedback.json"
     give = ("feedback", tmp_path / "seen.csv", *model, "--store", store, "--rows", tmp_path / "rows")
-    code, out, _ = run(capsys, *give, "--json")
-    assert code == 0
+    out = printed(capsys, *give, "--json")
     result = json.loads(out)
     assert (result["added"], result["drift"]["count"]) == (6, 6)
     assert result["drift"]["after"] < result["drift"]["before"]
@@ -49,27 +49,16 @@ def test_observations_correct_later_predictions(
     (tmp_path / "cluster.yaml").write_text(
         f'nodes: [{{name: a, gpus: [{{id: "0", device: v100, tenants: [{{job: "{JOBS[1]}", iterations_left: 9000}}]}}]}}]'
     )
-    place = (
-        "place",
-        *model,
-        "--cluster",
-        tmp_path / "cluster.yaml",
-        "--job",
-        JOBS[0],
-        "--iterations",
-        "9000",
-    )
+    job = ("--job", JOBS[0], "--iterations", "9000")
+    place = ("place", *model, "--cluster", tmp_path / "cluster.yaml", *job)
     delays = []
     for options in ((), ("--feedback", store)):
-        code, out, _ = run(capsys, *place, "--max-slowdown", "9", "--no-wait", *options, "--json")
-        assert code == 0
+        out = printed(capsys, *place, "--max-slowdown", "9", "--no-wait", *options, "--json")
         (delay_s,) = json.loads(out)["ranked"][0]["delays_s"].values()
         delays.append(delay_s)
     assert delays[1] > 1.2 * delays[0]
     # The same file again changes nothing.
-    code, _, err = run(capsys, *give)
-    assert code == 2
-    assert "already recorded" in err
+    assert "already recorded" in refused(capsys, *give)
     assert len(json.loads(store.read_text())["observations"]) == 6
 
 
@@ -122,23 +111,13 @@ def test_rows_of_other_sources_are_kept(
     write_table(tables, "colocation", pd.read_csv(io.StringIO(template())))
     body = [{"device": "v100", "jobs": list(JOBS), "job": JOBS[0], "step_time_s": 0.02}]
     (tmp_path / "seen.json").write_text(json.dumps(body))
-    give = (
-        "feedback",
-        tmp_path / "seen.json",
-        "--model",
-        folder / "model",
-        "--store",
-        store,
-        "--rows",
-        tables,
-    )
+    places = ("--model", folder / "model", "--store", store, "--rows", tables)
+    give = ("feedback", tmp_path / "seen.json", *places)
     (tables / "solo.parquet").write_text("damaged")
     assert run(capsys, *give)[0] == 2
     assert not store.exists()
     (tables / "solo.parquet").unlink()
-    code, out, _ = run(capsys, *give)
-    assert code == 0
-    assert "2 rows of colocation" in out
+    assert "2 rows of colocation" in printed(capsys, *give)
     assert read_table(tables, "colocation").source.tolist() == ["mine", "mine", "feedback", "feedback"]
 
 
@@ -146,8 +125,7 @@ def test_missing_rows_are_explained(folder: Path, tmp_path: Path, capsys: pytest
     body = [{"device": "v100", "jobs": ["alpha", "beta"], "job": "alpha", "step_time_s": 0.02}]
     (tmp_path / "seen.json").write_text(json.dumps(body))
     places = ("--store", tmp_path / "feedback.json", "--rows", tmp_path / "rows")
-    code, out, _ = run(capsys, "feedback", tmp_path / "seen.json", "--model", folder / "model", *places)
-    assert code == 0
+    out = printed(capsys, "feedback", tmp_path / "seen.json", "--model", folder / "model", *places)
     assert "needs the solo step time of an observed job" in " ".join(out.split())
     assert not (tmp_path / "rows").exists()
 
@@ -155,32 +133,15 @@ def test_missing_rows_are_explained(folder: Path, tmp_path: Path, capsys: pytest
 def test_table(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     body = [{"device": "v100", "jobs": ["gamma"], "step_time_s": 0.1}]
     (tmp_path / "seen.json").write_text(json.dumps(body))
-    code, out, _ = run(
-        capsys,
-        "feedback",
-        tmp_path / "seen.json",
-        "--model",
-        folder / "model",
-        "--store",
-        tmp_path / "s.json",
-    )
-    assert code == 0
-    assert "1 added, 1 in" in out
+    places = ("--model", folder / "model", "--store", tmp_path / "s.json")
+    assert "1 added, 1 in" in printed(capsys, "feedback", tmp_path / "seen.json", *places)
 
 
 def test_bad_input_stores_nothing(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    places = ("--model", folder / "model", "--store", tmp_path / "s.json")
     for body in ('[{"device": "abacus", "jobs": ["gamma"], "step_time_s": 1}]', OTHER, FAR_OFF, "[", "[{}]"):
         (tmp_path / "seen.json").write_text(body)
-        code, _, err = run(
-            capsys,
-            "feedback",
-            tmp_path / "seen.json",
-            "--model",
-            folder / "model",
-            "--store",
-            tmp_path / "s.json",
-        )
-        assert code == 2
+        err = refused(capsys, "feedback", tmp_path / "seen.json", *places)
         assert err.startswith("cotenant: ")
         assert ("job is not in the set" in err) == (body == OTHER)
         assert ("row 2: step_time_s is implausible" in err) == (body == FAR_OFF)
@@ -194,11 +155,10 @@ def test_memory_counts_if_the_spec_states_the_step_time(
     body = [{"device": "v100", "jobs": [JOBS[0]], "step_time_s": 0.01, "memory_bytes": 3e9}]
     (tmp_path / "seen.json").write_text(json.dumps(body))
     give = ("feedback", tmp_path / "seen.json", "--model", folder / "model", "--store", tmp_path / "s.json")
-    code, out, _ = run(capsys, *give)
-    assert code == 0
+    out = printed(capsys, *give)
     assert "1 added, 1 in" in out
     assert "typically off" not in out
     assert re.search(r"v100 +alpha +- +1 +2\.\d\d GiB", out)
     ask = ("predict", "--model", folder / "model", "--device", "v100", "--job", JOBS[0])
-    code, out, _ = run(capsys, *ask, "--feedback", tmp_path / "s.json")
+    out = printed(capsys, *ask, "--feedback", tmp_path / "s.json")
     assert "alpha: its memory (observed once) alone on v100 replaced the prediction" in " ".join(out.split())

@@ -11,7 +11,7 @@ import pytest
 
 from profiling.errors import InputError
 from serving.cli.lazy import COMMANDS
-from serving.cli.main import main
+from tests.commands import printed, refused, run
 
 
 @pytest.mark.parametrize(
@@ -34,10 +34,7 @@ def test_unusable_input(arguments: list[str], tmp_path: Path, capsys: pytest.Cap
     (tmp_path / "file").write_text("")
     names = {"FOLDER": str(tmp_path), "FILE": str(tmp_path / "file")}
     words = [next((a.replace(k, v) for k, v in names.items() if k in a), a) for a in arguments]
-    with pytest.raises(SystemExit) as end:
-        main(words)
-    assert end.value.code == 2
-    err = capsys.readouterr().err
+    err = refused(capsys, *words)
     assert err.startswith("cotenant: ")
     assert err.count("\n") == 1
 
@@ -51,10 +48,9 @@ def test_assumptions_of_a_capture_are_noted(
         "def make(batch_size=4):\n    return Net(8, 2), torch.randn(batch_size, 8)\n"
     )
     monkeypatch.syspath_prepend(str(tmp_path))
-    with pytest.raises(SystemExit):
-        main(["predict", "--device", "v100", "--job", "noted_factory:make"])
+    _, _, err = run(capsys, "predict", "--device", "v100", "--job", "noted_factory:make")
     note = "note: noted_factory:make: operators without a canonical kind, counted by their shapes"
-    assert capsys.readouterr().err.startswith(note)
+    assert err.startswith(note)
 
 
 @pytest.mark.parametrize("columns", ["80", "160"])
@@ -63,10 +59,7 @@ def test_every_command_has_help(
     command: str, columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("COLUMNS", columns)
-    with pytest.raises(SystemExit) as end:
-        main([command, "--help"])
-    assert not end.value.code
-    out = capsys.readouterr().out
+    out = printed(capsys, command, "--help")
     assert "Usage" in out
     assert "…" not in out, "something is cut short"
     assert "--install-completion" not in out  # it would be that of a program called like the command
@@ -93,10 +86,7 @@ def test_hints_continue_the_sentence_or_begin_one() -> None:
 
 
 def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(["--version"])
-    assert not done.value.code
-    assert capsys.readouterr().out.startswith("cotenant ")
+    assert printed(capsys, "--version").startswith("cotenant ")
 
 
 def test_a_failing_user_module_is_one_line(
@@ -106,10 +96,7 @@ def test_a_failing_user_module_is_one_line(
     monkeypatch.setattr(sys, "path", sys.path[:])
     (tmp_path / "fails_at_import.py").write_text("POLICY = nosuch\n")
     trace = ["--trace", "synthetic:rate=30,jobs=2", "--cluster", "small-mixed"]
-    with pytest.raises(SystemExit) as done:
-        main(["simulate", *trace, "--policy", "fails_at_import:POLICY"])
-    assert done.value.code == 2
-    err = capsys.readouterr().err
+    err = refused(capsys, "simulate", *trace, "--policy", "fails_at_import:POLICY")
     assert "NameError: name 'nosuch' is not defined" in err
     assert err.count("\n") == 1
 
@@ -118,17 +105,7 @@ def test_piped_tables_keep_whole_values(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    assert (_run("zoo", "list"), _run("zoo", "list", "--json")) == (0, 0)
-    lines, _, listed = capsys.readouterr().out.partition("\n[\n")
-    entries = json.loads("[" + listed)
+    lines, entries = printed(capsys, "zoo", "list"), json.loads(printed(capsys, "zoo", "list", "--json"))
     for line, entry in zip(lines.splitlines()[1:], entries, strict=True):
         assert line.startswith(entry["name"])
         assert line.rstrip().endswith(entry["description"])
-
-
-def _run(*arguments: str) -> int:
-    try:
-        main(list(arguments))
-    except SystemExit as done:
-        return int(done.code or 0)
-    return 0

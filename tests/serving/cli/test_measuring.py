@@ -9,7 +9,7 @@ import pytest
 
 from profiling.errors import UnavailableError
 from profiling.measure.request import RunRequest
-from serving.cli.main import main
+from tests.commands import printed, refused
 
 
 def test_profile_of_a_zoo_job_with_operators(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -18,10 +18,8 @@ def test_profile_of_a_zoo_job_with_operators(tmp_path: Path, capsys: pytest.Capt
     # Without an optimiser: the first step of one imports torch's compiler, which takes longer than the rest.
     job = "ppo-lunarlander:batch_size=8,optimizer=none"
     arguments = ["profile", "--device", "cpu", "--job", job, "-o", str(tmp_path)]
-    with pytest.raises(SystemExit) as end:
-        main([*arguments, "--repeats", "2", "--window", "0.1", "--steps", "2", "--operators", "--json"])
-    assert end.value.code == 0
-    answer = json.loads(capsys.readouterr().out)
+    quick = ["--repeats", "2", "--window", "0.1", "--steps", "2", "--operators", "--json"]
+    answer = json.loads(printed(capsys, *arguments, *quick))
     assert answer["tables"]["solo"] == 1
     assert answer["records"][0]["members"][0]["outcome"] == "ok"
     assert read_table(tmp_path, "solo")["step_time_s"].gt(0).all()
@@ -35,9 +33,8 @@ def test_another_profile_adds_to_the_folder(tmp_path: Path, capsys: pytest.Captu
     def profile(batch: int) -> dict[str, int]:
         job = f"ppo-lunarlander:batch_size={batch},optimizer=none"
         quick = ["--repeats", "1", "--window", "0.05", "--steps", "2", "--json"]
-        with pytest.raises(SystemExit):
-            main(["profile", "--device", "cpu", "--job", job, "-o", str(tmp_path), *quick])
-        counts: dict[str, int] = json.loads(capsys.readouterr().out)["tables"]
+        out = printed(capsys, "profile", "--device", "cpu", "--job", job, "-o", tmp_path, *quick)
+        counts: dict[str, int] = json.loads(out)["tables"]
         return counts
 
     assert [profile(batch)["solo"] for batch in (8, 16, 8)] == [1, 2, 2]
@@ -45,24 +42,19 @@ def test_another_profile_adds_to_the_folder(tmp_path: Path, capsys: pytest.Captu
     stored = json.loads((tmp_path / "measurements.json").read_text())
     for other in (stored | {"campaign": "of another machine"}, {}, []):
         (tmp_path / "measurements.json").write_text(json.dumps(other))
-        with pytest.raises(SystemExit):
-            main(["profile", "--device", "cpu", "--job", "ppo-lunarlander", "-o", str(tmp_path)])
-        assert "holds other measurements" in capsys.readouterr().err
+        error = refused(capsys, "profile", "--device", "cpu", "--job", "ppo-lunarlander", "-o", tmp_path)
+        assert "holds other measurements" in error
 
 
 @pytest.mark.parametrize("job", ["resnet18-cifar:batch_size=0", "no-such-model"])
-def test_profile_of_an_unknown_job(job: str, tmp_path: Path) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["profile", "--job", job, "-o", str(tmp_path / "out")])
-    assert end.value.code == 2
+def test_profile_of_an_unknown_job(job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(capsys, "profile", "--job", job, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
 
 def test_cached_activations_need_a_frozen_prefix(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["profile", "--job", "ppo-lunarlander", "--cached-activations", "-o", str(tmp_path / "out")])
-    assert end.value.code == 2
-    assert "frozen_prefix" in capsys.readouterr().err
+    job = ("--job", "ppo-lunarlander", "--cached-activations")
+    assert "frozen_prefix" in refused(capsys, "profile", *job, "-o", tmp_path / "out")
 
 
 def test_profile_on_cuda_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -70,10 +62,8 @@ def test_profile_on_cuda_without_a_gpu(tmp_path: Path, capsys: pytest.CaptureFix
 
     if torch.cuda.is_available():
         pytest.skip("this machine has a GPU")
-    with pytest.raises(SystemExit) as end:
-        main(["profile", "--device", "cuda", "--job", "ppo-lunarlander", "-o", str(tmp_path / "out")])
-    assert end.value.code == 2
-    assert len(capsys.readouterr().err.strip().splitlines()) == 1
+    job = ("--device", "cuda", "--job", "ppo-lunarlander")
+    assert len(refused(capsys, "profile", *job, "-o", tmp_path / "out").strip().splitlines()) == 1
     assert not (tmp_path / "out").exists()
 
 
@@ -88,12 +78,11 @@ def test_mig_is_a_sharing_mode(
 
     monkeypatch.setattr("profiling.measure.run.measure", measure)
     jobs = ["--device", "cuda", "--job", "ppo-lunarlander", "-o", str(tmp_path / "out")]
-    for arguments in (["--mig"], ["--mig", "--sharing", "mps"], ["--mig", "--sm-share", "0.5"]):
-        with pytest.raises(SystemExit) as end:
-            main(["profile", *jobs, *arguments])
-        assert end.value.code == 2
+    refused(capsys, "profile", *jobs, "--mig")
     assert asked == ["mig"]
-    assert "--mig cannot be combined with" in capsys.readouterr().err
+    for other in ("--sharing=mps", "--sm-share=0.5"):
+        assert "--mig cannot be combined with" in refused(capsys, "profile", *jobs, "--mig", other)
+    assert asked == ["mig"]
 
 
 def test_operators_of_a_job_with_an_sm_share_are_timed_on_all_sms(
@@ -109,26 +98,19 @@ def test_operators_of_a_job_with_an_sm_share_are_timed_on_all_sms(
 
     monkeypatch.setattr("profiling.measure.run.measure", measure)
     share = ["--sm-share", "0.5", "--operators", "-o", str(tmp_path / "out")]
-    with pytest.raises(SystemExit):
-        main(["profile", "--device", "cuda", "--job", "ppo-lunarlander", *share])
-    assert "enough" in capsys.readouterr().err
+    assert "enough" in refused(capsys, "profile", "--device", "cuda", "--job", "ppo-lunarlander", *share)
     assert asked == [("solo", "mps", 0.5), ("operators", "time-slice", 1.0)]
 
 
 def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     jobs = ["--job", "ppo-lunarlander:batch_size=8", "--job", "neumf-ml1m:batch_size=8"]
-    with pytest.raises(SystemExit) as end:
-        main(["campaign", "plan", "--budget", "2m", "--model", "none", "-o", str(plan), "--json", *jobs])
-    assert end.value.code == 0
-    runs = json.loads(capsys.readouterr().out)["runs"]
+    options = ("--budget", "2m", "--model", "none", "-o", plan, "--json")
+    runs = json.loads(printed(capsys, "campaign", "plan", *options, *jobs))["runs"]
     assert runs["solo"] == 2
-    with pytest.raises(SystemExit):
-        main(["campaign", "status", str(plan), "-o", str(tmp_path / "slices"), "--json"])
-    assert json.loads(capsys.readouterr().out)["total"] == sum(runs.values())
-    with pytest.raises(SystemExit):
-        main(["campaign", "run", str(plan), "-o", str(tmp_path / "slices"), "--dry-run", "--json"])
-    dry = json.loads(capsys.readouterr().out)
+    out = ("-o", tmp_path / "slices", "--json")
+    assert json.loads(printed(capsys, "campaign", "status", plan, *out))["total"] == sum(runs.values())
+    dry = json.loads(printed(capsys, "campaign", "run", plan, *out, "--dry-run"))
     assert len(dry["runs"]) == dry["total"]
     assert not any(r["done"] for r in dry["runs"])
     assert not (tmp_path / "slices").exists()
@@ -141,25 +123,10 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_invalid_plans_are_explained(
     more: list[str], message: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(
-            [
-                "campaign",
-                "plan",
-                "--job",
-                "ppo-lunarlander:batch_size=8",
-                "-o",
-                str(tmp_path / "p.json"),
-                *more,
-            ]
-        )
-    assert end.value.code == 2
-    assert message in capsys.readouterr().err
+    options = ("--job", "ppo-lunarlander:batch_size=8", "-o", tmp_path / "p.json", *more)
+    assert message in refused(capsys, "campaign", "plan", *options)
     assert not (tmp_path / "p.json").exists()
 
 
 def test_missing_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as end:
-        main(["campaign", "run", str(tmp_path / "no.json"), "-o", str(tmp_path / "slices")])
-    assert end.value.code == 2
-    assert "no file" in capsys.readouterr().err
+    assert "no file" in refused(capsys, "campaign", "run", tmp_path / "no.json", "-o", tmp_path / "slices")

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.cli.checkpoint import folder, run
+from tests.commands import refused, run
+from tests.serving.cli.checkpoint import folder
 
 __all__ = ["folder"]
 
@@ -42,6 +43,4 @@ def test_what_was_never_measured_is_stated(folder: Path, capsys: pytest.CaptureF
 
 
 def test_one_job_at_a_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, *place(folder, "v100", "--job", "alpha"))
-    assert code == 2
-    assert "--job is given 2 times" in err
+    assert "--job is given 2 times" in refused(capsys, *place(folder, "v100", "--job", "alpha"))

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from serving.cli.lists import fold_lists
-from serving.cli.main import main
+from tests.commands import printed, refused, run
 
 COSTS = "forward_compute_time={f}, backward_compute_time={b}, activation_size={a}, parameter_size={p}"
 
@@ -36,13 +36,9 @@ def test_folds_lists() -> None:
 
 
 def test_json(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(
-            ["plan", "pipeline", profile, "--workers", "2", "2", "--bandwidth", "1e9", "1e8", "--compat", "--json",
-             "--activation-compression-ratio", "1", "--memory-limit", "16e9"]
-        )  # fmt: skip
-    assert done.value.code == 0
-    answer = json.loads(capsys.readouterr().out)
+    workers = ("--workers", "2", "2", "--bandwidth", "1e9", "1e8", "--memory-limit", "16e9")
+    options = ("--compat", "--activation-compression-ratio", "1", "--json")
+    answer = json.loads(printed(capsys, "plan", "pipeline", profile, *workers, *options))
     assert {"bottleneck_s", "data_parallel_s", "speedup", "stages"} <= answer.keys()
     assert answer["speedup"] == pytest.approx(answer["data_parallel_s"] / answer["bottleneck_s"])
     assert [n for stage in answer["stages"] for n in stage["nodes"]] == ["n0", "n1", "n2", "n3"]
@@ -52,41 +48,23 @@ def test_json(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     picture = tmp_path / "plan.svg"
-    with pytest.raises(SystemExit) as done:
-        main(["plan", "pipeline", profile, "--workers", "4", "--bandwidth", "1e8", "--plot", str(picture)])
-    assert done.value.code == 0
-    shown = capsys.readouterr()
-    assert "Bottleneck" in shown.out
-    assert "wrote" in shown.err
+    ask = ("plan", "pipeline", profile, "--bandwidth", "1e8", "--workers")
+    code, out, err = run(capsys, *ask, "4", "--plot", picture)
+    assert code == 0
+    assert "Bottleneck" in out
+    assert "wrote" in err
     assert picture.read_text().startswith("<?xml")
     for wrong in (tmp_path / "plan.gif", picture / "plan.svg"):
-        with pytest.raises(SystemExit) as done:
-            main(["plan", "pipeline", profile, "--workers", "4", "--bandwidth", "1e8", "--plot", str(wrong)])
-        assert done.value.code == 2
-        assert not capsys.readouterr().out  # refused before the plan is made
-    with pytest.raises(SystemExit) as done:
-        main(
-            [
-                "plan",
-                "pipeline",
-                profile,
-                "--workers",
-                "2",
-                "--bandwidth",
-                "1e8",
-                "--schedule",
-                "1f1b",
-                "--json",
-            ]
-        )
-    assert done.value.code == 0
-    assert json.loads(capsys.readouterr().out)["schedule"] == "1f1b"
+        code, out, _ = run(capsys, *ask, "4", "--plot", wrong)
+        assert code == 2
+        assert not out  # refused before the plan is made
+    assert json.loads(printed(capsys, *ask, "2", "--schedule", "1f1b", "--json"))["schedule"] == "1f1b"
 
 
 def test_idle_workers_of_a_schedule_are_named(profile: str, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["plan", "pipeline", profile, "--workers", "4", "--bandwidth", "1", "--schedule", "1f1b"])
-    assert "3 of 4 workers would not help and stay idle." in capsys.readouterr().out
+    options = ("--workers", "4", "--bandwidth", "1", "--schedule", "1f1b")
+    shown = printed(capsys, "plan", "pipeline", profile, *options)
+    assert "3 of 4 workers would not help and stay idle." in shown
 
 
 @pytest.mark.parametrize(
@@ -109,40 +87,18 @@ def test_idle_workers_of_a_schedule_are_named(profile: str, capsys: pytest.Captu
 def test_exit_codes(
     profile: str, more: list[str], code: int, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(["plan", "pipeline", profile, "--workers", "2", "--bandwidth", "1e8", *more])
-    assert done.value.code == code
-    assert message in capsys.readouterr().err
+    ask = ("plan", "pipeline", profile, "--workers", "2", "--bandwidth", "1e8", *more)
+    assert message in refused(capsys, *ask, code=code)
 
 
 def test_graphs_without_times_need_a_device(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as done:
-        main(["plan", "pipeline", "vgg11-cifar", "--workers", "2", "--bandwidth", "1e9"])
-    assert done.value.code == 2
-    assert "--device" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as done:
-        main(["plan", "pipeline", str(tmp_path / "no.txt"), "--workers", "2", "--bandwidth", "1e9"])
-    assert done.value.code == 2
+    workers = ("--workers", "2", "--bandwidth", "1e9")
+    assert "--device" in refused(capsys, "plan", "pipeline", "vgg11-cifar", *workers)
+    refused(capsys, "plan", "pipeline", tmp_path / "no.txt", *workers)
 
 
 def test_workers_have_the_memory_of_their_device(capsys: pytest.CaptureFixture[str]) -> None:
-    ask = [
-        "plan",
-        "pipeline",
-        "gpt-7b",
-        "--device",
-        "v100",
-        "--workers",
-        "2",
-        "--bandwidth",
-        "1e10",
-        "--json",
-    ]
-    with pytest.raises(SystemExit) as done:
-        main(ask)
-    assert done.value.code == 1
-    assert "no partition of gpt-7b fits" in capsys.readouterr().err
-    with pytest.raises(SystemExit) as done:
-        main([*ask, "--memory-limit", "1e12"])
-    assert done.value.code == 0
-    assert json.loads(capsys.readouterr().out)["never_measured"] == []
+    options = ("--device", "v100", "--workers", "2", "--bandwidth", "1e10", "--json")
+    ask = ("plan", "pipeline", "gpt-7b", *options)
+    assert "no partition of gpt-7b fits" in refused(capsys, *ask, code=1)
+    assert json.loads(printed(capsys, *ask, "--memory-limit", "1e12"))["never_measured"] == []

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.cli.checkpoint import folder, run
+from tests.commands import printed, refused, run
+from tests.serving.cli.checkpoint import folder
 
 __all__ = ["folder"]
 JOBS = ("--job", "alpha:batch_size=32,memory_bytes=2000000000", "--job", "beta:memory_bytes=2000000000")
@@ -14,14 +15,12 @@ JOBS = ("--job", "alpha:batch_size=32,memory_bytes=2000000000", "--job", "beta:m
 
 def test_json_and_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ("predict", "--model", folder / "model", "--device", "v100", *JOBS)
-    code, out, _ = run(capsys, *ask, "--json")
-    assert code == 0
+    out = printed(capsys, *ask, "--json")
     body = json.loads(out)
     assert body["fits"] is True
     assert [m["job"].split(":")[0] for m in body["members"]] == ["alpha", "beta"]
     assert body["model_version"].startswith("model-")
-    code, out, _ = run(capsys, *ask)
-    assert code == 0
+    out = printed(capsys, *ask)
     assert "slowdown" in out
     assert "fits: at most" in out
 
@@ -37,18 +36,8 @@ def test_a_set_that_does_not_fit_exits_with_1(folder: Path, capsys: pytest.Captu
 
 def test_frozen_prefix_of_jobs_without_their_own(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     jobs = ("--job", "gamma:frozen_prefix=1", "--job", "delta", "--job", "alpha:frozen_prefix=0")
-    ask = (
-        "predict",
-        "--model",
-        folder / "model",
-        "--device",
-        "v100",
-        *jobs,
-        "--frozen-prefix",
-        "2",
-        "--json",
-    )
-    members = json.loads(run(capsys, *ask)[1])["members"]
+    ask = ("predict", "--model", folder / "model", "--device", "v100", *jobs)
+    members = json.loads(run(capsys, *ask, "--frozen-prefix", "2", "--json")[1])["members"]
     assert [m["job"] for m in members] == ["gamma:frozen_prefix=1", "delta:frozen_prefix=2", "alpha"]
 
 
@@ -75,8 +64,7 @@ def test_bad_input_is_one_line(
 
 def test_evaluate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ("evaluate", "--data", folder / "tables", "--model", folder / "model")
-    code, out, _ = run(capsys, *ask, "--json")
-    assert code == 0
+    out = printed(capsys, *ask, "--json")
     body = json.loads(out)
     assert body["left_out"] == 10
     assert set(body["by_device"]) == {"p100"}
@@ -91,7 +79,6 @@ def test_evaluate_names_the_targets_that_a_folder_allows(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     shutil.copy(folder / "tables" / "solo.parquet", tmp_path)
-    code, _, err = run(capsys, "evaluate", "--data", tmp_path)
-    assert code == 2
+    err = refused(capsys, "evaluate", "--data", tmp_path)
     assert "colocation" in err
     assert "choose --target step-time" in err

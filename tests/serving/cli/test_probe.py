@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.serving.cli.checkpoint import folder, run
+from tests.commands import printed, refused, run
+from tests.serving.cli.checkpoint import folder
 
 __all__ = ["folder"]
 
@@ -17,15 +18,12 @@ def probe(folder: Path, count: int) -> tuple[object, ...]:
 def test_probes_lower_the_expected_error(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = (*probe(folder, 2), "--job", "alpha:batch_size=32")
     running = ("--running", "beta:batch_size=32", "--running", "gamma:batch_size=16")
-    code, out, _ = run(capsys, *ask, *running, "--json")
-    assert code == 0
+    out = printed(capsys, *ask, *running, "--json")
     plan = json.loads(out)
     errors = [plan["error_ratio"], *(probe["error_ratio"] for probe in plan["probes"])]
     assert len(errors) == 3
     assert errors == sorted(errors, reverse=True)
-    code, out, _ = run(capsys, *ask, *running)
-    assert code == 0
-    assert "expected error" in out
+    assert "expected error" in printed(capsys, *ask, *running)
 
 
 def test_alone_is_a_candidate_and_too_few_are_reported(
@@ -33,8 +31,7 @@ def test_alone_is_a_candidate_and_too_few_are_reported(
 ) -> None:
     ask = (*probe(folder, 3), "--running", "beta:batch_size=32")
     for job, there in (("alpha:batch_size=32", 2), ("alpha:batch_size=32,step_time_s=0.03", 1)):
-        code, out, _ = run(capsys, *ask, "--job", job)
-        assert code == 0
+        out = printed(capsys, *ask, "--job", job)
         assert ("(alone)" in out) == (there == 2)
         only = "is only one candidate" if there == 1 else "are only 2 candidates"
         assert f"3 probes were asked for, but there {only}" in out
@@ -45,26 +42,13 @@ def test_alone_is_a_candidate_and_too_few_are_reported(
 
 
 def test_an_unknown_device_is_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(
-        capsys,
-        "probe",
-        "--model",
-        folder / "model",
-        "--device",
-        "abacus",
-        "--job",
-        "alpha",
-        "--running",
-        "beta",
-    )
-    assert code == 2
-    assert "abacus" in err
+    jobs = ("--job", "alpha", "--running", "beta")
+    assert "abacus" in refused(capsys, "probe", "--model", folder / "model", "--device", "abacus", *jobs)
 
 
 def test_slices_of_a_card_without_mig_are_refused(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ask = ("probe", "--model", folder / "model", "--device", "v100", "--job", "alpha:batch_size=32")
-    code, _, err = run(capsys, *ask, "--running", "beta:batch_size=32", "--sharing", "mig")
-    assert code == 2
+    err = refused(capsys, *ask, "--running", "beta:batch_size=32", "--sharing", "mig")
     assert "v100 cannot be partitioned into MIG slices" in err
 
 
@@ -76,6 +60,5 @@ def test_what_was_never_measured_is_stated(folder: Path, capsys: pytest.CaptureF
 
 
 def test_one_job_at_a_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, *probe(folder, 1), "--job", "alpha", "--job", "beta")
-    assert code == 2
+    err = refused(capsys, *probe(folder, 1), "--job", "alpha", "--job", "beta")
     assert "--job is given 2 times" in err

@@ -8,8 +8,8 @@ import pytest
 from profiling.errors import InputError
 from scheduling.simulator import sweep
 from scheduling.simulator.result import SimulationResult
-from serving.cli.main import main
 from serving.cli.simulate import parse_columns, show_tenants
+from tests.commands import printed, refused, run
 from tests.once import gavel_tables
 from tests.shared import shared_data
 
@@ -19,29 +19,12 @@ def tables() -> Path:
     return gavel_tables()
 
 
-def run(capsys: pytest.CaptureFixture[str], *arguments: str) -> tuple[int, str, str]:
-    capsys.readouterr()
-    with pytest.raises(SystemExit) as done:
-        main(list(arguments))
-    out = capsys.readouterr()
-    return int(done.value.code or 0), out.out, out.err
-
-
 TRACE = ("--trace", "synthetic:rate=30,jobs=12", "--cluster", "small-mixed")
 
 
 def test_simulate_on_measured_pairs(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    arguments = (
-        "simulate",
-        *TRACE,
-        "--data",
-        str(tables),
-        "--belief",
-        "truth",
-        "--policy",
-        "isacpp",
-        "--json",
-    )
+    measured = ("--data", tables, "--belief", "truth")
+    arguments = ("simulate", *TRACE, *measured, "--policy", "isacpp", "--json")
     code, out, _ = run(capsys, *arguments)
     body = json.loads(out)
     assert code == 0
@@ -59,18 +42,15 @@ def test_jobs_that_tune_their_batch(tables: Path, capsys: pytest.CaptureFixture[
         json.loads(run(capsys, *arguments, *more)[1]) for more in ((), ("--tunable-batches", "1"))
     )
     assert tuned["mean_jct_s"] < fixed["mean_jct_s"]
-    code, _, err = run(capsys, *arguments[:-3], "--policy", "icefrog", "--tunable-batches", "1")
-    assert code == 2
+    err = refused(capsys, *arguments[:-3], "--policy", "icefrog", "--tunable-batches", "1")
     assert "icefrog does not tune batch sizes" in err
 
 
 def test_saved_stops_are_a_part_of_realism(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
     options = ("--data", str(tables), "--belief", "truth", "--policy", "gavel", "--saved-stops", "--json")
-    code, _, err = run(capsys, "simulate", *TRACE, *options)
-    assert code == 2
+    err = refused(capsys, "simulate", *TRACE, *options)
     assert "--saved-stops has no effect without --realism" in err
-    code, out, _ = run(capsys, "simulate", *TRACE, *options, "--realism")
-    assert code == 0
+    out = printed(capsys, "simulate", *TRACE, *options, "--realism")
     assert json.loads(out)["restarts"] > 0
 
 
@@ -78,8 +58,7 @@ def test_more_jobs_end_early_as_in_helios(tables: Path, capsys: pytest.CaptureFi
     options = ("--data", str(tables), "--belief", "truth", "--policy", "fifo", "--json", "--early-ends")
 
     def ended(cluster: str) -> int:
-        code, out, _ = run(capsys, "simulate", *TRACE, *options, cluster, "--realism")
-        assert code == 0
+        out = printed(capsys, "simulate", *TRACE, *options, cluster, "--realism")
         return int(json.loads(out)["ended_early"])
 
     assert ended("helios") > ended("philly")
@@ -87,26 +66,14 @@ def test_more_jobs_end_early_as_in_helios(tables: Path, capsys: pytest.CaptureFi
         (("helios",), "--early-ends has no effect without --realism"),
         (("acme", "--realism"), "expected philly or helios"),
     ):
-        code, _, err = run(capsys, "simulate", *TRACE, *options, *arguments)
-        assert code == 2
+        err = refused(capsys, "simulate", *TRACE, *options, *arguments)
         assert problem in " ".join(err.split())
 
 
 def test_compare_plots(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "plots"
-    code, text, _ = run(
-        capsys,
-        "compare",
-        *TRACE,
-        "--data",
-        str(tables),
-        "--belief",
-        "truth",
-        "--policies",
-        "fifo,isacpp",
-        "-o",
-        str(out),
-    )
+    measured = ("--data", tables, "--belief", "truth")
+    code, text, _ = run(capsys, "compare", *TRACE, *measured, "--policies", "fifo,isacpp", "-o", out)
     assert code == 0
     assert "isacpp" in text
     names = {p.name for p in out.iterdir()}
@@ -118,17 +85,8 @@ def test_compare_plots(tables: Path, tmp_path: Path, capsys: pytest.CaptureFixtu
 
 
 def test_upstream_rounds_change_gavel(tables: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    common = (
-        "compare",
-        *TRACE,
-        "--data",
-        str(tables),
-        "--belief",
-        "truth",
-        "--policies",
-        "fifo,gavel",
-        "--json",
-    )
+    measured = ("--data", tables, "--belief", "truth")
+    common = ("compare", *TRACE, *measured, "--policies", "fifo,gavel", "--json")
     ours, upstream = (
         json.loads(run(capsys, *common, *more)[1])["policies"] for more in ((), ("--upstream-rounds",))
     )
@@ -162,9 +120,7 @@ def test_compare_writes_jobs_and_skips_infeasible_ones(
     assert set(frame.load) == {0.5, 0.9}
     assert len(frame) + 4 * len(bodies[0]["skipped"]) == 2 * 2 * 2 * 12
     assert (frame.jct_s >= frame.queue_s - 1e-9).all()
-    code, _, err = run(capsys, "compare", *options, "--jobs", "jobs.xlsx")
-    assert code == 2
-    assert ".parquet" in err
+    assert ".parquet" in refused(capsys, "compare", *options, "--jobs", "jobs.xlsx")
 
 
 def test_compare_lists_jobs_that_any_policy_skipped(
@@ -182,22 +138,8 @@ def test_compare_lists_jobs_that_any_policy_skipped(
 @pytest.mark.parametrize(("kind", "policy"), [("adaptive", "sia"), ("rigid", "gavel-sia")])
 def test_sia_workload_by_name(kind: str, policy: str, capsys: pytest.CaptureFixture[str]) -> None:
     path = shared_data("sia", "workloads", "philly", "workload-1.csv")
-    code, out, _ = run(
-        capsys,
-        "simulate",
-        "--trace",
-        f"sia:{path}",
-        "--cluster",
-        "sia-64",
-        "--kind",
-        kind,
-        "--policy",
-        policy,
-        "--limit",
-        "4",
-        "--json",
-    )
-    assert code == 0
+    trace = ("--trace", f"sia:{path}", "--cluster", "sia-64", "--kind", kind, "--limit", "4")
+    out = printed(capsys, "simulate", *trace, "--policy", policy, "--json")
     assert json.loads(out)["jobs"] == 4
 
 
@@ -244,34 +186,27 @@ def test_columns_may_have_spaces_and_each_field_once() -> None:
 
 @pytest.mark.parametrize("option", ["--seed=-1", "--limit=0", "--limit=-1"])
 def test_numbers_out_of_range(option: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "simulate", *TRACE, option)
-    assert code == 2
-    assert "range" in err
+    assert "range" in refused(capsys, "simulate", *TRACE, option)
 
 
 @pytest.mark.parametrize("policies", ["", "fifo,fifo"])
 def test_policies_of_compare(policies: str, capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "compare", *TRACE, "--policies", policies)
-    assert code == 2
-    assert "one or more, each once" in err
+    assert "one or more, each once" in refused(capsys, "compare", *TRACE, "--policies", policies)
 
 
 def test_place_explains_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     (tmp_path / "c.yaml").write_text("nodes: [{name: a, gpus: [{device: v100, speed: 3}]}]\n")
-    code, _, err = run(capsys, "place", "--cluster", str(tmp_path / "c.yaml"), "--job", "resnet18-cifar")
-    assert code == 2
+    err = refused(capsys, "place", "--cluster", str(tmp_path / "c.yaml"), "--job", "resnet18-cifar")
     assert "unknown field" in err
-    code, _, err = run(capsys, "place", "--cluster", str(tmp_path / "none.yaml"), "--job", "resnet18-cifar")
-    assert code == 2
+    err = refused(capsys, "place", "--cluster", str(tmp_path / "none.yaml"), "--job", "resnet18-cifar")
     assert "no cluster" in err
 
 
 def test_slice_policies_beside_whole_gpus(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     trace = ("--trace", "synthetic:rate=60,jobs=8,mean_s=600", "--cluster", "a100-8", "--seed", "1")
-    code, out, _ = run(
+    out = printed(
         capsys, "compare", *trace, "--policies", "fifo,full,isacpp-slices", "-o", str(tmp_path), "--json"
     )
-    assert code == 0
     fifo, full, slices = json.loads(out)["policies"]
     assert fifo["jobs"] == full["jobs"] == slices["jobs"] == 8
     assert full["restarts"] == 0
@@ -281,9 +216,7 @@ def test_slice_policies_beside_whole_gpus(tmp_path: Path, capsys: pytest.Capture
 
 
 def test_unknown_policy_lists_those_of_slices(capsys: pytest.CaptureFixture[str]) -> None:
-    code, _, err = run(capsys, "simulate", *TRACE, "--policy", "isacpp-slice")
-    assert code == 2
-    assert "isacpp-slices" in err
+    assert "isacpp-slices" in refused(capsys, "simulate", *TRACE, "--policy", "isacpp-slice")
 
 
 def test_a_range_does_not_hide_an_infeasible_job(
@@ -309,16 +242,8 @@ def test_ignored_rows_are_counted(tables: Path, tmp_path: Path, capsys: pytest.C
     (tmp_path / "t.csv").write_text(
         "submit_time,duration,gpu_num\n0,60,1\n-,60,1\n10,1h,1\n20,2h,1\n30,60,1.5\n40,60,2\n"
     )
-    common = (
-        "--trace",
-        str(tmp_path / "t.csv"),
-        "--cluster",
-        "small-mixed",
-        "--data",
-        str(tables),
-        "--belief",
-        "truth",
-    )
+    trace = ("--trace", tmp_path / "t.csv", "--cluster", "small-mixed")
+    common = (*trace, "--data", tables, "--belief", "truth")
     reasons = {
         "duration is not a number of seconds": 2,
         "submit_time is not a number of seconds": 1,

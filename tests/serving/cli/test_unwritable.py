@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from serving.cli.main import main
+from tests.commands import refused
 
 TRACE = "--trace synthetic:rate=30,jobs=3 --cluster small-mixed"
 
@@ -26,7 +26,4 @@ def test_it_is_refused_at_once(
 ) -> None:
     monkeypatch.setattr("profiling.measure.run.measure", lambda *_: pytest.fail("it measures"))
     (tmp_path / "file").write_text("")
-    with pytest.raises(SystemExit) as stopped:
-        main(command.replace("{}", str(tmp_path / "file")).split())
-    assert stopped.value.code == 2
-    assert "cannot be a folder" in capsys.readouterr().err
+    assert "cannot be a folder" in refused(capsys, *command.replace("{}", str(tmp_path / "file")).split())

@@ -265,9 +265,9 @@ def test_a_pinned_node_list_expires() -> None:
     job = replace(
         held(), pinned=True, admin_comment="cotenant:placed node=node-a gpu=0 finish_s=5.0 at_s=1000"
     )
-    assert not stale_pin(job, CONFIG, 1059)
-    assert stale_pin(job, CONFIG, 1061)
-    assert not stale_pin(replace(job, state="RUNNING"), CONFIG, 1061)
+    assert not stale_pin(job, 1059)
+    assert stale_pin(job, 1061)
+    assert not stale_pin(replace(job, state="RUNNING"), 1061)
     slurm = Recorded(job)
     SlurmBridge(slurm, away(), CONFIG).step()  # type: ignore[arg-type]
     assert slurm.changed == [

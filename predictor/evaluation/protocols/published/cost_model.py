@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -44,7 +44,7 @@ class CostModelPredictor:
         related: whether to learn from related rows, too.
     """
 
-    def __init__(self, networks: int = 1, related: bool = False) -> None:
+    def __init__(self, networks: int, related: bool = False) -> None:
         self.networks, self.related = networks, related
 
     def fit(self, train: Bundle, seed: int) -> CostModelPredictor:
@@ -178,7 +178,7 @@ for _name, _networks, _seconds in (("cost-model", 1, 30), ("cost-model-3", 3, 90
     register(
         Contender(
             _name,
-            lambda networks=_networks: CostModelPredictor(networks),  # type: ignore[misc]
+            partial(CostModelPredictor, _networks),
             version="4",
             targets=("solo_step_time_s",),
             partial=True,
@@ -189,7 +189,7 @@ for _name, _networks, _seconds in (("cost-model", 1, 30), ("cost-model-3", 3, 90
 register(
     Contender(
         "cost-model-joint",
-        lambda: CostModelPredictor(networks=3, related=True),
+        partial(CostModelPredictor, 3, related=True),
         targets=("solo_step_time_s",),
         protocols=frozenset({"timm-train-by-family"}),
         partial=True,

@@ -8,6 +8,7 @@ from __future__ import annotations
 import pandas as pd
 
 from datasets.bundle import Bundle
+from datasets.families import family_of
 from datasets.sources import SOURCES
 from datasets.splits import Fold, deal
 from models.baselines.contract import FoldPredictor
@@ -33,16 +34,10 @@ def with_side(frame: pd.DataFrame, tables: Tables) -> pd.DataFrame:
     """The same, with `part` (family, and whether its rows may be learned from) as the unit of the split."""
     rows = on_device(frame, tables)
     may_learn = rows["source"].map(lambda name: name not in SOURCES or SOURCES[name].may_ship)
-    families = rows["architecture"].map(_family)
+    families = rows["architecture"].map(family_of)
     return rows.assign(
         family=families, part=families + may_learn.map({True: "", False: " (evaluation only)"})
     )
-
-
-def _family(name: str) -> str:
-    from datasets.families import family_of
-
-    return family_of(name)
 
 
 def families_left_out(frame: pd.DataFrame, seed: int) -> list[Fold]:

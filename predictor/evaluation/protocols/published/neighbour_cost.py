@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -117,7 +117,7 @@ for _encoder, _depth in FORMS:
     register(
         Contender(
             f"cost-{_encoder}-{_depth}",
-            lambda encoder=_encoder, depth=_depth: NeighbourCostPredictor(encoder, depth),  # type: ignore[misc]
+            partial(NeighbourCostPredictor, _encoder, _depth),
             version="1",
             targets=("solo_step_time_s",),
             partial=True,

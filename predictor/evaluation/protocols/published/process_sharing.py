@@ -5,7 +5,7 @@ Both start from the share of time for which one process keeps the slice busy.
 
 from __future__ import annotations
 
-from functools import lru_cache
+from functools import lru_cache, partial
 
 import numpy as np
 
@@ -125,7 +125,7 @@ for _name, _corrected in (("process-sharing", False), ("process-sharing-trees", 
     register(
         Contender(
             _name,
-            lambda corrected=_corrected: ProcessSharing(corrected),  # type: ignore[misc]
+            partial(ProcessSharing, _corrected),
             targets=("throughput_ratio",),
             protocols=frozenset({_PROTOCOL}),
             partial=True,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from zlib import crc32
 
@@ -179,7 +180,7 @@ for _name, _corrected, _version, _seconds in (
     register(
         Contender(
             _name,
-            lambda corrected=_corrected: ShareCostPredictor(corrected),  # type: ignore[misc]
+            partial(ShareCostPredictor, _corrected),
             version=_version,
             targets=TARGETS,
             protocols=frozenset({"rapp-by-model"}),
