@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
-from profiling.errors import InputError
+from profiling.errors import CotenantError, InputError
 
 
 def import_attribute(name: str, expected: str) -> object:
@@ -36,3 +38,14 @@ def import_attribute(name: str, expected: str) -> object:
         )
         raise InputError(f"{name!r} cannot be imported", expected=expected, got=got) from error
     return value
+
+
+@contextlib.contextmanager
+def own_code(name: str, kind: type[CotenantError] = InputError) -> Iterator[None]:
+    """Turn whatever the user's code at `name` raises into an error of that kind."""
+    try:
+        yield
+    except CotenantError:
+        raise
+    except Exception as error:  # anything that the user's code may raise
+        raise kind(f"{name} raised {type(error).__name__}: {error}") from error

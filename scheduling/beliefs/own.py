@@ -9,7 +9,7 @@ import numpy as np
 
 from predictor.types import PredictionArrays, SetPredictor
 from profiling.errors import InputError
-from profiling.importing import import_attribute
+from profiling.importing import import_attribute, own_code
 from profiling.workload import ColocationSet
 
 _EXPECTED = "an object with predict_arrays(sets), or a class or function without arguments that returns one"
@@ -29,11 +29,12 @@ def own_predictor(name: str) -> SetPredictor:
     """The predictor at `module:attribute`, wrapped to check its answers.
 
     Raises:
-        InputError: it cannot be imported, or has no `predict_arrays`.
+        InputError: it cannot be imported or made, or has no `predict_arrays`.
     """
     value: Any = import_attribute(name, _EXPECTED)
     if callable(value) and (isinstance(value, type) or not hasattr(value, "predict_arrays")):
-        value = value()
+        with own_code(name):
+            value = value()
     if not callable(getattr(value, "predict_arrays", None)):
         raise InputError(f"{name!r} is not a predictor", expected=_EXPECTED, got=type(value).__name__)
     return _Checked(name, cast(SetPredictor, value))
@@ -46,8 +47,9 @@ class _Checked:
         self.name, self.predictor = name, predictor
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """See `SetPredictor`. Raises `InputError` for an answer of the wrong type, shape or range."""
-        answer = self.predictor.predict_arrays(sets)
+        """See `SetPredictor`. Raises `InputError` if it fails, or for an answer of the wrong type, shape or range."""
+        with own_code(self.name):
+            answer = self.predictor.predict_arrays(sets)
         if not isinstance(answer, PredictionArrays):
             raise InputError(
                 f"{self.name} returned a wrong result", expected="PredictionArrays", got=type(answer).__name__

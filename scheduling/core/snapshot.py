@@ -334,8 +334,14 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
             raise InputError(
                 f"{place}.count is out of range", expected="an integer from 1 to 1024", got=count
             )
+        if count > 1 and "id" in gpu:
+            raise InputError(
+                f"{place} has an id and a count",
+                expected="a count of 1 with an id",
+                got=f"a count of {count}",
+            )
         for _ in range(count):
-            identifier = str(gpu["id"]) if "id" in gpu and count == 1 else str(len(gpus))
+            identifier = str(gpu.get("id", len(gpus)))
             gpus.append(Gpu(identifier, device, gpu.get("sharing", "time-slice"), tuple(tenants)))
     if len({g.id for g in gpus}) != len(gpus):
         raise InputError(f"{where}.gpus: ids are not unique", expected="each GPU id once per node")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
@@ -107,13 +108,15 @@ def allox(
         x[job, kind] = 1.0
         free[kind] -= problem.gpus[job]
     jobs = [j for j in range(problem.jobs) if j not in held]
-    machines = [kind for kind, count in enumerate(free) for _ in range(count)]
-    if not jobs or not machines:
+    # The GPUs of a type are alike, so in an optimum none has more than an equal share of the jobs, rounded up.
+    machines = [kind for kind, count in enumerate(free) for _ in range(min(count, len(jobs)))]
+    if not machines:
         return x
+    places = [(m, k + 1) for m, kind in enumerate(machines) for k in range(ceil(len(jobs) / free[kind]))]
+    machine, position = np.array(places).T
     with np.errstate(divide="ignore"):
         need = problem.gpus[jobs, None] * left[jobs, None] / problem.alone[np.ix_(jobs, machines)]
-    places = np.arange(1, len(jobs) + 1)
-    cost = (need[:, :, None] * places + elapsed_s[jobs][:, None, None]).reshape(len(jobs), -1)
+    cost = need[:, machine] * position + elapsed_s[jobs][:, None]
     runs = np.isfinite(cost)
     cost[~runs] = 1.0 + cost[runs].sum()  # no saving justifies a position where a job cannot run
     first: dict[int, tuple[int, int]] = {}
@@ -122,12 +125,12 @@ def allox(
     for row, column in zip(*linear_sum_assignment(cost), strict=True):
         if not runs[row, column]:
             continue
-        machine, place = divmod(int(column), len(jobs))
+        on, place = places[column]
         if problem.gpus[jobs[row]] > 1:
-            able.append((int(row), machine))
-        elif machine not in first or place > first[machine][0]:
-            first[machine] = place, int(row)
-    able += [(row, machine) for machine, (_, row) in first.items()]
+            able.append((int(row), on))
+        elif on not in first or place > first[on][0]:
+            first[on] = place, int(row)
+    able += [(row, on) for on, (_, row) in first.items()]
     kept: set[int] = set()  # types of which a gang waits for more GPUs
     for entry in sorted(able, key=lambda entry: (need[entry], entry)):
         job, kind = jobs[entry[0]], machines[entry[1]]

@@ -11,7 +11,7 @@ from typing import Any, cast
 import numpy as np
 
 from profiling.errors import CotenantError, InputError
-from profiling.importing import import_attribute
+from profiling.importing import import_attribute, own_code
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Decide, Policy
 from scheduling.core.set_cache import SetCache
@@ -21,7 +21,7 @@ _EXPECTED = "a Policy, or a function (snapshot, belief) -> list of Allocation"
 
 
 class PolicyError(CotenantError):
-    """A policy returned an invalid decision."""
+    """A policy raised an error or returned an invalid decision."""
 
     status = 422
     slug = "bad-decision"
@@ -63,7 +63,8 @@ def _check_signature(name: str, function: Callable[..., Any]) -> None:
 def _checked(
     snapshot: SchedulingSnapshot, belief: SetCache, decide: Callable[..., Any], name: str
 ) -> list[Allocation]:
-    decisions = decide(snapshot, belief)
+    with own_code(name, PolicyError):
+        decisions = decide(snapshot, belief)
     if not isinstance(decisions, list | tuple):
         raise PolicyError(
             f"{name} returned no list", expected="a list of Allocation", got=type(decisions).__name__

@@ -100,9 +100,14 @@ class IsacppSlices:
     ) -> tuple[float, int, tuple[Slot, ...]] | None:
         """The card on which a job adds the fewest seconds, with its slots; None if it fits on none."""
         best: tuple[float, int, tuple[Slot, ...]] | None = None
+        empty: set[str] = set()
         for card in snapshot.cards:
             if not snapshot.is_known(card):
                 continue
+            if not card.jobs:  # empty cards are alike, however partitioned, so the first will do
+                if card.device in empty:
+                    continue
+                empty.add(card.device)
             cut = self._cut(snapshot, card, (*card.jobs, job), largest)
             if cut is None:
                 continue

@@ -48,10 +48,11 @@ class StaticMig:
         idle = [
             (card, index)
             for card in snapshot.cards
+            if snapshot.queue and snapshot.is_known(card)
             for index, slot in enumerate(card.slots)
-            if not slot.jobs and snapshot.is_known(card)
+            if not slot.jobs
         ]
-        if idle and snapshot.queue:
+        if idle:
             card, index = max(idle, key=lambda at: _size(at[0].slots[at[1]]))  # the first of equal ones
             for job in snapshot.queue:
                 workload = snapshot.jobs[job].job.workload
@@ -80,10 +81,10 @@ def check_mig(policy: str, device: str) -> None:
 def _upward(card: Card) -> tuple[int, int] | None:
     """The smallest busy slice and the largest idle one if the latter is larger."""
     busy = [k for k, slot in enumerate(card.slots) if slot.jobs]
-    idle = [k for k, slot in enumerate(card.slots) if not slot.jobs]
-    if not busy or not idle:
+    if not busy or len(busy) == len(card.slots):
         return None
     smaller = min(busy, key=lambda k: _size(card.slots[k]))
+    idle = [k for k in range(len(card.slots)) if k not in busy]
     larger = max(idle, key=lambda k: _size(card.slots[k]))
     return (smaller, larger) if _size(card.slots[larger]) > _size(card.slots[smaller]) else None
 

@@ -59,6 +59,14 @@ def test_invalid_predictions(module: Any, changes: dict[str, Any], message: str)
         load_belief("own_predictors_of_test:OBJECT").predict_arrays(SETS)
 
 
+def test_predictors_that_raise(module: Any) -> None:
+    module.make, module.OBJECT = lambda: {}["made"], Own(no_such_field=1)
+    with pytest.raises(InputError, match="test:make raised KeyError: 'made'"):
+        load_belief("own_predictors_of_test:make")
+    with pytest.raises(InputError, match="test:OBJECT raised TypeError"):
+        load_belief("own_predictors_of_test:OBJECT").predict_arrays(SETS)
+
+
 def test_invalid_predictors(module: Any) -> None:
     module.NUMBER, module.Other = 7, type("Other", (), {"predict_arrays": lambda self, sets: None})
     with pytest.raises(InputError, match="not a predictor"):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from predictor.types import Floats
 from scheduling.gavel.problem import AllocationProblem
@@ -189,3 +192,40 @@ def test_allox_matches_a_gang_by_its_gpu_seconds_and_keeps_gpus_for_it() -> None
     # A gang that runs takes two of the GPUs.
     wide = AllocationProblem.of(alone, [gang, short, long], [3])
     np.testing.assert_array_equal(allox(wide, np.zeros(3), left, held={0: 0})[:, 0], [1, 1, 0])
+
+
+@settings(max_examples=40, deadline=None)
+@given(data=st.data())
+def test_allox_finds_the_lowest_sum_of_completion_times(data: st.DataObject) -> None:
+    jobs = data.draw(st.integers(1, 5))
+    counts = data.draw(st.lists(st.integers(1, 3), min_size=1, max_size=2))
+    need = [[data.draw(st.sampled_from([1.0, 2.0, 5.0, 11.0, np.inf])) for _ in counts] for _ in range(jobs)]
+    problem = AllocationProblem.of(1.0 / np.array(need), [1] * jobs, counts)
+    x = allox(problem, np.zeros(jobs), np.ones(jobs))
+
+    def total(kind_of: tuple[int, ...]) -> float:
+        """Of a choice of type for every job, shortest first on each of its GPUs."""
+        total = 0.0
+        for kind, count in enumerate(counts):
+            longest_first = sorted((need[j][k] for j, k in enumerate(kind_of) if k == kind), reverse=True)
+            total += sum(n * (1 + row // count) for row, n in enumerate(longest_first))
+        return total
+
+    able = [[k for k in range(len(counts)) if need[j][k] < np.inf] or [-1] for j in range(jobs)]
+    choices = list(itertools.product(*able))
+    least = min(map(total, choices))
+    started = [kind.argmax() if kind.any() else -1 for kind in x]
+
+    def begins(kind_of: tuple[int, ...]) -> bool:
+        """Whether the jobs that `x` starts may be the first on the GPUs of each type."""
+        kept = all(kind in (-1, kind_of[j]) for j, kind in enumerate(started))
+        return kept and all(started.count(k) == min(c, kind_of.count(k)) for k, c in enumerate(counts))
+
+    assert any(begins(choice) for choice in choices if total(choice) == least)
+
+
+def test_allox_with_many_jobs_and_gpus() -> None:
+    ones = np.ones((1_000, 2))
+    problem = AllocationProblem.of(ones, [1] * 1_000, [10_000, 3])
+    x = allox(problem, np.zeros(1_000), ones[:, 0])
+    assert x.sum() == 1_000  # with every position on every GPU, the costs take 80 GB

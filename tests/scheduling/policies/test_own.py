@@ -72,6 +72,7 @@ def test_invalid_policies(module: Any, name: str, message: str) -> None:
     ("decide", "message"),
     [
         (lambda s, b: None, "no list"),
+        (lambda s, b: [][0], "test:decide raised IndexError: list index out of range"),
         (lambda s, b: [(next(iter(s.waiting.values())), 0)], "something other"),
         (lambda s, b: [Allocation(j, (99,)) for j in s.waiting.values()], "0 to 2"),
         (lambda s, b: [Allocation(j, 0) for j in s.waiting.values()], "tuple of GPU numbers"),
