@@ -63,10 +63,12 @@ def fine_tune_run(
     Raises:
         InputError: nothing can be written to `out`, or it has a checkpoint; or see `fine_tune`.
         ConflictError: another run is writing to `out`, or a checkpoint appeared there during this one.
+        UnregisteredError: the checkpoint was written, but the MLflow store failed before it was registered.
     """
     config = config or FineTuning()
     with ExitStack() as held:
         output = held.enter_context(claimed(out, force))
+        held.enter_context(output.registered_later())
         base = load_predictor(base_name)
         colocation, solo = training_tables(data, bundled=False, own_use=own_use)
         new = new_sets(base, colocation)
@@ -91,7 +93,7 @@ def fine_tune_run(
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
         # Use the metric names of a training, so that MLflow's comparison charts both.
         log_scores(mlflow, comparison | learned_sets(after, new, solo))
-        log_predictor(out, colocation)
+        log_predictor(out)
     return {
         "model_version": after.version,
         "ancestors": list(manifest.ancestors),

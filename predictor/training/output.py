@@ -10,11 +10,17 @@ from pathlib import Path
 
 from predictor.fitted.checkpoint import MARKER, save
 from predictor.predictor import Predictor
-from profiling.errors import ConflictError, InputError
+from profiling.errors import ConflictError, InputError, UnavailableError
 from profiling.files import check_folder, check_new, only_writer, read_json, write_json
 
 # In `OUT.progress`: the checkpoint that a killed run may still replace when it is resumed.
 _REPLACES = "replaces.json"
+
+
+class UnregisteredError(UnavailableError):
+    """The predictor is written, but the MLflow store did not take it."""
+
+    exit_code = 1
 
 
 def progress_folder(out: Path) -> Path:
@@ -37,6 +43,7 @@ class Output:
 
     def __init__(self, out: Path, force: bool, fingerprint: str) -> None:
         self.folder, self._fingerprint = out, fingerprint
+        self._written = False
         self._record = progress_folder(out) / _REPLACES
         check_new(out, force or self._there() in (None, self._permitted_earlier()), MARKER)
         self._permit()
@@ -56,6 +63,27 @@ class Output:
             )
         save(predictor, self.folder, beside)
         self._permit()  # if the run is killed before its end, it replaces its own when resumed
+        self._written = True
+
+    @contextmanager
+    def registered_later(self) -> Iterator[None]:
+        """Say where the predictor is if the block fails after writing it, and how it can still be registered.
+
+        Raises:
+            UnregisteredError: instead of the error of a store.
+        """
+        try:
+            yield
+        except (UnavailableError, OSError) as error:  # of a database or server; of artifacts
+            if not self._written:
+                raise
+            again = "repeat the command, which resumes at its end"
+            command = f"`cotenant models register {self.folder}` (with the same --tracking-uri, if any)"
+            raise UnregisteredError(
+                f"the predictor is written to {self.folder} but not registered",
+                got=getattr(error, "got", None) or error,
+                hint=f"once the MLflow store works, {again if self._fingerprint else command}",
+            ) from error
 
     def _there(self) -> str | None:
         """Digest of the checkpoint in the folder; None if there is none."""

@@ -179,6 +179,7 @@ def train_run(
     Raises:
         InputError: nothing can be written to `out`, or it has a checkpoint; or see `training_tables`.
         ConflictError: another run is writing to `out`, or a checkpoint appeared there during this one.
+        UnregisteredError: the checkpoint was written, but the MLflow store failed before it was registered.
     """
     folder = progress_folder(out)
     colocation, solo = training_tables(data, bundled, own_use)
@@ -192,6 +193,7 @@ def train_run(
     kept = (folder, progress.fingerprint)
     with (
         claimed(out, force, progress.fingerprint) as output,
+        output.registered_later(),
         progress,
         tracked(tracking_uri, experiment, name, *kept, system_metrics) as mlflow,
     ):
@@ -225,7 +227,7 @@ def train_run(
         mlflow.log_figure(scatter(compared), "predicted_against_measured.png")
         from predictor.fitted.mlflow_registry import log_predictor
 
-        log_predictor(out, colocation)
+        log_predictor(out)
     return {
         "model_version": predictor.version,
         "comparison": comparison,
