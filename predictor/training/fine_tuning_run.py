@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import examples_of
+from predictor.fitted.checkpoint import save
 from predictor.fitted.learned_sets import learned_rows
 from predictor.fitted.mlflow_registry import log_predictor
 from predictor.fitted.model_card import model_card
@@ -88,7 +90,7 @@ def fine_tune_run(
             write_json(made / "metrics.json", {"split": "before and after", "comparison": comparison})
             write_whole(made / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
 
-        output.save(after, beside)
+        output.save(partial(save, after, out, beside))
         manifest = after.fitted_.manifest
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
         # Use the metric names of a training, so that MLflow's comparison charts both.

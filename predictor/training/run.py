@@ -11,6 +11,7 @@ from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
 from predictor.config import LossCallback, TrainingConfig, read_config
 from predictor.examples.featurizer import GraphSource
+from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
 from predictor.training.output import claimed, progress_folder
@@ -222,7 +223,7 @@ def train_run(
             write_json(made / "metrics.json", {"split": "by-pair", "comparison": comparison})
             write_whole(made / "MODEL_CARD.md", model_card(predictor, comparison))
 
-        output.save(predictor, beside)
+        output.save(partial(save, predictor, out, beside))
         log_scores(mlflow, learned_sets(predictor, colocation, solo))
         mlflow.log_figure(scatter(compared), "predicted_against_measured.png")
         from predictor.fitted.mlflow_registry import log_predictor
