@@ -340,6 +340,9 @@ def test_errors_have_status_200(cluster: TestClient, args: Any) -> None:
         (pod(workload="no-such-model"), "unknown model"),
         (pod(workload="resnet18-cifar", batch_size="many"), "cotenant.dev/batch-size"),
         (pod(workload="resnet18-cifar", batch_size="1000000000"), "batch_size is out of range"),
+        (pod(workload="resnet18-cifar", batch_size="9x" * 50_000), "batch_size is not an integer"),
+        (pod(workload=f"resnet18-cifar:batch_size={'x' * 100_000}"), "resnet18-cifar:batch_size=xxx"),
+        (pod(workload="x" * 100_000), "unknown model"),
         (pod(workload="resnet18-cifar", objective="speed"), "cotenant.dev/objective"),
         (pod(workload="resnet18-cifar", batchsize="64"), "unknown annotation cotenant.dev/batchsize"),
         ({"metadata": {"annotations": "cotenant.dev/workload"}}, "metadata.annotations"),
@@ -357,7 +360,9 @@ def test_a_mistake_in_a_pod_removes_every_node(
         result = cluster.post("/extender/filter", json=args).json()
     never = result.pop("FailedAndUnresolvableNodes")
     assert list(never) == NAMES
-    assert all(told in reason for reason in never.values())
+    assert all(
+        told in reason and len(reason) < 800 for reason in never.values()
+    )  # as often as there are nodes
     assert not result["Error"]
     assert (result["Nodes"]["items"] if whole else result["NodeNames"]) == []
     assert [told in entry["error"] for entry in logs if entry["event"] == "pod refused"] == [True]
