@@ -382,6 +382,8 @@ def test_a_limit_that_is_no_number_of_gpus_counts_as_one(cluster: TestClient, co
 def test_invalid_json(cluster: TestClient) -> None:
     json = {"Content-Type": "application/json"}
     assert cluster.post("/extender/filter", content=b"{", headers=json).json()["Error"]
+    twice = cluster.post("/extender/filter", content=b'{"Pod": {}, "Pod": {}}', headers=json).json()
+    assert "key 'Pod' is repeated" in twice["Error"]
     assert cluster.post("/extender/prioritize", content=b"{", headers=json).json() == []
     problem(cluster.post("/extender/filter", content=b"{}"), 415)
     problem(cluster.post("/extender/filter", content=b"{}", headers=json | {"Content-Encoding": "gzip"}), 415)
