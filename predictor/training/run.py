@@ -11,6 +11,7 @@ from models.colocation_network import NetworkConfig
 from models.workload_encoder import EncoderConfig
 from predictor.config import LossCallback, TrainingConfig, read_config
 from predictor.examples.featurizer import GraphSource
+from predictor.fitted.checkpoint import save
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
 from predictor.training.output import claimed, progress_folder
@@ -179,6 +180,7 @@ def train_run(
     Raises:
         InputError: nothing can be written to `out`, or it has a checkpoint; or see `training_tables`.
         ConflictError: another run is writing to `out`, or a checkpoint appeared there during this one.
+        UnregisteredError: the checkpoint was written, but the MLflow store failed before it was registered.
     """
     folder = progress_folder(out)
     colocation, solo = training_tables(data, bundled, own_use)
@@ -192,6 +194,7 @@ def train_run(
     kept = (folder, progress.fingerprint)
     with (
         claimed(out, force, progress.fingerprint) as output,
+        output.registered_later(),
         progress,
         tracked(tracking_uri, experiment, name, *kept, system_metrics) as mlflow,
     ):
@@ -220,12 +223,12 @@ def train_run(
             write_json(made / "metrics.json", {"split": "by-pair", "comparison": comparison})
             write_whole(made / "MODEL_CARD.md", model_card(predictor, comparison))
 
-        output.save(predictor, beside)
+        output.save(partial(save, predictor, out, beside))
         log_scores(mlflow, learned_sets(predictor, colocation, solo))
         mlflow.log_figure(scatter(compared), "predicted_against_measured.png")
         from predictor.fitted.mlflow_registry import log_predictor
 
-        log_predictor(out, colocation)
+        log_predictor(out)
     return {
         "model_version": predictor.version,
         "comparison": comparison,

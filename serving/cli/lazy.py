@@ -39,7 +39,7 @@ COMMANDS: dict[str, tuple[str, str]] = {
     "plan": ("plan", "Plan pipeline stages, all-reduce rings, MIG slices and MPS shares."),
     "serve": ("serve", "Run the REST service."),
     "controller": ("controller", "Connect Slurm or Kubernetes to a running service."),
-    "models": ("models", "Registered predictors: list, promote, export."),
+    "models": ("models", "Registered predictors: list, register, promote, export."),
     "feedback": ("feedback", "Correct predictions with observed step times."),
     "report": ("report", "Write an HTML report about a folder of measurements."),
 }

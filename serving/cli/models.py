@@ -11,7 +11,7 @@ from serving.cli.groups import group
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
 from serving.cli.predict import ModelOption
 
-app = group("Registered predictors: list, promote, export.\n\nExample: `cotenant models list`")
+app = group("Registered predictors: list, register, promote, export.\n\nExample: `cotenant models list`")
 StoreOption = Annotated[
     str | None,
     typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db)."),
@@ -43,6 +43,31 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
         _show(rows, "registered predictors, each with its error on the pairs held out of its own training")
     else:
         console().print("no predictor registered yet; train one with `cotenant train`")
+
+
+@app.command()
+def register(
+    folder: Annotated[Path, typer.Argument(help="Folder of a predictor (`cotenant train --out`).")],
+    tracking_uri: StoreOption = None,
+    experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant",
+    as_json: JsonFlag = False,
+) -> None:
+    """Register a predictor that was written, but whose run could not reach the MLflow store.
+
+    `cotenant train` registers what it writes.
+
+    Example: `cotenant models register my-model`
+    """
+    from predictor.training.registering import register as register_folder
+
+    result = register_folder(folder, tracking_uri, experiment)
+    if as_json:
+        print_json(result)
+        return
+    console().print(
+        f"version {result['version']}; MLflow run {result['run_id']} in {result['tracking_uri']}",
+        highlight=False,
+    )
 
 
 @app.command()

@@ -21,7 +21,7 @@ import structlog
 
 from predictor.types import Floats, Prediction
 from profiling.devices import is_known, runs_on
-from profiling.errors import CotenantError, InfeasibleError, InputError
+from profiling.errors import CotenantError, InfeasibleError, InputError, shortened
 from profiling.workload import ColocationSet
 from scheduling.clusters.importers.offers import Offers
 from scheduling.clusters.importers.pods import PodJob, field, name_of
@@ -36,6 +36,7 @@ from serving.http import decode
 from serving.service import Service
 
 MAX_SCORE = 10
+_QUOTED = 200  # characters
 REPLICATED = ("time-slice", "mps")  # sharing modes in which a device plugin can advertise a GPU several times
 log = structlog.get_logger("cotenant.extender")
 Kind = tuple[str, str]  # device, sharing mode
@@ -55,7 +56,7 @@ async def filter_nodes(service: Service, raw: bytes) -> dict[str, Any]:
             never = await _never(service, arguments, job, len(raw)) if job is not None else {}
         except InputError as error:
             log.warning("pod refused", pod=name_of(arguments.pod), error=error.message)
-            never = dict.fromkeys(arguments.names, error.message)
+            never = dict.fromkeys(arguments.names, _in_short(error))
     except CotenantError as error:
         return _result() | {"Error": error.message}
     result: dict[str, Any] = await off_loop(len(raw), _kept, arguments, never)
@@ -90,6 +91,13 @@ async def prioritize_nodes(service: Service, raw: bytes) -> list[dict[str, Any]]
 
 def _arguments(raw: bytes, most_nodes: int) -> Arguments:
     return read_arguments(decode(raw, dict), most_nodes)
+
+
+def _in_short(error: InputError) -> str:
+    """Its message with little of a long annotation, because the answer repeats it for every node."""
+    detail, got = shortened(error.detail, _QUOTED), error.got
+    given = None if got is None else shortened(got, _QUOTED)
+    return InputError(detail, expected=error.expected, got=given, hint=error.hint).message
 
 
 def _result() -> dict[str, Any]:

@@ -51,7 +51,14 @@ def test_a_folder_of_another_user(tmp_path: Path) -> None:
         check_folder(tmp_path / "a")
 
 
-@pytest.mark.parametrize(("text", "got"), [("[" * 100_000, "nested too deeply"), ("9" * 5000, "5000 digits")])
+@pytest.mark.parametrize(
+    ("text", "got"),
+    [
+        ("[" * 100_000, "nested too deeply"),
+        ("9" * 5000, "5000 digits"),
+        ('[{"device": "v100", "jobs": [], "device": "p100"}]', "key 'device' is repeated"),
+    ],
+)
 def test_json_that_python_cannot_read_is_an_input_error(tmp_path: Path, text: str, got: str) -> None:
     (tmp_path / "body.json").write_text(text)
     with pytest.raises(InputError, match=rf"body\.json cannot be read: .*{got}"):

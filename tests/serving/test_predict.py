@@ -150,6 +150,24 @@ def test_invalid_json(client: TestClient, raw: bytes) -> None:
     problem(response, 400)
 
 
+@pytest.mark.parametrize(
+    ("path", "raw", "key"),
+    [
+        ("/v1/predict", b'{"device": "v100", "device": "p100", "jobs": ["resnet18-cifar"]}', "device"),
+        ("/v1/predict", b'{"device": "v100", "jobs": ["vgg11-cifar"], "\\u0064evice": "p100"}', "device"),
+        (
+            "/v1/predict/batch",
+            b'{"sets": [{"device": "v100", "jobs": [{"workload": "vgg11-cifar", "workload": "x"}]}]}',
+            "workload",
+        ),
+        ("/v2/models/cotenant/infer", b'{"id": "1", "inputs": [], "id": "2"}', "id"),
+    ],
+)
+def test_a_repeated_key(client: TestClient, path: str, raw: bytes, key: str) -> None:
+    told = problem(client.post(path, content=raw, headers={"content-type": "application/json"}), 400)
+    assert f"body: key {key!r} is repeated: expected each key once" in told["detail"]
+
+
 def test_other_media_type(client: TestClient) -> None:
     problem(client.post("/v1/predict", content=b"a: 1", headers={"content-type": "application/yaml"}), 415)
 

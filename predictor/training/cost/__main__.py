@@ -18,6 +18,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -35,10 +36,10 @@ from predictor.training.cost.examples import CostExample, balanced, cost_example
 from predictor.training.cost.fit import CostConfig, fit_cost
 from predictor.training.cost.operators import operator_examples, sample_operators
 from predictor.training.cost.scripts import with_script_devices, with_script_hosts
+from predictor.training.output import Output, claimed
 from profiling.capture import graph_for
 from profiling.command_line import errors_as_lines
 from profiling.errors import UnknownNameError
-from profiling.files import check_folder, check_new
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
@@ -218,9 +219,12 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.without and given.out == SHIPPED:
         parser.error("--without needs --out, or it would replace the shipped coefficients")
-    check_folder(given.out)
-    check_new(given.out, given.force, MARKER)
+    with claimed(given.out, given.force, marker=MARKER) as output:
+        _fit(given, output)
+    return 0
 
+
+def _fit(given: argparse.Namespace, output: Output) -> None:
     def read(name: str) -> pd.DataFrame:
         return without_sources(read_table(given.data, name), given.without)
 
@@ -264,14 +268,13 @@ def main(arguments: list[str] | None = None) -> int:
         lambda epoch, loss: print(f"epoch {epoch + 1}: {loss:.4f}", file=sys.stderr, flush=True),
     )
     model = with_script_hosts(with_script_devices(model, scripts), scripts, examples)
-    model.save(given.out)
+    output.save(partial(model.save, given.out))
     if given.folds:
         families = [family(str(solo.workload.iloc[e.row])) for e in examples]
         errors = left_out_errors(examples, operators, families, given.folds, config)
         model = replace(model, card=card | errors)
-        model.save(given.out)
+        output.save(partial(model.save, given.out))
     print(f"{len(examples)} rows, {len(model.devices)} device effects: {given.out}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -5,6 +5,7 @@ import errno
 import io
 import json
 import shutil
+import sqlite3
 from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
@@ -22,6 +23,7 @@ from predictor.evaluation.evaluation import evaluate
 from predictor.evaluation.promotion import promote
 from predictor.examples.examples import examples_of
 from predictor.fitted.checkpoint import load, save
+from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, with_campaigns
 from predictor.training.fine_tuning_run import fine_tune_run
@@ -323,6 +325,53 @@ def test_a_full_disk_leaves_the_earlier_predictor_with_its_card(
         fine_tune_run(str(home / "m1"), home / "tables", out, QUICK, tracking_uri=store, force=True)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
     assert {path.name for path in tmp_path.iterdir()} == {"m2", "mlflow.db"}
+
+
+@pytest.mark.usefixtures("hand_made")
+@pytest.mark.parametrize("lost", ["tables", "artifacts"])
+def test_a_predictor_that_could_not_be_registered_is_written_and_registered_later(
+    home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], lost: str
+) -> None:
+    from serving.cli.main import main
+
+    before, out, store = mlflow.get_tracking_uri(), tmp_path / "m2", empty_store(tmp_path / "mlflow.db")
+
+    def lose(*_: object) -> None:
+        if lost == "artifacts":
+            (tmp_path / "mlartifacts").write_text("")
+            return
+        with sqlite3.connect(tmp_path / "mlflow.db") as database:
+            database.execute("ALTER TABLE registered_models RENAME TO lost")
+
+    monkeypatch.setattr(
+        "predictor.training.fine_tuning.FineTuning", partial(FineTuning, epochs=3, cross_fits=1)
+    )
+    given = command(home, "--out", str(out), "--tracking-uri", store)
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr("predictor.training.fine_tuning_run.log_tables", lose)
+            with pytest.raises(SystemExit) as done:
+                main(given)
+        assert done.value.code == 1
+        said = " ".join(capsys.readouterr().err.split())
+        assert f"the predictor is written to {out} but not registered: got " in said
+        assert f"once the MLflow store works, `cotenant models register {out}` (with the same" in said
+        assert json.loads((out / "metrics.json").read_text())["comparison"].keys() >= {"after new sets"}
+        assert [path.name for path in tmp_path.glob("*.progress")] == []
+        if lost == "artifacts":
+            (tmp_path / "mlartifacts").unlink()
+        else:
+            empty_store(tmp_path / "mlflow.db")
+        with pytest.raises(SystemExit) as done:
+            main(["models", "register", str(out), "--tracking-uri", store, "--json"])
+        assert not done.value.code
+        registered = json.loads(capsys.readouterr().out)
+        assert registered["version"] == "1"
+        scores = mlflow.get_run(registered["run_id"]).data.metrics
+        assert "after new sets mape_percent" in scores
+        assert load_predictor("models:/cotenant/1").version == load(out).version
+    finally:
+        mlflow.set_tracking_uri(before)
 
 
 def test_sets_whose_member_had_ended_teach_nothing(base: Predictor, new: Tables) -> None:

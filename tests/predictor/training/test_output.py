@@ -10,10 +10,12 @@ from typing import Any
 import mlflow
 import pandas as pd
 import pytest
+from mlflow.exceptions import MlflowException
 
 from datasets.tables import write_table
 from predictor.config import LossCallback
 from predictor.examples import featurizer
+from predictor.training.output import UnregisteredError
 from predictor.training.run import train_run
 from profiling.errors import ConflictError, InputError
 from profiling.files import only_writer
@@ -109,6 +111,22 @@ def test_a_run_killed_after_its_checkpoint_resumes(run: Runs, monkeypatch: pytes
     with monkeypatch.context() as patch:
         patch.setattr("predictor.fitted.mlflow_registry.log_predictor", kill)
         with pytest.raises(KeyboardInterrupt):
+            run()
+    assert run.config.exists()
+    assert run()
+
+
+def test_a_run_whose_store_failed_after_its_checkpoint_resumes(
+    run: Runs, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def gone(*_: object) -> None:
+        raise MlflowException("Connection refused")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("predictor.fitted.mlflow_registry.log_predictor", gone)
+        with pytest.raises(
+            UnregisteredError, match=r"written to .*model but not registered.*refused.*repeat the command"
+        ):
             run()
     assert run.config.exists()
     assert run()

@@ -1,4 +1,4 @@
-"""`models export` with an invalid predictor; `list` and `promote` are tested where a registry is filled."""
+"""`models export` with an invalid predictor; `list`, `register` and `promote` are tested where a registry is filled."""
 
 from __future__ import annotations
 
@@ -43,6 +43,16 @@ def test_export_of_an_invalid_predictor(tmp_path: Path, capsys: pytest.CaptureFi
     err = refused(capsys, "models", "export", "--model", tmp_path, "-o", tmp_path / "onnx")
     assert "config.json" in err
     assert not (tmp_path / "onnx").exists()
+
+
+def test_a_folder_without_a_predictor_is_not_registered(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    store = tmp_path / "mlflow.db"
+    code, _, err = run(capsys, "models", "register", tmp_path, "--tracking-uri", f"sqlite:///{store}")
+    assert code == 2
+    assert f"no predictor in {tmp_path}" in " ".join(err.split())
+    assert not store.exists()
 
 
 def test_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,12 +1,17 @@
 """The command that fits the cost model."""
 
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
-from models.cost.model import SHIPPED
+from datasets.tables import make_table, write_table
+from models.cost import default_cost_model
+from models.cost.model import SHIPPED, CostModel
+from predictor.training.cost import __main__ as cost_main
 from predictor.training.cost.__main__ import main
-from profiling.errors import InputError
+from profiling.errors import ConflictError, InputError
+from profiling.files import only_writer
 
 
 @pytest.mark.parametrize("is_given", [True, False])
@@ -25,3 +30,35 @@ def test_a_folder_that_cannot_be_is_refused_before_the_fit(tmp_path: Path) -> No
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be a folder"):
         main(["--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "file")])
+
+
+def test_one_fit_at_a_time_writes_to_a_folder(tmp_path: Path) -> None:
+    command = ["--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "new")]
+    with (
+        only_writer(tmp_path / "new.progress"),
+        pytest.raises(ConflictError, match=r"another process writes to .*new\.progress"),
+    ):
+        main(command)
+
+
+def test_coefficients_that_appeared_meanwhile_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_table(tmp_path / "tables", "solo", make_table("solo", []))
+    card = tmp_path / "new" / "card.json"
+
+    def fit(*_: object) -> CostModel:
+        if not card.exists():
+            card.parent.mkdir()
+            card.write_text("another fit's")
+        return default_cost_model()
+
+    monkeypatch.setattr(cost_main, "cost_examples", lambda *_, **__: ([], SimpleNamespace(reasons={})))
+    monkeypatch.setattr(cost_main, "fit_cost", fit)
+    for name in ("with_script_devices", "with_script_hosts"):
+        monkeypatch.setattr(cost_main, name, lambda model, *_: model)
+    command = ["--data", str(tmp_path / "tables"), "--out", str(tmp_path / "new")]
+    with pytest.raises(ConflictError, match=r"new has a new card\.json"):
+        main(command)
+    assert card.read_text() == "another fit's"
+    assert main([*command, "--force"]) == 0
+    assert CostModel.load(tmp_path / "new").devices == default_cost_model().devices
+    assert {path.name for path in tmp_path.iterdir()} == {"tables", "new"}
