@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from typing import TYPE_CHECKING, Any
 
 from datasets.tables import Fault
+from profiling.devices import get_device
 from profiling.devices.mig import check_slices
 from profiling.errors import InputError
 from profiling.workload import LEAST_MEMORY_BYTES, STEP_TIMES_S, Workload
@@ -20,7 +22,8 @@ _RATIO_APART = 0.2
 _LARGEST_RATIO = 2.0
 # No device has more memory; a larger number is in another unit.
 _MOST_BYTES = 1e13
-_MEMORY = ("memory_bytes", "set_memory_bytes", "lower_bound_bytes", "upper_bound_bytes")
+_MEASURED_MEMORY = ("memory_bytes", "set_memory_bytes")
+_MEMORY = (*_MEASURED_MEMORY, "lower_bound_bytes", "upper_bound_bytes")
 _STEPS = ("step_time_s", "solo_step_time_s", "sync_time_s")
 # Of one kernel or operator. The public measurements lie between 2.7 microseconds and 12 seconds.
 _CALLS = ("duration_s", "latency_s")
@@ -42,8 +45,10 @@ def before_names(table: str, frame: pd.DataFrame) -> list[Fault]:
 def with_names(table: str, frame: pd.DataFrame) -> list[Fault]:
     """Faults of rows whose devices and jobs are known (`datasets.names`)."""
     if table == "colocation":
-        return _sets_of_one(frame) or _more_than_slices(frame)
-    return _contradicted_rates(frame) if table == "solo" else []
+        faults = _sets_of_one(frame) or _more_than_slices(frame)
+    else:
+        faults = _contradicted_rates(frame) if table == "solo" else []
+    return faults + _more_than_memory(frame)
 
 
 def _in_other_units(frame: pd.DataFrame) -> list[Fault]:
@@ -141,6 +146,23 @@ def _more_than_slices(frame: pd.DataFrame) -> list[Fault]:
         except InputError as error:
             faults.append(Fault(int(rows.index[0]) + 1, "sharing", str(error.expected), str(error.got)))
     return faults
+
+
+def _more_than_memory(frame: pd.DataFrame) -> list[Fault]:
+    """Measured memory of one GPU beyond what its type has: another unit, or another card."""
+    if "device" not in frame:
+        return []
+    names = frame["device"].unique()
+    # `cpu` is a core of any machine, whatever its memory.
+    room = {name: math.inf if name.startswith("cpu") else get_device(name).memory_bytes for name in names}
+    most = frame["device"].map(room).astype("float64")
+    counts = most > 0 if "gpus" not in frame else frame["gpus"] == 1
+    return [
+        _fault(frame, row, column, f"at most {most[row]:g} bytes, the memory of {frame.loc[row, 'device']}")
+        for column in _MEASURED_MEMORY
+        if column in frame
+        for row in frame.index[(counts & (frame[column] > most)).fillna(False)]
+    ]
 
 
 def _fault(frame: pd.DataFrame, row: Any, column: Any, expected: str) -> Fault:

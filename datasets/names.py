@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -56,14 +57,29 @@ def with_captured_models(frame: pd.DataFrame) -> pd.DataFrame:
     return frame
 
 
+def with_known_devices(frame: pd.DataFrame) -> pd.DataFrame:
+    """Spell devices as the catalogue does; unknown ones stay, and `with_known_names` reports them.
+
+    Args:
+        frame: rows of any table, as read.
+    """
+    if "device" not in frame:
+        return frame
+    names: dict[object, str] = {}
+    for device in frame["device"].dropna().unique():
+        with suppress(InputError):
+            names[device] = get_device(str(device)).name
+    return frame.assign(device=frame["device"].map(lambda device: names.get(device, device)))
+
+
 def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     """Look up the devices and models of a typed table.
 
-    Devices and zoo models get the catalogue's spelling, and a job's defaults are left out of its SPEC, so that all
+    Zoo models get the catalogue's spelling, and a job's defaults are left out of its SPEC, so that all
     rows of a job have one spelling.
 
     Args:
-        frame: rows of any table, typed, without faults, and `with_captured_models`.
+        frame: rows of any table, typed, without faults, `with_captured_models` and `with_known_devices`.
 
     Returns:
         the rows with those names, and a fault for each row with an unknown device or model, with an option that its
@@ -72,15 +88,13 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     """
     frame, faults = frame.copy(), []
     if "device" in frame:
-        names: dict[str, str] = {}
         for device in frame["device"].unique():
             try:
-                names[device] = get_device(device).name
+                get_device(device)
             except InputError as error:
                 expected = error.expected or "a device of `cotenant devices list`"
                 hint = f" ({error.hint})" if error.hint else ""
                 faults += _of_rows(frame, "device", device, expected + hint, repr(device))
-        frame["device"] = frame["device"].map(lambda device: names.get(device, device)).astype("str")
     if "workload" in frame:
         for spec in frame["workload"].dropna().unique():
             try:

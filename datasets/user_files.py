@@ -176,11 +176,11 @@ def check_file(
         InputError: the file cannot be read at all.
         UnknownNameError: no such table.
     """
-    from datasets.names import with_captured_models, with_known_names
+    from datasets.names import with_captured_models, with_known_devices, with_known_names
 
     frame = read_user_file(path)
     name = table or guess_table(frame)
-    typed, faults = find_faults(name, with_captured_models(frame))
+    typed, faults = find_faults(name, with_known_devices(with_captured_models(frame)))
     faults = faults or before_names(name, typed)
     if not faults:
         typed, faults = with_known_names(typed)

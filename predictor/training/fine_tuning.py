@@ -1,8 +1,8 @@
 """Fine-tuning: a fitted predictor learns from a few new sets without forgetting.
 
-Only the co-location networks learn, with their earlier answers on the replay sets as targets too. The encoder
-is unchanged, and with it embeddings and scaling, except that new jobs' solo measurements become known. New
-campaigns get their own settings; new devices are described by their data sheets.
+Only the co-location networks learn, with their earlier answers on the replay sets as targets too. The encoder and the
+cost model are unchanged, and with them embeddings and predicted solo step times; the scaler's range is extended to the
+new jobs. New campaigns get their own settings; new devices are described by their data sheets.
 """
 
 from __future__ import annotations

@@ -29,7 +29,7 @@ def capture_export(
     """The graph of a training step from `torch.export` (not strict) of a module on `meta`.
 
     Raises:
-        InputError: the module cannot be exported.
+        InputError: the module cannot be exported, or has regions or sizes that these rules cannot follow.
     """
     args = inputs if isinstance(inputs, tuple | list) else () if isinstance(inputs, Mapping) else (inputs,)
     kwargs = dict(inputs) if isinstance(inputs, Mapping) else None
@@ -62,6 +62,8 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
     signature = program.graph_signature
     parameters = dict(signature.inputs_to_parameters)
     settings = set(signature.inputs_to_buffers)
+    # Names of inputs and their views, which no operator produced.
+    given = set(signature.user_inputs)
     operators: list[StaticOperator] = []
     producer: dict[str, int] = {}
     owners: dict[str, list[str]] = {key: [name] for key, name in parameters.items()}
@@ -71,18 +73,23 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
         if node.op != "call_function":
             continue
         sources = [n.name for n in node.all_input_nodes]
-        owned = [name for s in sources for name in owners.get(s, ())]
+        owned = list(dict.fromkeys(name for s in sources for name in owners.get(s, ())))
         made = [producer[s] for s in sources if s in producer]
         value = _value(node)
         outputs = list(tensors_of(value))
+        from_data = made or given.intersection(sources)
+        if from_data:
+            _check_followed(node, outputs)
         is_operator = isinstance(node.target, torch._ops.OpOverload)
         if not is_operator or _is_view(node) or not outputs:
             if made:
                 producer[node.name] = made[0]
+            elif from_data:
+                given.add(node.name)
             elif owned:
                 owners[node.name] = owned
             continue
-        if not made and (owned or set(sources) <= settings) and not _is_contraction(node):
+        if not from_data and (owned or set(sources) <= settings) and not _is_contraction(node):
             if owned:
                 owners[node.name] = owned
             continue
@@ -120,6 +127,19 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
             )
         )
     return operators, unknown
+
+
+def _check_followed(node: Any, outputs: list[Tensor]) -> None:
+    """Raise `InputError` if a node hides operators of its own, or has outputs whose sizes depend on values."""
+    if isinstance(node.target, torch._ops.HigherOrderOperator):
+        what = f"a region of its own, {node.target.name()} (no_grad, autocast, cond, ...)"
+    elif any(isinstance(size, torch.SymInt) for tensor in outputs for size in tensor.shape):
+        what = f"outputs of {node.name} whose sizes depend on values"
+    else:
+        return
+    raise InputError(
+        "the rules of a static capture cannot follow the module", got=what, hint="record a step instead"
+    )
 
 
 def _composite_flops(func: Any, name: str, args: Any, kwargs: Any) -> float:

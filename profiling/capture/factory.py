@@ -19,7 +19,7 @@ from profiling.importing import import_attribute
 from profiling.training import TrainingJob, map_tensors, tensors_of
 from profiling.workload import Workload
 
-PASSED = ("batch_size", "sequence_length")
+PASSED = ("batch_size", "sequence_length", "image_size")
 """Options passed to a factory, if it has parameters with these names."""
 
 _NO_VALUES = "tensors on meta have no values: compute numbers in Python, or from tensors with device='cpu'"
@@ -28,7 +28,7 @@ _NO_VALUES = "tensors on meta have no values: compute numbers in Python, or from
 def capture_factory(workload: Workload) -> ComputationGraph:
     """The graph of the result of `module:factory`. Runs the user's code, so for local commands only.
 
-    The factory is called on `meta`, with `batch_size` and `sequence_length` if they are set. It returns
+    The factory is called on `meta`, with those of the options `PASSED` that are set. It returns
     `(module, inputs)` or `(module, inputs, loss)`, with inputs as for `capture_module`, or a `TrainingJob`, which has
     its own options.
 
@@ -121,7 +121,7 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
         except TypeError as error:
             raise InputError(
                 f"{workload.model!r} fails",
-                expected="a factory that needs no more than batch_size and sequence_length, and runs on the meta device",
+                expected="a factory that needs no more than batch_size, sequence_length and image_size, and runs on the meta device",
                 got=f"{type(error).__name__}: {error}",
             ) from error
         except Exception as error:  # the user's own code may raise anything

@@ -34,7 +34,7 @@ def bind_inputs(graph: Any, batch_size: int | None, sequence_length: int | None)
         sequence_length: every other dynamic dimension.
 
     Raises:
-        InputError: a dynamic dimension, but no sequence length.
+        InputError: a dynamic dimension, but no sequence length; or one that no dimension takes.
     """
     initializers = {tensor.name for tensor in graph.initializer}
     named: dict[str, int] = {}
@@ -65,6 +65,13 @@ def bind_inputs(graph: Any, batch_size: int | None, sequence_length: int | None)
                     named[dim.dim_param] = dim.dim_value
             if i == 0 and first_input:
                 size, first_input = int(dim.dim_value), False
+    lengths = {dim.dim_value for value in inputs for dim in value.type.tensor_type.shape.dim}
+    if sequence_length is not None and sequence_length not in lengths:
+        raise InputError(
+            "no dimension of the ONNX inputs is open for a sequence length",
+            expected="a file exported with an open one, or no sequence length",
+            got=f"sequence_length={sequence_length} for {described_inputs(graph)}",
+        )
     _bind_notes(graph, named, rebound)
     return size
 

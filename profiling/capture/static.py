@@ -157,7 +157,7 @@ def _layers(
                 continue
             module = parameter.rpartition(".")[0]
             layer = module if module in position or known is None else op.path
-            if not layer:
+            if not layer and layer not in position:  # the module itself may be a layer, with an empty path
                 layer = op.name
             if layer not in position:
                 position[layer] = len(names)

@@ -34,6 +34,28 @@ def test_memory_in_gigabytes_is_a_fault(tmp_path: Path) -> None:
     assert "bytes" in faults[0].expected
 
 
+@pytest.mark.parametrize(
+    ("table", "column"),
+    [("colocation", "set_memory_bytes"), ("solo", "memory_bytes"), ("memory", "memory_bytes")],
+)
+def test_more_memory_than_the_card_has_is_a_fault(tmp_path: Path, table: str, column: str) -> None:
+    path = tmp_path / "mine.csv"
+    frame = pd.read_csv(io.StringIO(template(table))).drop(columns="upper_bound_bytes", errors="ignore")
+
+    def faults(**values: object) -> list[tuple[int, str]]:
+        frame.assign(**values).to_csv(path, index=False)
+        found = check_file(path, table)[2]
+        assert all("at most 1.71799e+10 bytes" in f.expected for f in found)
+        return [(f.row, f.column) for f in found]
+
+    assert faults(**{column: 16 * 2**30}) == []
+    assert faults(**{column: 16 * 2**30 + 1}) == [(row + 1, column) for row in range(len(frame))]
+    # A core is one of any machine.
+    assert faults(device="cpu", **{column: 1e11}) == []
+    if "gpus" in frame:
+        assert faults(gpus=4, **{column: 5e10}) == []
+
+
 def test_a_percentage_is_not_a_throughput_ratio(tmp_path: Path) -> None:
     path = tmp_path / "mine.csv"
     path.write_text(template().replace("0.71,0.0218,0.0155", "71,,"))

@@ -52,6 +52,18 @@ def test_spaces_around_cells_and_names_do_not_count(tmp_path: Path) -> None:
     assert (faults, rows["source"].tolist()) == ([], ["mine", "mine"])
 
 
+def test_spellings_of_a_device_in_a_set_are_one_device(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(template().replace("1,v100,", "1,V100,"))
+    _, rows, faults = check_file(path)
+    assert (faults, rows["device"].tolist()) == ([], ["v100", "v100"])
+    path.write_text(template().replace("1,v100,", "1,v101,").replace("0,v100,", "0,v101,"))
+    assert [(fault.row, fault.column, fault.got) for fault in check_file(path)[2]] == [
+        (1, "device", "'v101'"),
+        (2, "device", "'v101'"),
+    ]
+
+
 @pytest.mark.parametrize("text", ["1e20", "9223372036854775808", "-1e30"])
 def test_a_too_large_integer_is_a_fault(tmp_path: Path, text: str) -> None:
     path = tmp_path / "mine.csv"

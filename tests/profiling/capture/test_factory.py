@@ -25,6 +25,9 @@ def whole(batch_size=8):
 def fixed():
     return nn.Linear(8, 2), torch.randn(8, 8)
 
+def images(image_size=8):
+    return nn.Conv2d(3, 4, 3, padding=1), torch.randn(2, 3, image_size, image_size)
+
 def time_first(batch_size=8):
     return nn.Linear(8, 2), torch.randn(50, batch_size, 8)
 
@@ -115,13 +118,19 @@ def test_an_option_that_contradicts_a_training_job_is_refused(option: dict[str, 
             make(workload)
 
 
-@pytest.mark.parametrize("option", ["batch_size", "sequence_length"])
+@pytest.mark.parametrize("option", ["batch_size", "sequence_length", "image_size"])
 def test_an_option_that_a_factory_does_not_accept_is_refused(option: str) -> None:
     workload = Workload.from_mapping({"model": "some_factories:fixed", option: 64})
     for make in (capture_factory, lambda job: factory_job(job, "cpu")):
         with pytest.raises(InputError, match=f"takes no {option}"):
             make(workload)
     assert capture_factory(Workload("some_factories:fixed")).batch_size == 8
+
+
+def test_an_image_size_reaches_the_factory() -> None:
+    one, two = (capture_factory(Workload("some_factories:images", image_size=size)) for size in (8, 16))
+    assert two.forward_flops == 4 * one.forward_flops > 0
+    assert two.options["image_size"] == 16
 
 
 @pytest.mark.parametrize("batch_size", [None, 4])
@@ -175,7 +184,7 @@ def test_inputs_of_another_batch_size_are_noted() -> None:
     ("name", "message"),
     [
         ("raises", r"^'some_factories:raises' raised ValueError: boom\.$"),
-        ("needs", "no more than batch_size .*TypeError"),
+        ("needs", "no more than batch_size, .*TypeError"),
         ("empty", r"inputs are empty.*\(0, 8\)"),
         ("detached", "no parameter gets a gradient from the loss.*none of weight, bias"),
         ("classes", "no floating-point output to train on: got tensors of int64"),

@@ -330,6 +330,14 @@ def test_limits_on_size_nodes_and_memory(tmp_path: Path) -> None:
         capture_onnx(tmp_path / "none.onnx")
 
 
+def test_a_sequence_length_that_no_input_has_is_refused() -> None:
+    fixed, open_ = (model_of(RELU, dims=("n", d)).SerializeToString() for d in (4, "length"))
+    assert capture_onnx(open_, sequence_length=10).operators[0].output_shape == (1, 10)
+    assert capture_onnx(fixed, sequence_length=4).operators[0].output_shape == (1, 4)
+    with pytest.raises(InputError, match=r"open for a sequence length.*x \(1, 4\)"):
+        capture_onnx(fixed, sequence_length=10)
+
+
 def test_external_weights_inside_the_folder_are_ignored() -> None:
     graph = capture_onnx(outside("weights/w.bin").SerializeToString(), batch_size=2)
     assert graph.parameter_count == 12

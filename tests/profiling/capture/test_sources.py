@@ -85,6 +85,59 @@ def test_export_agrees_with_the_recording_of_a_partly_frozen_module() -> None:
         assert getattr(static, figure) == getattr(recorded, figure) > 0, figure
 
 
+class Embedded(torch.nn.Module):
+    """A norm, a parameter of the module itself and a layer with tied weights, in that order from the input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.position = torch.nn.Parameter(torch.zeros(1, 6, 16))
+        self.norm = torch.nn.LayerNorm(16)
+        self.linear = torch.nn.Linear(16, 16)
+        self.square = torch.nn.Parameter(torch.zeros(16, 16))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.linear(self.norm(x.transpose(1, 2)) + self.position) @ (self.square + self.square.T)
+
+
+def test_what_meets_the_input_first_is_not_taken_for_a_function_of_weights() -> None:
+    static, recorded = (capture_module(Embedded(), torch.randn(2, 16, 6), static=s) for s in (True, False))
+    kinds = {op.kind: op for op in static.operators}
+    assert {"layer_norm", "elementwise", "linear"} <= set(kinds)
+    assert kinds["layer_norm"].parameter_bytes == 2 * 16 * 4
+    assert (static.layers, static.options) == (recorded.layers, recorded.options)
+    assert static.total("parameter_bytes") == recorded.total("parameter_bytes") == static.parameter_bytes
+    for figure in ("parameter_count", "gradient_bytes", "forward_flops", "backward_flops"):
+        assert getattr(static, figure) == getattr(recorded, figure) > 0, figure
+
+
+class Regions(torch.nn.Module):
+    def __init__(self, chosen: bool) -> None:
+        super().__init__()
+        self.teacher, self.student = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.chosen = chosen
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        if self.chosen:
+            return self.student(x[torch.where(x[:, 0] > 0)[0]])
+        with torch.no_grad():
+            target = self.teacher(x)
+        return self.student(x) - target
+
+
+def test_export_follows_regions_of_weights() -> None:
+    norm = torch.nn.utils.parametrizations.spectral_norm(torch.nn.Linear(16, 16))
+    static, recorded = (capture_module(norm, torch.randn(4, 16), static=s) for s in (True, False))
+    assert static.total("parameter_bytes") == recorded.total("parameter_bytes") == 4 * (16 * 16 + 16)
+    assert static.forward_flops == recorded.forward_flops > 0
+
+
+@pytest.mark.parametrize(("chosen", "said"), [(False, "set_grad_enabled"), (True, "depend on values")])
+def test_export_refuses_what_it_cannot_follow(chosen: bool, said: str) -> None:
+    with pytest.raises(InputError, match=f"(?s){said}.*record a step instead"):
+        capture_module(Regions(chosen), torch.randn(4, 16), static=True)
+    assert capture_module(Regions(chosen), torch.randn(4, 16)).forward_flops > 0
+
+
 def test_graphs_are_cached_on_disk(tmp_path: Path) -> None:
     from profiling.capture import source
 
