@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiling.errors import InfeasibleError, InputError, LimitError
+from scheduling.core.highs import solve_milp
 from scheduling.ring.dispatch import check_gangs
 from scheduling.ring.engine import Assignment, Execution, Gpu, RingSchedule, replay
 from scheduling.ring.fabric import SERVER_UPLINKS
@@ -133,7 +134,7 @@ class _Program:
     def solve(self, time_limit_s: float) -> Any:
         """The solution found by HiGHS."""
         import numpy as np
-        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.optimize import Bounds, LinearConstraint
         from scipy.sparse import coo_array
 
         rows = [*self._of_jobs(), *self._of_servers()]
@@ -146,7 +147,7 @@ class _Program:
         matrix = coo_array((values, (row_index, column_index)), shape=(len(rows), self.size)).tocsr()
         cost, upper = np.zeros(self.size), np.ones(self.size)
         cost[-1], upper[-1] = 1.0, self.slots
-        return milp(
+        return solve_milp(
             cost,
             constraints=LinearConstraint(matrix, [low for _, low, _ in rows], [high for _, _, high in rows]),
             bounds=Bounds(np.zeros(self.size), upper),

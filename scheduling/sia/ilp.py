@@ -8,16 +8,14 @@ solved that GPU prices prove to be sufficient.
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from predictor.types import Floats
 from profiling.errors import InfeasibleError
+from scheduling.core.highs import solve_milp
 from scheduling.core.set_cache import Ints
 
 
@@ -90,7 +88,7 @@ def solve_columns(
 
     Each job is in at most one, and capacity is respected.
     """
-    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.optimize import Bounds, LinearConstraint
     from scipy.sparse import csr_array
 
     if not columns:
@@ -100,14 +98,13 @@ def solve_columns(
     once = csr_array((np.ones(len(at)), (at[:, 0], at[:, 1])), shape=(jobs, len(columns)))
     kinds, gpus = np.array([c[2] for c in columns]), np.array([c[3] for c in columns], float)
     use = csr_array((gpus, (kinds, np.arange(len(columns)))), shape=(len(capacity), len(columns)))
-    with _quiet():
-        solution = milp(
-            -np.array([c[0] for c in columns]),
-            integrality=np.ones(len(columns), np.int64),
-            bounds=Bounds(0, 1),
-            constraints=[LinearConstraint(once, -np.inf, 1), LinearConstraint(use, -np.inf, capacity)],
-            options={"mip_rel_gap": gap},
-        )
+    solution = solve_milp(
+        -np.array([c[0] for c in columns]),
+        integrality=np.ones(len(columns), np.int64),
+        bounds=Bounds(0, 1),
+        constraints=[LinearConstraint(once, -np.inf, 1), LinearConstraint(use, -np.inf, capacity)],
+        options={"mip_rel_gap": gap},
+    )
     if solution.x is None:
         raise InfeasibleError("the solver found no assignment", got=solution.message)
     return np.flatnonzero(np.round(solution.x) > 0).tolist()
@@ -206,38 +203,17 @@ def _constraints(
 def _milp(
     value: Floats, rows: Ints, columns: Ints, count: Ints, gpus: Ints, kinds: Ints, room: Ints, gap: float
 ) -> Ints:
-    from scipy.optimize import Bounds, LinearConstraint, milp
+    from scipy.optimize import Bounds, LinearConstraint
 
     size = len(value)
     once, use = _constraints(rows, columns, len(count), gpus, kinds, len(room))
-    with _quiet():
-        solution = milp(
-            -value,
-            integrality=np.ones(size, np.int64),
-            bounds=Bounds(0, count[rows]),
-            constraints=[LinearConstraint(once, -np.inf, count), LinearConstraint(use, -np.inf, room)],
-            options={"mip_rel_gap": gap},
-        )
+    solution = solve_milp(
+        -value,
+        integrality=np.ones(size, np.int64),
+        bounds=Bounds(0, count[rows]),
+        constraints=[LinearConstraint(once, -np.inf, count), LinearConstraint(use, -np.inf, room)],
+        options={"mip_rel_gap": gap},
+    )
     if solution.x is None:
         raise InfeasibleError("the solver found no assignment", got=solution.message)
     return np.round(solution.x).astype(np.int64)
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Redirect what HiGHS writes to file descriptor 1 to stderr.
-
-    It writes a line occasionally, whatever its options, and stdout is for a command's JSON.
-    """
-    sys.stdout.flush()
-    try:
-        kept = os.dup(1)
-    except OSError:  # no stdout at all
-        yield
-        return
-    try:
-        os.dup2(2, 1)
-        yield
-    finally:
-        os.dup2(kept, 1)
-        os.close(kept)

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, UnavailableError
+from scheduling.core.highs import solve_milp
 from scheduling.slices.card_plan import CardPlan, SlicePlan
 from scheduling.slices.joining import CardPlanner, filled
 from scheduling.slices.options import Options, SliceConfig, SliceJob, devices_of, sets_of
@@ -230,13 +231,13 @@ class _Program:
         Raises:
             UnavailableError: the solver fails.
         """
-        from scipy.optimize import Bounds, LinearConstraint, milp
+        from scipy.optimize import Bounds, LinearConstraint
 
         # One more placed job outweighs any rearrangement of the others. (Expressed as a constraint, this
         # takes the
         # solver twenty times as long.)
         placed = 10.0 * max(float(np.ptp(value)), float(np.abs(value).max()), 1e-12)
-        result = milp(
+        result = solve_milp(
             np.concatenate([-1.0 - (value - value.min()) / placed, np.zeros(self.shapes)]),
             constraints=LinearConstraint(self.matrix, -np.inf, self.upper),
             bounds=Bounds(0.0, np.concatenate([self.count[self.kinds], np.full(self.shapes, self.gpus)])),

@@ -88,7 +88,7 @@ class Cells:
 
 def _as_written(cell: object) -> str:
     """Undo pandas' conversion of 0 to 0.0 in a column with empty cells."""
-    return str(int(cell)) if isinstance(cell, float) and cell.is_integer() else str(cell)
+    return str(cell).removesuffix(".0") if isinstance(cell, float) else str(cell)
 
 
 def _stamps(texts: pd.Series[str]) -> tuple[pd.Series[Any], str]:

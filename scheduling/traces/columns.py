@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from profiling.errors import InputError
+from scheduling.core.limits import LATEST_S
 from scheduling.traces.cells import Cells, Floats
 from scheduling.traces.logged import LoggedJob
 
@@ -210,6 +211,7 @@ def _durations(cells: Cells, names: Columns, submit: Floats, by_stamp: bool) -> 
     if names.duration is not None:
         duration = cells.numbers(names.duration, " of seconds")
         cells.mark(duration < 1.0, names.duration, "is below 1 s")
+        cells.mark(duration > LATEST_S, names.duration, f"is above {LATEST_S:g} s")
         return duration
     assert names.end is not None
     start = names.start or names.submit
