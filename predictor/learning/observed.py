@@ -119,11 +119,16 @@ class Observed:
             step[row], count[row] = median(values[row]), len(values[row])
         return replace(self, values=tuple(values), log_step_s=step, count=count)
 
-    def sample(self, most: int) -> Integers:
+    def sample(self, most: int, earlier: Integers | None = None) -> Integers:
         """Numbers of at most `most` rows: as many of every member, and beside every member, as there is room for.
 
         So a job observed a few times among thousands of others keeps its rows. First are those of a job alone,
         then those of lowest rank.
+
+        Args:
+            most: largest number of rows.
+            earlier: the sample of fewer observations, by default none. Its rows keep their places, because what was
+                computed for the row of a place is reused.
         """
         if len(self) <= most:
             return np.arange(len(self))
@@ -136,7 +141,16 @@ class Observed:
         place = np.arange(len(row)) - np.searchsorted(role, role)
         first = np.full(len(self), len(row))
         np.minimum.at(first, row, place)
-        return np.sort(np.lexsort((self.rank, together, first))[:most])
+        chosen = np.sort(np.lexsort((self.rank, together, first))[:most])
+        return chosen if earlier is None else _in_places_of(earlier, chosen)
+
+
+def _in_places_of(earlier: Integers, chosen: Integers) -> Integers:
+    """The chosen rows, those of `earlier` in their places and new ones in the places of rows no longer chosen."""
+    result, new = earlier.copy(), np.setdiff1d(chosen, earlier)
+    left = np.flatnonzero(~np.isin(earlier, chosen))
+    result[left[: len(new)]] = new[: len(left)]
+    return np.concatenate([np.delete(result, left[len(new) :]), new[len(left) :]])
 
 
 def _rank(name: ObservedKey) -> int:

@@ -74,10 +74,10 @@ class Posterior:
         self._priors = Priors(self.config, training_sets)
         self._known = KnownMembers(self.config.parameters, default_scale(), featurizer, self._priors.start)
         self._corrector = Corrector(self.config.parameters)
-        self._observed = self._told = Observed.nothing()
+        self._observed = Observed.nothing()
         self._alone = MeasuredAlone(spelled=self._known.spelled)
         self._state: State | None = None
-        self._earlier: Process | None = None
+        self._earlier: State | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
         self._labels: dict[int, Label] = {}
         self.revision = 0
@@ -114,7 +114,7 @@ class Posterior:
             return
         self._observed, self._alone = self._with(keys).told(new), alone
         if self._state is not None:
-            self._earlier = self._state.process
+            self._earlier = self._state
         self._state = None
         self.revision += 1
 
@@ -213,11 +213,10 @@ class Posterior:
         state = self._state
         if state is None:
             state = self._state = State.of(
-                self.predictor, self._observed, self._known, self.config, self._earlier, self._told,
-                self._alone,
+                self.predictor, self._observed, self._known, self.config, self._earlier, self._alone,
                 priors=self._priors, labels=self._labels,
             )  # fmt: skip
-            self._earlier, self._told = None, state.told
+            self._earlier = None
         return state
 
     @property

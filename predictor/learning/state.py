@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from predictor.learning.basis import Label
 from predictor.learning.config import PosteriorConfig
@@ -20,6 +21,9 @@ from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
 from predictor.types import SetPredictor
 
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+
 
 @dataclass(frozen=True, slots=True)
 class State:
@@ -27,6 +31,7 @@ class State:
 
     Attributes:
         told: the observations, with answers of the predictor once it is told.
+        kept: numbers of the rows of these that count.
         measured: what to tell the predictor of jobs alone.
         told_table: the same for rows of its job table.
         solo, limits: errors of predicted solo step times, and their limits.
@@ -37,6 +42,7 @@ class State:
     """
 
     told: Observed
+    kept: Integers
     measured: MeasuredAlone
     told_table: ToldTable
     solo: SoloErrors
@@ -54,8 +60,7 @@ class State:
         observed: Observed,
         known: KnownMembers,
         config: PosteriorConfig,
-        process: Process | None,
-        told: Observed,
+        earlier: State | None,
         measured: MeasuredAlone,
         *,
         priors: Priors,
@@ -66,14 +71,15 @@ class State:
         Args:
             predictor: the prior mean.
             known: numbers the members.
-            process, told: of the state before, which save time and change nothing.
+            earlier: the state before, which saves time and changes nothing.
             measured: what was observed of jobs alone.
             priors: what is known without observations.
             labels: cache of the observations in words.
         """
-        kept = observed.sample(config.most_observed)
+        kept = observed.sample(config.most_observed, None if earlier is None else earlier.kept)
         numbers = measured.told_members(known, predictor)
-        told = measured.told_rows(observed, kept, numbers, predictor, told)
+        before = Observed.nothing() if earlier is None else earlier.told
+        told = measured.told_rows(observed, kept, numbers, predictor, before)
         rows = kept[(told.partners[kept] >= 0).any(1)]
         prior = priors.of(known.members, told.own[rows])
         while True:
@@ -83,12 +89,14 @@ class State:
             if not priors.contradicted(prior, evidence):
                 break
             prior = priors.ignorant
+        process = None if earlier is None else earlier.process
         given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
         used, places, shares = rows_in_answers(rows[given.observed], solo_rows, jobs, len(solo))
         answers = PairAnswers(given, solo, prior, known, places, shares, limits)
         corrections = Corrections(given, solo, limits)
         return cls(
             told,
+            kept,
             measured,
             ToldTable(measured, getattr(predictor, "table_", None)),
             solo,

@@ -35,3 +35,15 @@ def test_a_sample_does_not_depend_on_the_order_of_rows() -> None:
     order = np.random.default_rng(0).permutation(len(pairs))
     one, other = observed(pairs), observed([pairs[k] for k in order])
     assert {one.keys[k] for k in one.sample(50)} == {other.keys[k] for k in other.sample(50)}
+
+
+def test_rows_of_an_earlier_sample_keep_their_places() -> None:
+    pairs = [(own, other) for own in range(15) for other in range(-1, 15)]
+    few, all_ = observed(pairs[:150]).sample(100), observed(pairs)
+    kept = all_.sample(100, few)
+    assert set(kept.tolist()) == set(all_.sample(100).tolist())
+    stay = np.isin(few, kept)
+    assert 10 < stay.sum() < 100
+    assert (kept[stay] == few[stay]).all()
+    assert sorted(all_.sample(120, few).tolist()) == all_.sample(120).tolist()
+    assert sorted(all_.sample(80, few).tolist()) == all_.sample(80).tolist()
