@@ -168,6 +168,12 @@ def test_a_repeated_key(client: TestClient, path: str, raw: bytes, key: str) -> 
     assert f"body: key {key!r} is repeated: expected each key once" in told["detail"]
 
 
+def test_a_large_body_is_not_parsed_twice(client: TestClient) -> None:
+    raw = b'{"device": "v100", "jobs": ["resnet18-cifar"], "device": "v100"' + b" " * 2**18 + b"}"
+    answer = client.post("/v1/predict", content=raw, headers={"content-type": "application/json"})
+    assert answer.status_code == 200
+
+
 def test_other_media_type(client: TestClient) -> None:
     problem(client.post("/v1/predict", content=b"a: 1", headers={"content-type": "application/yaml"}), 415)
 
