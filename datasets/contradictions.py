@@ -152,9 +152,9 @@ def _more_than_memory(frame: pd.DataFrame) -> list[Fault]:
     """Measured memory of one GPU beyond what its type has: another unit, or another card."""
     if "device" not in frame:
         return []
-    names = frame["device"].unique()
+    devices = {name: get_device(name) for name in frame["device"].unique()}
     # `cpu` is a core of any machine, whatever its memory.
-    room = {name: math.inf if name.startswith("cpu") else get_device(name).memory_bytes for name in names}
+    room = {name: math.inf if d.is_processor else d.memory_bytes for name, d in devices.items()}
     most = frame["device"].map(room).astype("float64")
     counts = most > 0 if "gpus" not in frame else frame["gpus"] == 1
     return [

@@ -124,7 +124,7 @@ class Demand:
 
 def is_cpu(device: DeviceSpec) -> bool:
     """Whether the device is a CPU, on which launches are calls and no input is copied."""
-    return device.name.startswith("cpu") or not device.compute_capability
+    return device.is_processor
 
 
 def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, workload: Workload) -> Demand:
