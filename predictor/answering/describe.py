@@ -18,7 +18,7 @@ from predictor.answering.set_network import prior_parts
 from predictor.examples.examples import Integers
 from predictor.examples.plausibility import MOST_OFF
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
-from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR, SLICE_LOG_ERROR
+from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR, SLICE_LOG_ERROR, effective_members
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
 from profiling.devices import DeviceSpec, get_device
 from profiling.workload import PREDICTED_PRECISIONS, ColocationSet, Workload
@@ -78,6 +78,7 @@ class _Numbers:
     together: list[float]
     upper: list[float]
     busy: list[float]
+    members: list[float]
     fits: list[bool]
 
 
@@ -108,6 +109,7 @@ class Describer:
         settings = setting_rows([colocation_set.sharing for colocation_set in sets], model.campaigns)
         parts = prior_parts(table.prepared[0], rows, *table.networks[0].prior_weights(settings))
         solo_use = np.where(arrays.mask, table.utilization[rows], 0.0)
+        members = effective_members(solo_use[arrays.mask], np.nonzero(arrays.mask)[0], len(sets))
         numbers = _Numbers(
             arrays.solo_step_time_s.tolist(),
             arrays.slowdown.tolist(),
@@ -117,6 +119,7 @@ class Describer:
             set_memory_bytes(arrays.memory_bytes, heads).tolist(),
             arrays.memory_upper_bytes.tolist(),
             set_utilization_ratio(solo_use, table.utilization_residual(rows)).tolist(),
+            members.tolist(),
             arrays.fits.tolist(),
         )
         return [
@@ -148,7 +151,9 @@ class Describer:
         wider = intervals.device_factor[group] if never else 1.0
         cut = self.slices.cut(rows[:count]) if colocation_set.sharing == "mig" else None
         if cut is None:
-            halves = wider * intervals.half_width(np.array(numbers.log_slowdown[k]), group, count)
+            halves = wider * intervals.half_width(
+                np.array(numbers.log_slowdown[k]), group, numbers.members[k]
+            )
             room = _room(numbers.fits[k], numbers.upper[k], device)
         else:
             halves, room = np.full(count, SLICE_LOG_ERROR), _cut_in_words(cut, facts)

@@ -17,7 +17,7 @@ from predictor.examples.cross_fit import ExampleFold, cross_fit, fold_groups
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
 from predictor.fitted.fitted import Fitted
-from predictor.fitted.intervals import GROUPS, Intervals
+from predictor.fitted.intervals import GROUPS, Intervals, effective_members
 from predictor.fitted.learned_sets import learned_rows
 from predictor.fitted.model import CotenantModel
 from predictor.fitted.utilization import predicted_ratio
@@ -115,11 +115,13 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     """[T] half width of each member's interval of the log ratio, as in answers."""
     measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
     whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
-    size = np.bincount(examples.set_index)[examples.set_index]
+    variants, where = fitted.model.variants(examples.workloads, examples.devices)
+    members = effective_members(variants.demand[where, 0], examples.set_index, len(examples.set_ids))
     intervals = fitted.intervals
     never = _are_new(fitted, examples)[examples.set_index]
     alone, graph = (
-        intervals.half_width(log_slowdown, group, size) * np.where(never, intervals.device_factor[group], 1.0)
+        intervals.half_width(log_slowdown, group, members[examples.set_index])
+        * np.where(never, intervals.device_factor[group], 1.0)
         for group in GROUPS
     )
     return np.where(whole, alone, graph)

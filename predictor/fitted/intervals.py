@@ -64,13 +64,13 @@ class Intervals:
             if missing:
                 raise ValueError(f"intervals.{name} lacks {', '.join(sorted(missing))}")
 
-    def half_width(self, log_slowdown: Floats, group: str, members: Integers | int = 2) -> Floats:
+    def half_width(self, log_slowdown: Floats, group: str, members: Floats | float = 2.0) -> Floats:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`.
 
         Args:
             log_slowdown: predicted.
             group: one of `GROUPS`.
-            members: number of members of each set. Eight jobs that fill a device are eight times as slow, and
+            members: `effective_members` of each set. Eight jobs that fill a device are eight times as slow, and
                 predicted no worse than two that are twice as slow, so a log slowdown is taken relative to the
                 log of the number of jobs.
         """
@@ -139,6 +139,22 @@ class Intervals:
         if not len(residuals["solo"][0]):
             quantile["solo"] = quantile["graph"]
         return cls(floor, quantile, solo_error, utilization_error=apart).consistent()
+
+
+def effective_members(utilization: Floats, set_index: Integers, sets: int) -> Floats:
+    """[S] as how many equally busy members the members of each set count, at least 2.
+
+    The inverse participation ratio of their utilisation alone: n equal ones count as n, and one that does next to
+    nothing does not count, or a third job without work would narrow the intervals of a pair.
+
+    Args:
+        utilization: [T] of each member alone.
+        set_index: [T] number of its set.
+        sets: number of sets S.
+    """
+    total = np.bincount(set_index, utilization, minlength=sets)
+    squares = np.bincount(set_index, np.square(utilization), minlength=sets)
+    return np.maximum(total**2 / np.maximum(squares, np.finfo(np.float64).tiny), 2.0)
 
 
 def conformal_quantile(scores: Floats) -> float:

@@ -64,6 +64,16 @@ def test_slowdowns_are_less_certain_where_something_was_never_measured(
         assert math.log(slow.upper / slow.value) == pytest.approx(width)
 
 
+def test_a_third_job_without_work_does_not_make_slowdowns_of_two_more_certain(predictor: Predictor) -> None:
+    alone = "step_time_s=0.05,utilization_ratio"
+    busy = (f"alpha:{alone}=0.9", f"beta:{alone}=0.8")
+    answer = predicted(predictor, "v100", *busy, f"gamma:{alone}=0.001")
+    for member in answer.members:
+        slow = member.slowdown
+        width = float(predictor.fitted_.intervals.half_width(np.log(slow.value), "solo"))
+        assert math.log(slow.upper / slow.value) == pytest.approx(width, rel=0.01)
+
+
 @pytest.mark.parametrize("options", ["batch_size=8", "batch_size=8,data_on_device=true"])
 def test_step_times_in_fp8_are_less_certain(predictor: Predictor, options: str) -> None:
     amp, fp8 = (

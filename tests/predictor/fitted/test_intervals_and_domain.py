@@ -4,7 +4,14 @@ import numpy as np
 import pytest
 
 from predictor.fitted.domain import Domain
-from predictor.fitted.intervals import GROUPS, LEVEL, UNMEASURED_DEVICE_FACTOR, Intervals, conformal_quantile
+from predictor.fitted.intervals import (
+    GROUPS,
+    LEVEL,
+    UNMEASURED_DEVICE_FACTOR,
+    Intervals,
+    conformal_quantile,
+    effective_members,
+)
 
 
 def test_intervals_have_nominal_coverage() -> None:
@@ -84,3 +91,9 @@ def test_interval_width_at_full_load_does_not_depend_on_the_number_of_jobs() -> 
     halves = intervals.half_width(np.log(sizes), "graph", sizes)
     np.testing.assert_allclose(halves, 1.2 * (0.05 + np.log(2)))
     assert intervals.half_width(np.log(2), "graph") == pytest.approx(halves[0])
+
+
+def test_effective_members_of_equal_ones_are_all_and_an_idle_one_does_not_count() -> None:
+    use = np.array([0.3, 0.3, 0.3, 0.9, 0.6, 0.001, 0.7, 0.0, 0.0])
+    count = effective_members(use, np.array([0, 0, 0, 1, 1, 1, 2, 3, 3]), 4)
+    np.testing.assert_allclose(count, [3.0, 2.0, 2.0, 2.0], atol=0.01)
