@@ -22,7 +22,10 @@ _PARTS_OF_LARGE = (2, 3)
 
 
 def never_faster_with_more(
-    answer: Callable[[Integers], Floats], rows: Integers, sizes: Sequence[int] | None = None
+    answer: Callable[[Integers], Floats],
+    rows: Integers,
+    sizes: Sequence[int] | None = None,
+    left: Floats | None = None,
 ) -> Floats:
     """Excess slowdown (slowdown - 1) of every member, at least as large as beside a subset of its neighbours.
 
@@ -34,18 +37,57 @@ def never_faster_with_more(
         answer: function from rows [S, M] to excess [S, M], set by set; 0 where there is no member.
         rows: [S, M] numbers of members, -1 where a set has fewer.
         sizes: sizes of the subsets to check; default: all.
+        left: [V] share of the time for which each keeps the device idle when alone, 0 where unknown. One more neighbour
+            leaves others at least that share of their speed (sets of up to `WHOLE` members). Without this bound, a third
+            job that uses 1 % of a device slowed two others by up to a fifth.
     """
-    excess, width = answer(rows), rows.shape[1]
+    width = rows.shape[1]
     if width < 3:
-        return excess
+        return answer(rows)
+    if sizes is None and width <= WHOLE:
+        return _one_by_one(answer, rows, left)
+    excess = answer(rows)
     size = (rows >= 0).sum(1)
-    for count in sizes or (range(2, width) if width <= WHOLE else _PARTS_OF_LARGE):
+    for count in sizes or _PARTS_OF_LARGE:
         # All subsets of one size together, because the overhead of a call exceeds the cost of a few sets.
         places = np.array(list(combinations(range(width), count)))
         within = rows[:, places]
         asked, part = np.nonzero((within >= 0).all(2) & (size > count)[:, None])
         if len(asked):
             np.maximum.at(excess, (asked[:, None], places[part]), answer(within[asked, part]))
+    return excess
+
+
+def _one_by_one(answer: Callable[[Integers], Floats], rows: Integers, left: Floats | None) -> Floats:
+    """See `never_faster_with_more`.
+
+    An upper bound for every subset from three members on follows from the subsets with one member less; the
+    largest answer for a subset, so bounded, is that for the whole set.
+    """
+    sets, width = rows.shape
+    excess = np.zeros((sets, width))
+    with np.errstate(divide="ignore"):
+        grows = None if left is None else 1.0 / np.where(rows >= 0, left[rows], 1.0)
+    earlier: dict[tuple[int, ...], Floats] = {}
+    for count in range(2, width + 1):
+        parts = list(combinations(range(width), count))
+        places = np.array(parts)
+        within = rows[:, places]
+        asked, part = np.nonzero((within >= 0).all(2))
+        if not len(asked):
+            break
+        own = np.full((sets, len(parts), width), np.inf)
+        own[asked[:, None], part[:, None], places[part]] = answer(within[asked, part])
+        bounded = dict(zip(parts, own.swapaxes(0, 1), strict=True))
+        if grows is not None and count > 2:
+            for some, now in bounded.items():
+                for gone in some:
+                    rest = tuple(place for place in some if place != gone)
+                    with_it = (1.0 + earlier[rest]) * grows[:, gone, None] - 1.0
+                    np.minimum(now, with_it, out=now)
+        for now in bounded.values():
+            np.maximum(excess, np.where(np.isfinite(now), now, 0.0), out=excess)
+        earlier = bounded
     return excess
 
 

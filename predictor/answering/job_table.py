@@ -76,6 +76,8 @@ class JobTable:
         self._share: Floats = np.zeros(0)
         self._unlimited: Floats = np.zeros(0)
         self._whole_use: Floats = np.zeros(0)
+        # Share of the time that each leaves to others, 0 if its utilisation was not measured.
+        self._left: Floats = np.zeros(0)
         # Jobs in a mode never measured under co-location, about which the networks know nothing.
         self._processor_shared: NDArray[np.bool_] = np.zeros(0, dtype=bool)
         self._on_core: NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -150,6 +152,7 @@ class JobTable:
             for v, (w, _, _) in zip(where, jobs, strict=True)
         ]
         self.utilization_measured = np.concatenate([self.utilization_measured, busy])
+        self._left = np.concatenate([self._left, np.where(busy, 1.0 - np.array(utilization), 0.0)])
         self.prepared = grown
         place = self._index | {job: start + offset for offset, job in enumerate(jobs)}
         time_sliced = [
@@ -182,8 +185,8 @@ class JobTable:
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """Predicted latent slowdown - 1: the ensemble's mean log slowdown, averaged with the process's.
 
-        An additional neighbour makes no job faster, unmeasured MPS makes none slower than time slicing, and jobs on a
-        core get at most all of its time.
+        An additional neighbour makes no job faster, nor slower than by its share of the time if that was measured;
+        unmeasured MPS makes none slower than time slicing; and jobs on a core get at most all of its time.
 
         Args:
             rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are computed once.
@@ -210,8 +213,9 @@ class JobTable:
         def of_parts(parts: Integers) -> Floats:
             return within(parts) if parts.shape[1] == 2 else each_once(answer, parts, count)
 
+        left = None if sharing == "mig" else self._left
         # Different sets of a few jobs share many subsets.
-        return each_once(partial(never_faster_with_more, of_parts), rows, count)
+        return each_once(partial(never_faster_with_more, of_parts, left=left), rows, count)
 
     def _kept_pairs(self, sharing: str) -> KeptPairs:
         kept = self._pairs.get(sharing)

@@ -56,9 +56,11 @@ class Scaler:
         return np.clip((inside - self.mean) / self.scale, -4.0, 4.0)
 
     def demand(self, values: Floats) -> Floats:
-        """Demand [..., DEMAND_WIDTH] clamped to the range."""
+        """Demand [..., DEMAND_WIDTH] clamped to the range, except for occupancy, from which bounds of slowdowns follow."""
         count = len(self.mean)
-        return np.clip(values, self.low[count:], self.high[count:])
+        inside = np.clip(values, self.low[count:], self.high[count:])
+        inside[..., OCCUPANCY] = values[..., OCCUPANCY]
+        return inside
 
     @classmethod
     def neutral(cls, width: int) -> Scaler:

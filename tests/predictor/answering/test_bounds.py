@@ -35,6 +35,35 @@ def test_a_set_is_at_least_as_slow_as_its_slowest_part() -> None:
     assert bounded[0].tolist() == [5.0, 6.0, 7.0, 7.0]
 
 
+def test_one_more_neighbour_takes_no_more_than_its_share_of_the_time() -> None:
+    def answer(rows: Integers) -> Floats:
+        present = rows >= 0
+        return np.where(present, present.sum(1, keepdims=True) - 1.0, 0.0)  # n jobs are n times as slow
+
+    left = np.array([0.0, 0.0, 0.5, 0.99, 0.9])
+    rows = np.array([[0, 1, 3, 4], [1, 3, 0, -1], [0, 1, 2, -1], [0, 3, -1, -1], [2, -1, -1, -1]])
+    bounded = 1.0 + never_faster_with_more(answer, rows, left=left)
+    np.testing.assert_allclose(bounded[0, :2], 2.0 / (0.99 * 0.9))
+    # Those that take little may be slowed by the others, which were not measured.
+    np.testing.assert_allclose(bounded[0, 2:], [3.0 / 0.9, 3.0 / 0.99])
+    np.testing.assert_allclose(bounded[1], [2.0 / 0.99, 3.0, 2.0 / 0.99, 1.0])
+    np.testing.assert_allclose(bounded[2:], 1.0 + answer(rows)[2:])
+
+
+@pytest.mark.parametrize("sharing", ["time-slice", "mps"])
+@pytest.mark.parametrize("device", ["v100", "h100"])
+def test_an_idle_job_changes_no_answer_about_others(predictor: Predictor, device: str, sharing: str) -> None:
+    # Less busy than any job that the predictor has learned from.
+    idle = Workload.parse(f"{JOBS[0].model}:step_time_s=0.01,utilization_ratio=0.005")
+    for members in [members for size in (1, 2, 3) for members in combinations(JOBS, size)]:
+        without, beside = (
+            predictor.predict_arrays([ColocationSet(device, some, sharing)]).slowdown[0, : len(members)]
+            for some in (members, (*members, idle))
+        )
+        assert (beside <= without / 0.995 + 1e-6).all()
+        assert (beside >= without - 1e-6).all()
+
+
 def test_large_sets_are_bounded_by_pairs_and_triples() -> None:
     rows = np.arange(10)[None]
     asked: list[int] = []
