@@ -76,7 +76,7 @@ class JobTable:
         self._share: Floats = np.zeros(0)
         self._unlimited: Floats = np.zeros(0)
         self._whole_use: Floats = np.zeros(0)
-        # Share of the time that each leaves to others, 0 if its utilisation was not measured.
+        # Share of the time that each, without a share, leaves to others; 0 if its utilisation was not measured.
         self._left: Floats = np.zeros(0)
         # Jobs in a mode never measured under co-location, about which the networks know nothing.
         self._processor_shared: NDArray[np.bool_] = np.zeros(0, dtype=bool)
@@ -152,7 +152,7 @@ class JobTable:
             for v, (w, _, _) in zip(where, jobs, strict=True)
         ]
         self.utilization_measured = np.concatenate([self.utilization_measured, busy])
-        self._left = np.concatenate([self._left, np.where(busy, 1.0 - np.array(utilization), 0.0)])
+        self._left = np.concatenate([self._left, np.where(busy, 1.0 - whole_use, 0.0)])
         self.prepared = grown
         place = self._index | {job: start + offset for offset, job in enumerate(jobs)}
         time_sliced = [
