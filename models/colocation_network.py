@@ -57,6 +57,19 @@ class NetworkConfig:
                 "network.dropout is out of range", expected="a number from 0, below 1", got=self.dropout
             )
 
+    def check_whole(self) -> None:
+        """Check that predictors can answer with such networks: those without a part have no twin in NumPy, nor an export.
+
+        Raises:
+            InputError: a part is missing.
+        """
+        if self.form != "gatv2" or not (self.use_edge and self.use_device and self.use_prior):
+            raise InputError(
+                "this network form is for ablation only",
+                expected="network.form gatv2, with use_edge, use_device and use_prior",
+                hint="`python -m benchmarks.ablation` scores the others",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class SetTensors:

@@ -1,9 +1,9 @@
 """`EGGATLayer`: multi-head graph attention with the edge in score and message, and a GRU gate over its input.
 
 The paper's layer (Liu et al., ISACPP, TPDS 2025, section 4) multiplies a static attention score by an edge
-weight; with one neighbour its softmax is 1 and the edge is lost. The default here is the dynamic form of
-Brody et al. (GATv2, ICLR 2022), with self edges and with the edge in the message too. The paper's form
-remains available for ablation as `form="paper"`.
+weight. It ranks the neighbours of every node alike but for their edges, and with one neighbour its softmax is
+1 and the edge is lost. The default here is the dynamic form of Brody et al. (GATv2, ICLR 2022), with self edges
+and with the edge in the message too. The paper's form remains available for ablation as `form="paper"`.
 """
 
 from __future__ import annotations
@@ -50,11 +50,17 @@ class EGGATLayer(nn.Module):
         m_i   = W_o concat_heads sum_j a_ij (W_v h_j + W_m e_ij)
         h'_i  = GRU(m_i, h_i)
 
+    The form `paper` differs in (its second layer, which merges the heads, is W_o here)::
+
+        z_i   = LeakyReLU(W h_i)                                  per head
+        s_ij  = scale LeakyReLU((v_t . z_i + v_s . z_j) (W_e e_ij))
+        m_i   = W_o concat_heads sum_j a_ij z_j
+
     Args:
         width: channels of a node, divisible by `heads`.
         edge_width: channels of an edge.
         heads: attention heads.
-        form: `gatv2` (above) or `paper` (edge only scales a static score).
+        form: `gatv2` or `paper`.
         use_edge: False leaves the edge out of score and message (ablation).
     """
 
@@ -70,12 +76,18 @@ class EGGATLayer(nn.Module):
             form,
             use_edge,
         )
-        self.target = nn.Linear(width, width)
-        self.source = nn.Linear(width, width, bias=False)
-        self.value = nn.Linear(width, width)
-        self.edge_score = nn.Linear(edge_width, width if form == "gatv2" else heads, bias=False)
-        self.edge_message = nn.Linear(edge_width, width, bias=False)
-        self.attention = nn.Parameter(torch.empty(heads, width // heads))
+        if form == "gatv2":
+            self.target = nn.Linear(width, width)
+            self.source = nn.Linear(width, width, bias=False)
+            self.value = nn.Linear(width, width)
+            self.edge_score = nn.Linear(edge_width, width, bias=False)
+            self.edge_message = nn.Linear(edge_width, width, bias=False)
+            self.attention = nn.Parameter(torch.empty(heads, width // heads))
+        else:
+            self.value = nn.Linear(width, width, bias=False)
+            self.edge_score = nn.Linear(edge_width, heads, bias=False)
+            self.scale = nn.Parameter(torch.ones(()))
+            self.attention = nn.Parameter(torch.empty(heads, 2 * width // heads))
         self.output = nn.Linear(width, width)
         self.gate = nn.GRUCell(width, width)
         nn.init.xavier_uniform_(self.attention)
@@ -92,9 +104,8 @@ class EGGATLayer(nn.Module):
             [N, width].
         """
         source, target = edge_index[0], edge_index[1]
-        score, value = self._messages(
-            self.target(nodes)[target] + self.source(nodes)[source], self.value(nodes)[source], edges
-        )
+        of_target, of_source, value = self._ends(nodes)
+        score, value = self._messages(of_target[target] + of_source[source], value[source], edges)
         weight = segment_softmax(score, target, nodes.shape[0])
         weighted = (value * weight.unsqueeze(-1)).flatten(1)
         message = segment_sum(weighted, target, nodes.shape[0])
@@ -112,9 +123,9 @@ class EGGATLayer(nn.Module):
         Returns:
             [S, M, width]; meaningless where no node is present.
         """
-        pairs = self.target(nodes).unsqueeze(2) + self.source(nodes).unsqueeze(1)
-        value = self.value(nodes).unsqueeze(1).expand_as(pairs)
-        score, value = self._messages(pairs, value, edges)
+        of_target, of_source, value = self._ends(nodes)
+        pairs = of_target.unsqueeze(2) + of_source.unsqueeze(1)
+        score, value = self._messages(pairs, value.unsqueeze(1).expand(*pairs.shape[:3], self.width), edges)
         score = score.masked_fill(~present[:, None, :, None], -torch.inf)
         # The softmax over a graph without nodes is NaN.
         weight = torch.nan_to_num(score.softmax(2))
@@ -122,9 +133,21 @@ class EGGATLayer(nn.Module):
         gated = self.gate(self.output(message).flatten(0, 1), nodes.flatten(0, 1))
         return gated.view_as(nodes)
 
+    def _ends(self, nodes: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of nodes [..., width]: what each adds to a score as target and as source, and its value [..., width].
+
+        The first two are [..., width], or [..., heads] in the paper's form.
+        """
+        if self.form == "gatv2":
+            return self.target(nodes), self.source(nodes), self.value(nodes)
+        state = nn.functional.leaky_relu(self.value(nodes), 0.2)
+        by_head = state.unflatten(-1, (self.heads, -1))
+        as_target, as_source = self.attention.chunk(2, -1)
+        return (by_head * as_target).sum(-1), (by_head * as_source).sum(-1), state
+
     def _messages(self, pairs: Tensor, value: Tensor, edges: Tensor) -> tuple[Tensor, Tensor]:
-        """Scores [..., heads] and values [..., heads, width / heads] of messages, from [..., width] of both
-        ends."""
+        """Scores [..., heads] and values [..., heads, width / heads] of messages, from the sums of both ends and
+        values [..., width]."""
         heads = (self.heads, self.width // self.heads)
         if self.form == "gatv2":
             if self.use_edge:
@@ -132,9 +155,9 @@ class EGGATLayer(nn.Module):
                 value = value + self.edge_message(edges)
             score = (nn.functional.leaky_relu(pairs, 0.2).unflatten(-1, heads) * self.attention).sum(-1)
         else:
-            score = (nn.functional.leaky_relu(pairs.unflatten(-1, heads), 0.2) * self.attention).sum(-1)
             if self.use_edge:
-                score = nn.functional.leaky_relu(score * self.edge_score(edges), 0.2)
+                pairs = pairs * self.edge_score(edges)
+            score = self.scale * nn.functional.leaky_relu(pairs, 0.2)
         return score, value.unflatten(-1, heads)
 
 

@@ -79,14 +79,19 @@ class Predictor:
             solo: the same jobs alone.
             report: called with the losses.
             progress: stores progress, so that a killed fit can resume; nothing is stored by default.
+
+        Raises:
+            InputError: `network` is for ablation only.
         """
         from predictor.training.fit import fit_tables
 
+        network = self.network or NetworkConfig()
+        network.check_whole()
         self._take(
             fit_tables(
                 colocation,
                 solo,
-                self.network or NetworkConfig(),
+                network,
                 self.training or TrainingConfig(),
                 Featurizer(self.graph_source),
                 report,

@@ -4,11 +4,34 @@ from __future__ import annotations
 
 import contextlib
 import importlib
+import importlib.util
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 from profiling.errors import CotenantError, InputError
+
+PACKAGES = ("profiling", "datasets", "models", "predictor", "scheduling", "serving")
+"""The project's import packages. There can be no others of these names in the same process."""
+
+
+def import_packages() -> None:
+    """Import the project's packages, before a user's folder on the import path can come first.
+
+    Raises:
+        InputError: a package of the same name comes first already.
+    """
+    for name in PACKAGES:
+        own, spec = Path(__file__).parents[1] / name, importlib.util.find_spec(name)
+        found = [] if spec is None else [*(spec.submodule_search_locations or ()), spec.origin]
+        if not found or Path(str(found[0])).resolve() != own.resolve():
+            raise InputError(
+                f"another package shadows cotenant's {name!r}",
+                expected=str(own),
+                got=found[0] if found else "none",
+                hint="run cotenant in its own environment, and without that folder's parent in PYTHONPATH",
+            )
+        importlib.import_module(name)
 
 
 def import_attribute(name: str, expected: str) -> object:
@@ -36,7 +59,9 @@ def import_attribute(name: str, expected: str) -> object:
             if isinstance(error, ImportError | AttributeError)
             else f"{type(error).__name__}: {error}"
         )
-        raise InputError(f"{name!r} cannot be imported", expected=expected, got=got) from error
+        taken = (getattr(error, "name", None) or "").partition(".")[0]
+        hint = f"cotenant has a package {taken}, too: rename yours" if taken in PACKAGES else None
+        raise InputError(f"{name!r} cannot be imported", expected=expected, got=got, hint=hint) from error
     return value
 
 

@@ -153,10 +153,7 @@ class SetNetwork:
     """The numpy twin of one `ColocationNetwork` (form `gatv2`) in evaluation mode."""
 
     def __init__(self, network: ColocationNetwork) -> None:
-        if network.config.form != "gatv2" or not network.config.use_edge or not network.config.use_prior:
-            raise InputError(
-                "this network form is for ablation only", expected="form gatv2 with edge and prior"
-            )
+        network.config.check_whole()
         self.width, self.heads = network.config.width, network.config.heads
         self.enter = _linear(network.enter)
         self.enter_others = _array(network.enter_others.weight).T.copy()

@@ -105,9 +105,7 @@ def export(predictor: Predictor, folder: Path | str, members: int = 2) -> dict[s
     if not hasattr(predictor, "fitted_"):
         raise UnavailableError("the predictor has not been fitted", hint="call fit() or load a checkpoint")
     model = predictor.fitted_.model
-    config = model.config
-    if config.form != "gatv2" or not (config.use_edge and config.use_prior and config.use_device):
-        raise InputError("this network form is for ablation only", expected="form gatv2, with all parts")
+    model.config.check_whole()
     set_body, set_worst = _set_network(model, members)
     encoder_body, encoder_worst = _encoder(model.encoder)
     target = Path(folder)

@@ -39,7 +39,7 @@ def load_config(path: Path | None, seed: int | None = None) -> tuple[NetworkConf
         seed: overrides the file's.
 
     Raises:
-        InputError: the file is not YAML, or a key or value is unknown.
+        InputError: the file is not YAML, a key or value is unknown, or the network is for ablation only.
     """
     body = read_config(path)
     _check_keys(body, path)
@@ -47,15 +47,16 @@ def load_config(path: Path | None, seed: int | None = None) -> tuple[NetworkConf
         network = dict(body.get("network") or {})
         encoder = EncoderConfig(**(network.pop("encoder", None) or {}))
         given = {} if seed is None else {"seed": seed}
-        return NetworkConfig(**network, encoder=encoder), TrainingConfig(
-            **{**(body.get("training") or {}), **given}
-        )
+        training = TrainingConfig(**{**(body.get("training") or {}), **given})
+        config = NetworkConfig(**network, encoder=encoder)
     except (TypeError, AttributeError) as error:
         raise InputError(
             f"configuration {path}",
             expected="YAML with network: and training:",
             got=" ".join(str(error).split())[:160],
         ) from None
+    config.check_whole()
+    return config, training
 
 
 def _check_keys(body: dict[str, Any], config: Path | None) -> None:

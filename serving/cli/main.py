@@ -12,6 +12,7 @@ from typing import Annotated
 import typer
 
 from profiling.command_line import errors_as_lines
+from profiling.importing import import_packages
 from profiling.notes import warnings_as_notes
 from serving.cli.lazy import LazyGroup
 from serving.cli.lists import fold_lists
@@ -56,6 +57,7 @@ def main(arguments: list[str] | None = None) -> None:
     given = sys.argv[1:] if arguments is None else arguments
     # Set explicitly, because train.py calls this too and `train.py train` is not a command.
     with errors_as_lines("cotenant", DEBUG in given), warnings_as_notes():
+        import_packages()
         app(args=fold_lists([word for word in given if word != DEBUG]), prog_name="cotenant")
 
 

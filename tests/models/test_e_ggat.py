@@ -37,6 +37,35 @@ def test_a_single_neighbours_edge_matters() -> None:
     assert moved["paper"] == 0.0
 
 
+def test_the_papers_form_by_hand() -> None:
+    attention, nodes, edges = layer("paper"), torch.randn(2, 8), torch.randn(4, 3)
+    with torch.no_grad():
+        attention.scale.fill_(0.7)
+        got = attention(nodes, PAIR, edges)
+        leaky = torch.nn.LeakyReLU(0.2)
+        z, weight = (
+            leaky(nodes @ attention.value.weight.T).unflatten(1, (2, 4)),
+            edges @ attention.edge_score.weight.T,
+        )
+        heads = []
+        for h, vector in enumerate(attention.attention):
+            score = torch.full((2, 2), -torch.inf)  # of target and source
+            for edge, (j, i) in enumerate(PAIR.T.tolist()):
+                score[i, j] = 0.7 * leaky(torch.cat([z[i, h], z[j, h]]) @ vector * weight[edge, h])
+            heads.append(score.softmax(1) @ z[:, h])
+        expected = attention.gate(attention.output(torch.cat(heads, 1)), nodes)
+    torch.testing.assert_close(got, expected)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_sparse_and_dense_agree(form: str) -> None:
+    attention, nodes, edges = layer(form), torch.randn(3, 8), torch.randn(3, 3, 3)
+    target, source = torch.cartesian_prod(torch.arange(3), torch.arange(3)).T
+    sparse = attention(nodes, torch.stack([source, target]), edges.flatten(0, 1))
+    dense = attention.dense(nodes[None], edges[None], torch.ones(1, 3, dtype=torch.bool))
+    torch.testing.assert_close(dense[0], sparse)
+
+
 @pytest.mark.parametrize("form", FORMS)
 def test_edge_switch(form: str) -> None:
     nodes, edges = torch.randn(2, 8), torch.randn(4, 3)

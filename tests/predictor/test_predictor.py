@@ -7,6 +7,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from models.colocation_network import NetworkConfig
 from predictor.predictor import Predictor
 from predictor.types import Prediction, Quantity
 from profiling.devices import get_device
@@ -72,6 +73,11 @@ def test_sets_of_one_to_four(predictor: Predictor, count: int, sharing: str) -> 
         assert 0 <= member.utilization_ratio.lower <= member.utilization_ratio.upper <= 1
         if count == 1:
             assert member.slowdown == Quantity(1.0, 1.0, 1.0)
+
+
+def test_a_network_that_could_not_answer_is_refused_before_it_is_fitted() -> None:
+    with pytest.raises(InputError, match="ablation only"):
+        Predictor(network=NetworkConfig(use_device=False)).fit(pd.DataFrame(), pd.DataFrame())
 
 
 def test_order_of_members_does_not_change_predictions(predictor: Predictor) -> None:

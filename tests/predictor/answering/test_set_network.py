@@ -31,7 +31,9 @@ def test_twin_equals_torch(config: NetworkConfig) -> None:
         from_torch(network(config, seed))
 
 
-@pytest.mark.parametrize("change", [{"form": "paper"}, {"use_edge": False}, {"use_prior": False}])
+@pytest.mark.parametrize(
+    "change", [{"form": "paper"}, {"use_edge": False}, {"use_prior": False}, {"use_device": False}]
+)
 def test_forms_for_ablation_have_no_twin(change: dict[str, object]) -> None:
     with pytest.raises(InputError, match="ablation"):
         from_torch(network(replace(NETWORK, **change)))  # type: ignore[arg-type]

@@ -50,6 +50,8 @@ def test_configuration(tmp_path: Path) -> None:
         ("network: {encoder: {kind_width: 1000000}}", "encoder.kind_width is out of range"),
         ("network: {width: 10000000}", "network.width is out of range: expected an integer from 1 to 4096"),
         ("network: {form: round}", "network.form"),
+        ("network: {form: paper}", "ablation only"),
+        ("network: {use_device: false}", "ablation only"),
         ("network: {dropout: no}", "network.dropout"),
     ):
         file.write_text(body)

@@ -1,0 +1,48 @@
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from profiling.errors import InputError
+from profiling.importing import PACKAGES, import_attribute
+from tests.test_imports import FOLDERS
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_names_are_those_of_the_packages() -> None:
+    assert PACKAGES == FOLDERS
+
+
+@pytest.mark.parametrize("file", ["datasets/__init__.py", "predictor.py"])
+def test_a_package_that_shadows_ours_is_named_in_one_line(file: str, tmp_path: Path) -> None:
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("")
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    command = [sys.executable, "-m", "serving.cli.main", "data", "sources"]
+    done = subprocess.run(
+        command, cwd=tmp_path, env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True
+    )
+    name = file.split("/")[0].removesuffix(".py")
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr.count("\n") == 1
+    assert f"another package shadows cotenant's '{name}'" in done.stderr
+    assert str(tmp_path / name) in done.stderr
+
+
+def test_code_in_a_package_of_a_taken_name_has_to_be_renamed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "models").mkdir()
+    (tmp_path / "models" / "mine.py").write_text("def factory(): ...\n")
+    (tmp_path / "uses_it.py").write_text("from models.mine import factory\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    for name in ("models.mine:factory", "uses_it:factory"):
+        with pytest.raises(InputError, match="cotenant has a package models, too: rename yours"):
+            import_attribute(name, "module:factory")
