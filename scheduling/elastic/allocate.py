@@ -80,6 +80,9 @@ def _sizes(
     smallest = np.where(runs.any(axis=1), runs.argmax(axis=1), -1)
     first = np.take_along_axis(rates, np.maximum(smallest, 0)[:, None], axis=1)[:, 0]
     remaining = np.array([job.left for job in jobs]) / np.maximum(first, 1e-300)
+    held = np.array([job.size for job in jobs])
+    # Whoever loses GPUs must lose little too, or two nearly equal jobs would take them from each other in turn.
+    remaining[held >= 0] /= 1.0 + config.min_size_gain
     left = gpus
 
     def turn(i: int) -> tuple[bool, bool, float, int]:
@@ -96,6 +99,8 @@ def _sizes(
     weight, at_fair = weights(jobs, rates, gpus, config)
     worth = np.array([job.left for job in jobs]) if weigh_remaining else weight * at_fair
     cost = np.where(rates > 0, worth[:, None] / np.maximum(rates, 1e-300), np.inf)
+    changes = (held[:, None] >= 0) & (np.arange(len(SIZES)) != held[:, None])
+    cost[changes] *= 1.0 + config.min_size_gain
     gain = np.array([_gains(cost[i], size[i]) for i in range(len(jobs))])  # [J, S]
     sizes = np.array([job.sizes for job in jobs], dtype=np.float64)
     step = np.array([own - (own[s] if s >= 0 else 0.0) for own, s in zip(sizes, size, strict=True)])

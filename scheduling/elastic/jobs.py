@@ -37,7 +37,8 @@ class IceFrogConfig:
     Attributes:
         guards: when and how far a prefix may be frozen; `max_norm_share=0` never freezes (the k = 0 control).
         round_s: seconds between decisions.
-        min_size_gain, min_prefix_gain: relative gain in effective progress below which size or prefix stay.
+        min_size_gain, min_prefix_gain: relative gain in effective progress below which size or prefix stay. A job
+            also keeps its GPUs from one that is shorter, or would gain more from them, by less than the first.
         resize_s: cost of a change of size, which is skipped if the job would not recoup it.
         starvation_s: a job that has waited this long in all is served before shorter ones, for as long.
         shortness: 0 weighs all jobs alike; 1 weighs each by the inverse of its remaining time, which favours

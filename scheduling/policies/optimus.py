@@ -17,13 +17,15 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.policies.elastic_sizes import allocate_sizes, ladder, speeds
 
 ROUND_S = 600.0
+_LEAST_GAIN = 0.10  # for which `optimus-shortest` takes GPUs from a job, as IceFrog
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache, shortest: bool = False) -> list[Allocation]:
     """Sizes by marginal gain: seconds saved per GPU added.
 
     Args:
-        shortest: jobs get their first GPUs by the least GPU-seconds left, not by submission; ours.
+        shortest: jobs get their first GPUs by the least GPU-seconds left, not by submission, and lose them only for
+            a gain of 10 %; ours.
     """
     room = snapshot.up
     sizes: dict[int, int] = {}
@@ -31,15 +33,18 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, shortest: bool = Fals
     choices = {}
     for job in snapshot.active():
         rungs = ladder(snapshot, belief, job)
-        pace = speeds(snapshot, belief, job, rungs)
+        # In short rounds, two nearly equal jobs would take GPUs from each other in turn, so jobs are compared on one
+        # type, and who holds GPUs keeps them for a small gain.
+        pace = speeds(snapshot, belief, job, rungs, held=not shortest)
         left = snapshot.left(job)
-        choices[job.number] = rungs, [left / p if p > 0 else float("inf") for p in pace]
-        # Every job gets its first GPUs before any gets more; by number means by submission. Work is compared on
-        # one type, or a job would lose a slow GPU to an equal one that waits, and take it back in the next round.
-        work_s = 0.0
-        if shortest:
-            (alone,) = speeds(snapshot, belief, job, rungs[:1], held=False)
-            work_s = left / alone * rungs[0] if alone > 0 else float("inf")
+        needed = [left / p if p > 0 else float("inf") for p in pace]
+        # Every job gets its first GPUs before any gets more; by number means by submission.
+        work_s = needed[0] * rungs[0] if shortest else 0.0
+        if shortest and job.gpus:
+            work_s /= 1.0 + _LEAST_GAIN
+            held = len(job.gpus)
+            needed = [s if r == held else s * (1.0 + _LEAST_GAIN) for r, s in zip(rungs, needed, strict=True)]
+        choices[job.number] = rungs, needed
         heapq.heappush(heap, (False, work_s, job.number, 0))
     while heap and room > 0:
         _, _, number, rung = heapq.heappop(heap)

@@ -69,6 +69,15 @@ def test_hysteresis_ignores_small_gains() -> None:
     assert allocate([job(0, 20.0, size=0)], 2)[0].gpus == 1  # done before the restart pays
 
 
+def test_nearly_equal_jobs_do_not_take_gpus_from_each_other() -> None:
+    grown, small = job(0, 1e6, size=1), job(1, 1e6, scaling=0.82, size=0)
+    assert [g.gpus for g in allocate([grown, small], 3)] == [2, 1]
+    assert [g.gpus for g in allocate([job(0, 1e6, scaling=0.3, size=1), small], 3)] == [1, 2]
+    runs = job(0, 1050.0, size=0)
+    assert [g.gpus for g in allocate([runs, job(1, 1000.0)], 1)] == [1, 0]
+    assert [g.gpus for g in allocate([runs, job(1, 900.0)], 1)] == [0, 1]
+
+
 def test_only_allowed_sizes_are_used() -> None:
     for gpus in range(1, 49):
         assert all(g.gpus in (0, *SIZES) for g in allocate(some(3, gpus), gpus))

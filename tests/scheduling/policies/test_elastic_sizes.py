@@ -85,3 +85,14 @@ def test_equal_jobs_do_not_take_each_others_gpus(policy: str, types: tuple[str, 
     jobs = [TraceJob(f"j{k}", JOBS[0], 20_000.0) for k in range(3)]
     result = simulate(jobs, cluster, get_policy(policy), SetTruth(TABLE), TABLE)
     assert sum(job.restarts for job in result.jobs) == 0
+
+
+@pytest.mark.parametrize("types", [("v100", "v100"), ("v100", "k80")])
+def test_two_equal_jobs_seldom_take_gpus_from_each_other(types: tuple[str, str]) -> None:
+    # On three GPUs, of which only one job can have both of the first node.
+    nodes = [{"name": f"n{k}", "gpus": [{"device": d, "count": 2 - k}]} for k, d in enumerate(types)]
+    jobs = [TraceJob(f"j{k}", JOBS[0], 60_000.0, max_gpus=2) for k in range(2)]
+    cluster = ClusterSnapshot.from_mapping({"nodes": nodes})
+    result = simulate(jobs, cluster, get_policy("optimus-shortest"), SetTruth(TABLE), TABLE)
+    rounds = max(job.finished_s or 0.0 for job in result.jobs) / 60
+    assert sum(job.restarts for job in result.jobs) < rounds / 5
