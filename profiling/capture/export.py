@@ -124,9 +124,23 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
                 input_dtype=next(filter(None, input_types), ""),
                 weight_dtype=next(filter(None, parameter_types), ""),
                 sizes=sizes_of(node.target, cost.kind, args, kwargs, value),
+                factors=_factors(node, producer),
             )
         )
     return operators, unknown
+
+
+def _factors(node: Any, producer: Mapping[str, int]) -> list[tuple[int, float]] | None:
+    """`StaticOperator.factors`."""
+    if node.target is not torch.ops.cotenant.recurrent.default or not node.args[7]:
+        return None
+    # The weights of a cell: of the input, then of the state.
+    given, weights = (node.args[0], node.args[1][0]), [_value(n).numel() for n in node.args[2][:2]]
+    return [
+        (producer[n.name], size / sum(weights))
+        for n, size in zip(given, weights, strict=True)
+        if n.name in producer
+    ]
 
 
 def _check_followed(node: Any, outputs: list[Tensor]) -> None:
