@@ -75,6 +75,13 @@ def test_partly_used_slices_are_told_apart_where_the_driver_says() -> None:
     assert [row[1] for row in gpu_rows(cluster)] == ["0.0", "0.1"]
 
 
+def test_a_column_of_nvidia_smi_that_is_there_twice() -> None:
+    with pytest.raises(InputError, match=r"a column twice: .* got name"):
+        import_cluster(
+            "nvidia-smi", "index, name, memory.total [MiB], name\n0, Tesla T4, 15360 MiB, Tesla T4\n"
+        )
+
+
 def test_nvidia_smi() -> None:
     assert gpu_rows(import_cluster("nvidia-smi", CSV, node="here")) == [
         ("here", "0", "a100", "time-slice"),
