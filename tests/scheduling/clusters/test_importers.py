@@ -110,6 +110,42 @@ def test_slurm_json(source: str) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("features", "devices", "expected"),
+    [
+        ("ib,a100", {}, "a100"),
+        ("cpu,tesla_t4", {}, "t4"),
+        ("ib", {"gpu": "v100"}, "v100"),
+        ("big", {"gpu": "v100", "big": "h100"}, "h100"),
+        ("a100", {"gpu": "a100-80gb"}, "a100-80gb"),
+    ],
+)
+@pytest.mark.parametrize("form", ["sinfo", "scontrol", "json", "grouped"])
+def test_slurm_gpus_without_a_type(form: str, features: str, devices: dict[str, str], expected: str) -> None:
+    text = {
+        "sinfo": f"NODELIST GRES AVAIL_FEATURES\nn gpu:2 {features}\nm gpu:k80:1 (null)\n",
+        "scontrol": f"NodeName=n ActiveFeatures={features} Gres=gpu:2\nNodeName=m Gres=gpu:k80:1\n",
+        "json": json.dumps(
+            {
+                "nodes": [
+                    {"name": "n", "gres": "gpu:2", "features": features.split(",")},
+                    {"name": "m", "gres": "gpu:k80:1"},
+                ]
+            }
+        ),
+        "grouped": json.dumps(
+            {
+                "sinfo": [
+                    {"nodes": {"nodes": ["n"]}, "gres": {"total": "gpu:2"}, "features": {"total": features}},
+                    {"nodes": {"nodes": ["m"]}, "gres": {"total": "gpu:k80:1"}},
+                ]
+            }
+        ),
+    }[form]
+    cluster = import_cluster("sinfo", text, devices)
+    assert [row[2] for row in gpu_rows(cluster)] == [expected, expected, "k80"]
+
+
 def test_slurm_mig_types() -> None:
     text = "NODELIST GRES\ndgx gpu:nvidia_a100-sxm4-40gb_3g.20gb:1,gpu:a100_1g.5gb_0:1,gpu:2g.10gb:1\n"
     cluster = import_cluster("sinfo", text, {"2g.10gb": "a100:mig=2g"})
@@ -357,7 +393,16 @@ def test_titles() -> None:
             ),
             "too large",
         ),
-        ("sinfo", "NODELIST GRES\nn1 gpu:2\n", "no GPU type"),
+        (
+            "sinfo",
+            "NODELIST GRES\nn1 gpu:2\n",
+            "node n1: Gres names no GPU type.* --device gpu=CATALOGUE_NAME",
+        ),
+        (
+            "sinfo",
+            "NODELIST GRES AVAIL_FEATURES\nn1 gpu:2 ib,t4,k80\n",
+            "no GPU type.*feature t4, feature k80",
+        ),
         ("sinfo", "NODELIST GRES\nn1 gpu:v100:x:2\n", "node n1: Gres is not understood.*got gpu:v100:x:2"),
         ("sinfo", "NODELIST GRES\nn1 gpu:v100:\n", "Gres is not understood"),
         ("sinfo", "NODELIST GRES\nn1 gpu:v100:1P\n", "too large"),
