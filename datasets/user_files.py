@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Sequence
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +11,7 @@ from datasets.contradictions import before_names, with_names
 from datasets.schema import KEYS, TABLES, table_fields
 from datasets.tables import Fault, find_faults
 from profiling.errors import InputError
+from profiling.files import check_once
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -103,13 +103,6 @@ def _read_parquet(source: Path, body: bytes) -> pd.DataFrame:
                 lambda cell: cell if isinstance(cell, (str, int, float, Decimal)) else str(cell), na_action="ignore"
             )  # fmt: skip
     return frame
-
-
-def check_once(source: Path, names: Sequence[str]) -> None:
-    """Raise `InputError` if a file has a column twice."""
-    twice = sorted({name for name in names if name and names.count(name) > 1})
-    if twice:
-        raise InputError(f"{source} has a column twice", expected="each column once", got=", ".join(twice))
 
 
 def _read_csv(source: Path, body: bytes) -> pd.DataFrame:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -179,3 +180,27 @@ def read_json(path: Path | str) -> Any:
         ) from None
     except ValueError as error:
         raise InputError(f"{source} cannot be read", expected="ordinary JSON", got=str(error)) from None
+
+
+def check_once(source: Path | str, names: Sequence[str]) -> None:
+    """Raise `InputError` if a table has a column twice; columns without a name do not count."""
+    twice = sorted({name for name in names if name and names.count(name) > 1})
+    if twice:
+        raise InputError(f"{source} has a column twice", expected="each column once", got=", ".join(twice))
+
+
+def csv_header(path: Path) -> tuple[list[str], Path | io.BytesIO]:
+    """First row of a CSV file, and what pandas reads it from, which is not the path of a pipe.
+
+    To be checked with `check_once`, because pandas would rename the second of two equal columns.
+
+    Raises:
+        OSError, UnicodeDecodeError, ParserError, EmptyDataError: it cannot be read.
+    """
+    import pandas as pd
+
+    source = path if path.is_file() else io.BytesIO(path.read_bytes())
+    first = pd.read_csv(source, header=None, nrows=1, dtype=str, keep_default_na=False)
+    if not isinstance(source, Path):
+        source.seek(0)
+    return first.iloc[0].tolist(), source

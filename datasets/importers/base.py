@@ -14,6 +14,7 @@ from datasets.schema import TABLES
 from datasets.sources import get_source
 from datasets.tables import make_table
 from profiling.errors import InputError
+from profiling.files import check_once
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ class CsvRows:
         try:
             with self.path.open(newline="", encoding="utf-8-sig") as stream:
                 reader = csv.DictReader(stream, strict=True)
+                check_once(self.path, list(reader.fieldnames or []))
                 missing = [name for name in self.columns if name not in (reader.fieldnames or [])]
                 if missing:
                     raise InputError(

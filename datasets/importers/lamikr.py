@@ -14,7 +14,7 @@ from statistics import median
 
 from datasets.importers.base import Import, find_files, lookup, spec
 from profiling.errors import InputError
-from profiling.files import read_json
+from profiling.files import check_once, read_json
 
 DEVICES = {
     "A100_SXM4_40GB": "a100",
@@ -104,6 +104,7 @@ def _read_series(path: Path) -> dict[str, list[float]]:
     if len(rows) < 2:
         raise InputError(f"{path} is empty", expected="a header of networks and rows of iterations")
     names = rows[0]
+    check_once(path, names)
     result: dict[str, list[float]] = {name: [] for name in names}
     for line, row in enumerate(rows[1:], 2):
         if len(row) != len(names):

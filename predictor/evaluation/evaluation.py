@@ -25,6 +25,7 @@ from predictor.training.fit import solo_examples
 from predictor.training.heads import fit_heads
 from predictor.training.networks import fit
 from predictor.types import Bools
+from profiling.collections.networks import network_of
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
@@ -49,7 +50,8 @@ def evaluate(
 
     With `split="none"`, the model is scored as is on every set that it was not trained on (`left_out` counts
     the others). With any other split, its configuration is fitted from scratch for every fold, including
-    pre-training, and only held-out sets are scored.
+    pre-training, and only held-out sets are scored. As in the protocols, `by-model` scores a set of two models twice,
+    with either left out; `held_out`, `by_model` and `by_family` have each row once, with its own model left out.
 
     Args:
         predictor: a trained predictor.
@@ -157,12 +159,14 @@ class FoldResult:
         log_ratio: [T] predicted log of co-located / solo throughput.
         log_slowdown: [T] predicted log slowdown.
         sides: name of a quantity of sets -> its measured and predicted values.
+        own: [T] whether the row is one of the held-out model itself, not of a partner.
     """
 
     examples: Examples
     log_ratio: Floats
     log_slowdown: Floats
     sides: Sides
+    own: Bools
 
 
 def _refitted(
@@ -187,7 +191,9 @@ def _refitted(
         heads = fit_heads(fold.train, fold.seen(solo), featurizer)
         asked = fold.test.without_solo() if graph_only else fold.test
         ratio, slow = model.predict_log_ratio(asked)
-        return FoldResult(asked, ratio, slow, _sides(asked, heads, model))
+        held_out = network_of(fold.name)
+        own = np.array([network_of(name) == held_out for name in asked.architectures], dtype=bool)
+        return FoldResult(asked, ratio, slow, _sides(asked, heads, model), own)
 
     examples = examples_of(colocation, solo)
     groups = fold_groups(examples, make_split(colocation, split, seed, skip_empty=True), split)
@@ -205,7 +211,8 @@ def _refitted(
     }
     ratio = np.concatenate([p.log_ratio for p in parts])
     half = np.concatenate([_half_width(parts, k) for k in range(len(parts))])
-    return _result(merged, ratio, half, sides, {"split": split, "seed": seed, "folds": len(parts)})
+    own = np.concatenate([p.own for p in parts]) if split == "by-model" else None
+    return _result(merged, ratio, half, sides, {"split": split, "seed": seed, "folds": len(parts)}, own)
 
 
 def _half_width(parts: Sequence[FoldResult], index: int) -> np.ndarray:
@@ -254,6 +261,7 @@ def _result(
     half: np.ndarray,
     sides: Sides,
     about: dict[str, Any],
+    own: Bools | None = None,
 ) -> dict[str, Any]:
     usable = examples.scored
     if not usable.any():
@@ -267,11 +275,12 @@ def _result(
         pick = usable & mask
         return score(examples.ratio[pick], predicted[pick], lower[pick], upper[pick])
 
-    def by(names: tuple[str, ...]) -> dict[str, Any]:
-        column = np.array(names)
-        return {
-            name: part(column == name) for name in sorted(set(names)) if (usable & (column == name)).any()
-        }
+    whole = np.ones(len(usable), dtype=bool)
+    of_models = whole if own is None else own
+
+    def by(names: tuple[str, ...], among: Bools) -> dict[str, Any]:
+        masks = {name: among & (np.array(names) == name) for name in sorted(set(names))}
+        return {name: part(mask) for name, mask in masks.items() if (usable & mask).any()}
 
     targets = {}
     for name, (measured, guess) in sides.items():
@@ -280,9 +289,10 @@ def _result(
     return {
         "target": "throughput-ratio",
         **about,
-        "metrics": part(np.ones(len(usable), dtype=bool)),
-        "by_family": by(tuple(family_of(name) for name in examples.architectures)),
-        "by_model": by(examples.architectures),
-        "by_device": by(examples.devices),
+        "metrics": part(whole),
+        **({"held_out": part(own)} if own is not None and (usable & own).any() else {}),
+        "by_family": by(tuple(family_of(name) for name in examples.architectures), of_models),
+        "by_model": by(examples.architectures, of_models),
+        "by_device": by(examples.devices, whole),
         "targets": targets,
     }

@@ -13,10 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from datasets.user_files import check_once
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
-from profiling.files import only_writer, read_json, write_json
+from profiling.files import check_once, only_writer, read_json, write_json
 from profiling.names import one_of
 from profiling.spelling import in_short
 from profiling.workload import (

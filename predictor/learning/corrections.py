@@ -39,7 +39,7 @@ class Corrections:
         with self._lock:
             if len(self._solo) < len(members):
                 new = np.arange(len(self._solo), len(members))
-                error = self.solo_errors.mean(members.take(new))
+                error = self.solo_errors.mean_of(members, new)
                 if self._limits is not None:
                     error = self._limits.within(new, error)
                 self._solo = np.concatenate([self._solo, error])

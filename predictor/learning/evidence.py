@@ -34,11 +34,16 @@ _GRID = 0.25
 
 
 def of_solo_step_times(
-    seen: Observed, kept: Integers, known: KnownMembers, config: PosteriorConfig, prior: Prior
+    seen: Observed,
+    kept: Integers,
+    known: KnownMembers,
+    config: PosteriorConfig,
+    prior: Prior,
+    earlier: SoloErrors | None = None,
 ) -> tuple[SoloErrors, Integers, Integers]:
     """Errors of predicted solo step times from the rows `kept`.
 
-    Only observations alone count for jobs that have some.
+    Only observations alone count for jobs that have some. Of `earlier` errors, what was computed is reused.
 
     Returns:
         the errors, the rows that they are from, and for each of these the job's place among the errors.
@@ -76,7 +81,7 @@ def of_solo_step_times(
     count = np.minimum(np.bincount(job, seen.count[kept]), config.repeats)
     noise = of_slowdown / steep**2 + p.noise / count
     confirmed = ~together[first] | (np.bincount(job) > 1)
-    return SoloErrors(p, members.take(own[first]), error, noise, confirmed), kept, job
+    return SoloErrors.after(earlier, p, members.take(own[first]), error, noise, confirmed), kept, job
 
 
 def of_slowdowns(
@@ -93,7 +98,7 @@ def of_slowdowns(
     if len(solo):
         used = np.unique(own[known.solo_predicted[own]])
         members = known.members.take(used)
-        wrong[used] = limits.within(used, solo.mean(members))
+        wrong[used] = limits.within(used, solo.mean_of(known.members, used))
         apart[used] = solo.standing_apart(members)
     slowdown = seen.log_step_s[kept] - seen.log_solo_s[kept] - wrong[own]
     count, steep = np.minimum(seen.count[kept], config.repeats), slope(slowdown, p.knee)

@@ -48,6 +48,8 @@ class SoloErrors:
         confirmed: Bools | None = None,
     ) -> None:
         self.parameters, self.members, self.error, self.noise = parameters, members, error, noise
+        self._confirmed = confirmed
+        self._of_number: Floats = np.zeros(0)
         self.prior_variance = parameters.solo_job + parameters.solo_like + parameters.solo_model
         implausible = np.abs(error) > _IMPLAUSIBLE * np.sqrt(self.prior_variance + noise)
         self._wrong = self._wrong_architectures(implausible)
@@ -91,6 +93,24 @@ class SoloErrors:
         """Without observations."""
         return cls(parameters, Members(np.zeros((0, 0))), np.zeros(0), np.zeros(0))
 
+    @classmethod
+    def after(
+        cls,
+        earlier: SoloErrors | None,
+        parameters: KernelParameters,
+        members: Members,
+        error: Floats,
+        noise: Floats,
+        confirmed: Bools,
+    ) -> SoloErrors:
+        """`earlier` if it has these arguments, for what it has computed."""
+        given = *vars(members).values(), error, noise, confirmed
+        if earlier is not None and earlier.parameters == parameters and len(earlier):
+            had = *vars(earlier.members).values(), earlier.error, earlier.noise, earlier._confirmed
+            if all(map(np.array_equal, given, had)):
+                return earlier
+        return cls(parameters, members, error, noise, confirmed)
+
     def __len__(self) -> int:
         return len(self.error)
 
@@ -99,6 +119,17 @@ class SoloErrors:
         if not len(self):
             return np.zeros(len(members))
         return self._mean(members, self._covariance(members, self.members))
+
+    def mean_of(self, known: Members, numbers: Integers) -> Floats:
+        """[R] `mean` of known members by number, computed once for each: they keep their numbers."""
+        means = np.full(len(known), np.nan)
+        earlier = self._of_number[: len(known)]  # another thread may know more
+        means[: len(earlier)] = earlier
+        new = np.unique(numbers[np.isnan(means[numbers])])
+        if len(new):
+            means[new] = self.mean(known.take(new))
+            self._of_number = means
+        return np.asarray(means[numbers])
 
     def _mean(self, members: Members, cross: Floats) -> Floats:
         result = cross @ self.weight

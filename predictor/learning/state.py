@@ -82,14 +82,14 @@ class State:
         told = measured.told_rows(observed, kept, numbers, predictor, before)
         rows = kept[(told.partners[kept] >= 0).any(1)]
         prior = priors.of(known.members, told.own[rows])
+        errors, process = (None, None) if earlier is None else (earlier.solo, earlier.process)
         while True:
-            solo, solo_rows, jobs = of_solo_step_times(told, kept, known, config, prior)
+            solo, solo_rows, jobs = of_solo_step_times(told, kept, known, config, prior, errors)
             limits = SoloLimits(told, numbers, known, solo)
             evidence = of_slowdowns(told, rows, known, config, solo, limits)
             if not priors.contradicted(prior, evidence):
                 break
             prior = priors.ignorant
-        process = None if earlier is None else earlier.process
         given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
         used, places, shares = rows_in_answers(rows[given.observed], solo_rows, jobs, len(solo))
         answers = PairAnswers(given, solo, prior, known, places, shares, limits)

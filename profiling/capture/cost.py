@@ -108,7 +108,7 @@ def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
     if name == "recurrent":
         return float(recurrent_flops(args[0].shape[:-1].numel(), [w.shape for w in args[2]]))
     if name == "recurrent_backward":
-        return 2.0 * recurrent_flops(args[1].shape[:-1].numel(), [w.shape for w in args[2]])
+        return float(recurrent_flops(args[1].shape[:-1].numel(), [w.shape for w in args[2]], args[5]))
     if name == "convolution_backward":
         # torch's formula ignores groups: it counts each group's weights as if applied to all channels.
         grad, _, weight, transposed, mask = args[0], args[1], args[2], args[7], args[10]
@@ -162,8 +162,7 @@ def _kernels(name: str, args: tuple[Any, ...]) -> float:
         # As in cuDNN: per layer, one product over all positions, then a small product and a pointwise kernel per step.
         return float(layers * directions * (1 + 2 * steps))
     if name == "recurrent_backward":
-        matrices = sum(len(w.shape) == 2 for w in args[2])
-        return float(matrices * 2)
+        return float(sum(n for n, w in zip(args[5], args[2], strict=True) if w.dim() == 2))
     return 1.0
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.fx.node import map_arg
+from torch.utils import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 from profiling.capture.cost import cost_of, products_per_element, tensor_bytes
@@ -34,8 +36,10 @@ def capture_export(
     args = inputs if isinstance(inputs, tuple | list) else () if isinstance(inputs, Mapping) else (inputs,)
     kwargs = dict(inputs) if isinstance(inputs, Mapping) else None
     try:
-        with fused_functions():
+        with fused_functions(), _no_checkpoints():
             program = torch.export.export(model, tuple(args), kwargs, strict=False)
+    except InputError:
+        raise
     except Exception as error:  # export raises many unrelated types
         raise InputError(
             "torch.export cannot trace the module",
@@ -124,9 +128,25 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
                 input_dtype=next(filter(None, input_types), ""),
                 weight_dtype=next(filter(None, parameter_types), ""),
                 sizes=sizes_of(node.target, cost.kind, args, kwargs, value),
+                factors=_factors(kind, node, producer),
             )
         )
     return operators, unknown
+
+
+def _factors(kind: str, node: Any, producer: Mapping[str, int]) -> list[tuple[int, float]] | None:
+    """`StaticOperator.factors`."""
+    if kind != "recurrent":
+        given: list[Any] = []
+        map_arg((node.args, node.kwargs), given.append)
+        shares = [1.0] * len(given)
+    elif node.target is torch.ops.cotenant.recurrent.default and node.args[7]:
+        # The weights of a cell: of the input, then of the state.
+        given, weights = [node.args[0], node.args[1][0]], [_value(n).numel() for n in node.args[2][:2]]
+        shares = [size / sum(weights) for size in weights]
+    else:
+        return None
+    return [(producer[n.name], share) for n, share in zip(given, shares, strict=True) if n.name in producer]
 
 
 def _check_followed(node: Any, outputs: list[Tensor]) -> None:
@@ -137,9 +157,34 @@ def _check_followed(node: Any, outputs: list[Tensor]) -> None:
         what = f"outputs of {node.name} whose sizes depend on values"
     else:
         return
-    raise InputError(
+    raise _not_followed(what)
+
+
+def _not_followed(what: str) -> InputError:
+    return InputError(
         "the rules of a static capture cannot follow the module", got=what, hint="record a step instead"
     )
+
+
+@contextmanager
+def _no_checkpoints() -> Iterator[None]:
+    """Refuse `torch.utils.checkpoint`, of which an exported program shows nothing, as `InputError`."""
+
+    def refuse(*_args: Any, **_kwargs: Any) -> None:
+        raise _not_followed("activation checkpointing, which runs operators again in the backward pass")
+
+    places = [
+        (checkpoint, "_checkpoint_without_reentrant_generator"),
+        (checkpoint.CheckpointFunction, "apply"),
+    ]
+    saved = [getattr(place, name) for place, name in places]
+    try:
+        for place, name in places:
+            setattr(place, name, refuse)
+        yield
+    finally:
+        for (place, name), function in zip(places, saved, strict=True):
+            setattr(place, name, function)
 
 
 def _composite_flops(func: Any, name: str, args: Any, kwargs: Any) -> float:

@@ -18,6 +18,7 @@ from profiling.capture.flex import flex_functions
 from profiling.training import tensors_of
 
 _CELLS = {"lstm_cell": 4, "gru_cell": 3}
+_PLAIN_CELLS = {"rnn_tanh_cell": torch.tanh, "rnn_relu_cell": torch.relu}
 _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
@@ -48,6 +49,8 @@ class DeviceFunctions(TorchFunctionMode):
             return _recurrent(name, args)
         if name in _CELLS and isinstance(args[0], Tensor) and args[0].is_meta:
             return _cell(_CELLS[name], *args)
+        if name in _PLAIN_CELLS and isinstance(args[0], Tensor) and args[0].is_meta:
+            return _plain_cell(name, *args)
         if name == "ctc_loss" and isinstance(args[0], Tensor) and args[0].is_meta:
             return fused.ctc_loss(args[0], args[1])[0]
         if name == "dropout" and len(args) >= 2 and isinstance(args[0], Tensor):
@@ -175,7 +178,7 @@ def _recurrent(name: str, args: tuple[Any, ...]) -> tuple[Tensor, ...]:
         sequence, state, weights, _, layers, _, training, bidirectional = args[:8]
     state = list(state) if isinstance(state, list | tuple) else [state]
     out, hidden, cell, _ = fused.recurrent(
-        sequence, state, list(weights), gates, layers, bidirectional, training
+        sequence, state, list(weights), gates, layers, bidirectional, training, cell=False
     )
     return (out, hidden, cell) if gates == 4 else (out, hidden)
 
@@ -185,5 +188,13 @@ def _cell(
 ) -> Tensor | tuple[Tensor, Tensor]:
     states = list(state) if isinstance(state, list | tuple) else [state]
     present = [w for w in weights if w is not None]
-    out, _, cell, _ = fused.recurrent(x[None], states, present, gates, 1, False, True)
+    out, _, cell, _ = fused.recurrent(x[None], states, present, gates, 1, False, True, cell=True)
     return (out[0], cell) if gates == 4 else out[0]
+
+
+def _plain_cell(
+    name: str, x: Tensor, state: Tensor, ih: Tensor, hh: Tensor, b_ih: Tensor | None, b_hh: Tensor | None
+) -> Tensor:
+    """As torch computes it, which `torch.export` would keep whole."""
+    linear = torch.nn.functional.linear
+    return _PLAIN_CELLS[name](linear(x, ih, b_ih) + linear(state, hh, b_hh))

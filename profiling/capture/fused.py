@@ -149,11 +149,14 @@ def recurrent(
     layers: int,
     bidirectional: bool,
     training: bool,
+    cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """A multi-layer LSTM (4 gates), GRU (3) or plain RNN (1).
 
     Args:
         sequence: (time, batch, features) or (batch, time, features); (total, features) if packed.
+        cell: whether it is one step of a cell, which torch runs as two products and a pointwise kernel, instead of a
+            call of cuDNN.
 
     Returns:
         Outputs, last hidden state, last cell state (empty if there is none), and what the backward pass needs.
@@ -170,6 +173,7 @@ def _(
     layers: int,
     bidirectional: bool,
     training: bool,
+    cell: bool,
 ) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     directions = 2 if bidirectional else 1
     hidden = state[0].shape[-1]
@@ -177,20 +181,26 @@ def _(
     rows = sequence.shape[:-1].numel()
     # Per position: the gates, the cell state and the hidden state of every layer and direction.
     reserve = rows * directions * layers * hidden * (gates + (2 if gates == 4 else 1)) if training else 0
-    cell = state[1] if len(state) > 1 else state[0].new_empty(0)
-    return out, state[0].new_empty(state[0].shape), cell.new_empty(cell.shape), sequence.new_empty(reserve)
+    last = state[1] if len(state) > 1 else state[0].new_empty(0)
+    return out, state[0].new_empty(state[0].shape), last.new_empty(last.shape), sequence.new_empty(reserve)
 
 
 @torch.library.custom_op("cotenant::recurrent_backward", mutates_args=())
 def recurrent_backward(
-    grad: Tensor, sequence: Tensor, weights: list[Tensor], out: Tensor, reserve: Tensor
+    grad: Tensor, sequence: Tensor, weights: list[Tensor], out: Tensor, reserve: Tensor, products: list[int]
 ) -> list[Tensor]:
-    """Gradients of the sequence, then of each weight."""
+    """Gradients of the sequence, then of each weight.
+
+    Args:
+        products: gradients that each weight is a factor of, or that are its own: 0 to 2.
+    """
     raise _no_kernel()
 
 
 @recurrent_backward.register_fake
-def _(grad: Tensor, sequence: Tensor, weights: list[Tensor], out: Tensor, reserve: Tensor) -> list[Tensor]:
+def _(
+    grad: Tensor, sequence: Tensor, weights: list[Tensor], out: Tensor, reserve: Tensor, products: list[int]
+) -> list[Tensor]:
     return [sequence.new_empty(sequence.shape), *(w.new_empty(w.shape) for w in weights)]
 
 
@@ -199,24 +209,34 @@ def _recurrent_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-de
     ctx.counts = (len(state), len(weights))
     ctx.save_for_backward(sequence, output[0], output[3], *weights)
     ctx.state_shapes = [s.shape for s in state]
+    trained = [w.requires_grad for w in weights]
+    if inputs[7]:  # weights of the input, then of the state, then biases
+        data = [sequence.requires_grad, state[0].requires_grad, *[False] * (len(weights) - 2)]
+    else:
+        # cuDNN computes the gradients of all data, and those of all weights or of none (`_cudnn_rnn_backward`).
+        data, trained = [True] * len(weights), [any(trained)] * len(weights)
+    ctx.products = [d + t for d, t in zip(data, trained, strict=True)]
 
 
 def _recurrent_backward(ctx, grad, *_rest):  # type: ignore[no-untyped-def]
     sequence, out, reserve, *weights = ctx.saved_tensors
     if grad is None:
         grad = out.new_empty(out.shape)
-    gradients = recurrent_backward(grad, sequence, weights, out, reserve)
+    gradients = recurrent_backward(grad, sequence, weights, out, reserve, ctx.products)
     wanted = [g if w.requires_grad else None for g, w in zip(gradients[1:], weights, strict=True)]
     state = [grad.new_empty(shape) for shape in ctx.state_shapes]
-    return gradients[0], state, wanted, None, None, None, None
+    return gradients[0], state, wanted, None, None, None, None, None
 
 
 recurrent.register_autograd(_recurrent_backward, setup_context=_recurrent_setup)
 
 
-def recurrent_flops(rows: int, weights: list[torch.Size]) -> int:
-    """Forward FLOPs, with every weight matrix applied to `rows` positions; the backward pass has twice as many."""
-    return sum(2 * rows * shape.numel() for shape in weights if len(shape) == 2)
+def recurrent_flops(rows: int, weights: list[torch.Size], products: list[int] | None = None) -> int:
+    """FLOPs with every weight matrix applied to `rows` positions in that many products, by default one."""
+    times = products or [1] * len(weights)
+    return sum(
+        2 * rows * n * shape.numel() for n, shape in zip(times, weights, strict=True) if len(shape) == 2
+    )
 
 
 @torch.library.custom_op("cotenant::ctc_loss", mutates_args=())

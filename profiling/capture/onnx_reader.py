@@ -217,6 +217,9 @@ class _Reader:
                 inputs=[
                     (self._producer[x], self._bytes(x)) for x in dict.fromkeys(inputs) if x in self._producer
                 ],
+                factors=[(self._producer[x], 1.0) for x in inputs if x in self._producer]
+                if kind in ("matmul", "attention")
+                else None,
                 parameters=parameters,
                 shape=shape,
                 dtype=self._dtype(outputs[0]) if outputs else "float32",

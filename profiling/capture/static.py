@@ -35,6 +35,9 @@ class StaticOperator:
         parameters: `(name, elements, bytes)` of each parameter that it reads.
         aligned: contracted and output dimensions, for the tensor-core rule; empty if there are none.
         input_dtype, weight_dtype, sizes: as in `profiling.graph.Operator`.
+        factors: of a contraction: the producer of each factor, as often as the factor occurs, and the size of the
+            product for its gradient, as a share of the forward pass. By default, the inputs with whole products; a
+            recurrent layer's gradient of its data takes one, whatever needs it.
     """
 
     name: str
@@ -51,6 +54,18 @@ class StaticOperator:
     input_dtype: str = ""
     weight_dtype: str = ""
     sizes: OperatorSizes = NO_SIZES
+    factors: list[tuple[int, float]] | None = None
+
+    def gradient_products(self, needs: Sequence[bool]) -> float:
+        """Products for gradients of the data of a contraction that has a backward pass, each as large as the forward pass.
+
+        Args:
+            needs: whether the gradient of each operator's output is computed.
+        """
+        if self.kind == "recurrent" and self.factors is None:
+            return 1.0  # cuDNN always computes those of a layer's input and state
+        factors = [(j, 1.0) for j, _ in self.inputs] if self.factors is None else self.factors
+        return min(sum(share for j, share in factors if needs[j]), 1.0 if self.parameters else 2.0)
 
 
 def assemble(
@@ -189,11 +204,11 @@ def _operators(
     total_saved = 0.0
     for i, op in enumerate(operators):
         scale, dtype = _scale(op, workload.precision)
-        products = sum(needs[j] for j, _ in op.inputs)
-        products = min(products, 1 if op.parameters else 2)
         own = any(p in trained for p, _, _ in op.parameters)
         is_product = op.kind in CONTRACTIONS
-        parts = (products + own) if is_product else int(needs[i])
+        parts = float(needs[i])
+        if is_product and needs[i]:
+            parts = op.gradient_products(needs) + own
         saved = scale * op.written if kept[i] else 0.0
         if op.kind == "dropout" and needs[i]:
             saved += scale * op.written / 4

@@ -26,16 +26,21 @@ def max_min(problem: AllocationProblem, weights: Floats | None = None, blind: bo
 
     Args:
         problem: the problem.
-        weights: [J] p_i; a job with a larger weight gets more.
+        weights: [J] p_i above 0; a job with a larger weight gets more. A factor common to all does not matter.
         blind: treat every speed as 1, even where it is 0 (the heterogeneity-blind baseline of the
             comparison).
     """
     if blind:
         held = (problem.speed > 0) | (np.arange(2) < np.array([[[len(r)]] for r in problem.rows]))
         problem = AllocationProblem(problem.rows, held.astype(float), problem.gpus, problem.counts)
-    fair = problem.equal_share() * (1.0 if weights is None else weights)
+    fair = problem.equal_share() * (1.0 if weights is None else _relative(weights))
     scale = np.divide(problem.gpus, fair, out=np.zeros(problem.jobs), where=fair > 0)
     return _floor(problem, csr_array(problem.progress() * scale[:, None]), np.ones(problem.jobs))[0]
+
+
+def _relative(weights: Floats) -> Floats:
+    """[J] weights over the smallest, to 12 digits: among several optima, the solver's choice depends on every bit."""
+    return np.array([float(f"{ratio:.12g}") for ratio in weights / weights.min()])
 
 
 def max_sum(

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from profiling.errors import InputError
+from profiling.files import check_once, csv_header
 from scheduling.sia.goodput import BatchLimits
 
 if TYPE_CHECKING:
@@ -212,11 +213,13 @@ def _table(path: Path, *columns: str) -> pd.DataFrame:
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, dtype={"placement": str})
+        header, source = csv_header(path)
+        frame = pd.read_csv(source, dtype={"placement": str})
     except (OSError, ValueError) as error:  # pandas' own are of the latter
         raise InputError(
             f"{path} is not a measured table", expected="a CSV with " + ", ".join(columns), got=str(error)
         ) from None
+    check_once(path, header)
     missing = [column for column in columns if column not in frame]
     if missing or frame.empty:
         raise InputError(

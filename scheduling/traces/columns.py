@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from profiling.errors import InputError
+from profiling.files import check_once, csv_header
 from scheduling.core.limits import LATEST_S
 from scheduling.traces.cells import Cells, Floats
 from scheduling.traces.logged import LoggedJob
@@ -113,9 +115,12 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     import pandas as pd
 
     try:
-        frame = _read(path)
-        if columns is None and _is_pai_row(list(frame.columns)):
-            frame = _read(path, header=None, names=list(PAI_TASKS))
+        header, source = csv_header(path)
+        if columns is None and _is_pai_row(header):
+            frame = _read(source, header=None, names=list(PAI_TASKS))
+        else:
+            check_once(path, header)
+            frame = _read(source)
         if columns is None and set(frame).issuperset(_PAI_NEEDED):
             frame = _whole_jobs(frame)
     except (
@@ -195,15 +200,15 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     ]
 
 
-def _read(path: Path, **options: Any) -> pd.DataFrame:
-    """The CSV at `path`; a `ParserWarning` is raised if rows have more fields than there are columns."""
+def _read(source: Path | io.BytesIO, **options: Any) -> pd.DataFrame:
+    """The CSV at `source`; a `ParserWarning` is raised if rows have more fields than there are columns."""
     import pandas as pd
 
     with warnings.catch_warnings():
         warnings.simplefilter("error", pd.errors.ParserWarning)
         # In one piece, because chunks could give a column several types. Without `index_col`, the first column
         # of rows that end with a comma would be an index, and all names would move by one.
-        return pd.read_csv(path, low_memory=False, index_col=False, **options)
+        return pd.read_csv(source, low_memory=False, index_col=False, **options)
 
 
 def _durations(cells: Cells, names: Columns, submit: Floats, by_stamp: bool) -> Floats:

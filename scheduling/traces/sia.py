@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.errors import InputError
+from profiling.files import check_once, csv_header
 from profiling.workload import Workload
 from scheduling.core.job import TraceJob
 from scheduling.sia.application import Application
@@ -27,9 +28,11 @@ def read_sia(path: Path, applications: Mapping[str, Application], kind: str = "a
     import pandas as pd
 
     try:
-        frame = pd.read_csv(path, dtype=str, keep_default_na=False, skip_blank_lines=False)
+        header, source = csv_header(path)
+        frame = pd.read_csv(source, dtype=str, keep_default_na=False, skip_blank_lines=False)
     except (OSError, UnicodeDecodeError, pd.errors.ParserError, pd.errors.EmptyDataError) as error:
         raise InputError(f"{path} is not a workload file", expected="a CSV", got=str(error)) from None
+    check_once(path, header)
     missing = {"name", "time", "application", "num_replicas", "batch_size"} - set(frame.columns)
     if missing:
         raise InputError(

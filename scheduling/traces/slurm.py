@@ -14,6 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from profiling.errors import InputError
+from profiling.files import check_once
 from scheduling.traces.logged import LoggedJob, read_text, stamp_s
 
 _TRES = ("AllocTRES", "ReqTRES")
@@ -85,6 +86,7 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
             f"{path} has columns aligned by spaces",
             expected="the output of `sacct -P`, or of `--delimiter=,`",
         )
+    check_once(path, names)
     missing = [name for name in ("JobID", "Submit", "AllocTRES") if name not in names]
     if not set(names) & set(_LENGTHS) and not {"Start", "End"} <= set(names):
         missing.append("Elapsed")

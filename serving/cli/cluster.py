@@ -120,7 +120,10 @@ def import_(
     ] = None,
     device: Annotated[
         list[str] | None,
-        typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
+        typer.Option(
+            help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised (`gpu=...` for GPUs to which Slurm gives no "
+            "type); may be repeated."
+        ),
     ] = None,
     node: Annotated[str, typer.Option(help="Name of the node; nvidia-smi prints none.")] = "node",
     force: Force = False,

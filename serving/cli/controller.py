@@ -14,7 +14,10 @@ from serving.cli.groups import group
 ServiceUrl = Annotated[str, typer.Option(help="Address of the service.")]
 Devices = Annotated[
     list[str] | None,
-    typer.Option(help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised; may be repeated."),
+    typer.Option(
+        help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised (`gpu=...` for GPUs to which Slurm gives no "
+        "type); may be repeated."
+    ),
 ]
 app = group(
     "Connect Slurm or Kubernetes to a running service.\n\n"

@@ -71,7 +71,8 @@ def command(
 
     With `--split none` the model is scored as is, on co-location sets that it was not trained on. Any other
     split trains its configuration from scratch for every fold and scores the held-out part
-    (`throughput-ratio` only).
+    (`throughput-ratio` only). `by-model` leaves a pair of two models out twice; `held out` and the rows by model
+    count each job once, with its own model left out.
 
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`
@@ -151,7 +152,8 @@ def _show(result: dict[str, Any]) -> None:
     title = f"{TARGETS[result['target']][1]}, split {result['split']}"
     table = plain_table("", *_COLUMNS.values(), right=tuple(_COLUMNS.values()), title=title)
     by = ("by_family" if len(result["by_model"]) > MANY_MODELS else "by_model", "by_device")
-    groups = [("all", result["metrics"]), *(item for key in by for item in result[key].items())]
+    held_out = [("held out", result["held_out"])] if "held_out" in result else []
+    groups = [("all", result["metrics"]), *held_out, *(item for key in by for item in result[key].items())]
     for group, scores in groups:
         table.add_row(group, *(_cell(scores.get(name), name) for name in _COLUMNS))
     out = console()

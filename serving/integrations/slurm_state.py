@@ -15,7 +15,13 @@ from functools import lru_cache
 from typing import Any
 
 from profiling.errors import InputError, LimitError, UnknownNameError
-from scheduling.clusters.importers.slurm import device_of_type, gpus_of, host_names
+from scheduling.clusters.importers.slurm import (
+    device_of_type,
+    features_of,
+    gpus_of,
+    host_names,
+    type_by_features,
+)
 from serving.job_ranges import SPEC_LENGTH, check_range, parse_job
 
 log = logging.getLogger("cotenant.slurm")
@@ -215,7 +221,8 @@ def cluster_for(
     read are omitted and logged.
 
     Args:
-        devices: GPU type in Slurm to catalogue name, for types that `device_of_type` does not recognise.
+        devices: GPU type in Slurm to catalogue name, for types that `device_of_type` does not recognise; of GPUs
+            without a type, as in `type_by_features`.
     """
     now_s = time.time() if now_s is None else now_s
     known: dict[str, str | None] = {}  # looking a title up takes milliseconds
@@ -226,11 +233,13 @@ def cluster_for(
         if not _available(node) or not shared or idle < job.cpus:
             continue
         types, shards = _gpus(str(node["name"]), str(node.get("gres") or ""))
+        untyped = type_by_features(features_of(node.get("active_features") or node.get("features")), devices)
         gpus = []
         for index, kind in enumerate(types):
-            if kind not in known:
-                known[kind] = _device(kind, devices)
-            device = known[kind]
+            title = kind or untyped
+            if title not in known:
+                known[title] = _device(title, devices)
+            device = known[title]
             tenants, free = _tenants(str(node["name"]), index, jobs, now_s)
             if job.gpu_type not in ("", kind) or (job.whole and tenants):
                 continue

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 
 from profiling.devices import canonical
 from profiling.errors import InputError
+from profiling.files import check_once
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
 
@@ -35,6 +36,7 @@ def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
             expected="CSV with a header and the columns index, name, memory.total; or nvidia-smi -L",
             got=lines[0][:80] if lines else "nothing",
         )
+    check_once("nvidia-smi's output", header)
     gpus = []
     for number, row in enumerate(rows[1:]):
         cells = dict(zip(header, (cell.strip() for cell in row), strict=False))

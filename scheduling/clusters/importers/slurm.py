@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
-from profiling.devices import has_mig, list_devices, mig_layout
+from profiling.devices import get_device, has_mig, list_devices, mig_layout
 from profiling.devices.discovery import match_catalogue
 from profiling.devices.mig import MigLayout, MigProfile
 from profiling.errors import InputError, UnknownNameError
@@ -28,29 +29,67 @@ _UNITS = "KMGTP"  # in powers of 1024
 _MIG_TYPE = re.compile(
     r"(?:(?P<card>.+?)_)?(?P<profile>(?P<slices>\d+)g\.(?P<gib>\d+)gb)(?:\+me)?", re.IGNORECASE
 )
+UNTYPED = "gpu"
+"""Name for `--device` of the type of GPUs that have none in `Gres`."""
 _ANY_MIG_TYPE = re.compile(r"\d+g\.\d+gb", re.IGNORECASE)
 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
     """Nodes with GPUs in their `Gres`, in the order of the text; each once, even if it is in several
     partitions."""
-    gres_of = dict(_json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text))
+    rows = _json_nodes(text) if text.lstrip().startswith("{") else _text_nodes(text)
     nodes, total = [], 0
-    for name, gres in gres_of.items():
+    for name, (gres, features) in {row[0]: row[1:] for row in rows}.items():
         try:
             kinds, _ = gpus_of(gres)
         except InputError as error:
             raise error.at(f"node {name}") from None
         total += len(kinds)
         check_counts({"GPUs": total}, CLUSTER_GPUS)
-        if "" in kinds:
+        untyped = type_by_features(features, devices)
+        if "" in kinds and not untyped:
             raise InputError(
-                f"node {name}: Gres names no GPU type", expected="gpu:TYPE:COUNT in gres.conf", got=gres
+                f"node {name}: Gres names no GPU type",
+                expected="gpu:TYPE:COUNT in gres.conf, or one feature that names the type (%f of sinfo)",
+                got=", ".join([gres, *(f"feature {name}" for name in features)]),
+                hint=f"specify the type of GPUs without one with --device {UNTYPED}=CATALOGUE_NAME, or what a feature "
+                "of their nodes stands for with --device FEATURE=CATALOGUE_NAME",
             )
         if kinds:
-            gpus = [Gpu(str(k), device_of_type(kind, devices)) for k, kind in enumerate(kinds)]
+            gpus = [Gpu(str(k), device_of_type(kind or untyped, devices)) for k, kind in enumerate(kinds)]
             nodes.append(Node(name, tuple(gpus)))
     return nodes
+
+
+def features_of(value: object) -> tuple[str, ...]:
+    """Features of a node, as a list or with commas between them.
+
+    >>> features_of("a100,ib"), features_of(["a100", "ib"]), features_of("(null)")
+    (('a100', 'ib'), ('a100', 'ib'), ())
+    """
+    names = value if isinstance(value, list) else str(value or "").split(",")
+    return tuple(str(name) for name in names if name and name != "(null)")
+
+
+def type_by_features(features: Sequence[str], devices: Mapping[str, str]) -> str:
+    """The type of GPUs that have none in their node's `Gres`; empty if unknown.
+
+    A feature that `devices` names, else `gpu` if that does, else the only feature that is a GPU type.
+    """
+    named = [name for name in features if name in devices]
+    if named or UNTYPED in devices:
+        return (named or [UNTYPED])[0]
+    recognised = {device: name for name in features if (device := _gpu_named(name))}
+    return next(iter(recognised.values())) if len(recognised) == 1 else ""
+
+
+@lru_cache(maxsize=4096)  # looking a title up takes milliseconds
+def _gpu_named(feature: str) -> str | None:
+    try:
+        device = get_device(device_of_type(feature, {}))
+    except (InputError, UnknownNameError):
+        return None
+    return None if device.is_processor else device.name
 
 
 def split_type(kind: str) -> tuple[str, str | None]:
@@ -199,7 +238,8 @@ def _expanded(part: str, text: str) -> list[str]:
     return names
 
 
-def _json_nodes(text: str) -> Iterator[tuple[str, str]]:
+def _json_nodes(text: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """Name, `Gres` and features of each node."""
     try:
         body = parse_json(text)
     except ValueError as error:
@@ -209,20 +249,29 @@ def _json_nodes(text: str) -> Iterator[tuple[str, str]]:
         raise InputError("not the JSON of Slurm", expected="a list 'nodes' or 'sinfo'", got=", ".join(body))
     for row in rows:
         if "name" in row:  # scontrol, and sinfo up to 22.05
-            yield str(row["name"]), str(row.get("gres") or "")
+            features = row.get("active_features") or row.get("features")
+            yield str(row["name"]), str(row.get("gres") or ""), features_of(features)
         else:  # sinfo groups equal nodes
-            gres = row.get("gres") or {}
+            gres, features = row.get("gres") or {}, row.get("features") or {}
+            if isinstance(features, dict):
+                features = features.get("active") or features.get("total")
             for name in (row.get("nodes") or {}).get("nodes") or []:
-                yield str(name), str(gres.get("total") or "" if isinstance(gres, dict) else gres)
+                total = str(gres.get("total") or "" if isinstance(gres, dict) else gres)
+                yield str(name), total, features_of(features)
 
 
-def _text_nodes(text: str) -> Iterator[tuple[str, str]]:
+def _text_nodes(text: str) -> Iterator[tuple[str, str, tuple[str, ...]]]:
+    """As `_json_nodes`."""
     if "NodeName=" in text:
         for block in re.split(r"(?=\bNodeName=)", text):
             fields = dict(re.findall(r"(\w+)=(\S*)", block))
             if "NodeName" in fields:
                 gres = fields.get("Gres", "")
-                yield fields["NodeName"], "" if gres == "(null)" else gres
+                yield (
+                    fields["NodeName"],
+                    "" if gres == "(null)" else gres,
+                    features_of(fields.get("ActiveFeatures")),
+                )
         return
     lines = [line.split() for line in text.splitlines() if line.strip()]
     header = [word.upper() for word in lines[0]] if lines else []
@@ -236,4 +285,5 @@ def _text_nodes(text: str) -> Iterator[tuple[str, str]]:
         row = dict(zip(header, cells, strict=False))
         for name in host_names(row.get("NODELIST", "")):
             gres = row.get("GRES", "")
-            yield name, "" if gres == "(null)" else gres
+            features = row.get("ACTIVE_FEATURES") or row.get("AVAIL_FEATURES")
+            yield name, "" if gres == "(null)" else gres, features_of(features)

@@ -129,6 +129,14 @@ def test_missing_columns(tmp_path: Path) -> None:
     _refused("sia", tmp_path / "src", "line 1", "local_bsz")
 
 
+def test_a_column_that_is_there_twice(tmp_path: Path) -> None:
+    folder = tmp_path / "src"
+    folder.mkdir()
+    (folder / "single_data.csv").write_text(SINGLE.replace("\n", ",speed\n", 1) + "VGG,C,32,0,9,1,1,1,2\n")
+    (folder / "colocate_info.csv").write_text(PAIR)
+    _refused("lucid", folder, "single_data.csv has a column twice", "speed")
+
+
 def test_sia_placement_with_a_letter(tmp_path: Path) -> None:
     folder = tmp_path / "src" / "cifar10"
     folder.mkdir(parents=True)

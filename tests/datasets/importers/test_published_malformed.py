@@ -172,6 +172,8 @@ def test_lamikr(tmp_path: Path) -> None:
     _refused("lamikr", tmp_path / "src", "line 3", "resnet18")
     _write(path, "resnet18,vgg16\n3.0\n")
     _refused("lamikr", tmp_path / "src", "line 2", "2 cells")
+    _write(path, "resnet18,resnet18\n3.0,4.0\n")
+    _refused("lamikr", tmp_path / "src", "a column twice", "resnet18")
 
 
 def test_schedtune(tmp_path: Path) -> None:

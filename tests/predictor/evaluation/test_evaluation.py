@@ -93,6 +93,10 @@ def test_refitted_by_model(quick: tuple[Predictor, Tables]) -> None:
     # A pair of two models is scored with either of them left out.
     mixed = colocation.groupby("set_id").architecture.nunique().gt(1).sum()
     assert result["metrics"]["n"] == len(colocation) + 2 * mixed
+    # By model, a row counts with its own model left out.
+    assert result["held_out"]["n"] == len(colocation)
+    counts = colocation.architecture.value_counts().to_dict()
+    assert {name: part["n"] for name, part in result["by_model"].items()} == counts
 
 
 def test_a_model_in_every_set_is_not_held_out(quick: tuple[Predictor, Tables]) -> None:

@@ -98,3 +98,26 @@ def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Pred
     pair = np.array([[0, 1]])
     expected = posterior._ready().process.table(few, few)[[[0, 1]], [[1, 0]]]
     np.testing.assert_allclose(corrections.of_sets(few, pair), expected)
+
+
+def test_errors_of_solo_step_times_are_computed_anew_only_if_a_job_that_counts_is_observed(
+    predictor: Predictor,
+) -> None:
+    jobs = [Workload.parse(f"{name}:batch_size={size}") for name in ("alpha", "beta") for size in range(1, 9)]
+    pairs = [ColocationSet("v100", pair) for pair in zip(jobs[::2], jobs[1::2], strict=True)]
+    told = [seen(predictor, pair, m, 1.5) for pair in pairs for m in (0, 1)]
+    config = PosteriorConfig(most_rows=4)
+    posterior, at_once = Posterior(predictor, config), Posterior(predictor, config)
+    posterior.observe(told[:8])
+    kept = []
+    for observation in told[8:]:
+        before = posterior.state.solo
+        posterior = posterior.extended([observation])
+        kept.append(posterior.state.solo is before)
+    assert any(kept)
+    assert not all(kept)
+    at_once.observe(told)
+    asked = pairs_of(jobs)
+    np.testing.assert_allclose(
+        posterior.predict_arrays(asked).step_time_s, at_once.predict_arrays(asked).step_time_s, rtol=1e-9
+    )

@@ -90,3 +90,16 @@ def test_an_architecture_whose_jobs_disagree_says_nothing_of_others(third: float
     mean, variance, _ = solo.answer(members)
     assert abs(mean[3]) < 1e-5
     assert variance[3] == pytest.approx(solo.prior_variance, rel=1e-5)
+
+
+def test_means_of_known_members_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    confirmed = np.ones(3, dtype=bool)
+    solo = SoloErrors(P, OBSERVED, ERROR, NOISE, confirmed)
+    expected, numbers = solo.mean(MEMBERS), np.arange(len(MEMBERS))
+    np.testing.assert_allclose(solo.mean_of(MEMBERS.take(numbers[:3]), np.array([2, 0])), expected[[2, 0]])
+    np.testing.assert_allclose(solo.mean_of(MEMBERS, numbers), expected)
+    same = SoloErrors.after(solo, P, OBSERVED.take(numbers[:3]), ERROR.copy(), NOISE, confirmed)
+    monkeypatch.delattr(SoloErrors, "mean")
+    np.testing.assert_allclose(same.mean_of(MEMBERS, numbers), expected)
+    for error, noise in ((2 * ERROR, NOISE), (ERROR, 2 * NOISE)):
+        assert SoloErrors.after(solo, P, OBSERVED, error, noise, confirmed) is not solo

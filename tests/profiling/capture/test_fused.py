@@ -4,6 +4,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from profiling.capture import capture_module
 from profiling.graph import ComputationGraph
@@ -112,3 +113,44 @@ def test_an_rms_norm_whose_weight_has_another_type_is_computed_in_parts() -> Non
     kinds = {op.kind for op in capture(MixedNorm(), 8).operators}
     assert "layer_norm" not in kinds
     assert "elementwise" in kinds
+
+
+class Loop(nn.Module):
+    """A cell that goes over time (the first dimension) from a state of zeros, behind a layer if its input is trained."""
+
+    def __init__(self, cell: type[nn.RNNCellBase], behind_layer: bool) -> None:
+        super().__init__()
+        self.layer = nn.Linear(16, 16) if behind_layer else nn.Identity()
+        self.cell = cell(16, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        state, outputs = None, []
+        for step in self.layer(x):
+            state = self.cell(step, state)
+            outputs.append(state[0] if isinstance(state, tuple) else state)
+        return torch.stack(outputs)
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("behind_layer", [False, True])
+@pytest.mark.parametrize("cell", [nn.LSTMCell, nn.GRUCell, nn.RNNCell])
+def test_flops_of_a_cell_are_those_that_torch_counts(
+    cell: type[nn.RNNCellBase], behind_layer: bool, static: bool
+) -> None:
+    module, x = Loop(cell, behind_layer), torch.randn(4, 3, 16)
+    with FlopCounterMode(display=False) as forward:
+        loss = module(x).mean()
+    with FlopCounterMode(display=False) as backward:
+        loss.backward()
+    graph = capture_module(module, x, static=static)
+    assert graph.forward_flops == forward.get_total_flops()
+    assert graph.backward_flops == backward.get_total_flops()
+
+
+@pytest.mark.parametrize("static", [False, True])
+def test_gradients_of_a_recurrent_layer_are_those_that_cudnn_computes(static: bool) -> None:
+    layer, x = nn.LSTM(16, 16), torch.randn(4, 3, 16)
+    assert (graph := capture_module(layer, x, static=static)).backward_flops == 2 * graph.forward_flops
+    behind = nn.Sequential(nn.Linear(16, 16, bias=False), layer.requires_grad_(False))
+    graph = capture_module(behind, x, static=static)
+    assert graph.backward_flops == graph.forward_flops

@@ -322,7 +322,7 @@ def test_tensors_made_on_the_default_device() -> None:
     cells = [op for op in graph.operators if op.kind == "recurrent"]
     assert len(cells) == 3
     assert cells[0].forward_flops == 2 * 4 * 2 * 3 * 8 * 8
-    assert cells[1].backward_flops == 2 * cells[1].forward_flops
+    assert cells[1].backward_flops == 1.5 * cells[1].forward_flops  # the data need no gradient
 
 
 def test_inputs_may_be_any_mapping() -> None:

@@ -9,9 +9,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 from profiling.capture import (
     capture_module,
+    capture_onnx,
     capture_pipedream,
     capture_zoo,
     fold_repeats,
@@ -136,6 +138,51 @@ def test_export_refuses_what_it_cannot_follow(chosen: bool, said: str) -> None:
     with pytest.raises(InputError, match=f"(?s){said}.*record a step instead"):
         capture_module(Regions(chosen), torch.randn(4, 16), static=True)
     assert capture_module(Regions(chosen), torch.randn(4, 16)).forward_flops > 0
+
+
+class Checkpointed(torch.nn.Module):
+    def __init__(self, reentrant: bool) -> None:
+        super().__init__()
+        self.first, self.second = torch.nn.Linear(16, 16), torch.nn.Linear(16, 16)
+        self.reentrant = reentrant
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: self.second(y).relu(), self.first(x), use_reentrant=self.reentrant)
+
+
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_export_refuses_checkpointed_regions_and_a_recording_counts_them_twice(reentrant: bool) -> None:
+    with pytest.raises(InputError, match=r"activation checkpointing.*record a step instead"):
+        capture_module(Checkpointed(reentrant), torch.randn(4, 16), static=True)
+    recorded = capture_module(Checkpointed(reentrant), torch.randn(4, 16)).operators
+    second = next(op for op in recorded if op.module_path == "second")
+    assert second.backward_flops == 3 * second.forward_flops
+
+
+class Square(torch.nn.Module):
+    """A product of a tensor with itself, or attention from it to itself."""
+
+    def __init__(self, attention: bool) -> None:
+        super().__init__()
+        self.layer = torch.nn.Linear(16, 16)
+        self.attention = attention
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        z = self.layer(x)
+        return torch.nn.functional.scaled_dot_product_attention(z, z, z) if self.attention else z @ z
+
+
+def test_a_product_of_a_tensor_with_itself_has_two_gradient_products(tmp_path: Path) -> None:
+    x = torch.randn(1, 2, 16, 16)
+    static, recorded = (capture_module(Square(False), x, static=s) for s in (True, False))
+    assert static.backward_flops == recorded.backward_flops == 1.5 * static.forward_flops
+    assert [edge.bytes for edge in static.edges] == [4 * x.numel()]
+    operators = capture_module(Square(True), x, static=True).operators
+    attention = next(op for op in operators if op.kind == "attention")
+    assert attention.backward_flops == 2 * attention.forward_flops
+    path = tmp_path / "square.onnx"
+    torch.onnx.export(Square(False), (x,), path, dynamo=True, external_data=False, verbose=False)
+    assert capture_onnx(path).backward_flops == static.backward_flops
 
 
 def test_graphs_are_cached_on_disk(tmp_path: Path) -> None:

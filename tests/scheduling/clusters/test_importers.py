@@ -75,6 +75,13 @@ def test_partly_used_slices_are_told_apart_where_the_driver_says() -> None:
     assert [row[1] for row in gpu_rows(cluster)] == ["0.0", "0.1"]
 
 
+def test_a_column_of_nvidia_smi_that_is_there_twice() -> None:
+    with pytest.raises(InputError, match=r"a column twice: .* got name"):
+        import_cluster(
+            "nvidia-smi", "index, name, memory.total [MiB], name\n0, Tesla T4, 15360 MiB, Tesla T4\n"
+        )
+
+
 def test_nvidia_smi() -> None:
     assert gpu_rows(import_cluster("nvidia-smi", CSV, node="here")) == [
         ("here", "0", "a100", "time-slice"),
@@ -101,6 +108,42 @@ def test_slurm_json(source: str) -> None:
     assert [row[:3] for row in gpu_rows(import_cluster(source, json.dumps(grouped)))] == [
         (node, gpu, "v100") for node in "ab" for gpu in "01"
     ]
+
+
+@pytest.mark.parametrize(
+    ("features", "devices", "expected"),
+    [
+        ("ib,a100", {}, "a100"),
+        ("cpu,tesla_t4", {}, "t4"),
+        ("ib", {"gpu": "v100"}, "v100"),
+        ("big", {"gpu": "v100", "big": "h100"}, "h100"),
+        ("a100", {"gpu": "a100-80gb"}, "a100-80gb"),
+    ],
+)
+@pytest.mark.parametrize("form", ["sinfo", "scontrol", "json", "grouped"])
+def test_slurm_gpus_without_a_type(form: str, features: str, devices: dict[str, str], expected: str) -> None:
+    text = {
+        "sinfo": f"NODELIST GRES AVAIL_FEATURES\nn gpu:2 {features}\nm gpu:k80:1 (null)\n",
+        "scontrol": f"NodeName=n ActiveFeatures={features} Gres=gpu:2\nNodeName=m Gres=gpu:k80:1\n",
+        "json": json.dumps(
+            {
+                "nodes": [
+                    {"name": "n", "gres": "gpu:2", "features": features.split(",")},
+                    {"name": "m", "gres": "gpu:k80:1"},
+                ]
+            }
+        ),
+        "grouped": json.dumps(
+            {
+                "sinfo": [
+                    {"nodes": {"nodes": ["n"]}, "gres": {"total": "gpu:2"}, "features": {"total": features}},
+                    {"nodes": {"nodes": ["m"]}, "gres": {"total": "gpu:k80:1"}},
+                ]
+            }
+        ),
+    }[form]
+    cluster = import_cluster("sinfo", text, devices)
+    assert [row[2] for row in gpu_rows(cluster)] == [expected, expected, "k80"]
 
 
 def test_slurm_mig_types() -> None:
@@ -350,7 +393,16 @@ def test_titles() -> None:
             ),
             "too large",
         ),
-        ("sinfo", "NODELIST GRES\nn1 gpu:2\n", "no GPU type"),
+        (
+            "sinfo",
+            "NODELIST GRES\nn1 gpu:2\n",
+            "node n1: Gres names no GPU type.* --device gpu=CATALOGUE_NAME",
+        ),
+        (
+            "sinfo",
+            "NODELIST GRES AVAIL_FEATURES\nn1 gpu:2 ib,t4,k80\n",
+            "no GPU type.*feature t4, feature k80",
+        ),
         ("sinfo", "NODELIST GRES\nn1 gpu:v100:x:2\n", "node n1: Gres is not understood.*got gpu:v100:x:2"),
         ("sinfo", "NODELIST GRES\nn1 gpu:v100:\n", "Gres is not understood"),
         ("sinfo", "NODELIST GRES\nn1 gpu:v100:1P\n", "too large"),

@@ -159,6 +159,15 @@ def test_the_floor_does_not_leave_gpus_idle() -> None:
     assert x.sum() == pytest.approx(2.0)
 
 
+@pytest.mark.parametrize("factor", [2.0, 0.1, 1e6, 1e-8])
+@pytest.mark.parametrize("blind", [False, True])
+def test_a_factor_common_to_all_priorities_changes_nothing(blind: bool, factor: float) -> None:
+    alone = np.array([[1.0, 0.5, 0.25], [4.0, 3.0, 1.0], [2.0, 2.0, 1.0]])[[0, 1, 2, 0, 1, 2, 0, 1]]
+    problem = AllocationProblem.of(alone, [1, 1, 1, 2, 1, 1, 2, 1], [3, 4, 5])
+    weights = np.array([1.0, 5.0, 1.0, 3.0, 1.0, 5.0, 1.0, 0.7])
+    np.testing.assert_array_equal(max_min(problem, factor * weights, blind), max_min(problem, weights, blind))
+
+
 def test_a_deadline_that_cannot_be_met_is_dropped() -> None:
     problem = AllocationProblem.of(np.array([[1.0], [2.0]]), [1, 1], [1])
     assert max_sum(problem, deadlines={0: 5.0})[1, 0] == pytest.approx(1.0)

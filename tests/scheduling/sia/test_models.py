@@ -166,6 +166,11 @@ def test_faulty_cells_of_a_job_list_are_named(tmp_path: Path, row: str, fault: s
         ),
         ("placements-aws.csv", "placement,local_bsz,step_time,sync_time\n1,many,1,0\n", "line 2: local_bsz"),
         ("placements-aws.csv", "placement,local_bsz,step_time,sync_time\nx,4,1,0\n", "line 2: placement"),
+        (
+            "placements-aws.csv",
+            "placement,local_bsz,step_time,sync_time,step_time\n1,4,1,0,2\n",
+            "placements-aws.csv has a column twice: .* got step_time",
+        ),
         ("scalability-aws.csv", None, "scalability-aws.csv is not a measured table"),
         ("validation-12.csv", "progress,grad_sqr,grad_var\n1,1,1\n", "2 epochs, got 1"),
         ("validation-12.csv", "progress,grad_sqr,grad_var\n1,1,1\n2,,1\n", "line 3: grad_sqr"),
@@ -185,6 +190,13 @@ def test_faulty_tables_of_an_application_are_named(
         (copy / name).write_text(text)
     with pytest.raises(InputError, match=fault):
         load_applications(tmp_path, ["t4"])
+
+
+def test_a_job_list_with_a_column_twice(tmp_path: Path) -> None:
+    path = tmp_path / "jobs.csv"
+    path.write_text("name,time,application,num_replicas,batch_size,time\na,0,cifar10,1,128,5\n")
+    with pytest.raises(InputError, match=r"a column twice: .* got time"):
+        read_sia(path, {})
 
 
 def test_a_job_list_is_read_by_submission(tmp_path: Path) -> None:

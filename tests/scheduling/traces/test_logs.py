@@ -79,6 +79,27 @@ def test_sacct_without_its_columns(tmp_path: Path, header: str, message: str) ->
         read(tmp_path / "sacct.txt", f"{header}\n7|2024-05-01T10:00:00|01:00:00|gres/gpu=2,node=1\n")
 
 
+@pytest.mark.parametrize(
+    ("text", "twice"),
+    [
+        ("submit_time,duration,gpu_num,duration,user,job_id\n0,100,1,9000,ann,1\n", "duration"),
+        ("JobID|Submit|Elapsed|AllocTRES|Elapsed\n7|0|00:10:00|gres/gpu=2|00:50:00\n", "Elapsed"),
+    ],
+)
+def test_a_column_that_is_there_twice(tmp_path: Path, text: str, twice: str) -> None:
+    with pytest.raises(InputError, match=f"log.txt has a column twice: .* got {twice}"):
+        read(tmp_path / "log.txt", text)
+
+
+def test_a_mapped_column_that_is_there_twice(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match=r"a column twice: .* got runtime"):
+        read(
+            tmp_path / "log.csv",
+            "time,runtime,gpu,runtime\n0,100,1,9000\n",
+            {"submit": "time", "duration": "runtime", "gpus": "gpu"},
+        )
+
+
 def test_components_of_a_heterogeneous_job_of_slurm_are_one_gang(tmp_path: Path) -> None:
     text = (
         "JobID|Submit|Elapsed|State|Priority|AllocTRES\n"

@@ -201,6 +201,15 @@ def test_types_are_recognised_as_on_import(kind: str, device: str | None) -> Non
     assert [g["device"] for n in cluster["nodes"] for g in n["gpus"]] == ([device] if device else [])
 
 
+def test_gpus_without_a_type_have_that_of_a_feature_or_of_the_option() -> None:
+    jobs, nodes = recorded()
+    job = next(j for j in jobs if j.state == "PENDING")
+    node = nodes[0] | {"gres": "gpu:1,shard:4"}
+    for changed, devices in (({"active_features": "ib,p100"}, {}), ({"features": ["ib"]}, {"gpu": "p100"})):
+        cluster = cluster_for(job, [], [node | changed], devices, 0)
+        assert [g["device"] for n in cluster["nodes"] for g in n["gpus"]] == ["p100"]
+
+
 def test_a_node_whose_gres_cannot_be_read_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     jobs, nodes = recorded()
     job = next(j for j in jobs if j.state == "PENDING")
