@@ -51,13 +51,16 @@ def test_more_work_takes_no_less_time(name: str, device: str) -> None:
 
 
 @pytest.mark.parametrize("device", ["v100", "a100", "rtx-4090"])
-@pytest.mark.parametrize("name", ["resnet18-cifar", "densenet121-imagenet", "vgg19-cifar", "mobilenetv2-cifar"])
+@pytest.mark.parametrize(
+    "name", ["resnet18-cifar", "densenet121-imagenet", "vgg19-cifar", "mobilenetv2-cifar"]
+)
 @pytest.mark.parametrize("layout", ["contiguous", "channels-last"])
 def test_checkpointing_makes_a_forward_pass_no_faster(name: str, device: str, layout: str) -> None:
     job = Workload(name, 4, compiler="compile", memory_layout=layout, data_on_device=True)
     model, spec = default_cost_model(), get_device(device)
     plain, spare = (
-        model.cost(graph_for(w.captured()), spec, w) for w in (job, replace(job, activation_checkpointing=True))
+        model.cost(graph_for(w.captured()), spec, w)
+        for w in (job, replace(job, activation_checkpointing=True))
     )
     np.testing.assert_array_equal(spare.operators.busy_s[0], plain.operators.busy_s[0])
     assert (spare.operators.busy_s[1] >= plain.operators.busy_s[1]).all()
