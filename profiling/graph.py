@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from profiling.errors import InputError
 from profiling.files import read_json, write_whole
 from profiling.graph_values import check_layers, check_scalars, check_shapes, check_values
-from profiling.operator_sizes import NO_SIZES, SIZE_COLUMNS, OperatorSizes
+from profiling.operator_sizes import NO_SIZES, RECOMPUTED_COLUMNS, SIZE_COLUMNS, OperatorSizes
 
 if TYPE_CHECKING:
     import numpy as np
@@ -47,6 +47,8 @@ class Operator:
         layer_index: atomic layer in module order, the unit of freezing; -1 if it belongs to none.
         kernel_count: estimated GPU kernels, forward and backward together.
         forward_kernel_count: those of the forward pass.
+        recomputed_flops, recomputed_kernels: part of `backward_flops` and `kernel_count`: the forward pass of a
+            checkpointed block, which runs again.
         tensor_core: whether its shape and type can run on tensor cores.
         repeat: folded count of equal executions.
         training_only: whether inference omits it: dropout, and the loss.
@@ -70,6 +72,8 @@ class Operator:
     layer_index: int = -1
     kernel_count: float = 1.0
     forward_kernel_count: float = 1.0
+    recomputed_flops: float = 0.0
+    recomputed_kernels: float = 0.0
     tensor_core: bool = False
     repeat: int = 1
     training_only: bool = False
@@ -261,11 +265,14 @@ class ComputationGraph:
     def to_dict(self) -> dict[str, Any]:
         """Column-wise JSON object: small, and quick to read for large graphs.
 
-        Sizes that are all 0 are omitted.
+        Sizes and recomputed work that are all 0 are omitted.
         """
         columns: dict[str, Any] = {
             f.name: [getattr(op, f.name) for op in self.operators] for f in fields(Operator)
         }
+        for name in RECOMPUTED_COLUMNS:
+            if not any(columns[name]):
+                del columns[name]
         columns["output_shape"] = [list(shape) for shape in columns["output_shape"]]
         operator_sizes = columns["sizes"]
         sizes = {name: [getattr(value, name) for value in operator_sizes] for name in SIZE_COLUMNS}
@@ -348,6 +355,7 @@ def _read_operators(columns: dict[str, Any], version: int) -> tuple[Operator, ..
         # A backward pass launches about two kernels for each of the forward pass.
         columns["forward_kernel_count"] = [kernels / 3 for kernels in columns["kernel_count"]]
         columns["training_only"] = [kind in ("dropout", "loss") for kind in columns["kind"]]
+    columns = dict.fromkeys(RECOMPUTED_COLUMNS, [0.0] * count) | columns
     columns["sizes"] = _read_sizes({} if version == 1 else columns["sizes"], count)
     for f in fields(Operator):
         check_values(f.name, str(f.type), columns[f.name])

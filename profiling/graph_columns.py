@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from profiling.operator_sizes import SIZE_COLUMNS
+from profiling.operator_sizes import RECOMPUTED_COLUMNS, SIZE_COLUMNS
 from profiling.operators import WEIGHTED, dtype_index, kind_index
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ COUNT_COLUMNS = (
     "training_only",
 )
 CODE_COLUMNS = ("kind", "dtype", "input_dtype", "weight_dtype")
-COLUMNS = (*COUNT_COLUMNS, *SIZE_COLUMNS, *CODE_COLUMNS, "output_elements")
+COLUMNS = (*COUNT_COLUMNS, *RECOMPUTED_COLUMNS, *SIZE_COLUMNS, *CODE_COLUMNS, "output_elements")
 
 
 def columns_of(operators: Sequence[Operator]) -> dict[str, NDArray[np.float64]]:
@@ -43,6 +43,7 @@ def columns_of(operators: Sequence[Operator]) -> dict[str, NDArray[np.float64]]:
     """
     sizes = [op.sizes for op in operators]
     columns = {name: _array(getattr(op, name) for op in operators) for name in COUNT_COLUMNS}
+    columns |= {name: _array(getattr(op, name) for op in operators) for name in RECOMPUTED_COLUMNS}
     columns |= {name: _array(getattr(size, name) for size in sizes) for name in SIZE_COLUMNS}
     columns["kind"] = _array(kind_index(op.kind) for op in operators)
     for name in CODE_COLUMNS[1:]:

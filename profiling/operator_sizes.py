@@ -67,6 +67,8 @@ class OperatorSizes:
 
 
 SIZE_COLUMNS: tuple[str, ...] = tuple(f.name for f in fields(OperatorSizes))
+RECOMPUTED_COLUMNS = ("recomputed_flops", "recomputed_kernels")
+"""Columns of operators in checkpointed blocks, which run forward again in the backward pass; absent if all are 0."""
 NO_SIZES = OperatorSizes()
 
 

@@ -80,7 +80,7 @@ class JobInput:
             workload.memory_layout == "channels-last"
         )
         return cls(
-            operator_features(columns, context, channels_last),
+            operator_features(_once(columns), context, channels_last),
             work_of(columns, device, workload.precision, share, channels_last),
             mask,
             fitted_kind(columns),
@@ -124,6 +124,14 @@ class JobInput:
         least = self.work.compute_s if self.is_compiled else floor_s(self.work, self.device)
         busy = float((least * self.mask * self.work.repeat).sum())
         return busy + self.optimizer_bytes / self.device.memory_bandwidth_bytes_per_s
+
+
+def _once(columns: dict[str, Floats]) -> dict[str, Floats]:
+    """The columns without what checkpointed blocks run again: a second pass is as efficient as the first."""
+    return columns | {
+        "backward_flops": columns["backward_flops"] - columns["recomputed_flops"],
+        "kernel_count": columns["kernel_count"] - columns["recomputed_kernels"],
+    }
 
 
 def effect_names(device: str, precision: str) -> tuple[str, str]:

@@ -198,9 +198,10 @@ class JobTable:
         count = len(self.solo_step_s)
 
         def answer(parts: Integers) -> Floats:
+            whole = partial(self._bounded, sharing)
             if sharing != _TIME_SLICE:
-                return self._bounded(sharing, parts)
-            return no_busier_than_pairs(partial(self._bounded, sharing), within, parts, self._whole_use)
+                return self._under_shares(whole(parts), parts)
+            return self._under_shares(no_busier_than_pairs(whole, within, parts, self._whole_use), parts)
 
         def of_pairs(pairs: Integers) -> Floats:
             if 0 < len(pairs) <= MOST_ASKED and (pairs >= 0).all():
@@ -211,7 +212,9 @@ class JobTable:
         within = PairsWithin(of_pairs, rows) if rows.shape[1] > 2 else of_pairs
 
         def of_parts(parts: Integers) -> Floats:
-            return within(parts) if parts.shape[1] == 2 else each_once(answer, parts, count)
+            if parts.shape[1] == 2:
+                return self._under_shares(within(parts), parts)
+            return each_once(answer, parts, count)
 
         left = None if sharing == "mig" else self._left
         # Different sets of a few jobs share many subsets.
@@ -224,6 +227,7 @@ class JobTable:
         return kept
 
     def _bounded(self, sharing: str, rows: Integers) -> Floats:
+        """[S, M] excess of jobs that may use all multiprocessors."""
         excess = self.unbounded_excess(rows, sharing)
         time_sliced = self._time_sliced[rows[:, 0]] >= 0 if sharing == _MPS else np.zeros(0, dtype=bool)
         if time_sliced.any():
@@ -238,8 +242,12 @@ class JobTable:
             together = self._on_core[rows[:, 0]]
             busy = np.where(rows >= 0, self._whole_use[rows], 0.0)[together]
             excess[together] = at_most_all_the_time(excess[together], busy)
+        return excess
+
+    def _under_shares(self, excess: Floats, rows: Integers) -> Floats:
+        """[S, M] excess of jobs under their shares."""
         if (self._share < 1.0).any():
-            excess *= beside_shares(self._share[rows], rows >= 0) * self._unlimited[rows]
+            return np.asarray(excess * beside_shares(self._share[rows], rows >= 0) * self._unlimited[rows])
         return excess
 
     def time_sliced(self, rows: Integers) -> Integers:

@@ -79,8 +79,11 @@ def _with_casts(op: Operator, sign: int) -> Operator:
     source = count * sizes.gemm_m * sizes.gemm_k
     result = count * sizes.gemm_m * sizes.gemm_n
     weight = count * sizes.gemm_n * sizes.gemm_k
-    passes = op.backward_flops / op.forward_flops if op.forward_flops else 0.0
-    products, repeated = min(passes, 2.0), max(passes - 2.0, 0.0)  # a checkpointed layer runs forward twice
+    passes, repeated = (
+        flops / op.forward_flops if op.forward_flops else 0.0
+        for flops in (op.backward_flops, op.recomputed_flops)
+    )
+    products = passes - repeated
     cast_bytes = 2.0 * source + source - weight
     kernels = 1.0 + (products > 0) + repeated
     return replace(
@@ -91,6 +94,7 @@ def _with_casts(op: Operator, sign: int) -> Operator:
         + sign * (products / 2 * (2.0 * result - source - weight) + repeated * cast_bytes),
         forward_kernel_count=op.forward_kernel_count + sign,
         kernel_count=op.kernel_count + sign * kernels,
+        recomputed_kernels=op.recomputed_kernels + sign * repeated,
     )
 
 

@@ -74,7 +74,7 @@ def check_options(workload: Workload, graph: ComputationGraph) -> None:
 def as_captured(workload: Workload, graph: ComputationGraph) -> Workload:
     """The job with what its graph was captured with, where it states nothing else.
 
-    That is batch size, precision and frozen layers.
+    That is batch size, precision and frozen layers; further ones make no difference to inference.
 
     Raises:
         InputError: it freezes more layers than there are, or fewer than were frozen at the capture, whose gradients
@@ -99,5 +99,5 @@ def as_captured(workload: Workload, graph: ComputationGraph) -> Workload:
         workload,
         batch_size=workload.batch_size or graph.batch_size,
         precision=own if workload.precision == _UNSTATED["precision"] else workload.precision,
-        frozen_prefix=max(workload.frozen_prefix, frozen),
+        frozen_prefix=frozen if workload.mode == "inference" else max(workload.frozen_prefix, frozen),
     )

@@ -44,6 +44,8 @@ class Node:
     saved: float = 0.0
     forward_kernels: float = 0.0
     backward_kernels: float = 0.0
+    recomputed_flops: float = 0.0
+    recomputed_kernels: float = 0.0
     tensor_core: bool = False
 
 
@@ -185,8 +187,10 @@ class Recorder(TorchDispatchMode):
         cost = cost_of(func, args, kwargs, out, self._tf32)
         if autograd_node is not None:
             self._autograd_nodes[id(autograd_node)] = autograd_node
-            index = self._backward(cost, autograd_node)
-            if torch.is_grad_enabled():
+            # A checkpointed block runs again, or gradients get gradients; functions in Python run without any.
+            again = torch.is_grad_enabled() or (self.in_backward and bool(self._paths))
+            index = self._backward(cost, autograd_node, again)
+            if again:
                 self._unclaimed = index, outputs
         elif not self.in_backward:  # otherwise it is the gradient of the loss, a constant 1
             self._forward(cost, inputs, lambda: sizes_of(func, cost.kind, args, kwargs, out))
@@ -305,11 +309,11 @@ class Recorder(TorchDispatchMode):
                 self._owner[key] = index
                 nodes += [following for following, _ in node.next_functions]
 
-    def _backward(self, cost: Cost, autograd_node: Any) -> int:
+    def _backward(self, cost: Cost, autograd_node: Any, again: bool) -> int:
         """Add the cost to the operator that it belongs to, and return the index of that."""
         if not self.nodes:
             return 0
-        index = self._repeats(cost) if torch.is_grad_enabled() else None
+        index = self._repeats(cost) if again else None
         if index is None:
             index = self._owner.get(_node_key(autograd_node))
         if index is None:
@@ -322,6 +326,9 @@ class Recorder(TorchDispatchMode):
         node.backward_flops += cost.flops
         node.backward_bytes += cost.read + cost.written
         node.backward_kernels += cost.kernels
+        if again and self.in_backward:
+            node.recomputed_flops += cost.flops
+            node.recomputed_kernels += cost.kernels
         return index
 
     def _repeats(self, cost: Cost) -> int | None:

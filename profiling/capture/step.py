@@ -163,8 +163,8 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
     with _on_meta(job) as functions, recorder.watching():
 
         def mark(part: str) -> None:
+            functions.forget()
             if part == "forward":
-                functions.forget()
                 recorder.mark_forward_end()
             recorder.active = part != "backward"
             recorder.in_backward = part == "forward"
@@ -246,6 +246,8 @@ def _operators(nodes: list[Node], repeat: int) -> tuple[Operator, ...]:
                 layer_index=node.layer,
                 kernel_count=node.forward_kernels + node.backward_kernels,
                 forward_kernel_count=node.forward_kernels,
+                recomputed_flops=node.recomputed_flops,
+                recomputed_kernels=node.recomputed_kernels,
                 tensor_core=node.tensor_core,
                 repeat=repeat,
                 training_only=node.training_only,

@@ -82,8 +82,13 @@ def _rank(options: Options, plan: CardPlan) -> tuple[float, ...]:
     """Sort key: jobs placed, objective, throughput; ties go to the simplest kind and the fewest slices."""
     used = [placed.option for placed in plan.slices if placed.option is not None]
     fair = options.config.objective == "fairness"
-    least = round(min(option.least_speed for option in used), 9) if fair else 0.0
-    return (plan.placed, least, round(plan.value, 9), -KINDS.index(plan.kind), -len(plan.slices))
+    least = _to_six_digits(min(option.least_speed for option in used)) if fair else 0.0
+    return (plan.placed, least, _to_six_digits(plan.value), -KINDS.index(plan.kind), -len(plan.slices))
+
+
+def _to_six_digits(value: float) -> float:
+    """The value without what the order of the jobs changes in sums of 32-bit numbers."""
+    return float(f"{value:.6g}")
 
 
 def _whole_card(options: Options) -> list[CardPlan]:
@@ -98,7 +103,8 @@ def _whole_card(options: Options) -> list[CardPlan]:
         kind = "whole" if len(option.members) == 1 else option.sharing
         if kind == "mps" and min(option.sm_share_ratio) < 1:
             kind = "mps-shares"
-        rank = (len(option.members), option.least_speed if fair else 0.0, option.value)
+        least = _to_six_digits(option.least_speed) if fair else 0.0
+        rank = (len(option.members), least, option.value)
         if kind not in best or rank > best[kind][0]:
             best[kind] = rank, option
     everyone = range(len(options.jobs))

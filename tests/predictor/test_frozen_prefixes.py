@@ -31,3 +31,21 @@ def test_more_frozen_layers_are_never_slower_and_never_take_more_memory(device: 
         # Sums of fewer operators are rounded differently.
         assert (np.diff(values) <= 1e-12 * values[:-1]).all()
         assert values[-1] < values[0]
+
+
+@pytest.mark.parametrize("name", ["ppo-lunarlander", "vgg11-cifar"])
+def test_a_frozen_prefix_makes_no_difference_to_inference(name: str) -> None:
+    job = Workload(name, 32, mode="inference", precision="bf16", compiler="compile")
+    other = Workload("lstm-wikitext2")
+    predictor, layers = load_predictor("default"), len(graph_for(job.captured()).layers)
+    for others in ((), (other,)):
+        whole, frozen = (
+            predictor.predict_arrays([ColocationSet("rtx-4090", (replace(job, frozen_prefix=k), *others))])
+            for k in (0, layers)
+        )
+        np.testing.assert_array_equal(frozen.step_time_s, whole.step_time_s)
+        np.testing.assert_array_equal(frozen.memory_bytes, whole.memory_bytes)
+    whole, frozen = (predictor.throughput(job, "rtx-4090", k) for k in (0, layers))
+    assert frozen.step_time_s == whole.step_time_s
+    assert frozen.forward_s == whole.forward_s > 0
+    assert frozen.backward_s == frozen.optimizer_s == 0

@@ -107,3 +107,18 @@ def test_nearly_all_of_the_multiprocessors_are_all_of_them(device: str) -> None:
     arrays = shipped().predict_arrays(sets)
     for values in (arrays.step_time_s, arrays.slowdown, arrays.utilization_ratio, arrays.memory_bytes):
         np.testing.assert_allclose(values[1], values[0], rtol=1e-5)
+
+
+@pytest.mark.parametrize("device", ["p4", "v100", "a100"])
+@pytest.mark.parametrize("sharing", ["time-slice", "mps"])
+def test_limiting_one_of_three_makes_no_other_slower(device: str, sharing: str) -> None:
+    others = tuple(
+        map(Workload.parse, ("resnet18-cifar:sm_share_ratio=0.14", "torchvision/resnet50:batch_size=8"))
+    )
+    sets = [
+        ColocationSet(device, (*others, Workload("hf/bert-base", 8, sm_share_ratio=share)), sharing)
+        for share in (1.0, 0.9, 0.5, 0.14, 0.05)
+    ]
+    step_s = shipped().predict_arrays(sets).step_time_s
+    assert (np.diff(step_s[:, :2], axis=0) <= step_s[:-1, :2] * ROUNDING).all()
+    assert (np.diff(step_s[:, 2]) >= 0).all()

@@ -25,11 +25,15 @@ def captured(spec: str) -> ComputationGraph:
     return capture_zoo(Workload.parse(spec))
 
 
-def test_round_trip() -> None:
-    graph = captured("resnet18-cifar:batch_size=2,precision=amp")
+@pytest.mark.parametrize("checkpointed", [False, True])
+def test_round_trip(checkpointed: bool) -> None:
+    graph = captured(
+        f"resnet18-cifar:batch_size=2,precision=amp,activation_checkpointing={str(checkpointed).lower()}"
+    )
     again = ComputationGraph.from_dict(json.loads(json.dumps(graph.to_dict())))
     assert again == graph
     assert again.content_hash == graph.content_hash
+    assert ("recomputed_flops" in graph.to_dict()["operators"]) == checkpointed
 
 
 def version_1(graph: ComputationGraph) -> dict:

@@ -50,6 +50,23 @@ def test_more_work_takes_no_less_time(name: str, device: str) -> None:
     assert {without_load(job) for job in jobs} == {without_load(base)}
 
 
+@pytest.mark.parametrize("device", ["v100", "a100", "rtx-4090"])
+@pytest.mark.parametrize(
+    "name", ["resnet18-cifar", "densenet121-imagenet", "vgg19-cifar", "mobilenetv2-cifar"]
+)
+@pytest.mark.parametrize("layout", ["contiguous", "channels-last"])
+def test_checkpointing_makes_a_forward_pass_no_faster(name: str, device: str, layout: str) -> None:
+    job = Workload(name, 4, compiler="compile", memory_layout=layout, data_on_device=True)
+    model, spec = default_cost_model(), get_device(device)
+    plain, spare = (
+        model.cost(graph_for(w.captured()), spec, w)
+        for w in (job, replace(job, activation_checkpointing=True))
+    )
+    np.testing.assert_array_equal(spare.operators.busy_s[0], plain.operators.busy_s[0])
+    assert (spare.operators.busy_s[1] >= plain.operators.busy_s[1]).all()
+    assert spare.step_time_s > plain.step_time_s
+
+
 @pytest.mark.parametrize("device", ["p100", "v100", "h100", "a100:mig=1g", "cpu"])
 @pytest.mark.parametrize("name", ["neumf-ml1m", "autoencoder-ml20m", "ppo-lunarlander", "vgg11-cifar"])
 def test_inference_takes_no_longer_than_training(name: str, device: str) -> None:

@@ -43,10 +43,10 @@ class Watched(Recorder):
         self.backward_bytes = self.backward_flops = 0.0
         Watched.last = self
 
-    def _backward(self, cost: Any, autograd_node: Any) -> int:
+    def _backward(self, cost: Any, autograd_node: Any, again: bool) -> int:
         self.backward_bytes += cost.read + cost.written
         self.backward_flops += cost.flops
-        return super()._backward(cost, autograd_node)
+        return super()._backward(cost, autograd_node, again)
 
 
 @pytest.fixture

@@ -199,6 +199,27 @@ def test_checkpointing_trades_activations_for_a_second_forward_pass(precision: s
     assert 0.8 * plain.forward_flops < extra < plain.forward_flops
 
 
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "bert-base-squad:batch_size=2,sequence_length=64",
+        "resnet18-cifar:batch_size=2",
+        "whisper-small:batch_size=1,sequence_length=16",
+        "keras-deepspeech2-ljspeech:batch_size=1",
+        "td3-bipedalwalker:batch_size=8,precision=amp",
+        "bert-base-squad:batch_size=2,sequence_length=64,precision=fp8",
+    ],
+)
+def test_recomputed_work_is_all_that_checkpointing_adds(spec: str) -> None:
+    for plain, spare in zip(
+        captured(spec).operators, captured(spec + ",activation_checkpointing=true").operators, strict=True
+    ):
+        assert spare.backward_flops - spare.recomputed_flops == plain.backward_flops
+        assert spare.kernel_count - spare.recomputed_kernels == plain.kernel_count
+        assert spare.forward_kernel_count == plain.forward_kernel_count
+        assert plain.recomputed_flops == plain.recomputed_kernels == 0
+
+
 def test_attention_and_lstm_are_one_operator_each() -> None:
     gpt = captured("gpt-125m:batch_size=1,sequence_length=64")
     assert sum(op.kind == "attention" for op in gpt.operators) == 12

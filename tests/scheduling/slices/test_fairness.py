@@ -62,3 +62,14 @@ def test_throughput_decides_among_equally_fair_plans(seed: int) -> None:
     plan = plan_slices(jobs, "a30", predictor, SliceConfig(objective="fairness", shares=(1.0,)))
     speeds = [plan.speed(plan.chosen, k) for k in range(4)]
     assert (min(speeds), sum(speeds)) == pytest.approx(predictor.best())
+
+
+def test_rounding_decides_nothing() -> None:
+    """Unmeasured MPS is bounded by time slicing, so a job may be equally slow under both, but for rounding."""
+    predictor = UnevenPredictor(0)
+    for longer in (1 - 1e-7, 1 + 1e-7):
+        predictor.slowdown[(0, 1), "mps"] = np.array([2.0 * longer, 1.5])
+        predictor.slowdown[(0, 1), "time-slice"] = np.array([2.0, 1.8])
+        jobs = [SliceJob(w) for w in predictor.jobs()[:2]]
+        plan = plan_slices(jobs, "v100", predictor, SliceConfig(objective="fairness", shares=(1.0,)))
+        assert plan.chosen.kind == "mps"
