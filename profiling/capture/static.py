@@ -192,6 +192,8 @@ def _operators(
         products = sum(needs[j] for j, _ in op.inputs)
         products = min(products, 1 if op.parameters else 2)
         own = any(p in trained for p, _, _ in op.parameters)
+        if own and op.kind == "recurrent":  # its states have a gradient, even if its input has none
+            products = 1
         is_product = op.kind in CONTRACTIONS
         parts = (products + own) if is_product else int(needs[i])
         saved = scale * op.written if kept[i] else 0.0
