@@ -53,7 +53,7 @@ def import_attribute(name: str, expected: str) -> object:
         value: object = importlib.import_module(where)
         for part in attribute.split("."):
             value = getattr(value, part)
-    except Exception as error:  # anything that the user's code may raise
+    except (Exception, SystemExit) as error:  # anything that the user's code may raise; a script may exit
         got = (
             str(error)
             if isinstance(error, ImportError | AttributeError)
@@ -61,6 +61,8 @@ def import_attribute(name: str, expected: str) -> object:
         )
         taken = (getattr(error, "name", None) or "").partition(".")[0]
         hint = f"cotenant has a package {taken}, too: rename yours" if taken in PACKAGES else None
+        if isinstance(error, SystemExit):
+            hint = 'move what only a script does, such as parsing its options, under `if __name__ == "__main__":`'
         raise InputError(f"{name!r} cannot be imported", expected=expected, got=got, hint=hint) from error
     return value
 

@@ -27,6 +27,7 @@ LEAST_MEMORY_BYTES = 1e6
 
 #: A captured graph is named by this and its content hash.
 REGISTERED = "graph:"
+_FILE_ENDINGS = (".onnx", ".json", ".graph.txt")
 
 
 def check_step_time(step_time_s: float) -> None:
@@ -159,6 +160,8 @@ class Workload:
             InputError: a key is unknown, given twice, or its value has the wrong type or range.
         """
         head, _, tail = spec.strip().rpartition(":") if "=" in spec else (spec.strip(), "", "")
+        if not head and tail.endswith(_FILE_ENDINGS):  # an "=" of its path, as in runs/lr=0.1/model.onnx
+            head, tail = tail, ""
         if "=" in spec and not head:
             raise InputError("job SPEC has no model", expected="ZOO_NAME[:key=value,...]", got=repr(spec))
         options: dict[str, Any] = {}

@@ -124,7 +124,7 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
                 expected="a factory that needs no more than batch_size, sequence_length and image_size, and runs on the meta device",
                 got=f"{type(error).__name__}: {error}",
             ) from error
-        except Exception as error:  # the user's own code may raise anything
+        except (Exception, SystemExit) as error:  # the user's own code may raise anything
             raise InputError(
                 f"{workload.model!r} raised {type(error).__name__}: {error}",
                 hint=_NO_VALUES if "meta tensor" in str(error) else None,

@@ -30,10 +30,10 @@ def capture_onnx(
 ) -> ComputationGraph:
     """The graph of a training step of an ONNX model (opset 13 or newer).
 
-    Only shapes are read: weights, also external ones, are ignored, and nothing in the file is executed. The
-    file is parsed by a separate process with limits on memory and time. Float initialisers count as
-    parameters, except scalars and the running statistics of batch norms; an exporter that folds batch norms
-    into convolutions or shares no weights changes the count.
+    Only shapes are read: weights, also external ones, are ignored, and nothing in the file is executed but
+    arithmetic with sizes. The file is parsed by a separate process with limits on memory and time. Float
+    initialisers count as parameters, except scalars and the running statistics of batch norms; an exporter
+    that folds batch norms into convolutions or shares no weights changes the count.
 
     Args:
         source: a path, or the file's bytes.

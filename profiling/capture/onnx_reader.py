@@ -12,6 +12,7 @@ from profiling.capture.onnx_branches import take_branches
 from profiling.capture.onnx_inputs import bind_inputs, described_inputs, drop_weights, input_bytes, item_bytes
 from profiling.capture.onnx_limits import OnnxLimits, check_model, graphs_of
 from profiling.capture.onnx_sizes import recurrent_shapes, sizes_of
+from profiling.capture.onnx_values import complete_shapes
 from profiling.capture.static import StaticOperator
 from profiling.errors import InputError, LimitError, UnsafeFileError
 from profiling.operators import CONTRACTIONS, ONNX, ONNX_VIEWS
@@ -74,7 +75,8 @@ def read_operators(
             got=str(error).splitlines()[0],
             hint=f"the inputs were read as {described_inputs(model.graph)}",
         ) from None
-    return _Reader(model.graph, limits).run(), size, input_bytes(model.graph)
+    opset = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), 0)
+    return _Reader(model.graph, limits).run(opset), size, input_bytes(model.graph)
 
 
 class _Reader:
@@ -111,9 +113,13 @@ class _Reader:
         self._unknown: dict[str, int] = {}
         self._shapeless = 0
 
-    def run(self) -> list[StaticOperator]:
+    def run(self, opset: int) -> list[StaticOperator]:
         """All operators of the graph in topological order."""
-        for node in self._sorted():
+        nodes = self._sorted()
+        complete_shapes(nodes, self._graph.initializer, opset, self._shapes, self._types)
+        for node in nodes:
+            self._check_elements(node)
+        for node in nodes:
             self._visit(node)
         if self._unknown:
             counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(self._unknown.items()))
@@ -143,6 +149,18 @@ class _Reader:
                 state[i] = False
                 stack += [made[x] for x in self._graph.node[i].input if x in made and made[x] not in state]
         return order
+
+    def _check_elements(self, node: Any) -> None:
+        """Refuse a Reshape to another number of elements, as from an exporter that kept a size of its example."""
+        if node.op_type != "Reshape" or not {node.input[0], node.output[0]} <= self._shapes.keys():
+            return
+        before, after = self._shapes[node.input[0]], self._shapes[node.output[0]]
+        if math.prod(before) != math.prod(after):
+            raise InputError(
+                "shapes of the ONNX graph are inconsistent",
+                got=f"Reshape {node.name!r} from {before} to {after}",
+                hint=f"the inputs were read as {described_inputs(self._graph)}",
+            )
 
     def _visit(self, node: Any) -> None:
         self._check_bodies(node)

@@ -164,7 +164,11 @@ def _schedule(
         config = OnlineConfig(**queue)
         arrivals = [RingArrival(job, case.arrivals_s.get(job.name, 0.0)) for job in jobs]
         result = run_online(case.cluster, arrivals, config, execution)
-        schedule, bound_s = result.schedule, lower_bound_s(case.cluster, jobs, execution)
+        schedule = result.schedule
+        bound_s = max(
+            t + lower_bound_s(case.cluster, [a.job for a in arrivals if a.arrival_s >= t], execution)
+            for t in {a.arrival_s for a in arrivals}
+        )
         mean_s = result.summary()["mean_jct_s"]
     else:
         if case.arrivals_s:

@@ -46,3 +46,13 @@ def test_code_in_a_package_of_a_taken_name_has_to_be_renamed(
     for name in ("models.mine:factory", "uses_it:factory"):
         with pytest.raises(InputError, match="cotenant has a package models, too: rename yours"):
             import_attribute(name, "module:factory")
+
+
+def test_a_script_that_exits_is_an_error_in_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "script.py").write_text(
+        "import argparse\nargparse.ArgumentParser().parse_args(['--epochs'])\n"
+    )
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    with pytest.raises(InputError, match="got SystemExit: 2; move what only a script does"):
+        import_attribute("script:factory", "module:factory")

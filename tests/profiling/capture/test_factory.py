@@ -68,6 +68,9 @@ def tokens(batch_size=8):
 def empty(batch_size=8):
     return nn.Linear(8, 2), torch.randn(0, 8)
 
+def exits():
+    raise SystemExit(0)
+
 def raises(batch_size=8):
     raise ValueError("boom")
 
@@ -184,6 +187,7 @@ def test_inputs_of_another_batch_size_are_noted() -> None:
     ("name", "message"),
     [
         ("raises", r"^'some_factories:raises' raised ValueError: boom\.$"),
+        ("exits", r"^'some_factories:exits' raised SystemExit: 0\.$"),
         ("needs", "no more than batch_size, .*TypeError"),
         ("empty", r"inputs are empty.*\(0, 8\)"),
         ("detached", "no parameter gets a gradient from the loss.*none of weight, bias"),

@@ -52,6 +52,16 @@ def test_captured_options_hold_unless_the_spec_overrides_them(here: Path) -> Non
             local_workload(f"own.json:{option}")
 
 
+def test_a_path_may_have_an_equals_sign(here: Path) -> None:
+    (here / "lr=0.1").mkdir()
+    graph = graph_for(Workload("own_factory_of_test:factory", batch_size=16), local=True)
+    graph.save(here / "lr=0.1" / "own.json")
+    assert local_workload("lr=0.1/own.json").model == f"graph:{graph.content_hash}"
+    assert local_workload("lr=0.1/own.json:precision=amp").precision == "amp"
+    with pytest.raises(InputError, match="has no model"):
+        local_workload("batch_size=16")
+
+
 def test_hash_and_factory_name_the_same_graph(here: Path) -> None:
     job = local_workload("own_factory_of_test:factory:batch_size=16")
     assert job.batch_size == 16

@@ -65,6 +65,25 @@ def test_export_agrees_with_the_recording(name: str, inputs: torch.Tensor) -> No
     assert static.layers == recorded.layers
 
 
+class Recurrent(torch.nn.Module):
+    """Recurrent layers that read the input, which has no gradient."""
+
+    def __init__(self, kind: type[torch.nn.RNNBase]) -> None:
+        super().__init__()
+        self.layers = kind(16, 32, 2, batch_first=True)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layers(x)[0]
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU, torch.nn.RNN])
+def test_a_recurrent_layer_on_the_input_passes_gradients_back_in_time(kind: type[torch.nn.RNNBase]) -> None:
+    static, recorded = (
+        capture_module(Recurrent(kind), torch.zeros(2, 6, 16), static=s) for s in (True, False)
+    )
+    assert static.backward_flops == recorded.backward_flops == 2 * static.forward_flops
+
+
 class Adapted(torch.nn.Module):
     """A frozen layer with an adapter, a product by `einsum`, and changes of shape in place."""
 

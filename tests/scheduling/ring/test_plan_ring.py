@@ -177,6 +177,13 @@ def test_online_jobs_start_after_they_arrive(tmp_path):
     assert isinstance(run(tmp_path, case, "--policy", "online").exception, InputError)
 
 
+def test_no_online_schedule_ends_before_the_last_arrival(tmp_path):
+    case = {"cluster": CASE["cluster"], "jobs": {"a": JOB, "b": JOB | {"arrival_s": 1000}}}
+    body = json.loads(run(tmp_path, case, "--policy", "online", "--json").stdout)
+    assert body["lower_bound_s"] == pytest.approx(body["makespan_s"])
+    assert body["makespan_s"] > 1000
+
+
 def test_duty_cycles_contend_less_than_the_paper(tmp_path):
     paper = json.loads(run(tmp_path, CASE, "--json").stdout)["jobs"]
     computing = json.loads(run(tmp_path, CASE, "--duty-cycle", "--json").stdout)["jobs"]
