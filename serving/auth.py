@@ -63,7 +63,8 @@ class Caller:
 # What an operator does about a missing token.
 _CREATE = "`cotenant serve token add` creates one"
 
-LOCAL = Caller("local", frozenset(SCOPES))
+# Anybody, where no tokens are required; and who has shown none that is valid.
+LOCAL, UNKNOWN = Caller("local", frozenset(SCOPES)), Caller("unknown", frozenset())
 
 
 def digest(token: str) -> str:
@@ -84,7 +85,7 @@ def create_token(store: Store, name: str, scopes: list[str], days: float | None 
         if scope not in SCOPES:
             raise InputError("unknown scope", expected="one of " + ", ".join(SCOPES), got=scope)
     if days is not None and not 0 < days < 36_525:
-        raise InputError("days is out of range", expected="a number above 0", got=days)
+        raise InputError("days is out of range", expected="a number above 0 and below 36525", got=days)
     token = _PREFIX + secrets.token_urlsafe(32)
     with store.write() as session:
         if session.get(TokenRow, name) is not None:

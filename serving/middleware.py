@@ -15,7 +15,7 @@ import structlog
 
 from profiling.errors import CotenantError, LimitError
 from serving import tracing
-from serving.auth import LOCAL, ForbiddenError
+from serving.auth import UNKNOWN, ForbiddenError
 from serving.delay import ARRIVED, SINCE
 from serving.http import MalformedError, MediaTypeError, MisdirectedError, is_json, problem
 from serving.lanes import CALLER, OverloadError
@@ -101,7 +101,7 @@ class _Exchange:
         service = self.service
         service.metrics.requests_in_flight.inc()
         state = self.scope.setdefault("state", {})
-        state["request_id"], state["caller"] = self.request_id, LOCAL
+        state["request_id"], state["caller"] = self.request_id, UNKNOWN
         try:
             self._check()
             await app(self.scope, self.receive, self.send)

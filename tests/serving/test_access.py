@@ -386,13 +386,14 @@ def test_tokens_expire(start: Start, store: Store) -> None:
 
 
 def test_audit_log(start: Start, store: Store) -> None:
-    token = create_token(store, "ops", ["admin"])
-    client = start(auth="on")
-    client.put("/v1/cluster", json=NODE, headers=bearer(token))
-    client.put("/v1/cluster", json={"nodes": 1}, headers=bearer(token))
-    client.put("/v1/cluster?replace_tenants=perhaps", json=NODE, headers=bearer(token))
-    items = client.get("/v1/audit", headers=bearer(token)).json()["items"]
+    ops, client = bearer(create_token(store, "ops", ["admin"])), start(auth="on")
+    client.put("/v1/cluster", json=NODE, headers=ops)
+    client.put("/v1/cluster", json={"nodes": 1}, headers=ops)
+    client.put("/v1/cluster?replace_tenants=perhaps", json=NODE, headers=ops)
+    client.put("/v1/cluster", json=NODE)
+    items = client.get("/v1/audit", headers=ops).json()["items"]
     assert [(i["caller"], i["action"], i["status"]) for i in items] == [
+        ("unknown", "PUT /v1/cluster", 401),
         ("ops", "PUT /v1/cluster", 422),
         ("ops", "PUT /v1/cluster", 422),
         ("ops", "PUT /v1/cluster", 200),
