@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -60,7 +61,8 @@ def of_parameters(error: RequestValidationError) -> InputError:
     """FastAPI's error about a request's parameters as one of ours."""
     first: dict[str, Any] = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
-    return InputError(where, expected=first["msg"], got=shortened(repr(first.get("input")), _SHOWN))
+    expected = re.sub(r"^\w+ should (be|have) ", "", first["msg"])
+    return InputError(where, expected=expected, got=shortened(repr(first.get("input")), _SHOWN))
 
 
 def _explained(request: Request, error: HTTPException, allowed: str) -> CotenantError:

@@ -93,3 +93,10 @@ def test_browsers_are_sent_to_sign_in(start: Start) -> None:
     problem(client.get("/v1/cluster", headers=page), 401)
     assert client.get("/", headers=page).url.path == "/login"
     assert start().get("/", headers=page, follow_redirects=False).status_code == 200
+
+
+def test_a_refused_parameter_reads_as_one_sentence(client: TestClient) -> None:
+    told = problem(client.get("/v1/placements?limit=0"), 422)
+    assert told["detail"] == "query.limit: expected greater than or equal to 1, got '0'."
+    told = problem(client.get("/v1/placements?limit=x"), 422)
+    assert told["expected"].startswith("a valid integer")
