@@ -57,6 +57,7 @@ def _problem() -> dict[str, Any]:
             "expected": {"type": "string"},
             "got": {"type": "string"},
             "hint": {"type": "string"},
+            "error": {"type": "string", "description": "The same as `detail`, under `/v2` only."},
         },
     }
 
@@ -122,6 +123,11 @@ def header(name: str, description: str, schema: dict[str, Any] | None = None) ->
 
 
 CACHED = header("If-None-Match", "ETags that the caller has; 304 if one of them is current, or `*`")
+DEADLINE = header(
+    "X-Timeout-S",
+    "Longest time that the caller will wait, in seconds",
+    {"type": "number", "exclusiveMinimum": 0},
+)
 IDEMPOTENCY_KEY = header(
     "Idempotency-Key",
     "Requests repeated with this key are carried out once",

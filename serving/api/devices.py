@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
+import msgspec
 from fastapi import APIRouter, Request, Response
 
-from profiling.devices import get_device, list_devices
+from profiling.devices import DeviceSpec, get_device, list_devices
 from serving.conditions import etag, tagged
 from serving.openapi import CACHED, operation
 from serving.routing import ServiceRoute
 from serving.service import Service
 
+# Answers state every field, those with a default too.
 _DEVICE = {
-    "type": "object",
-    "required": ["name", "memory_bytes", "memory_bandwidth_bytes_per_s", "fp32_flops", "sm_count"],
-    "properties": {
-        "name": {"type": "string"},
-        "memory_bytes": {"type": "number"},
-        "memory_bandwidth_bytes_per_s": {"type": "number"},
-        "fp32_flops": {"type": "number"},
-        "sm_count": {"type": "integer"},
-    },
+    **msgspec.json.schema(DeviceSpec)["$defs"]["DeviceSpec"],
+    "required": [field.name for field in fields(DeviceSpec)],
 }
 
 

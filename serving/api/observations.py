@@ -8,7 +8,7 @@ from fastapi import APIRouter, Query, Request, Response
 
 from serving.handlers import observations as handler
 from serving.http import answer, once_of, read_body
-from serving.openapi import IDEMPOTENCY_KEY, operation
+from serving.openapi import DEADLINE, IDEMPOTENCY_KEY, operation
 from serving.routing import ServiceRoute
 from serving.schemas import ObservationPage, ObservationsAnswer, ObservationsBody, Page
 from serving.service import Service
@@ -33,7 +33,7 @@ def routes(service: Service) -> APIRouter:
         **operation(
             scope="place",
             body=ObservationsBody, answer=ObservationsAnswer, status=201, examples={"one": _EXAMPLE}, errors=(404,),
-            parameters=[IDEMPOTENCY_KEY],
+            parameters=[IDEMPOTENCY_KEY, DEADLINE],
         ),
     )  # fmt: skip
     async def record(request: Request) -> Response:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from serving.handlers import place as handler
 from serving.http import answer, read_body
-from serving.openapi import any_of, operation
+from serving.openapi import DEADLINE, any_of, operation
 from serving.routing import DirectRoute
 from serving.schemas import DecisionAnswer, PlaceBody, QueueAnswer
 from serving.service import Service
@@ -45,6 +45,7 @@ def routes(service: Service) -> APIRouter:
                 },
             },
             errors=(404, 409),
+            parameters=[DEADLINE],
         ),
     )
     async def place(request: Request) -> Response:

@@ -10,7 +10,7 @@ from serving.conditions import etag, tagged
 from serving.handlers import placements as handler
 from serving.handlers.reserving import Reserver
 from serving.http import answer, once_of, read_body
-from serving.openapi import CACHED, IDEMPOTENCY_KEY, operation
+from serving.openapi import CACHED, DEADLINE, IDEMPOTENCY_KEY, operation
 from serving.routing import ServiceRoute
 from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, PlacementState, ProgressBody
 from serving.service import Service
@@ -33,7 +33,7 @@ def routes(service: Service) -> APIRouter:
                 "one job": {"job": "resnet18-cifar:batch_size=64", "job_id": "train-7", "iterations": 10000}
             },
             errors=(404, 409),
-            parameters=[IDEMPOTENCY_KEY],
+            parameters=[IDEMPOTENCY_KEY, DEADLINE],
         ),
     )
     async def decide(request: Request) -> Response:

@@ -6,7 +6,7 @@ from fastapi import APIRouter, Request, Response
 
 from serving.handlers import predict as handler
 from serving.http import read_json
-from serving.openapi import header, operation
+from serving.openapi import DEADLINE, operation
 from serving.routing import DirectRoute
 from serving.schemas import BatchAnswer, BatchBody, PredictionAnswer, SetBody
 from serving.service import Service
@@ -19,13 +19,6 @@ _EXAMPLE = {
         {"workload": "lstm-wikitext2", "batch_size": 20, "frozen_prefix": 1},
     ],
 }
-_DEADLINE = [
-    header(
-        "X-Timeout-S",
-        "Longest time that the caller will wait, in seconds",
-        {"type": "number", "exclusiveMinimum": 0},
-    )
-]
 
 
 def routes(service: Service) -> APIRouter:
@@ -40,7 +33,7 @@ def routes(service: Service) -> APIRouter:
             answer=PredictionAnswer,
             examples={"pair": _EXAMPLE},
             errors=(404,),
-            parameters=_DEADLINE,
+            parameters=[DEADLINE],
         ),
     )
     async def predict(request: Request) -> Response:
@@ -53,7 +46,7 @@ def routes(service: Service) -> APIRouter:
         **operation(
             scope="read",
             body=BatchBody, answer=BatchAnswer, examples={"one pair": {"sets": [_EXAMPLE]}}, errors=(404,),
-            parameters=_DEADLINE,
+            parameters=[DEADLINE],
         ),
     )  # fmt: skip
     async def many(request: Request) -> Response:

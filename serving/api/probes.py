@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from serving.handlers import probes as handler
 from serving.handlers.probes import ProbesAnswer, ProbesBody
 from serving.http import answer, read_body
-from serving.openapi import operation
+from serving.openapi import DEADLINE, operation
 from serving.routing import ServiceRoute
 from serving.service import Service
 
@@ -31,6 +31,7 @@ def routes(service: Service) -> APIRouter:
             answer=ProbesAnswer,
             examples={"two partners": _EXAMPLE},
             errors=(404,),
+            parameters=[DEADLINE],
         ),
     )
     async def suggest(request: Request) -> Response:

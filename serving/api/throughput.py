@@ -7,7 +7,7 @@ from fastapi import APIRouter, Request, Response
 from serving.handlers import throughput as handler
 from serving.handlers.throughput import ThroughputAnswer, ThroughputBody
 from serving.http import answer, read_body
-from serving.openapi import operation
+from serving.openapi import DEADLINE, operation
 from serving.routing import ServiceRoute
 from serving.service import Service
 
@@ -31,6 +31,7 @@ def routes(service: Service) -> APIRouter:
             answer=ThroughputAnswer,
             examples={"three prefixes": _EXAMPLE},
             errors=(404,),
+            parameters=[DEADLINE],
         ),
     )
     async def layers(request: Request) -> Response:

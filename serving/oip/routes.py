@@ -11,7 +11,7 @@ from serving.app_version import version
 from serving.http import answer
 from serving.oip import handler
 from serving.oip.tensors import LENGTH_HEADER
-from serving.openapi import header, operation
+from serving.openapi import DEADLINE, header, operation
 from serving.routing import ServiceRoute
 from serving.service import Service
 
@@ -66,7 +66,8 @@ _EXAMPLE = {
         {"name": "jobs", "datatype": "BYTES", "shape": [1, 2], "data": ["resnet18-cifar", "lstm-wikitext2"]},
     ]
 }
-_LENGTH = [header("Inference-Header-Content-Length", "Length of the JSON if binary tensors follow it")]
+_LENGTH = header("Inference-Header-Content-Length", "Length of the JSON if binary tensors follow it")
+_BINARY = {"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}}
 
 
 def _flag(*names: str) -> dict[str, Any]:
@@ -160,9 +161,10 @@ def routes(service: Service) -> APIRouter:
         return answer(handler.statistics(service, name, number))
 
     infer = operation(
-        scope="read", body=_INFER, answer=_ANSWER, examples={"one pair": _EXAMPLE}, errors=(404,), parameters=_LENGTH,
-        content={"application/octet-stream": {"schema": {"type": "string", "format": "binary"}}},
+        scope="read", body=_INFER, answer=_ANSWER, examples={"one pair": _EXAMPLE}, errors=(404,),
+        parameters=[_LENGTH, DEADLINE], content=_BINARY,
     )  # fmt: skip
+    infer["responses"][200]["content"] |= _BINARY  # if the caller asks for binary outputs
 
     @router.post("/models/{name}/infer", summary="Predict", **infer)
     async def predict(request: Request, name: str) -> Response:

@@ -196,3 +196,16 @@ def test_large_answers_are_made_beside_the_event_loop(
     outputs = {output["name"]: output["data"] for output in answer.json()["outputs"]}
     assert outputs["utilization_ratio"] == [0.7 if i % 3 else 0.3 for i in range(200)]
     assert lone == [True] * 201
+
+
+def test_binary_answers_are_described(client: TestClient) -> None:
+    body = {
+        "inputs": [
+            {"name": "device", "datatype": "BYTES", "shape": [1], "data": ["v100"]},
+            {"name": "jobs", "datatype": "BYTES", "shape": [1, 1], "data": ["resnet18-cifar"]},
+        ],
+        "parameters": {"binary_data_output": True},
+    }
+    answer = client.post("/v2/models/cotenant/infer", json=body)
+    described = client.get("/openapi.json").json()["paths"]["/v2/models/{name}/infer"]["post"]["responses"]
+    assert answer.headers["content-type"] in described["200"]["content"]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import jsonschema
 import pytest
 from fastapi.testclient import TestClient
 
@@ -55,3 +56,46 @@ def test_every_type_of_problem_is_named_in_the_document_and_the_docs(client: Tes
     assert [word for word in words if f"`{word}`" not in PAGE.read_text()] == []
     refused = (refusals.TOO_LARGE, refusals.MALFORMED, refusals.SLOW, refusals.BUSY, refusals.FULL)
     assert {refusal.slug.decode() for refusal in refused} <= set(words)
+
+
+def strict(schema: Any) -> Any:
+    """The schema, with no property allowed that it does not describe."""
+    if isinstance(schema, list):
+        return [strict(part) for part in schema]
+    if not isinstance(schema, dict):
+        return schema
+    closed = {"additionalProperties": False} if "properties" in schema else {}
+    return closed | {key: strict(part) for key, part in schema.items()}
+
+
+@pytest.mark.parametrize(
+    ("path", "template"),
+    [
+        ("/v1/devices/v100", "/v1/devices/{name}"),
+        ("/v1/devices/a100:mig=3g", "/v1/devices/{name}"),
+        ("/v1/devices", "/v1/devices"),
+        ("/v1/devices/nope", "/v1/devices/{name}"),
+        ("/v2/models/nope", "/v2/models/{name}"),
+    ],
+)
+def test_every_field_of_an_answer_is_described(client: TestClient, path: str, template: str) -> None:
+    document, answer = client.get("/openapi.json").json(), client.get(path)
+    described = document["paths"][template]["get"]["responses"][str(answer.status_code)]
+    schema = described["content"][answer.headers["content-type"]]["schema"]
+    jsonschema.validate(answer.json(), strict({**schema, "components": document["components"]}))
+
+
+def test_the_deadline_is_described_where_answers_take_time(client: TestClient) -> None:
+    paths = client.get("/openapi.json").json()["paths"]
+    given = {
+        path for path, of in paths.items() for header in of.get("post", {}).get("parameters", []) if header["name"] == "X-Timeout-S"
+    }  # fmt: skip
+    asked = {
+        "/v1/predict",
+        "/v1/predict/batch",
+        "/v1/probes",
+        "/v1/layer-throughput",
+        "/v1/place",
+        "/v1/placements",
+    }
+    assert asked <= given
