@@ -93,7 +93,7 @@ def read_job(pod: dict[str, Any]) -> PodJob | None:
         elif key in _OURS:
             ours[key] = _number(key, text)
         else:
-            known = [name.replace("_", "-") for name in (*JOB_OPTIONS, *_OURS)]
+            known = sorted(name.replace("_", "-") for name in (*JOB_OPTIONS, *_OURS))
             name = key.replace("_", "-")[:80]
             raise InputError(f"unknown annotation {PREFIX}{name}", expected=one_of(name, known), got=name)
     gpus, mig_profile = gpu_request(pod)

@@ -1,4 +1,4 @@
-"""What a pod's containers request of GPUs."""
+"""What a pod's containers request of GPUs, and what its annotations state."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from scheduling.clusters.importers.pods import gpu_request
+from profiling.errors import InputError
+from scheduling.clusters.importers.pods import gpu_request, read_job
 
 
 def container(resource: str, count: str, **fields: str) -> dict[str, Any]:
@@ -45,3 +46,13 @@ def test_init_containers_and_sidecars_request_gpus_too(
 ) -> None:
     """As in the scheduler: the sum of what runs together, or the most that runs before it."""
     assert gpu_request({"spec": {"containers": containers, "initContainers": before}}) == requested
+
+
+def test_annotations_are_listed_by_name() -> None:
+    """Not in the order of a set, which changes from run to run."""
+    annotations = {"cotenant.dev/workload": "resnet18-cifar", "cotenant.dev/zzz": "1"}
+    with pytest.raises(InputError) as told:
+        read_job({"metadata": {"annotations": annotations}})
+    listed = (told.value.expected or "").removeprefix("one of ").split(", ")
+    assert listed[0] == "activation-checkpointing"
+    assert listed == sorted(listed)
