@@ -228,7 +228,7 @@ class _Exchange:
             method = "other"  # any word is a method, and every label is kept for good
         metrics, caller = self.service.metrics, self.scope["state"]["caller"].name
         metrics.request_duration.labels(template, method, str(self.status)).observe(seconds)
-        if self.status in _REASONS:
+        if self.status in _REASONS and not template.endswith("/ready"):  # "not ready" is an answer
             metrics.refused.labels(_REASONS[self.status]).inc()
         # Log only failed or slow requests; metrics cover thousands of good ones per second.
         loud = self.status >= 400 or seconds >= _SLOW_S

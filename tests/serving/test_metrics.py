@@ -14,6 +14,7 @@ from fastapi.testclient import TestClient
 from serving.metrics import DIRECTORY_VARIABLE, Metrics, _forget_dead
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
+from tests.serving.table import TableSource
 
 
 def test_the_first_model_that_is_refused_is_an_increase() -> None:
@@ -33,6 +34,15 @@ def test_an_internal_error_is_a_fault(client: TestClient, monkeypatch: pytest.Mo
     problem(client.post("/v1/predict", json=asked), 500)
     problem(client.get("/v1/placements/nosuch"), 404)
     assert "cotenant_faults_total 1.0" in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("path", ["/v1/health/ready", "/v2/health/ready", "/v2/models/cotenant/ready"])
+def test_a_service_that_is_not_ready_refuses_nothing(start: Start, source: TableSource, path: str) -> None:
+    """Probes of a pod without a model would otherwise raise the alert about shed requests."""
+    source.error = ValueError("no model")
+    client = start(wait=False)
+    assert client.get(path).status_code == 503
+    assert 'refused_total{reason="busy"}' not in client.get("/metrics").text
 
 
 def test_unknown_methods_share_a_label(start: Start) -> None:
