@@ -12,7 +12,7 @@ from profiling.checked_fields import check_range
 from profiling.errors import InputError
 from profiling.names import one_of
 from scheduling.core.limits import CLUSTER_GPUS
-from serving.hosts import Proxies
+from serving.hosts import Hosts, Proxies
 
 #: Worker processes are new interpreters; the settings reach them through this variable.
 ENVIRONMENT_VARIABLE = "COTENANT_SERVICE_CONFIG"
@@ -146,6 +146,7 @@ class ServiceConfig:
                 got=f"--host {self.host} --auth off",
             )
         Proxies(self.trusted_proxies)
+        Hosts(self.host, self.on_loopback, self.allowed_hosts)
         if not 0 <= self.port <= 65535:
             raise InputError("port is out of range", expected="0 to 65535", got=self.port)
         if self.log_level not in ("debug", "info", "warning", "error"):

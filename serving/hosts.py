@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 
 from profiling.errors import InputError
 
@@ -14,9 +15,19 @@ class Hosts:
         host: address that the service listens on. If it is a loopback address, only loopback names are
             accepted, otherwise any address.
         allowed: additional names; `*` allows any.
+
+    Raises:
+        InputError: not a name, such as a URL, a name with a port, or a pattern: it would never match.
     """
 
     def __init__(self, host: str, on_loopback: bool, allowed: tuple[str, ...]) -> None:
+        for name in allowed:
+            if name != "*" and (name.count(":") == 1 or not re.fullmatch(r"[\w.:-]+", name)):
+                raise InputError(
+                    "allowed host is not a name",
+                    expected="a host name without scheme and port, or * for any",
+                    got=name,
+                )
         self.on_loopback = on_loopback
         self.names = {"localhost", host.lower(), *(name.lower() for name in allowed)}
         self.any = "*" in allowed or not (on_loopback or allowed)

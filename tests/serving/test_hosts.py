@@ -35,6 +35,10 @@ def test_allowed_hosts(start: Start) -> None:
     client = start(allowed_hosts=("cotenant.example",))
     assert client.get("/v1/devices", headers={"Host": "cotenant.example:443"}).status_code == 200
     problem(client.get("/v1/devices", headers={"Host": "other.example"}), 421)
+    ServiceConfig(allowed_hosts=("*", "node_1", "2001:db8::1"))
+    for never in ("https://cotenant.example", "cotenant.example:443", "*.example", "a,b", ""):
+        with pytest.raises(InputError, match="not a name"):
+            ServiceConfig(allowed_hosts=(never,))
 
 
 def test_trusted_proxies() -> None:
