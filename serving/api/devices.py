@@ -17,6 +17,8 @@ from serving.service import Service
 # Answers state every field, those with a default too.
 _DEVICE = {
     **msgspec.json.schema(DeviceSpec)["$defs"]["DeviceSpec"],
+    "description": "A type of GPU, or a CPU, by its public specifications. Rates are peaks, dense, in FLOP/s; 0 "
+    "without such a unit.",
     "required": [field.name for field in fields(DeviceSpec)],
 }
 
