@@ -74,5 +74,5 @@ def own_code(name: str, kind: type[CotenantError] = InputError) -> Iterator[None
         yield
     except CotenantError:
         raise
-    except Exception as error:  # anything that the user's code may raise
+    except (Exception, SystemExit) as error:  # anything that the user's code may raise; a script may exit
         raise kind(f"{name} raised {type(error).__name__}: {error}") from error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from profiling.errors import InputError
-from profiling.importing import PACKAGES, import_attribute
+from profiling.importing import PACKAGES, import_attribute, own_code
 from tests.test_imports import FOLDERS
 
 ROOT = Path(__file__).parents[2]
@@ -56,3 +56,8 @@ def test_a_script_that_exits_is_an_error_in_one_line(tmp_path: Path, monkeypatch
     monkeypatch.setattr(sys, "path", sys.path[:])
     with pytest.raises(InputError, match="got SystemExit: 2; move what only a script does"):
         import_attribute("script:factory", "module:factory")
+
+
+def test_code_that_exits_does_not_end_the_command() -> None:
+    with pytest.raises(InputError, match="mine raised SystemExit: 3"), own_code("mine"):
+        sys.exit(3)
