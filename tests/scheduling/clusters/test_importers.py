@@ -95,6 +95,30 @@ def test_nvidia_smi() -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    "message",
+    [
+        "Unable to determine the device handle for GPU2: 0000:81:00.0: Unknown Error",
+        "Unable to determine the device handle for gpu 0000:81:00.0: GPU is lost.  Reboot the system",
+        "WARNING: infoROM is corrupted at gpu 0000:41:00.0",
+    ],
+)
+def test_what_nvidia_smi_says_of_a_broken_gpu_is_no_gpu(message: str) -> None:
+    for text in (CSV, LISTED):
+        whole = gpu_rows(import_cluster("nvidia-smi", text))
+        for told in (f"{message}\n{text}", f"{text}{message}\n"):
+            assert gpu_rows(import_cluster("nvidia-smi", told)) == whole
+
+
+def test_profiles_that_differ_in_media_engines_and_graphics_are_the_same_slice() -> None:
+    listed = "GPU 0: NVIDIA RTX PRO 6000 Blackwell Workstation Edition (UUID: GPU-1b)\n" + "".join(
+        f"  MIG {profile:<15} Device  {i}: (UUID: MIG-{i})\n"
+        for i, profile in enumerate(("1g.24gb+gfx", "1g.24gb-me", "1g.24gb+me.all", "1g.24gb"))
+    )
+    devices = [row[2] for row in gpu_rows(import_cluster("nvidia-smi", listed))]
+    assert devices == ["rtx-pro-6000:mig=1g"] * 4
+
+
 @pytest.mark.parametrize("source", ["sinfo", "scontrol"])
 def test_slurm_json(source: str) -> None:
     cluster = import_cluster(source, SLURM.read_text())
@@ -295,6 +319,19 @@ def node_json(labels: dict[str, str], capacity: dict[str, str]) -> dict[str, Any
             {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB-MIG-1g.5gb.me", "nvidia.com/gpu.count": "1"},
             {"nvidia.com/gpu": "1"},
             {("a100:mig=1g", "time-slice"): 1},
+        ),
+        (
+            {"nvidia.com/gpu.product": "NVIDIA-RTX-PRO-6000-Blackwell-Workstation-Edition"},
+            {f"nvidia.com/mig-1g.24gb{variant}": "1" for variant in (".gfx", "-me", ".me.all", "")},
+            {("rtx-pro-6000:mig=1g", "time-slice"): 4},
+        ),
+        (
+            {
+                "nvidia.com/gpu.product": "NVIDIA-RTX-PRO-6000-Blackwell-Workstation-Edition-MIG-2g.48gb.gfx",
+                "nvidia.com/gpu.count": "2",
+            },
+            {"nvidia.com/gpu": "2"},
+            {("rtx-pro-6000:mig=2g", "time-slice"): 2},
         ),
         (
             {"nvidia.com/gpu.product": "Tesla-T4", "nvidia.com/gpu.replicas": "4"},
