@@ -7,6 +7,7 @@ not on the import path, and are missing from many machines that have the command
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import subprocess
 import threading
@@ -139,5 +140,7 @@ def parse_row(line: str, names: Sequence[str]) -> dict[str, float] | None:
     ratios: dict[str, float] = {}
     for name, word in zip(names, words[2:], strict=True):
         with contextlib.suppress(ValueError):  # N/A
-            ratios[name] = float(word)
+            value = float(word)
+            if math.isfinite(value):
+                ratios[name] = value
     return ratios

@@ -12,9 +12,10 @@ import pytest
 
 from profiling.devices.discovery import discover_gpus, visible_gpu
 from profiling.errors import UnavailableError
+from profiling.measure.dcgm import parse_row
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import describe_environment, device_name
-from profiling.measure.nvml import DeviceUsage, NvmlSampler
+from profiling.measure.nvml import GPM_LEAST_S, DeviceUsage, NvmlSampler
 from profiling.measure.run import _name_slices
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import MigSlice, mig_slices, sharing_in_force
@@ -31,6 +32,7 @@ def sampled(sampler: NvmlSampler, windows: int = 1) -> DeviceUsage:
     for _ in range(windows):
         sampler.begin()
         until(lambda: len(sampler._series.get("power_w", [])) >= 3, "three samples")
+        time.sleep(GPM_LEAST_S)
         usage = sampler.end()
     sampler.close()
     return usage
@@ -145,6 +147,36 @@ def test_short_windows_have_memory_but_no_utilisation(
     assert library.samples == 0
 
 
+def test_counters_need_a_tenth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over less, a Hopper's are invalid; the next, longer window has them again."""
+    library = install(monkeypatch, FakeNvml())
+    sampler = NvmlSampler(interval_s=0.01)
+    monkeypatch.setattr("profiling.measure.nvml.GPM_LEAST_S", 60.0)
+    sampler.begin()
+    until(lambda: len(sampler._series.get("power_w", [])) >= 3, "three samples")
+    assert sampler.end().counters == {}
+    monkeypatch.setattr("profiling.measure.nvml.GPM_LEAST_S", GPM_LEAST_S)
+    assert sampled(sampler).counters != {}
+    assert sampler.notes == []
+    assert library.samples == 0
+
+
+def test_a_counter_that_is_no_number_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = install(monkeypatch, FakeNvml())
+    measured = library._nvmlGpmMetricsGet
+
+    def metrics(request: Any) -> int:
+        code = measured(request)
+        request._obj.metrics[0].value = float("nan")
+        return code
+
+    monkeypatch.setattr(library, "_nvmlGpmMetricsGet", metrics, raising=False)
+    counters = sampled(NvmlSampler(interval_s=0.01)).counters
+    assert "graphics_active_ratio" not in counters
+    assert counters["sm_active_ratio"] == pytest.approx(0.2)
+    assert parse_row("GPU 0     nan          0.5", ["a", "b"]) == {"b": 0.5}
+
+
 @pytest.mark.parametrize(("visible", "number"), [("1", 1), ("1,0", 1), ("GPU-bbbb", 1), ("0", 0)])
 def test_the_gpu_visible_to_cuda_is_sampled(
     visible: str, number: int, monkeypatch: pytest.MonkeyPatch
@@ -199,6 +231,28 @@ def test_nvml_is_shut_down_by_all_who_open_it(monkeypatch: pytest.MonkeyPatch) -
     with pytest.raises(UnavailableError):
         visible_gpu()
     assert library.opened == 0
+
+
+def test_a_gpu_that_does_not_respond_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = FakeNvml()
+    handle_of = lost._nvmlDeviceGetHandleByIndex_v2
+
+    def handle(index: Any, handle: Any) -> int:
+        return handle_of(index, handle) if index.value else int(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(lost, "_nvmlDeviceGetHandleByIndex_v2", handle, raising=False)
+    install(monkeypatch, lost)
+    assert [spec.name for spec in discover_gpus()] == ["h200"]
+    refuse = {"nvmlDeviceGetHandleByIndex_v2": int(pynvml.NVML_ERROR_GPU_IS_LOST)}
+    library = install(monkeypatch, FakeNvml(refuse=refuse))
+    with pytest.raises(UnavailableError, match="no GPU"):
+        discover_gpus()
+    assert library.opened == 0
+
+
+def test_a_virtual_gpu_has_no_maximum_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeNvml(refuse={"nvmlDeviceGetMaxClockInfo": NOT_SUPPORTED}))
+    assert visible_gpu().name == "h200"
 
 
 def test_reasons_for_missing_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +366,29 @@ def test_slices_of_a_gpu_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     record = {"device": device_name("cuda"), "members": [{}, {}]}
     _name_slices(record, ["2g.35gb", "1g.18gb+me"])
     assert record == {"device": "h200", "members": [{"device": "h200:mig=2g"}, {"device": "h200:mig=1g"}]}
+
+
+@pytest.mark.parametrize(
+    ("title", "profile", "name"),
+    [
+        (b"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "1g.24gb+gfx", "rtx-pro-6000:mig=1g"),
+        # Slices of this card are not in the catalogue.
+        (b"NVIDIA B200", "1g.23gb", "b200:mig=1g.23gb"),
+    ],
+)
+def test_a_slice_never_passes_for_the_whole_card(
+    title: bytes, profile: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = install(monkeypatch, FakeMig(profile))
+    name_of = library._nvmlDeviceGetName
+
+    def renamed(handle: Any, text: Any, length: Any) -> int:
+        code = name_of(handle, text, length)
+        text.value = text.value.replace(b"NVIDIA H200", title)
+        return int(code)
+
+    monkeypatch.setattr(library, "_nvmlDeviceGetName", renamed, raising=False)
+    assert device_name("cuda") == name
 
 
 @pytest.mark.parametrize(("slices", "used", "pids"), [(1, 1 << 30, [4701]), (2, 3 << 30, [4701, 4702])])
