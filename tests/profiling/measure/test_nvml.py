@@ -389,6 +389,9 @@ def test_a_slice_never_passes_for_the_whole_card(
 
     monkeypatch.setattr(library, "_nvmlDeviceGetName", renamed, raising=False)
     assert device_name("cuda") == name
+    record = {"device": name, "members": [{}]}
+    _name_slices(record, [profile])
+    assert record == {"device": name.partition(":")[0], "members": [{"device": name}]}
 
 
 @pytest.mark.parametrize(("slices", "used", "pids"), [(1, 1 << 30, [4701]), (2, 3 << 30, [4701, 4702])])
