@@ -66,8 +66,9 @@ class DcgmCounters:
     def end(self) -> dict[str, float]:
         """Mean of every counter over the samples that lie entirely within the window; empty if there are none."""
         with self._lock:
-            # A sample is the mean over the preceding interval.
-            rows = [values for when, values in self._samples if when - _INTERVAL_S >= self._began]
+            # A sample is the mean over an interval that ended up to one interval ago: dcgmi prints the latest that the host
+            # engine has, which samples at its own times.
+            rows = [values for when, values in self._samples if when - 2 * _INTERVAL_S >= self._began]
         names = {name for row in rows for name in row}
         return {
             name: sum(row[name] for row in rows if name in row) / sum(name in row for row in rows)

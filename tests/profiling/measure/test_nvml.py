@@ -12,9 +12,8 @@ import pytest
 
 from profiling.devices.discovery import discover_gpus, visible_gpu
 from profiling.errors import UnavailableError
-from profiling.measure.dcgm import parse_row
 from profiling.measure.device_usage import UsageMeter
-from profiling.measure.environment import describe_environment, device_name
+from profiling.measure.environment import _GPU_VARIABLES, describe_environment, device_name
 from profiling.measure.nvml import GPM_LEAST_S, DeviceUsage, NvmlSampler
 from profiling.measure.run import _name_slices
 from profiling.measure.settings import MeasureSettings
@@ -174,7 +173,6 @@ def test_a_counter_that_is_no_number_is_left_out(monkeypatch: pytest.MonkeyPatch
     counters = sampled(NvmlSampler(interval_s=0.01)).counters
     assert "graphics_active_ratio" not in counters
     assert counters["sm_active_ratio"] == pytest.approx(0.2)
-    assert parse_row("GPU 0     nan          0.5", ["a", "b"]) == {"b": 0.5}
 
 
 @pytest.mark.parametrize(("visible", "number"), [("1", 1), ("1,0", 1), ("GPU-bbbb", 1), ("0", 0)])
@@ -207,6 +205,13 @@ def test_environment_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["nvidia-cudnn-cu13"] == "nvidia-cudnn-cu13-1"
     assert "nvidia-cudnn-cu13" not in describe_environment("cpu")
     assert mig_slices() == []
+    for name in _GPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    plain = describe_environment("cuda")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    changed = describe_environment("cuda")
+    assert changed["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert changed["fingerprint"] != plain["fingerprint"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for read in (device_name, describe_environment):
         with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES"):
@@ -262,80 +267,6 @@ def test_reasons_for_missing_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mig_slices() == []
     with pytest.raises(UnavailableError, match="no NVIDIA driver"):
         visible_gpu()
-
-
-_DCGMI = """#!/bin/sh
-echo "$@" >> "{log}"
-case "$5" in
-  *1012*) echo "Error setting watches. Result: -33: This request is serviced by a module of DCGM that is not currently loaded"; exit 1;;
-esac
-echo "#Entity   SMACT        SMOCC        TENSO        DRAMA        PCITX                 PCIRX"
-echo "ID"
-echo "GPU 0     N/A          N/A          N/A          N/A          N/A                   N/A"
-while true; do
-  echo "GPU 0     0.750        0.300        N/A          0.500        1000000               2000000"
-  sleep 0.05
-done
-"""
-
-
-def fake_dcgmi(folder: Path, text: str) -> Path:
-    log = folder / "dcgmi.log"
-    path = folder / "dcgmi"
-    path.write_text(text.format(log=log))
-    path.chmod(0o755)
-    return log
-
-
-def test_dcgm_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without NVLink, reading all fields fails, so fewer are read; means over the window skip N/A."""
-    install(monkeypatch, FakeNvml()).processes.clear()
-    log = fake_dcgmi(tmp_path, _DCGMI)
-    with UsageMeter("cuda", MeasureSettings()) as meter:
-        answer = {"boundaries": [0.0, 1.0], "cpu_s": 0.2, "rss_bytes": 1e8}
-        for _ in range(2):
-            meter.begin()
-            until(lambda: meter._sampler._dcgm.end() != {}, "DCGM samples")  # type: ignore[union-attr]
-            meter.keep("together", {0: answer, 1: answer}, meter.end(), [10, 11])
-        whole = meter.whole()
-        sampler = meter._sampler
-        assert sampler is not None
-        assert sampler._dcgm is not None
-        process = sampler._dcgm._process
-    assert whole["counters"] == pytest.approx(
-        {
-            "sm_active_ratio": 0.75,
-            "sm_occupancy_ratio": 0.3,
-            "memory_bandwidth_active_ratio": 0.5,
-            "pcie_send_bytes_per_s": 1e6,
-            "pcie_receive_bytes_per_s": 2e6,
-        }
-    )
-    assert whole["counters_source"] == "dcgm"
-    assert meter.notes == []
-    assert [line.split()[:3] for line in log.read_text().splitlines()] == [["dmon", "-i", "0"]] * 2
-    assert process is not None
-    assert process.poll() is not None
-
-
-def test_unresponsive_dcgm_falls_back_to_nvml_with_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(monkeypatch, FakeNvml(refuse={"nvmlGpmSampleGet": NO_PERMISSION}))
-    log = fake_dcgmi(
-        tmp_path,
-        '#!/bin/sh\necho x >> "{log}"\necho "Error: unable to establish a connection to the specified host"; exit 1\n',
-    )
-    sampler = NvmlSampler(interval_s=0.01)
-    sampler.begin()
-    until(lambda: any("unable to establish a connection" in note for note in sampler.notes), "DCGM gives up")
-    until(lambda: bool(sampler._series.get("utilization_ratio")), "utilisation")
-    usage = sampler.end()
-    assert usage.counters == {}
-    assert usage.utilization_ratio == pytest.approx(0.8)
-    sampler.close()
-    assert len(log.read_text().splitlines()) == 3
-    assert any("unable to establish a connection" in note for note in sampler.notes)
 
 
 def test_a_record_notes_other_processes_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
