@@ -11,7 +11,7 @@ from typing import Any
 
 from profiling.devices.catalogue import device_from_mapping, list_devices
 from profiling.devices.compute_capability import compute_capabilities
-from profiling.devices.mig import has_mig, slice_of
+from profiling.devices.mig import MIG_OPTION, has_mig, slice_of
 from profiling.devices.nvml import open_nvml
 from profiling.devices.spec import DeviceSpec
 from profiling.devices.visible import no_answer, visible_handle, visible_slice
@@ -41,7 +41,7 @@ def discover() -> list[DeviceSpec]:
 
 
 def discover_gpus() -> list[DeviceSpec]:
-    """One type per NVIDIA GPU of this machine, in NVML's order.
+    """One type per NVIDIA GPU of this machine that NVML can read, in its order.
 
     A GPU in the catalogue has the catalogue's rates and the memory that NVML reports. The rates of any other follow
     from its core count, clocks and bus width.
@@ -49,10 +49,18 @@ def discover_gpus() -> list[DeviceSpec]:
     Raises:
         UnavailableError: no NVML library, no driver, or no GPU.
     """
+    gpus: list[DeviceSpec] = []
+    error: Exception | None = None
     with open_nvml() as nvml:
-        gpus = [_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)) for i in range(nvml.nvmlDeviceGetCount())]
+        for i in range(nvml.nvmlDeviceGetCount()):
+            try:
+                gpus.append(_gpu(nvml, nvml.nvmlDeviceGetHandleByIndex(i)))
+            except nvml.NVMLError as failure:  # it fell off the bus, or belongs to others
+                error = failure
     if not gpus:
-        raise UnavailableError("the NVIDIA driver sees no GPU", hint="check nvidia-smi")
+        raise UnavailableError(
+            "the NVIDIA driver sees no GPU", got=error and str(error), hint="check nvidia-smi"
+        )
     return gpus
 
 
@@ -65,7 +73,14 @@ def visible_gpu() -> DeviceSpec:
     with open_nvml() as nvml:
         try:
             card, profile = _gpu(nvml, visible_handle(nvml)), visible_slice(nvml)
-            return slice_of(card, profile) if profile and has_mig(card.name) else card
+            if not profile:
+                return card
+            # Of other cards only the name is known, but a slice must not pass for the whole card.
+            return (
+                slice_of(card, profile)
+                if has_mig(card.name)
+                else replace(card, name=f"{card.name}{MIG_OPTION}{profile}")
+            )
         except nvml.NVMLError as error:
             raise no_answer(error) from None
 
@@ -111,12 +126,12 @@ def _gpu(nvml: Any, handle: Any) -> DeviceSpec:
         if known is None:
             raise
         return replace(known, source=f"NVML: {title}; all else: {known.source}")
-    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
-    clock_hz = 1e6 * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
     source = f"NVML: {title}"
     known = match_catalogue(title, memory_bytes)
     if known is not None:
         return replace(known, memory_bytes=memory_bytes, source=f"{source}; rates: {known.source}")
+    capability = tuple(nvml.nvmlDeviceGetCudaComputeCapability(handle))
+    clock_hz = 1e6 * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_SM)
     memory_clock_hz = 1e6 * nvml.nvmlDeviceGetMaxClockInfo(handle, nvml.NVML_CLOCK_MEM)
     bus_bits = _or_zero(nvml, lambda: nvml.nvmlDeviceGetMemoryBusWidth(handle)) or 256
     generation = _or_zero(nvml, lambda: nvml.nvmlDeviceGetMaxPcieLinkGeneration(handle)) or 3

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tomllib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,6 +13,9 @@ from profiling.devices.spec import DeviceSpec
 from profiling.errors import InputError, UnknownNameError
 
 MIG_OPTION = ":mig="
+VARIANT = r"(?:[.+-](?:me(?:\.all)?|gfx))?"
+"""Pattern of what a profile's name ends in if the slice differs in media engines or graphics only: `+me`, `+me.all`,
+`-me`, `+gfx`; Kubernetes writes a point for the plus."""
 # Peak rates that scale with the number of multiprocessors.
 _RATES = (
     "fp32_flops",
@@ -86,12 +90,12 @@ class MigLayout:
     source: str
 
     def profile(self, name: str) -> MigProfile:
-        """The profile with that short (`3g`) or full name (`3g.20gb`, with or without `+me`).
+        """The profile with that short (`3g`) or full name (`3g.20gb`, with or without a `VARIANT`).
 
         Raises:
             UnknownNameError: the card has no such slice.
         """
-        wanted = name.strip().lower().removesuffix("+me")
+        wanted = re.sub(f"{VARIANT}$", "", name.strip().lower(), count=1)
         for profile in self.profiles:
             if wanted in (profile.short, profile.name):
                 return profile

@@ -7,6 +7,7 @@ not on the import path, and are missing from many machines that have the command
 from __future__ import annotations
 
 import contextlib
+import math
 import shutil
 import subprocess
 import threading
@@ -65,8 +66,9 @@ class DcgmCounters:
     def end(self) -> dict[str, float]:
         """Mean of every counter over the samples that lie entirely within the window; empty if there are none."""
         with self._lock:
-            # A sample is the mean over the preceding interval.
-            rows = [values for when, values in self._samples if when - _INTERVAL_S >= self._began]
+            # A sample is the mean over an interval that ended up to one interval ago: dcgmi prints the latest that the host
+            # engine has, which samples at its own times.
+            rows = [values for when, values in self._samples if when - 2 * _INTERVAL_S >= self._began]
         names = {name for row in rows for name in row}
         return {
             name: sum(row[name] for row in rows if name in row) / sum(name in row for row in rows)
@@ -139,5 +141,7 @@ def parse_row(line: str, names: Sequence[str]) -> dict[str, float] | None:
     ratios: dict[str, float] = {}
     for name, word in zip(names, words[2:], strict=True):
         with contextlib.suppress(ValueError):  # N/A
-            ratios[name] = float(word)
+            value = float(word)
+            if math.isfinite(value):
+                ratios[name] = value
     return ratios

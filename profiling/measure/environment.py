@@ -18,6 +18,15 @@ from profiling.errors import UnavailableError
 
 # Packages of torch's CUDA builds that choose the kernels.
 _GPU_LIBRARIES = ("nvidia-cublas", "nvidia-cublas-cu12", "nvidia-cudnn-cu12", "nvidia-cudnn-cu13")
+# Variables of the shell that reach the jobs and change their memory or speed.
+_GPU_VARIABLES = (
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_MODULE_LOADING",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+)
 
 
 def describe_environment(device: str) -> dict[str, Any]:
@@ -39,6 +48,11 @@ def describe_environment(device: str) -> dict[str, Any]:
         "device": device,
         **_versions(("torch", "numpy", *(_GPU_LIBRARIES if device == "cuda" else ()))),
         **(_gpu() if device == "cuda" else _frequency_policy()),
+        **(
+            {name: os.environ[name] for name in _GPU_VARIABLES if name in os.environ}
+            if device == "cuda"
+            else {}
+        ),
     }
     body = json.dumps(facts, sort_keys=True, default=str).encode()
     return {**facts, "fingerprint": hashlib.sha256(body).hexdigest()[:16]}

@@ -172,8 +172,10 @@ def is_out_of_memory(error: BaseException) -> bool:
         or "out of memory" in text
         or "can't allocate memory" in text
         or "not enough memory" in text
-        # cuBLAS and cuDNN
+        # cuBLAS, cuDNN up to 8, cuDNN from 9 on; then cuBLAS, which says so if there is no room for its handle
         or "status_alloc_failed" in text
+        or "_allocation_failed" in text
+        or "cublas_status_not_initialized" in text
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -24,6 +25,8 @@ THROTTLE_REASONS = {
 # What NVML says of load is about the past: utilisation about the last sixth of a second or more. A window's first readings
 # would thus describe the window before, and the pause between them.
 LAG_S = 0.2
+# The counters of a Hopper are invalid over less (a limit of the hardware, says DCGM's documentation of profiling metrics).
+GPM_LEAST_S = 0.1
 # NVML's GPU performance metrics (GPM, from Hopper on): the counters that DCGM calls profiling fields.
 GPM_METRICS = {
     "graphics_active_ratio": "NVML_GPM_METRIC_GRAPHICS_UTIL",
@@ -202,7 +205,7 @@ class NvmlSampler:
             began = time.monotonic()
             if of_past and began - start >= LAG_S:
                 of_past = False
-                self._gpm_before = self._gpm_sample()
+                self._gpm_before, self._gpm_began = self._gpm_sample(), time.monotonic()
                 self._sample_pcie()
             self._sample(load=not of_past)
             self._stop.wait(max(0.0, self.interval_s - (time.monotonic() - began)))
@@ -287,7 +290,8 @@ class NvmlSampler:
 
     def _gpm_counters(self) -> dict[str, float]:
         before = self._gpm_before
-        after = None if before is None else self._gpm_sample()
+        is_short = before is None or time.monotonic() - self._gpm_began < GPM_LEAST_S
+        after = None if is_short else self._gpm_sample()
         n, shares = self._nvml, {}
         try:
             if after is None:
@@ -300,7 +304,8 @@ class NvmlSampler:
                 request.metrics[i].metricId = metric
             n.nvmlGpmMetricsGet(request)
             for i, (name, _) in enumerate(wanted):
-                if request.metrics[i].nvmlReturn == 0:
+                # JSON has no NaN, so one would cost the whole record.
+                if request.metrics[i].nvmlReturn == 0 and math.isfinite(request.metrics[i].value):
                     shares[name] = request.metrics[i].value / 100
         except Exception as error:  # for example, the container lacks the privilege
             self._without_gpm(error)

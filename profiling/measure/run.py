@@ -10,6 +10,7 @@ from typing import Any
 
 from profiling.devices import get_device, has_mig, mig_layout, split_device
 from profiling.devices.discovery import visible_gpu
+from profiling.devices.mig import MIG_OPTION
 from profiling.errors import InputError, UnknownNameError
 from profiling.measure.device_usage import UsageMeter
 from profiling.measure.environment import device_name
@@ -136,12 +137,11 @@ def _name_slices(record: dict[str, Any], profiles: Sequence[str]) -> None:
     """Record the whole card, and every member's own slice of it."""
     card, _ = split_device(record["device"])
     record["device"] = card
-    if not has_mig(card):
-        return
-    layout = mig_layout(card)
+    layout = mig_layout(card) if has_mig(card) else None
     for member, profile in zip(record["members"], profiles, strict=True):
         if profile:
-            member["device"] = layout.device(layout.profile(profile))
+            known = layout.profile(profile).short if layout else profile
+            member["device"] = f"{card}{MIG_OPTION}{known}"
 
 
 def pinned_core(settings: MeasureSettings) -> int | None:

@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Any
 
+from profiling.devices.mig import VARIANT
 from profiling.errors import InputError
 from scheduling.traces.logged import LoggedJob, stamp_s
 
@@ -21,7 +22,7 @@ _GANG_LABELS = (
 )  # fmt: skip
 # A card shared by time slicing, and a slice shared by several pods, are renamed on request (`gpu.shared`); a compute
 # instance is a part of a slice (`mig-1c.3g.20gb`).
-_GPU = re.compile(r"/(gpu|mig-(\d+c\.)?\d+g\.\d+gb(\.me)?)(\.shared)?$")
+_GPU = re.compile(rf"/(gpu|mig-(\d+c\.)?\d+g\.\d+gb{VARIANT})(\.shared)?$")
 # Events that end a pod; `Started` begins it.
 _ENDS = ("Killing", "Completed", "Evicted", "Preempted", "Failed")
 # Phases of pods that have not ended.

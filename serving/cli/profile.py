@@ -119,6 +119,8 @@ def command(
         print_json({"environment": environment, "tables": counts, "records": records})
     else:
         _print(records[0], counts, output)
+        for m in (m for record in records for m in record["members"] if m["outcome"] != "ok"):
+            print(f"{m['workload']}: {m['outcome']}: {m['message']}", file=sys.stderr)
         for note in dict.fromkeys(note for record in records for note in record["notes"]):
             print(f"note: {note}", file=sys.stderr)
     if any(m["outcome"] != "ok" for r in records for m in r["members"]):
@@ -160,9 +162,6 @@ def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None
             verdict,
         )
     console().print(table)
-    for m in record["members"]:
-        if m["outcome"] != "ok":
-            print(f"{m['workload']}: {m['outcome']}: {m['message']}", file=sys.stderr)
     console().print(
         "written to "
         + str(output)

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from profiling.devices import canonical
+from profiling.devices.mig import VARIANT
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import parse_json
 from scheduling.clusters.importers.pod_tenants import with_tenants
@@ -25,8 +26,8 @@ _GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
 # GKE's names that do not tell the memory; the larger cards have names that do.
 _GKE_CARDS = {"nvidia-tesla-a100": "a100", "nvidia-tesla-v100": "v100"}
 _DOMAIN = "nvidia.com/"
-# Slices with media engines end in `.me`, and those shared by time-slicing or MPS can be renamed to `.shared`.
-_SLICES = re.compile(r"(mig-(\d+g\.\d+gb)(?:\.me)?)(?:\.shared)?")
+# Slices shared by time-slicing or MPS can be renamed to `.shared`.
+_SLICES = re.compile(rf"(mig-(\d+g\.\d+gb){VARIANT})(?:\.shared)?")
 _COMPUTE_INSTANCES = re.compile(r"nvidia\.com/mig-\d+c\..+")
 _SHARING = {"mps": "mps"}
 
@@ -115,7 +116,7 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
     uniform = uniform or labels.get(_GKE_SLICES, "")
     given = devices if PRODUCT in labels else _GKE_CARDS | dict(devices)
     card = device_of(whole, given, None if uniform or memory is None else float(memory) * 2**20)
-    device = canonical(f"{card}:mig={uniform.removesuffix('.me')}") if uniform else card
+    device = canonical(f"{card}:mig={uniform}") if uniform else card
     strategy = labels.get("nvidia.com/gpu.sharing-strategy") or labels.get(_GKE_SHARING, "")
     sharing = _SHARING.get(strategy, "time-slice")
     check_counts({"GPUs": count}, CLUSTER_GPUS)

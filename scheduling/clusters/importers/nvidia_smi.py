@@ -12,6 +12,8 @@ from profiling.files import check_once
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.snapshot import Gpu, Node
 
+# Printed among the GPUs about one that cannot be used, or whose board has lost its description.
+_MESSAGE = re.compile(r"WARNING: |Unable to determine the device handle for gpu", re.IGNORECASE)
 _LISTED = re.compile(r"GPU (\d+): (.+?) \(UUID: [^)]*\)")
 _SLICE = re.compile(
     r"\s+MIG (?:(?P<compute>\d+)c\.)?(?P<profile>(?P<slices>\d+)g\S*)\s+Device\s+(?P<number>\d+):"
@@ -25,7 +27,7 @@ def read(text: str, devices: Mapping[str, str], node: str) -> list[Node]:
     Compute instances of one slice (`1c.3g.20gb`) share its memory and bandwidth, but no multiprocessors. They count as
     one GPU, the slice, shared as by MPS; `sm_share_ratio` of a job is then its instance's part of the slice.
     """
-    lines = [line for line in text.splitlines() if line.strip()]
+    lines = [line for line in text.splitlines() if line.strip() and not _MESSAGE.match(line)]
     if lines and _LISTED.match(lines[0]):
         return [Node(node, tuple(_listed(lines, devices)))]
     rows = list(csv.reader(lines, skipinitialspace=True))

@@ -7,15 +7,16 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
+from profiling.devices.mig import VARIANT
 from profiling.errors import InputError
 from profiling.names import one_of
 from profiling.workload import JOB_OPTIONS, Workload, option_value
 from scheduling.placement.ranking import OBJECTIVES
 
 PREFIX = "cotenant.dev/"
-# The `mixed` MIG strategy of NVIDIA's device plugin names slices so; those with media engines end in `.me`. A GPU or
-# slice that is time-sliced or shared by MPS can be renamed to `.shared`.
-_RESOURCE = re.compile(r"(?:nvidia\.com/(?:gpu|mig-(\d+g\.\d+gb)(?:\.me)?)(\.shared)?|amd\.com/gpu)")
+# The `mixed` MIG strategy of NVIDIA's device plugin names slices so. A GPU or slice that is time-sliced or shared by MPS
+# can be renamed to `.shared`.
+_RESOURCE = re.compile(rf"(?:nvidia\.com/(?:gpu|mig-(\d+g\.\d+gb){VARIANT})(\.shared)?|amd\.com/gpu)")
 _ANY_SLICE_RESOURCE = re.compile(r"nvidia\.com/mig-(?:\d+c\.)?(\d+g\.\d+gb)?.*")
 _COUNT = re.compile(r"[0-9]{1,5}")
 _OURS = ("iterations", "max_slowdown", "objective")

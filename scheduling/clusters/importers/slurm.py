@@ -9,7 +9,7 @@ from typing import Any
 
 from profiling.devices import get_device, has_mig, list_devices, mig_layout
 from profiling.devices.discovery import match_catalogue
-from profiling.devices.mig import MigLayout, MigProfile
+from profiling.devices.mig import VARIANT, MigLayout, MigProfile
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import parse_json
 from scheduling.clusters.importers.titles import device_of
@@ -27,7 +27,7 @@ _GRES = re.compile(
 )
 _UNITS = "KMGTP"  # in powers of 1024
 _MIG_TYPE = re.compile(
-    r"(?:(?P<card>.+?)_)?(?P<profile>(?P<slices>\d+)g\.(?P<gib>\d+)gb)(?:\+me)?", re.IGNORECASE
+    rf"(?:(?P<card>.+?)_)?(?P<profile>(?P<slices>\d+)g\.(?P<gib>\d+)gb){VARIANT}", re.IGNORECASE
 )
 UNTYPED = "gpu"
 """Name for `--device` of the type of GPUs that have none in `Gres`."""

@@ -111,6 +111,14 @@ def test_rates_from_cores_and_clock_match_the_data_sheet(name: str) -> None:
         assert rates[field] == pytest.approx(getattr(spec, field), rel=0.03), field
 
 
+def test_rates_of_a_blackwell_ultra() -> None:
+    """HGX B300's data sheet: 2.25 PFLOP/s in FP16 and BF16 and 4.5 in FP8 per GPU."""
+    rates = _rates((10, 3), 148 * 128, 1.92e9, geforce=False)
+    assert rates["sm_count"] == 148
+    for field, value in (("fp16_flops", 2.25e15), ("bf16_flops", 2.25e15), ("fp8_flops", 4.5e15)):
+        assert rates[field] == pytest.approx(value, rel=0.05), field
+
+
 def test_a_gpu_of_an_unknown_architecture_still_has_a_rate() -> None:
     rates = _rates((99, 0), 1280, 1e9, geforce=False)
     assert rates == {"sm_count": 10, "fp32_flops": 2.56e12}

@@ -205,6 +205,9 @@ class FakeMig(FakeNvml):
         count._obj.value = 7
         return 0
 
+    def _nvmlDeviceGetUtilizationRates(self, _handle: Any, _rates: Any) -> int:
+        return int(NOT_SUPPORTED)
+
     def _nvmlDeviceGetMigDeviceHandleByIndex(self, _handle: Any, index: Any, handle: Any) -> int:
         if index.value >= len(self.profiles):
             return int(pynvml.NVML_ERROR_NOT_FOUND)

@@ -13,8 +13,8 @@ import pytest
 from profiling.devices.discovery import discover_gpus, visible_gpu
 from profiling.errors import UnavailableError
 from profiling.measure.device_usage import UsageMeter
-from profiling.measure.environment import describe_environment, device_name
-from profiling.measure.nvml import DeviceUsage, NvmlSampler
+from profiling.measure.environment import _GPU_VARIABLES, describe_environment, device_name
+from profiling.measure.nvml import GPM_LEAST_S, DeviceUsage, NvmlSampler
 from profiling.measure.run import _name_slices
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.sharing import MigSlice, mig_slices, sharing_in_force
@@ -31,6 +31,7 @@ def sampled(sampler: NvmlSampler, windows: int = 1) -> DeviceUsage:
     for _ in range(windows):
         sampler.begin()
         until(lambda: len(sampler._series.get("power_w", [])) >= 3, "three samples")
+        time.sleep(GPM_LEAST_S)
         usage = sampler.end()
     sampler.close()
     return usage
@@ -145,6 +146,35 @@ def test_short_windows_have_memory_but_no_utilisation(
     assert library.samples == 0
 
 
+def test_counters_need_a_tenth_of_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over less, a Hopper's are invalid; the next, longer window has them again."""
+    library = install(monkeypatch, FakeNvml())
+    sampler = NvmlSampler(interval_s=0.01)
+    monkeypatch.setattr("profiling.measure.nvml.GPM_LEAST_S", 60.0)
+    sampler.begin()
+    until(lambda: len(sampler._series.get("power_w", [])) >= 3, "three samples")
+    assert sampler.end().counters == {}
+    monkeypatch.setattr("profiling.measure.nvml.GPM_LEAST_S", GPM_LEAST_S)
+    assert sampled(sampler).counters != {}
+    assert sampler.notes == []
+    assert library.samples == 0
+
+
+def test_a_counter_that_is_no_number_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    library = install(monkeypatch, FakeNvml())
+    measured = library._nvmlGpmMetricsGet
+
+    def metrics(request: Any) -> int:
+        code = measured(request)
+        request._obj.metrics[0].value = float("nan")
+        return code
+
+    monkeypatch.setattr(library, "_nvmlGpmMetricsGet", metrics, raising=False)
+    counters = sampled(NvmlSampler(interval_s=0.01)).counters
+    assert "graphics_active_ratio" not in counters
+    assert counters["sm_active_ratio"] == pytest.approx(0.2)
+
+
 @pytest.mark.parametrize(("visible", "number"), [("1", 1), ("1,0", 1), ("GPU-bbbb", 1), ("0", 0)])
 def test_the_gpu_visible_to_cuda_is_sampled(
     visible: str, number: int, monkeypatch: pytest.MonkeyPatch
@@ -175,6 +205,13 @@ def test_environment_record(monkeypatch: pytest.MonkeyPatch) -> None:
     assert facts["nvidia-cudnn-cu13"] == "nvidia-cudnn-cu13-1"
     assert "nvidia-cudnn-cu13" not in describe_environment("cpu")
     assert mig_slices() == []
+    for name in _GPU_VARIABLES:
+        monkeypatch.delenv(name, raising=False)
+    plain = describe_environment("cuda")
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    changed = describe_environment("cuda")
+    assert changed["PYTORCH_ALLOC_CONF"] == "expandable_segments:True"
+    assert changed["fingerprint"] != plain["fingerprint"]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     for read in (device_name, describe_environment):
         with pytest.raises(UnavailableError, match="CUDA_VISIBLE_DEVICES"):
@@ -201,6 +238,28 @@ def test_nvml_is_shut_down_by_all_who_open_it(monkeypatch: pytest.MonkeyPatch) -
     assert library.opened == 0
 
 
+def test_a_gpu_that_does_not_respond_does_not_hide_the_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    lost = FakeNvml()
+    handle_of = lost._nvmlDeviceGetHandleByIndex_v2
+
+    def handle(index: Any, handle: Any) -> int:
+        return handle_of(index, handle) if index.value else int(pynvml.NVML_ERROR_GPU_IS_LOST)
+
+    monkeypatch.setattr(lost, "_nvmlDeviceGetHandleByIndex_v2", handle, raising=False)
+    install(monkeypatch, lost)
+    assert [spec.name for spec in discover_gpus()] == ["h200"]
+    refuse = {"nvmlDeviceGetHandleByIndex_v2": int(pynvml.NVML_ERROR_GPU_IS_LOST)}
+    library = install(monkeypatch, FakeNvml(refuse=refuse))
+    with pytest.raises(UnavailableError, match="no GPU"):
+        discover_gpus()
+    assert library.opened == 0
+
+
+def test_a_virtual_gpu_has_no_maximum_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeNvml(refuse={"nvmlDeviceGetMaxClockInfo": NOT_SUPPORTED}))
+    assert visible_gpu().name == "h200"
+
+
 def test_reasons_for_missing_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     install(monkeypatch, FakeNvml(refuse={"nvmlInitWithFlags": int(pynvml.NVML_ERROR_DRIVER_NOT_LOADED)}))
     assert NvmlSampler().notes == ["no device samples: NVML NVMLError_DriverNotLoaded"]
@@ -208,80 +267,6 @@ def test_reasons_for_missing_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
     assert mig_slices() == []
     with pytest.raises(UnavailableError, match="no NVIDIA driver"):
         visible_gpu()
-
-
-_DCGMI = """#!/bin/sh
-echo "$@" >> "{log}"
-case "$5" in
-  *1012*) echo "Error setting watches. Result: -33: This request is serviced by a module of DCGM that is not currently loaded"; exit 1;;
-esac
-echo "#Entity   SMACT        SMOCC        TENSO        DRAMA        PCITX                 PCIRX"
-echo "ID"
-echo "GPU 0     N/A          N/A          N/A          N/A          N/A                   N/A"
-while true; do
-  echo "GPU 0     0.750        0.300        N/A          0.500        1000000               2000000"
-  sleep 0.05
-done
-"""
-
-
-def fake_dcgmi(folder: Path, text: str) -> Path:
-    log = folder / "dcgmi.log"
-    path = folder / "dcgmi"
-    path.write_text(text.format(log=log))
-    path.chmod(0o755)
-    return log
-
-
-def test_dcgm_counters(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Without NVLink, reading all fields fails, so fewer are read; means over the window skip N/A."""
-    install(monkeypatch, FakeNvml()).processes.clear()
-    log = fake_dcgmi(tmp_path, _DCGMI)
-    with UsageMeter("cuda", MeasureSettings()) as meter:
-        answer = {"boundaries": [0.0, 1.0], "cpu_s": 0.2, "rss_bytes": 1e8}
-        for _ in range(2):
-            meter.begin()
-            until(lambda: meter._sampler._dcgm.end() != {}, "DCGM samples")  # type: ignore[union-attr]
-            meter.keep("together", {0: answer, 1: answer}, meter.end(), [10, 11])
-        whole = meter.whole()
-        sampler = meter._sampler
-        assert sampler is not None
-        assert sampler._dcgm is not None
-        process = sampler._dcgm._process
-    assert whole["counters"] == pytest.approx(
-        {
-            "sm_active_ratio": 0.75,
-            "sm_occupancy_ratio": 0.3,
-            "memory_bandwidth_active_ratio": 0.5,
-            "pcie_send_bytes_per_s": 1e6,
-            "pcie_receive_bytes_per_s": 2e6,
-        }
-    )
-    assert whole["counters_source"] == "dcgm"
-    assert meter.notes == []
-    assert [line.split()[:3] for line in log.read_text().splitlines()] == [["dmon", "-i", "0"]] * 2
-    assert process is not None
-    assert process.poll() is not None
-
-
-def test_unresponsive_dcgm_falls_back_to_nvml_with_a_note(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    install(monkeypatch, FakeNvml(refuse={"nvmlGpmSampleGet": NO_PERMISSION}))
-    log = fake_dcgmi(
-        tmp_path,
-        '#!/bin/sh\necho x >> "{log}"\necho "Error: unable to establish a connection to the specified host"; exit 1\n',
-    )
-    sampler = NvmlSampler(interval_s=0.01)
-    sampler.begin()
-    until(lambda: any("unable to establish a connection" in note for note in sampler.notes), "DCGM gives up")
-    until(lambda: bool(sampler._series.get("utilization_ratio")), "utilisation")
-    usage = sampler.end()
-    assert usage.counters == {}
-    assert usage.utilization_ratio == pytest.approx(0.8)
-    sampler.close()
-    assert len(log.read_text().splitlines()) == 3
-    assert any("unable to establish a connection" in note for note in sampler.notes)
 
 
 def test_a_record_notes_other_processes_on_the_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -312,6 +297,32 @@ def test_slices_of_a_gpu_in_mig_mode(monkeypatch: pytest.MonkeyPatch) -> None:
     record = {"device": device_name("cuda"), "members": [{}, {}]}
     _name_slices(record, ["2g.35gb", "1g.18gb+me"])
     assert record == {"device": "h200", "members": [{"device": "h200:mig=2g"}, {"device": "h200:mig=1g"}]}
+
+
+@pytest.mark.parametrize(
+    ("title", "profile", "name"),
+    [
+        (b"NVIDIA RTX PRO 6000 Blackwell Workstation Edition", "1g.24gb+gfx", "rtx-pro-6000:mig=1g"),
+        # Slices of this card are not in the catalogue.
+        (b"NVIDIA B200", "1g.23gb", "b200:mig=1g.23gb"),
+    ],
+)
+def test_a_slice_never_passes_for_the_whole_card(
+    title: bytes, profile: str, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = install(monkeypatch, FakeMig(profile))
+    name_of = library._nvmlDeviceGetName
+
+    def renamed(handle: Any, text: Any, length: Any) -> int:
+        code = name_of(handle, text, length)
+        text.value = text.value.replace(b"NVIDIA H200", title)
+        return int(code)
+
+    monkeypatch.setattr(library, "_nvmlDeviceGetName", renamed, raising=False)
+    assert device_name("cuda") == name
+    record = {"device": name, "members": [{}]}
+    _name_slices(record, [profile])
+    assert record == {"device": name.partition(":")[0], "members": [{"device": name}]}
 
 
 @pytest.mark.parametrize(("slices", "used", "pids"), [(1, 1 << 30, [4701]), (2, 3 << 30, [4701, 4702])])

@@ -39,6 +39,8 @@ def container(resource: str, count: str, **fields: str) -> dict[str, Any]:
         ([container("nvidia.com/gpu.shared", "2")], [], (1, None)),
         ([container("nvidia.com/gpu.shared", "2"), container("nvidia.com/gpu.shared", "1")], [], (1, None)),
         ([container("nvidia.com/mig-3g.20gb.shared", "3")], [], (1, "3g.20gb")),
+        ([container("nvidia.com/mig-1g.24gb.me.all", "1")], [], (1, "1g.24gb")),
+        ([container("nvidia.com/mig-1g.24gb-me", "1")], [], (1, "1g.24gb")),
     ],
 )
 def test_init_containers_and_sidecars_request_gpus_too(

@@ -129,6 +129,8 @@ def test_kubernetes_pods_with_a_fraction_of_a_gpu(tmp_path: Path, quantity: str)
         "nvidia.com/gpu.shared",
         "nvidia.com/mig-3g.20gb",
         "nvidia.com/mig-1g.10gb.me",
+        "nvidia.com/mig-1g.24gb-me",
+        "nvidia.com/mig-1g.24gb.gfx",
         "nvidia.com/mig-1c.3g.20gb",
         "amd.com/gpu",
     ],

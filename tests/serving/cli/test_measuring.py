@@ -8,7 +8,9 @@ from pathlib import Path
 import pytest
 
 from profiling.errors import UnavailableError
+from profiling.measure.record import failed_record
 from profiling.measure.request import RunRequest
+from profiling.measure.settings import MeasureSettings
 from tests.commands import printed, refused
 
 
@@ -100,6 +102,19 @@ def test_operators_of_a_job_with_an_sm_share_are_timed_on_all_sms(
     share = ["--sm-share", "0.5", "--operators", "-o", str(tmp_path / "out")]
     assert "enough" in refused(capsys, "profile", "--device", "cuda", "--job", "ppo-lunarlander", *share)
     assert asked == [("solo", "mps", 0.5), ("operators", "time-slice", 1.0)]
+
+
+def test_failed_operator_times_are_explained(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def measure(request: RunRequest, settings: MeasureSettings, *_: object) -> dict[str, object]:
+        return failed_record(request, settings, "cpu", f"no {request.kind}", 1.0)
+
+    monkeypatch.setattr("profiling.measure.run.measure", measure)
+    out = tmp_path / "out"
+    told = refused(capsys, "profile", "--operators", "--job", "ppo-lunarlander", "-o", out, code=1)
+    assert "ppo-lunarlander: failed: no solo" in told
+    assert "ppo-lunarlander: failed: no operators" in told
 
 
 def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,0 +1,23 @@
+from __future__ import annotations
+
+import pytest
+
+from profiling.measure.member import is_out_of_memory
+
+
+@pytest.mark.parametrize(
+    ("message", "expected"),
+    [
+        ("CUDA out of memory. Tried to allocate 2.00 GiB.", True),
+        ("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`", True),
+        # No room for the handle, which is created at the first matrix product.
+        ("CUDA error: CUBLAS_STATUS_NOT_INITIALIZED when calling `cublasCreate(handle)`", True),
+        ("cuDNN error: CUDNN_STATUS_ALLOC_FAILED", True),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_DEVICE_ALLOCATION_FAILED", True),
+        ("cuDNN error: CUDNN_STATUS_INTERNAL_ERROR_HOST_ALLOCATION_FAILED", True),
+        ("CUDA error: an illegal memory access was encountered", False),
+        ("cuDNN error: CUDNN_STATUS_EXECUTION_FAILED", False),
+    ],
+)
+def test_libraries_report_in_their_own_words_that_memory_ran_out(message: str, expected: bool) -> None:
+    assert is_out_of_memory(RuntimeError(message)) == expected
