@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import numpy as np
@@ -17,6 +17,7 @@ from predictor.answering.bounds import (
     processor_sharing_excess,
 )
 from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs, PairsWithin
+from predictor.answering.pair_corrections import corrected_excess
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
 from predictor.answering.shares import beside_shares, effective_share, unlimited
@@ -28,6 +29,8 @@ from profiling.errors import InputError
 from profiling.workload import STEP_TIMES_S, Workload
 
 JobKey = tuple[Workload, str, str]
+# Answers [P, 2] about pairs, from rows [P, 2] without -1.
+PairsOf = Callable[[Integers], Floats]
 # If MPS was never measured, jobs are assumed to be at most as slow under it as time-sliced.
 _TIME_SLICE, _MPS = "time-slice", "mps"
 
@@ -195,44 +198,78 @@ class JobTable:
         Returns:
             [S, M]; 0 where masked.
         """
-        count = len(self.solo_step_s)
-
-        def answer(parts: Integers) -> Floats:
-            whole = partial(self._bounded, sharing)
-            if sharing != _TIME_SLICE:
-                return self._under_shares(whole(parts), parts)
-            return self._under_shares(no_busier_than_pairs(whole, within, parts, self._whole_use), parts)
-
-        def of_pairs(pairs: Integers) -> Floats:
-            if 0 < len(pairs) <= MOST_ASKED and (pairs >= 0).all():
-                return self._kept_pairs(sharing)(pairs)
-            return each_once(partial(self._bounded, sharing), pairs, count)
-
+        count, width = len(self.solo_step_s), rows.shape[1]
+        if width < 3:
+            return self._under_shares(self._of_pairs(rows, sharing), rows)
         # Subsets of a set have pairs in common.
-        within = PairsWithin(of_pairs, rows) if rows.shape[1] > 2 else of_pairs
+        within = PairsWithin(partial(self._about_pairs, sharing), rows)
+        correction = self._if_any(within, rows) if sharing == _TIME_SLICE else None
+        whole = partial(self._bounded, sharing, correction)
+
+        def excess_of_pairs(pairs: Integers) -> Floats:
+            return within(pairs)[..., 0]
 
         def of_parts(parts: Integers) -> Floats:
             if parts.shape[1] == 2:
-                return self._under_shares(within(parts), parts)
+                return self._under_shares(excess_of_pairs(parts), parts)
             return each_once(answer, parts, count)
+
+        def answer(parts: Integers) -> Floats:
+            if sharing != _TIME_SLICE:
+                return self._under_shares(whole(parts), parts)
+            limited = no_busier_than_pairs(whole, excess_of_pairs, parts, self._whole_use)
+            return self._under_shares(limited, parts)
 
         left = None if sharing == "mig" else self._left
         # Different sets of a few jobs share many subsets.
         return each_once(partial(never_faster_with_more, of_parts, left=left), rows, count)
 
-    def _kept_pairs(self, sharing: str) -> KeptPairs:
+    def _of_pairs(self, pairs: Integers, sharing: str) -> Floats:
+        """[P, 2] excess of jobs that may use all multiprocessors, from rows [P, 2], -1 where a job is alone."""
+        if 0 < len(pairs) <= MOST_ASKED and pairs.shape[1] == 2 and (pairs >= 0).all():
+            return self._about_pairs(sharing, pairs)[..., 0]
+        return each_once(partial(self._bounded, sharing, None), pairs, len(self.solo_step_s))
+
+    def _about_pairs(self, sharing: str, pairs: Integers) -> Floats:
+        """[P, 2, 2] excess of jobs that may use all multiprocessors, and the process's log correction of the networks'."""
+        if len(pairs) > MOST_ASKED:
+            return self._both(sharing, pairs)
         kept = self._pairs.get(sharing)
         if kept is None:
-            kept = self._pairs[sharing] = KeptPairs(partial(self._bounded, sharing))
-        return kept
+            kept = self._pairs[sharing] = KeptPairs(partial(self._both, sharing))
+        return kept(pairs)
 
-    def _bounded(self, sharing: str, rows: Integers) -> Floats:
-        """[S, M] excess of jobs that may use all multiprocessors."""
+    def _both(self, sharing: str, pairs: Integers) -> Floats:
+        plain = self._excess_of_networks(pairs, sharing)
+        blended = self._blended(plain, pairs)
+        correction = np.log1p(blended) - np.log1p(plain)
+        return np.stack([self._limited(blended, sharing, pairs), correction], -1)
+
+    def _if_any(self, within: PairsOf, rows: Integers) -> PairsOf | None:
+        """Log corrections [P, 2] of pairs; None where the process has no answer to any."""
+        if self._process is None or not self._process.covers(self._numbers[rows[rows >= 0]]).any():
+            return None
+        return lambda pairs: within(pairs)[..., 1]
+
+    def _bounded(self, sharing: str, correction: PairsOf | None, rows: Integers) -> Floats:
+        """[S, M] excess of jobs that may use all multiprocessors, in larger sets with corrections of their pairs."""
         excess = self.unbounded_excess(rows, sharing)
+        if correction is not None:
+            excess = corrected_excess(excess, rows, correction, self._whole_use)
+        return self._limited(excess, sharing, rows)
+
+    def _limited(self, excess: Floats, sharing: str, rows: Integers) -> Floats:
+        """What is known of some devices and jobs, whatever the networks and the process have learned."""
         time_sliced = self._time_sliced[rows[:, 0]] >= 0 if sharing == _MPS else np.zeros(0, dtype=bool)
         if time_sliced.any():
             sliced = self.time_sliced(rows[time_sliced])
-            excess[time_sliced] = np.minimum(excess[time_sliced], self.unbounded_excess(sliced, _TIME_SLICE))
+            correction = None
+            if rows.shape[1] > 2:
+                correction = self._if_any(
+                    PairsWithin(partial(self._about_pairs, _TIME_SLICE), sliced), sliced
+                )
+            in_turn = self._bounded(_TIME_SLICE, correction, sliced)
+            excess[time_sliced] = np.minimum(excess[time_sliced], in_turn)
         if self._processor_shared.any():
             present = rows >= 0
             shared = np.where(present, self._processor_shared[rows], True).all(1)
@@ -257,16 +294,22 @@ class JobTable:
         """
         return np.where(rows >= 0, self._time_sliced[rows], -1)
 
-    def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:
-        """Like `excess`, without the bounds."""
+    def _excess_of_networks(self, rows: Integers, sharing: str) -> Floats:
+        """[S, M] the ensemble's mean."""
         if sharing not in self._settings:
             self._settings[sharing] = setting_rows([sharing], self._model.campaigns)[0]
         setting = self._settings[sharing]
         each = [n.excess(p, rows, setting) for n, p in zip(self.networks, self.prepared, strict=True)]
         if len(each) == 1:
-            excess = each[0].astype(np.float64)
-        else:
-            excess = np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64))
+            return each[0].astype(np.float64)
+        return np.asarray(np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64)))
+
+    def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:
+        """Like `excess`, without the bounds, and of sets of three or more without corrections of their pairs."""
+        return self._blended(self._excess_of_networks(rows, sharing), rows)
+
+    def _blended(self, excess: Floats, rows: Integers) -> Floats:
+        """[S, M] the mean of the networks' excess and the process's; the networks' where it has no answer."""
         if self._process is None:
             return excess
         numbers, own = self._numbers[rows], self.prepared[0].demand[rows, OCCUPANCY].astype(np.float64)

@@ -18,14 +18,14 @@ _MOST_ROWS = 2**31  # of a table, so that two numbers fit in one
 
 
 class KeptPairs:
-    """`answer` for sets of two, cached; rows of the job table never change their meaning."""
+    """`answer` for sets of two, from rows [P, 2] to [P, ...], cached; rows of the job table never change their meaning."""
 
     def __init__(self, answer: Callable[[Integers], Floats]) -> None:
         self._answer = answer
         self._known: dict[tuple[int, int], list[float]] = {}
 
     def __call__(self, rows: Integers) -> Floats:
-        """[S, 2] from rows [S, 2] without -1."""
+        """[P, ...] from rows [P, 2] without -1."""
         keys = [(a, b) for a, b in rows.tolist()]
         found = {key: self._known.get(key) for key in keys}
         lacking = [key for key, value in found.items() if value is None]
@@ -42,7 +42,7 @@ class PairsWithin:
     """`answer` for the pairs within sets of one call, each computed once.
 
     Args:
-        answer: from rows [P, 2] without -1 to [P, 2], independent of the order of members.
+        answer: from rows [P, 2] without -1 to [P, 2, ...], independent of the order of members.
         rows: [S, M] the sets, -1 where one has fewer members.
     """
 
@@ -50,13 +50,14 @@ class PairsWithin:
         pairs = rows[:, list(combinations(range(rows.shape[1]), 2))].reshape(-1, 2)
         keys, _ = self._keys(pairs[(pairs >= 0).all(1)])
         self._known = np.unique(keys)
-        self._excess = answer(np.column_stack(np.divmod(self._known, _MOST_ROWS)))
+        self._values = answer(np.column_stack(np.divmod(self._known, _MOST_ROWS)))
 
     def __call__(self, pairs: Integers) -> Floats:
-        """[P, 2] from rows [P, 2] of pairs within the sets."""
+        """[P, 2, ...] from rows [P, 2] of pairs within the sets."""
         keys, swapped = self._keys(pairs)
-        excess = self._excess[np.searchsorted(self._known, keys)]
-        return np.where(swapped[:, None], excess[:, ::-1], excess)
+        values = self._values[np.searchsorted(self._known, keys)]
+        values[swapped] = values[swapped][:, ::-1]
+        return values
 
     @staticmethod
     def _keys(pairs: Integers) -> tuple[Integers, np.ndarray]:

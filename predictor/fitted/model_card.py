@@ -98,7 +98,7 @@ def _process(predictor: Predictor) -> str:
     process = predictor.fitted_.model.process
     if process is None:
         return ""
-    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; the slowdown of a pair is the geometric mean of its answer and the networks'. Larger sets, and devices and sharing modes without measured sets, use the networks alone."
+    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; the slowdown of a pair is the geometric mean of its answer and the networks'. Larger sets, and devices and sharing modes without measured sets, use the networks; time-sliced, these are corrected by as much as their pairs in the mean."
 
 
 def _counted(number: int, what: str) -> str:

@@ -4,8 +4,9 @@ A network extrapolates where a process falls back to its mean. On architectures 
 differently, so the geometric mean of the two slowdowns is more accurate than either (docs/training.md). The
 networks answer alone outside the process's domain: on a device or in a sharing mode without training sets;
 for jobs with measured utilisation if no training set has one; and for sets of three or more, because the
-process takes the mean over partners, so that eight copies of a job would be no slower than two. The kernel is
-that of `predictor.learning.kernel` around a constant mean, with the default parameters.
+process takes the mean over partners, so that eight copies of a job would be no slower than two (but see
+`predictor.answering.pair_corrections`). The kernel is that of `predictor.learning.kernel` around a constant mean,
+with the default parameters.
 """
 
 from __future__ import annotations
@@ -217,12 +218,17 @@ class SetProcess:
     def _of_pairs(self, numbers: Integers, occupied: Floats) -> Floats:
         most = 1.0 / np.maximum(1.0 - occupied, _LEAST_LEFT)
         result = np.minimum(self._slowdowns.of_sets(self.members, numbers), most)
+        inside = self.covers(numbers) | (numbers < 0)
+        if not inside.all():
+            result[~inside.all(1)] = np.nan
+        return result
+
+    def covers(self, numbers: Integers) -> NDArray[np.bool_]:
+        """Whether members, by number, are in the domain; same shape."""
         out = self._out_of_domain
         if len(out) < len(self.members):
             out = self._out_of_domain = self._found_out_of_domain()
-        if out.any():
-            result[(out[numbers] & (numbers >= 0)).any(1)] = np.nan
-        return result
+        return np.asarray(~out[numbers])
 
     def _found_out_of_domain(self) -> NDArray[np.bool_]:
         """[V] whether each member is outside the domain."""
