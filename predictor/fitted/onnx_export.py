@@ -127,9 +127,7 @@ def export(predictor: Predictor, folder: Path | str, members: int = 2) -> dict[s
         "set_network": {"file": name, "members": members, "largest_difference": set_worst},
     }
     left_out = model.process is not None
-    write_json(
-        target / "export.json", {**result, "inputs": input_names(model), "process_left_out": left_out}
-    )
+    write_json(target / "export.json", {**result, "inputs": input_names(model), "process_left_out": left_out})
     return {"folder": str(target), **result}
 
 
