@@ -108,11 +108,12 @@ class RegistrySource:
         if self._client is None:
             from mlflow import MlflowClient, get_tracking_uri
 
-            from predictor.fitted.mlflow_registry import is_absent, usable
+            from predictor.fitted.mlflow_registry import is_absent, quiet, usable
 
             uri = self.tracking_uri or get_tracking_uri()
             if is_absent(uri):  # MLflow would create it
                 raise UnavailableError("no such MLflow store", expected="an existing one", got=uri)
+            quiet()
             with usable(uri):
                 self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
         return self._client

@@ -267,13 +267,13 @@ def _check_tensors(tensors: dict[str, Any], network: NetworkConfig) -> None:
     for name, tensor in tensors.items():
         if tensor.isnan().any():
             raise ValueError(f"{name} is NaN")
-    width, embedding = member_width(network), network.encoder.embedding
+    width, points = member_width(network), tensors["domain.points"]
     expected = {
         "scaler.mean": [width],
         "scaler.scale": [width],
         "scaler.low": [width + DEMAND_WIDTH],
         "scaler.high": [width + DEMAND_WIDTH],
-        "domain.points": [len(tensors["domain.points"]), embedding],
+        "domain.points": [len(points), network.encoder.embedding] if len(points) else list(points.shape),
     }
     for name, shape in expected.items():
         if list(tensors[name].shape) != shape:

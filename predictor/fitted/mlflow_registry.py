@@ -33,18 +33,13 @@ def use_store(tracking_uri: str | None) -> None:
     Raises:
         InputError: MLflow knows no such kind of store, or cannot read it.
     """
-    import logging
     import os
 
     check_store(address_of(tracking_uri))
     # Takes seconds to import, and a wrong path should be reported first.
     import mlflow
 
-    # Hide messages about creating tables and validating an example, and tracebacks of errors that are raised, too.
-    for name, level in (("mlflow.store.db.utils", logging.CRITICAL), ("mlflow.pyfunc", logging.WARNING)):
-        logging.getLogger(name).setLevel(level)
-    # No progress bars for five small files.
-    mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
+    quiet()
     # MLflow retries for minutes if it cannot connect, while a person waits for the answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -53,6 +48,19 @@ def use_store(tracking_uri: str | None) -> None:
         return
     with usable(mlflow.get_tracking_uri()):
         mlflow.MlflowClient()
+
+
+def quiet() -> None:
+    """Keep MLflow from writing to stderr, which is the log of a service."""
+    import logging
+
+    from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
+
+    # Hide messages about creating tables and validating an example, and tracebacks of errors that are raised, too.
+    for name, level in (("mlflow.store.db.utils", logging.CRITICAL), ("mlflow.pyfunc", logging.WARNING)):
+        logging.getLogger(name).setLevel(level)
+    # No progress bars for five small files.
+    MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
 
 
 @contextmanager
