@@ -213,14 +213,18 @@ def log_predictor(folder: Path) -> str:
     return str(logged.registered_model_version)
 
 
-def fetch_registered(uri: str) -> Path:
+@contextmanager
+def fetched(uri: str) -> Iterator[Path]:
     """Folder of the checkpoint behind `models:/NAME@ALIAS` or `models:/NAME/VERSION`, fetched from the store.
+
+    It is removed after the block; MLflow itself would leave what a server sent.
 
     Raises:
         UnavailableError: the store cannot be reached or has no such model.
         InputError: the registered model is not a checkpoint of this project.
     """
     import sys
+    import tempfile
 
     if "mlflow" not in sys.modules:  # no store has been chosen yet
         if is_absent(address_of(None)):
@@ -234,19 +238,20 @@ def fetch_registered(uri: str) -> Path:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    try:
-        path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
-    except (MlflowException, OSError) as error:
-        raise UnavailableError(
-            f"{uri} cannot be loaded",
-            got=" ".join(str(error).split())[:160].rstrip("."),
-            hint="`cotenant models list` shows registered versions, `cotenant models promote` sets the "
-            "champion",
-        ) from None
-    folder = next((p.parent for p in path.rglob("config.json")), None)
-    if folder is None:
-        raise InputError(f"{uri} holds no predictor", expected="a checkpoint logged by `cotenant train`")
-    return folder
+    with tempfile.TemporaryDirectory(prefix="cotenant-model-") as target:
+        try:
+            path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=target))
+        except (MlflowException, OSError) as error:
+            raise UnavailableError(
+                f"{uri} cannot be loaded",
+                got=" ".join(str(error).split())[:160].rstrip("."),
+                hint="`cotenant models list` shows registered versions, `cotenant models promote` sets the "
+                "champion",
+            ) from None
+        folder = next((p.parent for p in path.rglob("config.json")), None)
+        if folder is None:
+            raise InputError(f"{uri} holds no predictor", expected="a checkpoint logged by `cotenant train`")
+        yield folder
 
 
 def is_absent(tracking_uri: str) -> bool:

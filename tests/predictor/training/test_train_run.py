@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -176,6 +177,21 @@ def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
     asked = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32)))
     file = load_predictor(str(folder / "model"), graph_source)
     assert champion.predict(asked) == file.predict(asked)
+
+
+def test_what_a_server_sent_is_removed(
+    trained: tuple[dict[str, Any], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a server, MLflow downloads to a temporary folder unless told where to, and leaves it."""
+    download = mlflow.artifacts.download_artifacts
+
+    def from_a_server(artifact_uri: str, dst_path: str | None = None) -> str:
+        return str(download(artifact_uri=artifact_uri, dst_path=dst_path or tempfile.mkdtemp()))
+
+    monkeypatch.setattr(mlflow.artifacts, "download_artifacts", from_a_server)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert load_predictor("models:/cotenant/1", graph_source).version == trained[0]["model_version"]
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 def test_a_worse_version_is_not_promoted(
