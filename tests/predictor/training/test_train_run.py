@@ -28,6 +28,7 @@ from predictor.fitted.checkpoint import save
 from predictor.fitted.mlflow_registry import shipped, use_store, versions
 from predictor.predictor import Predictor
 from predictor.training.run import compare, train_run
+from predictor.training.tracking import LiveMetrics
 from profiling.errors import ConflictError, InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
@@ -132,8 +133,10 @@ def test_an_interrupted_run_resumes(
         if (phase, step) == ("left out 2: network 1", 2):
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        quick_run(data, out, store, report=stop, keep_every_s=0.0)
+    with monkeypatch.context() as killed:
+        killed.setattr(LiveMetrics, "flush", lambda _: None)  # as SIGKILL before the points were sent
+        with pytest.raises(KeyboardInterrupt):
+            quick_run(data, out, store, report=stop, keep_every_s=0.0)
     assert not out.exists()
     # The comparison with the baselines is not made again.
     monkeypatch.delattr(networks.NetworkContender, "fit")
@@ -149,6 +152,10 @@ def test_an_interrupted_run_resumes(
     assert again["model_version"] == result["model_version"]
     assert again["comparison"] == result["comparison"]
     assert {p.name for p in out.parent.iterdir()} == {"model"}
+    client = mlflow.MlflowClient(store)
+    for name, steps in (("loss encoder", QUICK.encoder_steps), ("loss network 1", QUICK.epochs)):
+        curve = client.get_metric_history(again["run_id"], name)
+        assert sorted(point.step for point in curve) == [*range(1, steps + 1)], "the curve is complete"
 
 
 def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
