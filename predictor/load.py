@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -24,15 +25,16 @@ def load_predictor(name: str | Path = "default", graph_source: GraphSource | Non
     """
     name = str(name)
     if name.startswith(REGISTERED):
-        from predictor.fitted.mlflow_registry import fetch_registered
+        from predictor.fitted.mlflow_registry import fetched
 
-        folder = fetch_registered(name)
+        there: AbstractContextManager[Path] = fetched(name)
     else:
-        folder = _folder_of(name)
-    # Torch takes seconds to import; a wrong name should not wait for it.
-    from predictor.fitted.checkpoint import load
+        there = nullcontext(_folder_of(name))
+    with there as folder:
+        # Torch takes seconds to import; a wrong name should not wait for it.
+        from predictor.fitted.checkpoint import load
 
-    return load(folder, graph_source)
+        return load(folder, graph_source)
 
 
 def _folder_of(name: str) -> Path:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
+from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -63,7 +66,11 @@ class ModelSource(Protocol):
 
 
 class DirectorySource:
-    """A model directory, or `default`. The tag changes with any of its files."""
+    """A model directory, or `default`. The tag changes with any of its files but hidden ones.
+
+    Those are what a save has not moved to its place yet: a tag of the files from before must not be that of the files
+    after, or the former would stay loaded.
+    """
 
     def __init__(self, name: str) -> None:
         self.name = name
@@ -72,9 +79,15 @@ class DirectorySource:
         path = Path(self.name)
         if self.name == "default" or not path.is_dir():
             return self.name
-        files = sorted(p for p in path.rglob("*") if p.is_file())
-        newest = max((p.stat().st_mtime_ns for p in files), default=0)
-        return f"{self.name}@{len(files)}-{newest}"
+        found = []
+        for folder, inner, names in os.walk(path):  # which passes over what is removed meanwhile
+            inner[:] = sorted(name for name in inner if not name.startswith("."))
+            for name in sorted(name for name in names if not name.startswith(".")):
+                file = Path(folder, name)
+                with suppress(FileNotFoundError):
+                    status = file.stat()
+                    found.append((str(file), status.st_mtime_ns, status.st_ino, status.st_size))
+        return f"{self.name}@{sha256(repr(found).encode()).hexdigest()[:12]}"
 
     def load(self, tag: str, graphs: GraphSource) -> Any:  # noqa: ARG002 (required by the protocol)
         from predictor import load_predictor
@@ -95,11 +108,12 @@ class RegistrySource:
         if self._client is None:
             from mlflow import MlflowClient, get_tracking_uri
 
-            from predictor.fitted.mlflow_registry import is_absent, usable
+            from predictor.fitted.mlflow_registry import is_absent, quiet, usable
 
             uri = self.tracking_uri or get_tracking_uri()
             if is_absent(uri):  # MLflow would create it
                 raise UnavailableError("no such MLflow store", expected="an existing one", got=uri)
+            quiet()
             with usable(uri):
                 self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
         return self._client

@@ -357,11 +357,12 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
         )
     excess = output.log_slowdown.expm1().numpy() * present
     utilization_residual = (output.utilization.numpy() * present).sum(1) / present.sum(1)
-    worst = max(
-        float(np.abs(twin.excess(prepared, rows, setting) - excess).max()),
-        float(np.abs(twin.utilization_residual(prepared, rows) - utilization_residual).max()),
+    answers = (twin.excess(prepared, rows, setting), twin.utilization_residual(prepared, rows))
+    # Not `max`, which loses a NaN.
+    worst = np.max(
+        [np.abs(a - b).max() for a, b in zip(answers, (excess, utilization_residual), strict=True)]
     )
-    if worst > 1e-5:
+    if not worst <= 1e-5:
         raise InputError("numpy and torch disagree", expected="equal answers to 1e-5", got=f"{worst:.1e}")
     return twin
 

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import numpy as np
-from pydantic import TypeAdapter, ValidationError
+from pydantic import PositiveInt, TypeAdapter, ValidationError
 
-from models.colocation_network import ColocationNetwork, NetworkConfig
+from models.colocation_network import ColocationNetwork, NetworkConfig, member_width
 from models.cost import CostModel
-from models.features import DEVICE_FEATURES, EDGE_FEATURES, SOLO_FEATURES, WORKLOAD_FEATURES
+from models.features import DEMAND_WIDTH, DEVICE_FEATURES, EDGE_FEATURES, SOLO_FEATURES, WORKLOAD_FEATURES
 from models.workload_encoder import EncoderConfig, WorkloadEncoder
 from predictor.config import TrainingConfig
 from predictor.examples.featurizer import Featurizer, GraphSource
@@ -50,6 +50,8 @@ FILES = (
     f"{COST}/card.json",
     f"{COST}/cost.safetensors",
 )
+# `model_version` has the digest of the weights.
+_DIGESTED = FILES[2:]
 _OTHER_VERSION = "train it again, or use the version of cotenant that wrote it"
 
 
@@ -111,6 +113,7 @@ def save(predictor: Predictor, folder: Path | str, beside: Callable[[Path], None
         write_whole(made / "weights.safetensors", body)
         write_json(made / "manifest.json", asdict(fitted.manifest))
         model.featurizer.cost_model.save(made / COST)
+        config["digests"] = {name: _digest((made / name).read_bytes()) for name in _DIGESTED}
         write_json(made / MARKER, config)
         if beside is not None:
             beside(made)
@@ -141,13 +144,18 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
         body = (source / "weights.safetensors").read_bytes()
         if not config["model_version"].endswith(_digest(body)):
             raise ValueError("weights and configuration have different versions")
+        # Checkpoints of earlier versions of this format have none.
+        for name, digest in config.get("digests", {}).items():
+            if _digest((source / name).read_bytes()) != digest:
+                raise ValueError(f"{name} is not the one that was written with the weights")
         tensors = bytes_to_tensors(body)
         network = _network_config(config["network"])
+        _check_tensors(tensors, network)
         training = TrainingConfig(**config["training"])
         encoder = WorkloadEncoder(network.encoder)
         encoder.load_state_dict(_under("encoder.", tensors))
         networks = []
-        for number in range(config["networks"]):
+        for number in range(_typed(PositiveInt, config["networks"], "networks")):
             loaded = ColocationNetwork(network, campaigns)
             loaded.load_state_dict(_under(f"networks.{number}.", tensors))
             networks.append(loaded.eval())
@@ -252,6 +260,24 @@ def _digest(body: bytes) -> str:
 
 def _network_config(values: dict[str, Any]) -> NetworkConfig:
     return NetworkConfig(**{**values, "encoder": EncoderConfig(**values["encoder"])})
+
+
+def _check_tensors(tensors: dict[str, Any], network: NetworkConfig) -> None:
+    """Raise `ValueError` if one is NaN, or one that no module checks has another shape than the network asks for."""
+    for name, tensor in tensors.items():
+        if tensor.isnan().any():
+            raise ValueError(f"{name} is NaN")
+    width, points = member_width(network), tensors["domain.points"]
+    expected = {
+        "scaler.mean": [width],
+        "scaler.scale": [width],
+        "scaler.low": [width + DEMAND_WIDTH],
+        "scaler.high": [width + DEMAND_WIDTH],
+        "domain.points": [len(points), network.encoder.embedding] if len(points) else list(points.shape),
+    }
+    for name, shape in expected.items():
+        if list(tensors[name].shape) != shape:
+            raise ValueError(f"{name} has shape {list(tensors[name].shape)}, not {shape}")
 
 
 def _check_finite(value: Any, name: str) -> None:

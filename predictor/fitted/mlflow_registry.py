@@ -33,18 +33,13 @@ def use_store(tracking_uri: str | None) -> None:
     Raises:
         InputError: MLflow knows no such kind of store, or cannot read it.
     """
-    import logging
     import os
 
     check_store(address_of(tracking_uri))
     # Takes seconds to import, and a wrong path should be reported first.
     import mlflow
 
-    # Hide messages about creating tables and validating an example, and tracebacks of errors that are raised, too.
-    for name, level in (("mlflow.store.db.utils", logging.CRITICAL), ("mlflow.pyfunc", logging.WARNING)):
-        logging.getLogger(name).setLevel(level)
-    # No progress bars for five small files.
-    mlflow.environment_variables.MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
+    quiet()
     # MLflow retries for minutes if it cannot connect, while a person waits for the answer.
     os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
     if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
@@ -53,6 +48,19 @@ def use_store(tracking_uri: str | None) -> None:
         return
     with usable(mlflow.get_tracking_uri()):
         mlflow.MlflowClient()
+
+
+def quiet() -> None:
+    """Keep MLflow from writing to stderr, which is the log of a service."""
+    import logging
+
+    from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
+
+    # Hide messages about creating tables and validating an example, and tracebacks of errors that are raised, too.
+    for name, level in (("mlflow.store.db.utils", logging.CRITICAL), ("mlflow.pyfunc", logging.WARNING)):
+        logging.getLogger(name).setLevel(level)
+    # No progress bars for five small files.
+    MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
 
 
 @contextmanager
@@ -205,14 +213,18 @@ def log_predictor(folder: Path) -> str:
     return str(logged.registered_model_version)
 
 
-def fetch_registered(uri: str) -> Path:
+@contextmanager
+def fetched(uri: str) -> Iterator[Path]:
     """Folder of the checkpoint behind `models:/NAME@ALIAS` or `models:/NAME/VERSION`, fetched from the store.
+
+    It is removed after the block; MLflow itself would leave what a server sent.
 
     Raises:
         UnavailableError: the store cannot be reached or has no such model.
         InputError: the registered model is not a checkpoint of this project.
     """
     import sys
+    import tempfile
 
     if "mlflow" not in sys.modules:  # no store has been chosen yet
         if is_absent(address_of(None)):
@@ -226,19 +238,20 @@ def fetch_registered(uri: str) -> Path:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    try:
-        path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri))
-    except (MlflowException, OSError) as error:
-        raise UnavailableError(
-            f"{uri} cannot be loaded",
-            got=" ".join(str(error).split())[:160].rstrip("."),
-            hint="`cotenant models list` shows registered versions, `cotenant models promote` sets the "
-            "champion",
-        ) from None
-    folder = next((p.parent for p in path.rglob("config.json")), None)
-    if folder is None:
-        raise InputError(f"{uri} holds no predictor", expected="a checkpoint logged by `cotenant train`")
-    return folder
+    with tempfile.TemporaryDirectory(prefix="cotenant-model-") as target:
+        try:
+            path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=target))
+        except (MlflowException, OSError) as error:
+            raise UnavailableError(
+                f"{uri} cannot be loaded",
+                got=" ".join(str(error).split())[:160].rstrip("."),
+                hint="`cotenant models list` shows registered versions, `cotenant models promote` sets the "
+                "champion",
+            ) from None
+        folder = next((p.parent for p in path.rglob("config.json")), None)
+        if folder is None:
+            raise InputError(f"{uri} holds no predictor", expected="a checkpoint logged by `cotenant train`")
+        yield folder
 
 
 def is_absent(tracking_uri: str) -> bool:

@@ -114,7 +114,7 @@ def _shared(manifest: Manifest) -> str:
 def _ancestors(manifest: Manifest) -> str:
     if not manifest.ancestors:
         return ""
-    return f"\n* Fine-tuned from {', then '.join(manifest.ancestors)}; the last time on {len(manifest.added_set_ids)} new sets."
+    return f"\n* Fine-tuned from {', then '.join(manifest.ancestors)}; the last time on {_counted(len(manifest.added_set_ids), 'new set')}."
 
 
 def _learned_utilization(predictor: Predictor) -> str:

@@ -18,15 +18,21 @@ from models.colocation_network import ColocationNetwork, SetTensors, member_widt
 from models.features import (
     DEMAND_WIDTH,
     DEVICE_FEATURES,
+    OCCUPANCY,
+    PACE_FEATURES,
+    RESOURCES,
+    SOLO_FEATURES,
     SUMMED_WIDTH,
     WORKLOAD_FEATURES,
 )
-from models.graph_tensors import GraphTensors
+from models.graph_tensors import NODE_FEATURES, TENSOR_FEATURES, GraphTensors
 from models.workload_encoder import WorkloadEncoder
 from predictor.fitted.model import CotenantModel, Scaler
 from predictor.predictor import Predictor
 from profiling.errors import InputError, UnavailableError
 from profiling.files import write_json, write_whole
+from profiling.operators import KINDS
+from profiling.workload import SHARING_MODES
 
 TOLERANCE = 1e-5
 MOST_MEMBERS = 8
@@ -50,6 +56,9 @@ class WholeSets(nn.Module):
         self.networks = nn.ModuleList(networks)
         for name in ("mean", "scale", "low", "high"):
             self.register_buffer(name, torch.tensor(getattr(scaler, name), dtype=torch.float32))
+        # As in `Scaler.demand`: bounds of slowdowns follow from occupancy.
+        free = len(scaler.mean) + OCCUPANCY
+        self.low[free], self.high[free] = -torch.inf, torch.inf
 
     def forward(self, member: Tensor, demand: Tensor, setting: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         width = member.shape[-1]
@@ -117,18 +126,30 @@ def export(predictor: Predictor, folder: Path | str, members: int = 2) -> dict[s
         "encoder": {"file": "encoder.onnx", "largest_difference": encoder_worst},
         "set_network": {"file": name, "members": members, "largest_difference": set_worst},
     }
-    from predictor.fitted.checkpoint import feature_names
-
-    write_json(
-        target / "export.json",
-        {
-            **result,
-            "features": feature_names(),
-            "campaigns": list(model.campaigns),
-            "process_left_out": model.process is not None,
-        },
-    )
+    left_out = model.process is not None
+    write_json(target / "export.json", {**result, "inputs": input_names(model), "process_left_out": left_out})
     return {"folder": str(target), **result}
+
+
+def input_names(model: CotenantModel) -> dict[str, dict[str, list[str]]]:
+    """Part to input to what its positions stand for: columns, rows of `edge_index` and `busy_s`, values of `kind`."""
+    embedding = [f"embedding_{number + 1}" for number in range(model.config.encoder.embedding)]
+    return {
+        "encoder": {
+            "kind": [*KINDS, "unknown"],
+            "nodes": [*NODE_FEATURES],
+            "edge_index": ["source", "target"],
+            "edges": [*TENSOR_FEATURES],
+            "busy_s": ["forward", "backward"],
+            "workload": [*WORKLOAD_FEATURES],
+            "device": [*DEVICE_FEATURES],
+        },
+        "set_network": {
+            "member": [*embedding, *WORKLOAD_FEATURES, *SOLO_FEATURES, *DEVICE_FEATURES],
+            "demand": [*RESOURCES, "memory_capacity_ratio", "occupancy", *PACE_FEATURES],
+            "setting": [*SHARING_MODES, *model.campaigns, "another campaign"],
+        },
+    }
 
 
 def _set_network(model: CotenantModel, members: int) -> tuple[bytes, float]:

@@ -55,6 +55,12 @@ def from_arrays(
     place, weight = arrays["place"], arrays["weight"]
     if place.shape[1:] != (MEMBER_WIDTH + 1,) or weight.shape != (len(place), len(place)):
         raise ValueError("the process's arrays do not fit together")
+    for name, shape in (
+        ("numbers", (3, len(place))),
+        *((name, (MEMBER_WIDTH,)) for name in ("mean", "deviation")),
+    ):
+        if arrays[name].shape != shape:
+            raise ValueError(f"the process's {name} have shape {arrays[name].shape}, not {shape}")
     members = Members(place, *arrays["numbers"])
     seen = NamedMembers(
         members,

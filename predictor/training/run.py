@@ -217,6 +217,8 @@ def train_run(
             if "e-ggat" in compared:
                 compared["e-ggat"]["held_out"].log(run_id)
             predictor = Predictor(network, training, graph_source).fit(colocation, solo, live, progress)
+            if progress.resumed:
+                live.complete(progress.losses)
         finally:
             live.flush()
 

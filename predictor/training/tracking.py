@@ -60,10 +60,22 @@ class LiveMetrics:
             self._logged[name] = max((point.step for point in history), default=0)
         return self._logged[name]
 
+    def complete(self, losses: dict[str, list[float]]) -> None:
+        """Send the points of curves, phase to loss by step, that a kill prevented from being sent."""
+        from mlflow.entities import Metric
+
+        self.flush()
+        for phase, curve in losses.items():
+            if (name := metric_name(phase)) is not None:
+                sent = {point.step for point in self.client.get_metric_history(self.run_id, name)}
+                now = int(1000 * time.time())
+                self._waiting += [Metric(name, x, now, n) for n, x in enumerate(curve, 1) if n not in sent]
+        self.flush()
+
     def flush(self) -> None:
         """Send the points not yet sent."""
-        if self._waiting:
-            self.client.log_batch(self.run_id, metrics=self._waiting)
+        for start in range(0, len(self._waiting), _AT_ONCE):
+            self.client.log_batch(self.run_id, metrics=self._waiting[start : start + _AT_ONCE])
         self._waiting, self._sent_s = [], time.monotonic()
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import os
+import shutil
 import socket
 import threading
 import weakref
@@ -167,6 +169,25 @@ def test_directory_source_detects_changes(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("{}")
     assert source.tag() != before
     assert DirectorySource("default").tag() == "default"
+
+
+def test_every_file_that_a_save_moves_to_its_place_changes_the_tag(tmp_path: Path) -> None:
+    """Its files were written before the first of them is moved, the newest first."""
+    source, made = DirectorySource(str(tmp_path)), tmp_path / ".new"
+    for folder in (tmp_path, made):
+        folder.mkdir(exist_ok=True)
+        for name in ("MODEL_CARD.md", "manifest.json", "config.json"):
+            (folder / name).write_text("{}")
+    os.utime(made / "MODEL_CARD.md", (2e9, 2e9))
+    tags = [source.tag()]
+    (made / "metrics.json").write_text("{}")
+    assert source.tag() == tags[0], "nothing is in its place yet"
+    for name in ("MODEL_CARD.md", "manifest.json", "config.json"):
+        (made / name).rename(tmp_path / name)
+        tags.append(source.tag())
+    shutil.rmtree(made)
+    assert source.tag() == tags[-1]
+    assert len(set(tags)) == 4
 
 
 def test_model_directory_is_found_inside_an_artifact(tmp_path: Path) -> None:

@@ -54,7 +54,9 @@ def test_a_missing_or_incomplete_store(tmp_path: Path) -> None:
         RegistrySource("cotenant", uri).tag()
 
 
-def test_follows_the_champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_follows_the_champion(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     import mlflow
 
     monkeypatch.chdir(tmp_path)
@@ -72,7 +74,11 @@ def test_follows_the_champion(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         client.create_model_version("cotenant", f"{run.info.artifact_uri}/predictor", run.info.run_id)
     client.set_registered_model_alias("cotenant", "champion", "1")
     life = ModelLife(source, 1.0, lambda *_: None, graph_for)
+    monkeypatch.delenv("MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR", raising=False)
+    capsys.readouterr()
+    source._client = None
     first = life.refresh()
+    assert "Downloading" not in capsys.readouterr().err, "the log has one JSON value per line"
     assert (first.tag, first.version.startswith("model-1-")) == ("cotenant/1", True)
     assert life.refresh() is first
     client.set_registered_model_alias("cotenant", "champion", "2")

@@ -31,6 +31,14 @@ def test_twin_equals_torch(config: NetworkConfig) -> None:
         from_torch(network(config, seed))
 
 
+@pytest.mark.parametrize("part", ["slow", "usage"])
+def test_weights_that_are_not_numbers_are_refused(part: str) -> None:
+    spoiled = network(NETWORK)
+    getattr(spoiled, part).bias.data.fill_(torch.nan)
+    with pytest.raises(InputError, match="got nan"):
+        from_torch(spoiled)
+
+
 @pytest.mark.parametrize(
     "change", [{"form": "paper"}, {"use_edge": False}, {"use_prior": False}, {"use_device": False}]
 )

@@ -1,7 +1,9 @@
 from __future__ import annotations
 
 import errno
+import hashlib
 import json
+from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as tensors_to_bytes
 
 from predictor import load_predictor
 from predictor.config import TrainingConfig
@@ -30,6 +35,19 @@ def saved(predictor: Predictor, tmp_path: Path) -> Path:
     folder = save(predictor, tmp_path / "model")
     predictor.version = version
     return folder
+
+
+def without_digests(folder: Path) -> None:
+    """As written by earlier versions."""
+    config = json.loads((folder / "config.json").read_text())
+    del config["digests"]
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+def test_digests_may_be_absent(saved: Path) -> None:
+    before = load(saved, graph_source).predict_many(SETS)
+    without_digests(saved)
+    assert load(saved, graph_source).predict_many(SETS) == before
 
 
 def test_round_trip(predictor: Predictor, saved: Path) -> None:
@@ -113,6 +131,7 @@ def test_a_missing_file_is_named(saved: Path, name: str) -> None:
         ("features", {}, "different features"),
         ("networks", 7, "damaged"),
         ("networks", "many", "damaged"),
+        ("networks", 0, "damaged"),
         ("network", {"width": 4}, "damaged"),
         ("heads", {}, "damaged"),
         ("campaigns", ["a", "b", "c"], "damaged"),
@@ -151,6 +170,7 @@ def test_a_value_of_another_type_is_damage(saved: Path, file: str, path: str, va
         value = 1.5
     inner[last] = value
     (saved / file).write_text(json.dumps(body))
+    without_digests(saved)
     with pytest.raises(InputError, match=rf"is damaged: .*{last!s}"):
         load(saved)
 
@@ -194,6 +214,43 @@ def test_json_of_the_wrong_shape(saved: Path, body: str) -> None:
             with pytest.raises(InputError):
                 load(saved)
         (saved / name).write_text(kept)
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "cost/card.json", "cost/cost.safetensors"])
+def test_a_file_of_another_checkpoint_is_damage(saved: Path, name: str) -> None:
+    """As a save that was killed between two files leaves it."""
+    body = (saved / name).read_bytes()
+    other = body.replace(b'"set_ids": [', b'"set_ids": ["another-set",').replace(b'"format"', b' "format"')
+    (saved / name).write_bytes(body[:-1] + b"\0" if other == body else other)
+    with pytest.raises(InputError, match=f"{name} is not the one that was written with the weights"):
+        load(saved)
+
+
+def rewritten(folder: Path, change: Callable[[dict[str, torch.Tensor]], None]) -> None:
+    """Change the tensors of a checkpoint and the digest in its version."""
+    tensors = load_tensors((folder / "weights.safetensors").read_bytes())
+    change(tensors)
+    body = tensors_to_bytes(tensors)
+    (folder / "weights.safetensors").write_bytes(body)
+    config = json.loads((folder / "config.json").read_text())
+    config["model_version"] = f"changed-{hashlib.sha256(body).hexdigest()[:10]}"
+    (folder / "config.json").write_text(json.dumps(config))
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["networks.0.enter.weight", "encoder.enter.weight", "scaler.mean", "domain.points", "process.mean"],
+)
+@pytest.mark.parametrize("damage", ["NaN", "shape"])
+def test_damaged_tensors_are_damage(saved: Path, name: str, damage: str) -> None:
+    def change(tensors: dict[str, torch.Tensor]) -> None:
+        tensors[name] = (
+            tensors[name][..., 1:].clone() if damage == "shape" else torch.full_like(tensors[name], torch.nan)
+        )
+
+    rewritten(saved, change)
+    with pytest.raises(InputError, match=rf"damaged.*{'NaN' if damage == 'NaN' else 'shape|size'}"):
+        load(saved)
 
 
 def test_a_disk_that_fills_up_leaves_an_earlier_checkpoint_as_it_was(

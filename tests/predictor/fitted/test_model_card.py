@@ -4,7 +4,9 @@ from dataclasses import replace
 from pathlib import Path
 
 import predictor
+from models.colocation_network import NetworkConfig
 from predictor import load_predictor
+from predictor.config import TrainingConfig
 from predictor.fitted.intervals import Intervals
 from predictor.fitted.model_card import model_card
 from predictor.predictor import Predictor
@@ -41,3 +43,12 @@ def test_card_states_what_was_not_calibrated() -> None:
     assert "* 1 measured co-location set;" in card
     assert "not calibrated, because no architecture could be held out" in card
     assert "2.60 times without (not calibrated: no GPU type could be held out)." in card
+
+
+def test_one_new_set_is_singular() -> None:
+    known = load_predictor("default")
+    tuned = replace(known.fitted_.manifest, ancestors=("before",), added_set_ids=("a",))
+    after = Predictor.of(
+        replace(known.fitted_, manifest=tuned), "after", known.network or NetworkConfig(), TrainingConfig()
+    )
+    assert "* Fine-tuned from before; the last time on 1 new set.\n" in model_card(after, {})

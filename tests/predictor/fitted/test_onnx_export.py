@@ -49,7 +49,53 @@ def test_files_and_manifest(exported: Path) -> None:
     about = json.loads((exported / "export.json").read_text())
     for part in ("encoder", "set_network"):
         assert about[part]["largest_difference"] <= exporting.TOLERANCE == 1e-5
-    assert about["features"]["edge"]
+    assert about["process_left_out"]
+
+
+def test_every_position_of_an_input_is_named(predictor: Predictor, exported: Path) -> None:
+    import onnxruntime
+
+    about = json.loads((exported / "export.json").read_text())
+    sizes = {}
+    for part in ("encoder", "set_network"):
+        names = about["inputs"][part]
+        for given in onnxruntime.InferenceSession(exported / about[part]["file"]).get_inputs():
+            if given.name not in ("kind", "log_step_s"):  # one index or number each
+                axis = 0 if given.name in ("edge_index", "busy_s") else -1
+                sizes[given.name] = (len(names[given.name]), given.shape[axis])
+    assert sizes
+    assert all(named == size for named, size in sizes.values()), sizes
+    assert len(about["inputs"]["encoder"]["kind"]) == predictor.fitted_.model.encoder.kind.num_embeddings
+    place = about["inputs"]["set_network"]
+    a, b = Workload.parse("alpha:batch_size=32,utilization_ratio=0.4"), Workload("beta", 32)
+    variants, _ = predictor.fitted_.model.variants([a, b], ["v100", "p100"])
+    for name, expected in (("occupancy", [0.4, 1.0]), ("gpu", [0.4, variants.demand[1, 0]])):
+        assert variants.demand[:, place["demand"].index(name)].tolist() == expected
+    for name, expected in (("utilization_ratio", [0.4, 0.0]), ("log_batch_size", [np.log(0.5)] * 2)):
+        assert variants.features[:, place["member"].index(name)].tolist() == expected
+
+
+def test_exported_slowdown_stays_below_the_limit_set_by_the_neighbour(
+    predictor: Predictor, exported: Path
+) -> None:
+    """A neighbour that is less busy than any learned from."""
+    import onnxruntime
+
+    from predictor.answering.job_table import setting_rows
+
+    model = predictor.fitted_.model
+    pair = [Workload("alpha", 32), Workload.parse("beta:batch_size=32,utilization_ratio=0.001")]
+    variants, where = model.variants(pair, ["v100"] * 2)
+    session = onnxruntime.InferenceSession(exported / "set_network_2.onnx")
+    slowdown, *_ = session.run(
+        None,
+        {
+            "member": variants.features[where][None].astype(np.float32),
+            "demand": variants.demand[where][None].astype(np.float32),
+            "setting": setting_rows(["time-slice"], model.campaigns),
+        },
+    )
+    assert slowdown[0, 0] <= 1 / (1 - 0.001) + 1e-6
 
 
 def test_exported_set_network_equals_the_predictor(predictor: Predictor, exported: Path) -> None:

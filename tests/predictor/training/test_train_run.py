@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -27,6 +28,7 @@ from predictor.fitted.checkpoint import save
 from predictor.fitted.mlflow_registry import shipped, use_store, versions
 from predictor.predictor import Predictor
 from predictor.training.run import compare, train_run
+from predictor.training.tracking import LiveMetrics
 from profiling.errors import ConflictError, InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import ColocationSet, Workload
@@ -131,8 +133,10 @@ def test_an_interrupted_run_resumes(
         if (phase, step) == ("left out 2: network 1", 2):
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        quick_run(data, out, store, report=stop, keep_every_s=0.0)
+    with monkeypatch.context() as killed:
+        killed.setattr(LiveMetrics, "flush", lambda _: None)  # as SIGKILL before the points were sent
+        with pytest.raises(KeyboardInterrupt):
+            quick_run(data, out, store, report=stop, keep_every_s=0.0)
     assert not out.exists()
     # The comparison with the baselines is not made again.
     monkeypatch.delattr(networks.NetworkContender, "fit")
@@ -148,6 +152,10 @@ def test_an_interrupted_run_resumes(
     assert again["model_version"] == result["model_version"]
     assert again["comparison"] == result["comparison"]
     assert {p.name for p in out.parent.iterdir()} == {"model"}
+    client = mlflow.MlflowClient(store)
+    for name, steps in (("loss encoder", QUICK.encoder_steps), ("loss network 1", QUICK.epochs)):
+        curve = client.get_metric_history(again["run_id"], name)
+        assert sorted(point.step for point in curve) == [*range(1, steps + 1)], "the curve is complete"
 
 
 def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
@@ -176,6 +184,21 @@ def test_registry(trained: tuple[dict[str, Any], Path]) -> None:
     asked = ColocationSet("v100", (Workload("alpha", 32), Workload("beta", 32)))
     file = load_predictor(str(folder / "model"), graph_source)
     assert champion.predict(asked) == file.predict(asked)
+
+
+def test_what_a_server_sent_is_removed(
+    trained: tuple[dict[str, Any], Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """From a server, MLflow downloads to a temporary folder unless told where to, and leaves it."""
+    download = mlflow.artifacts.download_artifacts
+
+    def from_a_server(artifact_uri: str, dst_path: str | None = None) -> str:
+        return str(download(artifact_uri=artifact_uri, dst_path=dst_path or tempfile.mkdtemp()))
+
+    monkeypatch.setattr(mlflow.artifacts, "download_artifacts", from_a_server)
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    assert load_predictor("models:/cotenant/1", graph_source).version == trained[0]["model_version"]
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
 
 
 def test_a_worse_version_is_not_promoted(
