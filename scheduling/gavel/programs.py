@@ -35,7 +35,8 @@ def max_min(problem: AllocationProblem, weights: Floats | None = None, blind: bo
         problem = AllocationProblem(problem.rows, held.astype(float), problem.gpus, problem.counts)
     fair = problem.equal_share() * (1.0 if weights is None else _relative(weights))
     scale = np.divide(problem.gpus, fair, out=np.zeros(problem.jobs), where=fair > 0)
-    return _floor(problem, csr_array(problem.progress() * scale[:, None]), np.ones(problem.jobs))[0]
+    # A job whose only type is down must not pull the minimum of all others to 0.
+    return _floor(problem, csr_array(problem.progress() * scale[:, None]), (fair > 0).astype(float))[0]
 
 
 def _relative(weights: Floats) -> Floats:
@@ -84,14 +85,17 @@ def finish_time_fair(
         problem: the problem.
         elapsed_s: [J] t_i, since the job arrived.
         left: [J] n_i, steps.
-        isolated_s: [J] D_i, completion time under the isolated split.
+        isolated_s: [J] D_i, completion time under the isolated split; infinite if the job cannot run now, which
+            does not count.
     """
     progress = problem.progress()
     x = max_min(problem)
     best_x, best = x, _largest_rho(progress @ x.ravel(), elapsed_s, left, isolated_s)
     for _ in range(100):
+        if not 0 < best < np.inf:
+            break
         spare = best * isolated_s - elapsed_s
-        if not np.isfinite(best) or (spare <= 0).any():
+        if (spare <= 0).any():
             break
         x, floor = _floor(problem, progress, left / spare)
         rho = _largest_rho(progress @ x.ravel(), elapsed_s, left, isolated_s)
@@ -116,13 +120,17 @@ def blind_speeds(problem: AllocationProblem, reference: int) -> AllocationProble
 
 
 def _largest_rho(speed: Floats, elapsed_s: Floats, left: Floats, isolated_s: Floats) -> float:
+    able = np.isfinite(isolated_s)
     with np.errstate(divide="ignore"):
-        return float(((elapsed_s + left / speed) / isolated_s).max())
+        return float(((elapsed_s + left / speed)[able] / isolated_s[able]).max(initial=0.0))
 
 
 def _floor(problem: AllocationProblem, progress: csr_array, need: Floats) -> tuple[Floats, float]:
     """Largest z with progress_i >= z need_i for all jobs, and among its optima the one with the most progress
     over need."""
+    needed = need > 0
+    if not needed.any():
+        return np.zeros((len(problem.rows), len(problem.counts))), 0.0
     matrix, bound = problem.limits()
     cells = matrix.shape[1]
     floor = hstack([-progress, csr_array(need[:, None])])
@@ -134,7 +142,7 @@ def _floor(problem: AllocationProblem, progress: csr_array, need: Floats) -> tup
     )
     if x is None:
         raise InfeasibleError("the allocation program has no solution", got=f"{problem.jobs} jobs")
-    z = float((progress @ x.ravel() / np.maximum(need, 1e-300)).min())
+    z = float(((progress @ x.ravel())[needed] / need[needed]).min())
     with np.errstate(divide="ignore", invalid="ignore"):
         worth = np.where(need > 0, 1.0 / need, 0.0)
     fill = _solve(

@@ -177,9 +177,12 @@ class GavelScheduler:
         speed = isolated_speed(problem)
         for k, job in enumerate(jobs):
             before = self.isolated.get(job.number)
-            done_s = 0.0 if before is None else before[0] + (before[1] - left[k]) / before[2]
+            done_s = 0.0 if before is None else before[0]
+            if before is not None and before[2] > 0:  # at 0, its types were down
+                done_s += (before[1] - left[k]) / before[2]
             self.isolated[job.number] = (done_s, left[k], speed[k])
-        isolated_s = np.array([self.isolated[j.number][0] for j in jobs]) + left / speed
+        with np.errstate(divide="ignore"):
+            isolated_s = np.array([self.isolated[j.number][0] for j in jobs]) + left / speed
         return finish_time_fair(problem, elapsed, left, isolated_s)
 
     def _choose(self, snapshot: SchedulingSnapshot) -> list[tuple[Unit, int]]:

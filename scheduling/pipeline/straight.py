@@ -180,13 +180,14 @@ def best_copies(
 def _copies(cluster: PipelineCluster, depth: int, most: int, allow_idle: bool) -> list[int]:
     """Numbers of copies to try, largest first.
 
-    On one level, more copies of the same cut are either always faster or, if summing gradients takes longer
-    than computing, always slower. On several, the number decides which transfers leave a group, so any may be
-    the fastest.
+    On one level without a memory limit, more copies of the same cut are either always faster or, if summing
+    gradients takes longer than computing, always slower. Under a limit the fewest that fit may be the fastest. On
+    several levels, the number decides which transfers leave a group, so any may be.
     """
     if not allow_idle:
         return [most] if most * depth == cluster.total else []
-    counts = (most, 1) if len(cluster.workers) == 1 else range(most, 0, -1)
+    ends = len(cluster.workers) == 1 and cluster.memory_bytes is None
+    counts = (most, 1) if ends else range(most, 0, -1)
     return sorted({count for count in counts if 1 <= count <= most}, reverse=True)
 
 

@@ -26,7 +26,6 @@ from scheduling.placement.packing import Tenancy
 from scheduling.placement.pairing import Pairs, offers
 from scheduling.placement.ranking import PlacementConfig
 
-_NEVER = 1e18
 # Longest time for which other jobs may extend the use of a GPU that a waiting job is to get next.
 _LONGER_S = 1.0
 # With the makespan as objective: GPU seconds that one second beyond its predicted end costs.
@@ -167,9 +166,18 @@ def _match(sharing: Floats, joins: list[tuple[int, int]]) -> list[tuple[int, int
     if len(joins) < 2:
         return joins
     rows = [position for position, _ in joins]
-    cost = np.where(np.isfinite(sharing[rows]), sharing[rows], _NEVER)
-    index, columns = linear_sum_assignment(cost)
-    return [(rows[i], int(c)) for i, c in zip(index, columns, strict=True)]
+    return [(rows[row], column) for row, column in matched(sharing[rows])]
+
+
+def matched(cost: Floats) -> list[tuple[int, int]]:
+    """(row, column) of as many rows as possible with the lowest sum of costs [R, C]; infinite: not allowed."""
+    able = np.isfinite(cost)
+    if not able.any():
+        return []
+    # Above what any choice of rows can save, but no more, or rounding would hide the differences between costs.
+    most = float(np.ptp(cost[able])) * min(cost.shape) + float(cost[able].max()) + 1.0
+    rows, columns = linear_sum_assignment(np.where(able, cost, most))
+    return [(int(r), int(c)) for r, c in zip(rows, columns, strict=True) if able[r, c]]
 
 
 def _type_values(snapshot: SchedulingSnapshot, steps: Floats) -> Floats:

@@ -13,7 +13,6 @@ from functools import partial
 from itertools import islice
 
 import numpy as np
-from scipy.optimize import linear_sum_assignment
 
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
@@ -26,14 +25,14 @@ from scheduling.placement.migrating import migrate
 from scheduling.placement.packing import Tenancy, may_share, shared_gpus
 from scheduling.placement.pairing import offers
 from scheduling.placement.preempting import preempt
-from scheduling.placement.pricing import start_at_price
+from scheduling.placement.pricing import matched, start_at_price
 from scheduling.placement.queueing import QueueConfig, first_empty, first_overdue, in_order, work_s
 from scheduling.placement.ranking import PlacementConfig
 
-_NEVER = 1e18
 _NONE: Ints = np.zeros(0, np.int64)
 # Jobs of the queue considered per decision, because gangs and single GPUs are decided separately.
 _LOOK = 8
+_TIE = 1e-9  # weight of what decides between equal sums
 _ANY = 1e-9  # a critical ratio that the longest waiting job has
 
 
@@ -220,17 +219,22 @@ def _assign(
     jobs: list[JobState],
     config: PlacementConfig,
 ) -> list[Allocation]:
-    """As many jobs as possible with the least sum of the paper's scores; an empty GPU counts 0."""
+    """As many jobs as possible with the least sum of the paper's scores; an empty GPU counts 0.
+
+    Of equal sums, the one with the least time alone on the chosen types.
+    """
     steps = np.array([solo_step_s(snapshot, tenancy.cache, j.job.workload) for j in jobs])
     # Equal empty GPUs are one column per type, repeated as often as there are jobs to take them.
     kinds = [k for k in range(len(snapshot.types)) for _ in range(min(pool.free_of_type[k], len(jobs)))]
     empty = np.where(np.isfinite(steps), 0.0, np.inf)[:, kinds]
     cost = np.column_stack([empty, offers(snapshot, tenancy, shared, jobs, config).score])
-    cost = np.where(np.isfinite(cost), cost, _NEVER)
+    alone_s = np.array([snapshot.left(j) for j in jobs])[:, None] * steps
+    able = np.isfinite(cost)
+    if able.any():
+        time_s = alone_s[:, [*kinds, *snapshot.type_of[shared].tolist()]][able]
+        cost[able] += _TIE * max(float(cost[able].max()), 1.0) * time_s / time_s.max()
     started: list[Allocation] = []
-    for row, column in zip(*linear_sum_assignment(cost), strict=True):
-        if cost[row, column] >= _NEVER:
-            continue
+    for row, column in matched(cost):
         gpus = pool.take(1, kinds[column]) if column < len(kinds) else (int(shared[column - len(kinds)]),)
         if gpus:
             started.append(Allocation(jobs[row], gpus))

@@ -238,3 +238,14 @@ def test_allox_with_many_jobs_and_gpus() -> None:
     problem = AllocationProblem.of(ones, [1] * 1_000, [10_000, 3])
     x = allox(problem, np.zeros(1_000), ones[:, 0])
     assert x.sum() == 1_000  # with every position on every GPU, the costs take 80 GB
+
+
+def test_a_job_whose_only_type_is_down_does_not_make_the_others_shares_unfair() -> None:
+    alone = np.array([[1.0, 0.0], [0.0, 1.0], [0.0, 3.0]])
+    problem = AllocationProblem.of(alone, [1, 1, 1], [0, 1])
+    np.testing.assert_allclose(max_min(problem), [[0.0, 0.0], [0.0, 0.5], [0.0, 0.5]])
+    x = finish_time_fair(problem, np.zeros(3), np.full(3, 10.0), np.array([np.inf, 20.0, 20.0]))
+    np.testing.assert_allclose(x, [[0.0, 0.0], [0.0, 0.75], [0.0, 0.25]], rtol=1e-6)
+    nobody = AllocationProblem.of(alone[:1], [1], [0, 1])
+    assert not max_min(nobody).any()
+    assert not finish_time_fair(nobody, np.zeros(1), np.ones(1), np.array([np.inf])).any()

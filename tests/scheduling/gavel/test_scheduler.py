@@ -203,3 +203,23 @@ def test_a_gang_on_scattered_gpus_runs() -> None:
 def test_invalid_settings_are_rejected(settings: dict[str, Any]) -> None:
     with pytest.raises(InputError, match="objective"):
         GavelConfig(**settings)
+
+
+def test_finish_time_fairness_goes_on_after_an_outage_of_a_jobs_only_type() -> None:
+    snapshot = SchedulingSnapshot(cluster(v100=1, k80=1))
+    only_v100 = Workload("c")
+    table = TablePredictor(
+        TABLE.solo | {("v100", only_v100): Solo(0.1, 10.0), ("k80", only_v100): Solo(1.0, 10.0)},
+        {}, {"v100": 10.0, "k80": 5.0},
+    )  # fmt: skip
+    for number, workload in enumerate((only_v100, A)):
+        job = TraceJob(f"j{number}", workload, 1e5)
+        snapshot.waiting[number] = JobState(job, number, job.iterations)
+    scheduler = GavelScheduler(snapshot, GavelConfig("finish-time"))
+    outage = JobState(TraceJob("outage", A, 1.0), -9, 1.0, gpus=(0,))
+    snapshot.fail([outage])
+    scheduler.decide(snapshot, SetCache(table))
+    snapshot.repair([0])
+    snapshot.now_s = 2000.0
+    scheduler.decide(snapshot, SetCache(table))
+    assert all(np.isfinite(values).all() for values in scheduler.isolated.values())

@@ -141,6 +141,15 @@ def test_fewer_copies_may_share_a_slow_link_better() -> None:
     assert chosen.step_time_s == pytest.approx(2 + 4 / 3)
 
 
+def test_over_a_slow_link_the_fewest_copies_that_fit_are_the_fastest() -> None:
+    node = ProfileNode("a", "Conv", 1.0, 2.0, 4e9, 1e9)
+    space = antichain_states(PipeDreamProfile("one", (node,), ()))
+    chosen = plan(space, PipelineCluster((4,), (1e8,), memory_bytes=3.5e9), "1f1b", 1)
+    assert chosen.stages[0].replicas == 2
+    # 1 copy needs 5 GB; 2: 3 / 2 + 2 * 1/2 * 10 s; 4: 3 / 4 + 2 * 3/4 * 10 s.
+    assert chosen.step_time_s == pytest.approx(11.5)
+
+
 @pytest.mark.parametrize("branch", [False, True])
 def test_a_pipeline_over_a_slow_link_is_cut_where_less_has_to_cross(branch: bool) -> None:
     """Between two halves of 6 s each are 10 GB, which take 10 s; a stage of 9 s and one of 3 s exchange 1 MB."""

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import product
+
+import numpy as np
 import pytest
 
 from profiling.workload import Workload
@@ -9,6 +12,7 @@ from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.truth import SetTruth
+from scheduling.placement.pricing import matched
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import isacpp
@@ -101,3 +105,18 @@ def test_the_makespan_is_no_longer_than_that_of_simple_policies() -> None:
         for name in ("exclusive", "blind", "sjf", "blind-sjf", "isacpp-makespan")
     }
     assert makespan.pop("isacpp-makespan") <= 1.01 * min(makespan.values())
+
+
+def test_most_jobs_at_the_least_cost_among_all_assignments() -> None:
+    draw = np.random.default_rng(0)
+    for _ in range(300):
+        cost = draw.uniform(0.0, 100.0, draw.integers(2, 5, 2))
+        cost[draw.random(cost.shape) < 0.35] = np.inf
+        found = matched(cost)
+        best = (0, 0.0)
+        for columns in product(range(-1, cost.shape[1]), repeat=len(cost)):
+            chosen = [(r, c) for r, c in enumerate(columns) if c >= 0]
+            total = float(sum(cost[cell] for cell in chosen))
+            if len({c for _, c in chosen}) == len(chosen) and np.isfinite(total):
+                best = max(best, (len(chosen), -total))
+        assert (len(found), -sum(cost[cell] for cell in found)) == pytest.approx(best)

@@ -48,6 +48,16 @@ def test_waiting_jobs_are_assigned_jointly() -> None:
     assert {d.job.id: d.gpus for d in decisions} == {f"j{k}": (g,) for k, g in enumerate(best)}
 
 
+def test_of_equal_scores_the_least_time_alone_decides() -> None:
+    """All scores on empty GPUs are 0: the long job gets the fast one, and of three jobs the longest waits."""
+    k80_last = snapshot(Gpu("0", "v100"), Gpu("1", "k80"))
+    lengths = {"short": 100.0, "long": 1000.0, "longest": 5000.0}
+    queue(k80_last, *(TraceJob(name, JOBS[0], length) for name, length in lengths.items()))
+    config = PlacementConfig(objective="interference", max_members=2)
+    decisions = decide(k80_last, SetCache(table(2)), config, restart_s=None)
+    assert {d.job.id: d.gpus for d in decisions} == {"short": (1,), "long": (0,)}
+
+
 def test_gangs_get_whole_gpus_and_jobs_share_the_rest() -> None:
     state = snapshot(*(Gpu(str(k), "v100") for k in range(4)))
     queue(
