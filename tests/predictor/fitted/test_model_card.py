@@ -25,7 +25,10 @@ def test_card_states_which_part_predicts_what() -> None:
     card = model_card(load_predictor("default"), {})
     assert "* 1 co-location network of width" in card
     assert "the slowdown of a pair is the geometric mean" in card
-    assert "Larger sets, and devices and sharing modes without measured sets, use the networks; time-sliced, these are corrected by as much as their pairs in the mean." in card
+    assert (
+        "Larger sets, and devices and sharing modes without measured sets, use the networks; time-sliced, these are corrected by as much as their pairs in the mean."
+        in card
+    )
     assert "Sets of inference jobs were not measured; they are predicted by processor sharing." in card
     assert "Not measured: there were too few pairs" in card
     assert "| predictor |" not in card
