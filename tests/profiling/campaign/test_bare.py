@@ -57,6 +57,7 @@ _ELSEWHERE = {
     "capture/onnx_branches.py": {"onnx"},
     "capture/onnx_inputs.py": {"onnx"},
     "capture/onnx_reader.py": {"onnx", "google"},
+    "capture/onnx_values.py": {"onnx"},
     "capture/onnx_worker.py": {"onnx"},
     "capture/onnx_limits.py": {"onnx"},
     "capture/plot.py": {"matplotlib"},
