@@ -39,7 +39,7 @@ def never_faster_with_more(
         sizes: sizes of the subsets to check; default: all.
         left: [V] share of the time for which each keeps the device idle when alone, 0 where unknown. One more neighbour
             leaves others at least that share of their speed (sets of up to `WHOLE` members). Without this bound, a third
-            job that uses 1 % of a device slowed two others by up to a fifth.
+            job that uses half a per cent of a device slowed two others by up to a fifth.
     """
     width = rows.shape[1]
     if width < 3:

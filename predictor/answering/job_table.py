@@ -203,7 +203,7 @@ class JobTable:
             return self._under_shares(self._of_pairs(rows, sharing), rows)
         # Subsets of a set have pairs in common.
         within = PairsWithin(partial(self._about_pairs, sharing), rows)
-        correction = self._if_any(within, rows) if sharing == _TIME_SLICE else None
+        correction = self._corrections_of(within, rows) if sharing == _TIME_SLICE else None
         whole = partial(self._bounded, sharing, correction)
 
         def excess_of_pairs(pairs: Integers) -> Floats:
@@ -233,19 +233,20 @@ class JobTable:
     def _about_pairs(self, sharing: str, pairs: Integers) -> Floats:
         """[P, 2, 2] excess of jobs that may use all multiprocessors, and the process's log correction of the networks'."""
         if len(pairs) > MOST_ASKED:
-            return self._both(sharing, pairs)
+            return self._new_pairs(sharing, pairs)
         kept = self._pairs.get(sharing)
         if kept is None:
-            kept = self._pairs[sharing] = KeptPairs(partial(self._both, sharing))
+            kept = self._pairs[sharing] = KeptPairs(partial(self._new_pairs, sharing))
         return kept(pairs)
 
-    def _both(self, sharing: str, pairs: Integers) -> Floats:
+    def _new_pairs(self, sharing: str, pairs: Integers) -> Floats:
+        """`_about_pairs`, not cached."""
         plain = self._excess_of_networks(pairs, sharing)
         blended = self._blended(plain, pairs)
         correction = np.log1p(blended) - np.log1p(plain)
         return np.stack([self._limited(blended, sharing, pairs), correction], -1)
 
-    def _if_any(self, within: PairsOf, rows: Integers) -> PairsOf | None:
+    def _corrections_of(self, within: PairsOf, rows: Integers) -> PairsOf | None:
         """Log corrections [P, 2] of pairs; None where the process has no answer to any."""
         if self._process is None or not self._process.covers(self._numbers[rows[rows >= 0]]).any():
             return None
@@ -265,7 +266,7 @@ class JobTable:
             sliced = self.time_sliced(rows[time_sliced])
             correction = None
             if rows.shape[1] > 2:
-                correction = self._if_any(
+                correction = self._corrections_of(
                     PairsWithin(partial(self._about_pairs, _TIME_SLICE), sliced), sliced
                 )
             in_turn = self._bounded(_TIME_SLICE, correction, sliced)
