@@ -12,7 +12,7 @@ have the covariance
 k1 and k2 are squared exponentials (Rasmussen and Williams 2006, section 4.2) with two length scales on a
 member's features, A is 1 for the same architecture, J for the same job, and c is 1 in the same setting, else
 `across_devices`. Sets of more than two take the mean over partners (an additive process, Duvenaud et al.,
-NeurIPS 2011). A job alone runs the same in every sharing mode, so its solo step time depends on the device
+NeurIPS 2011), weighted by how busy they keep the device: one that does next to nothing says next to nothing. A job alone runs the same in every sharing mode, so its solo step time depends on the device
 only.
 """
 
@@ -98,6 +98,8 @@ class Members:
         model, job, setting: [V] numbers of the architecture, of the job SPEC, and of the device with sharing
             mode and campaign.
         device: [V] numbers of the device alone, for solo step times; defaults to `setting`.
+        occupancy: [V] share of the time for which each keeps the device from others, above 0
+            (`models.features.occupancy`); defaults to 1.
     """
 
     place: Floats
@@ -105,10 +107,13 @@ class Members:
     job: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     setting: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     device: Integers = None  # type: ignore[assignment]
+    occupancy: Floats = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.device is None:
             self.device = self.setting
+        if self.occupancy is None:
+            self.occupancy = np.ones(len(self.model))
 
     def __len__(self) -> int:
         return len(self.model)

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from models.cost.order import LOAD_WIDTH, load_of, without_load
 from models.features import Floats
 from predictor.learning.kernel import KernelParameters, Members
-from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
+from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features, occupancies
 from predictor.learning.spelling import Spelling
 from profiling.errors import CotenantError
 from profiling.spelling import in_short
@@ -174,7 +174,7 @@ class KnownMembers:
         self.utilization_measured = np.concatenate([self.utilization_measured, measured])
         self._add_limits(new)
         start = len(self.members)
-        self.members = self.members.joined(Members(place, *columns))
+        self.members = self.members.joined(Members(place, *columns, occupancy=occupancies(features)))
         # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})
 

@@ -11,7 +11,7 @@ from predictor.examples.examples import Examples, Integers
 from predictor.examples.featurizer import Featurizer
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import Numbers
-from predictor.learning.members import MEMBER_WIDTH, member_features
+from predictor.learning.members import MEMBER_WIDTH, member_features, occupancies
 from predictor.learning.rows import Rows
 from profiling.workload import Workload
 
@@ -59,7 +59,7 @@ class MeasuredRows:
             features[row] = member_features(workload, device, expected_s, featurizer)
             plain = workload.without_solo()
             columns[:, row] = models[workload.model], jobs[plain], settings[device, mode, campaign]
-        members = Members(np.zeros((len(index), 0)), *columns)
+        members = Members(np.zeros((len(index), 0)), *columns, occupancy=occupancies(features))
         rows = Rows(own, partners_of(own, examples.set_index))
         return cls(features, members, rows, tuple(models), tuple(jobs), tuple(settings))  # type: ignore[arg-type]
 

@@ -44,6 +44,8 @@ _FLAGS = [
     max(k for k, flag in enumerate(SOLO_FEATURES[: column + 1]) if flag.startswith("has_"))
     for column in _SOLO_COLUMNS
 ]
+# Smallest occupancy, so that partners that do nothing still have a mean.
+_LEAST_OCCUPANCY = 1e-3
 # Features are clamped to this many standard deviations.
 _FARTHEST = 4.0
 
@@ -77,6 +79,12 @@ def member_features(
             job.features,
         ]
     )
+
+
+def occupancies(features: Floats) -> Floats:
+    """[V] share of the time for which members keep the device from others; 1 where the features are unknown."""
+    values = features[:, MEMBER_FEATURES.index("occupancy")]
+    return np.where(np.isnan(values), 1.0, np.maximum(values, _LEAST_OCCUPANCY))
 
 
 @dataclass(frozen=True)

@@ -171,14 +171,14 @@ class PairAnswers:
         """Answer for members beside their partners."""
         with self._lock:
             try:
-                at, mean, prior, variance, covariance = self._looked_up(keys)
+                at, shares, mean, prior, variance, covariance = self._looked_up(keys)
             except KeyError:
                 self._meet(keys)
-                at, mean, prior, variance, covariance = self._looked_up(keys)
+                at, shares, mean, prior, variance, covariance = self._looked_up(keys)
             added, own = self._pairs.added, [self._own[key[0]] for key in keys]
         most = max(map(len, at))
         places = np.array([row + [_NOBODY] * (most - len(row)) for row in at])
-        count = np.array([len(row) for row in at], np.float32)
+        weight = np.array([row + [0.0] * (most - len(row)) for row in shares], np.float32)
         return Answers(
             mean,
             variance,
@@ -187,13 +187,14 @@ class PairAnswers:
             [one.solo_variance for one in own],
             [one.solo_prior_variance for one in own],
             covariance,
-            added[places].sum(1) / count[:, None],
+            np.einsum("rm,rmu->ru", weight, added[places]),
         )
 
     def _looked_up(
         self, keys: Sequence[Key]
-    ) -> tuple[list[list[int]], list[float], list[float], list[float], list[float]]:
-        """Rows of each key's pairs, means, prior variances, variances and covariances with the solo step time.
+    ) -> tuple[list[list[int]], list[list[float]], list[float], list[float], list[float], list[float]]:
+        """Rows of each key's pairs, their shares, means, prior variances, variances and covariances with the solo step
+        time.
 
         Raises:
             KeyError: a pair is not cached.
@@ -201,36 +202,43 @@ class PairAnswers:
         place, means, variances = self._pairs.place, self._pairs.mean, self._pairs.variance
         covariance, absorbed, between = self._pairs.covariance, self._pairs.absorbed, self._pairs.between
         priors, ratio = self._pairs.prior, self.process.variance_ratio
-        at, mean, prior, variance, shared = [], [], [], [], []
+        at, shares, mean, prior, variance, shared = [], [], [], [], [], []
         for key in keys:
-            own, count = key[0], len(key) - 1
-            rows = [place[own, partner] for partner in key[1:] or (_ALONE,)]
+            own, partners = key[0], key[1:]
+            rows = [place[own, partner] for partner in partners or (_ALONE,)]
+            share = self._shares_of(partners)
             at.append(rows)
-            mean.append(sum([means[row] for row in rows]) / len(rows))
-            if not count:
+            shares.append(share)
+            mean.append(_weighted(share, means, rows))
+            if not partners:
                 prior.append(0.0)
                 variance.append(0.0)
                 shared.append(0.0)
                 continue
             # Variance of a mean over partners: the variance of each, plus twice the covariance of every two.
-            before, left = sum([priors[row] for row in rows]), sum([variances[row] for row in rows])
-            plain = count * self._prior.variance.beside_one
-            if count > 1:
-                for one, other in combinations(key[1:], 2):
-                    both = covariance[own, one, other]
-                    before += 2 * both[0]
-                    left += 2 * both[1]
-                    plain += 2 * between[place[one, other]]
+            squares = [s * s for s in share]
+            before, left = _weighted(squares, priors, rows), _weighted(squares, variances, rows)
+            plain = sum(squares) * self._prior.variance.beside_one
+            for (one, a), (other, b) in combinations(zip(partners, share, strict=True), 2):
+                both, twice = covariance[own, one, other], 2 * a * b
+                before += twice * both[0]
+                left += twice * both[1]
+                plain += twice * between[place[one, other]]
             alone = self._own[own]
-            left, before = self._prior.without_pairs(
-                max(left / count**2 + alone.variance, 0.0), before / count**2, plain / count**2
-            )
-            moved = sum([absorbed[row] for row in rows]) / count
+            left, before = self._prior.without_pairs(max(left + alone.variance, 0.0), before, plain)
+            moved = _weighted(share, absorbed, rows)
             prior.append(before)
             left = calibrated(left, before, ratio)
             variance.append(left + moved**2 * alone.solo_variance)
             shared.append(-moved * alone.solo_variance)
-        return at, mean, prior, variance, shared
+        return at, shares, mean, prior, variance, shared
+
+    def _shares_of(self, partners: Sequence[int]) -> list[float]:
+        """By which the mean over partners weights them."""
+        if len(partners) < 2:
+            return [1.0]
+        occupancy = self._known.members.occupancy[list(partners)]
+        return list((occupancy / occupancy.sum()).tolist())
 
     def _meet(self, keys: Sequence[Key]) -> None:
         """Cache all pairs of these keys."""
@@ -304,6 +312,10 @@ class PairAnswers:
         variance = beside_one - np.square(half) @ self._sign
         absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
         self._pairs.add(new, half, earlier, total, mean, prior, variance, absorbed, between)
+
+
+def _weighted(shares: Sequence[float], values: Sequence[float], rows: Sequence[int]) -> float:
+    return sum([share * values[row] for share, row in zip(shares, rows, strict=True)])
 
 
 def _grown(rows: _Rows, capacity: int) -> _Rows:

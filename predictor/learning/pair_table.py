@@ -128,11 +128,12 @@ class PairBlocks:
             first, second = place[:, 0], place[:, 1]
             return np.stack([flat[first * width + second], flat[second * width + first]], 1)
         present = rows >= 0
-        beside = present[:, :, None] & present[:, None, :] & ~np.eye(size, dtype=bool)
-        means = np.where(beside, block[place[:, :, None], place[:, None, :]], 0.0)
+        occupancy = np.where(present, members.occupancy[rows], 0.0)
+        beside = occupancy[:, None, :] * ~np.eye(size, dtype=bool)
+        means = beside * block[place[:, :, None], place[:, None, :]]
         # Column by column: numpy reduces rows of two or three slowly.
-        total, count = sum(means.T, np.zeros(rows.shape[::-1])).T, np.maximum(present.sum(1) - 1, 1)
-        answer = total / count[:, None]
+        total, weight = (sum(each.T, np.zeros(rows.shape[::-1])).T for each in (means, beside))
+        answer = total / np.where(weight > 0, weight, 1.0)
         if self._answer is not None:
             answer = self._answer(answer)
         return np.where(present & (present.sum(1) > 1)[:, None], answer, self._alone)

@@ -59,7 +59,8 @@ class PriorVariance:
         together = max(1, _TOGETHER // (partners.shape[1] * max(partners.shape[1], width)))
         for start in range(0, len(several), together):
             rows = several[start : start + together]
-            share = present[rows] / count[rows][:, None]
+            occupancy = np.where(present[rows], members.occupancy[partners[rows]], 0.0)
+            share = occupancy / occupancy.sum(1, keepdims=True)
             kernel = MemberKernel.within(self._same.parameters, members, partners[rows])
             result[rows] = np.einsum("ra,rb,rab->r", share, share, self._same.of(kernel))
         return result

@@ -249,7 +249,8 @@ class Process:
     @cached_property
     def pair_weights(self) -> PairWeights:
         """The data behind `table`; holds nothing else of the evidence."""
-        pairs, known = self._rows.pairs(), self.evidence.members
+        known = self.evidence.members
+        pairs = self._rows.pairs(known)
         used, index = np.unique(np.concatenate([pairs.own, pairs.partner]), return_inverse=True)
         weight, half = np.zeros((len(used), len(used))), len(pairs.own)
         np.add.at(weight, (index[:half], index[half:]), self.weight[pairs.row] * pairs.share)

@@ -45,11 +45,13 @@ class Rows:
         ]
         return Rows(np.concatenate([self.own, others.own]), np.concatenate(both))
 
-    def pairs(self) -> Pairs:
-        """Split rows into pairs of a member and one partner."""
+    def pairs(self, members: Members) -> Pairs:
+        """Split rows of `members` into pairs of a member and one partner."""
         row, column = np.nonzero(self.partners >= 0)
-        count = np.bincount(row, minlength=len(self))
-        return Pairs(row, self.own[row], self.partners[row, column], 1.0 / count[row])
+        partner = self.partners[row, column]
+        occupancy = members.occupancy[partner]
+        total = np.bincount(row, occupancy, minlength=len(self))
+        return Pairs(row, self.own[row], partner, occupancy / total[row])
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +82,8 @@ def covariance(parameters: KernelParameters, members: Members, a: Rows, others: 
         )
     kernel = MemberKernel.of(parameters, members, others)
     # All pairs of a row have the same member, so only what depends on partners is averaged.
-    first = a.pairs().over_partners(len(a), len(members))
-    second = b.pairs().over_partners(len(b), len(others))
+    first = a.pairs(members).over_partners(len(a), len(members))
+    second = b.pairs(others).over_partners(len(b), len(others))
     own = np.ix_(a.own, b.own)
     total = kernel.job[own] + kernel.constant
     for left, right in zip(kernel.left, kernel.right, strict=True):

@@ -154,7 +154,7 @@ class SetProcess:
         held = Rows(own, partner[:, None])
         partners = np.where(sets.rows.partners >= 0, sets.rows.partners + start, -1)
         rows = Rows(sets.rows.own + start, partners).joined(held)
-        pairs = rows.pairs()
+        pairs = rows.pairs(members)
         means = pairs.share * self.weights.table(members, members)[pairs.own, pairs.partner]
         prior = np.asarray(np.bincount(pairs.row, means, minlength=len(rows)) + self.centre, np.float64)
         log_slowdown = np.concatenate([sets.log_slowdown, from_scale(prior[count:], p.knee)])

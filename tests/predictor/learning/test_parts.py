@@ -56,6 +56,23 @@ def test_all_prediction_methods_agree(posterior: Posterior) -> None:
             assert member.throughput_ratio.value == pytest.approx(1 / slow.value)
 
 
+@pytest.mark.parametrize("factor", [0.8, 2.0])
+def test_a_third_job_that_does_next_to_nothing_does_not_dilute_what_was_observed(
+    predictor: Predictor, factor: float
+) -> None:
+    pair = tuple(
+        Workload.parse(f"{name}:step_time_s=0.03,utilization_ratio=0.8") for name in ("alpha", "beta")
+    )
+    idle = Workload.parse("gamma:step_time_s=0.03,utilization_ratio=0.005")
+    sets = [ColocationSet("v100", pair), ColocationSet("v100", (*pair, idle))]
+    step_s = float(predictor.predict_arrays(sets).step_time_s[0, 0])
+    posterior = Posterior(predictor)
+    posterior.observe([Observation(sets[0], 0, step_s * factor)] * 4)
+    beside_one, beside_two = posterior.predict_arrays(sets).slowdown[:, 0]
+    assert beside_two == pytest.approx(beside_one, rel=0.02)
+    assert posterior.predict(sets[1]).members[0].slowdown.value == pytest.approx(beside_two, rel=1e-4)
+
+
 def test_pairs_are_cached_and_reset(posterior: Posterior, monkeypatch: pytest.MonkeyPatch) -> None:
     modes = ("time-slice", "mps", "time-slice")
     sets = [ColocationSet("v100", tuple(JOBS[k:]), mode) for k, mode in enumerate(modes)]

@@ -25,6 +25,7 @@ MEMBERS = Members(
     np.arange(8) // 2,
     np.arange(8),
     np.array([0, 0, 0, 0, 0, 0, 1, 1], dtype=np.int64),
+    occupancy=np.linspace(0.2, 1.0, 8),
 )
 
 
