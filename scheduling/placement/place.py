@@ -224,9 +224,10 @@ def _place_gang(
     steps = solo_step_s(state, cache, cache.workloads[workload])
     able = [k for k, step in enumerate(steps) if np.isfinite(step) and state.type_size[k] >= config.gpus]
     if not able:
+        most = int(state.type_size[np.isfinite(steps)].max())
         raise InfeasibleError(
             f"no GPU type of this cluster has {config.gpus} GPUs that the job fits on",
-            expected=f"at most {int(state.type_size.max())} GPUs",
+            expected=f"at most {most} GPUs",
             got=config.gpus,
         )
     ranked = []
@@ -243,10 +244,18 @@ def _place_gang(
             ranked.append(RankedGpu(*gang[0], score, finish, {}, reasons, gang))
     if ranked:
         return PlacementDecision("place", tuple(ranked), tuple(notes))
-    free = ", ".join(f"{state.types[k]}: {state.free_of_type[k]}" for k in able)
+    free = ", ".join(_room(state, k, config.gpus) for k in able)
     return PlacementDecision(
         "wait", (), (*notes, f"a gang needs {config.gpus} empty GPUs of one type ({free})")
     )
+
+
+def _room(state: SchedulingSnapshot, kind: int, gpus: int) -> str:
+    """Empty GPUs of a type that has no room for a gang: on one node, where it would go if one is large enough."""
+    nodes = state.nodes_of_type[kind]
+    if state.node_size[nodes].max() < gpus:
+        return f"{state.types[kind]}: {state.free_of_type[kind]}"
+    return f"{state.types[kind]}: {state.free[nodes].max()} on one node"
 
 
 def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int, has_share: bool) -> RankedGpu:

@@ -21,7 +21,7 @@ from scheduling.placement.place import Placer, _first, place
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import get_policy
 from tests.scheduling.placement.plain_stages import quantify
-from tests.scheduling.tables import JOBS, table
+from tests.scheduling.tables import GIB, JOBS, table
 
 PREDICTOR = table()
 
@@ -245,6 +245,20 @@ def test_gangs_take_whole_gpus_of_one_type() -> None:
     assert place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=8)).decision == "wait"
     with pytest.raises(InfeasibleError, match="9 GPUs"):
         place(JOBS[1], 100, snapshot, PREDICTOR, PlacementConfig(gpus=9))
+
+
+def test_the_reason_of_a_gang_counts_the_gpus_that_it_could_have() -> None:
+    tenants = (Tenant(JOBS[0], 10.0),)
+    half = (Gpu("0", "v100"), Gpu("1", "v100", tenants=tenants))
+    nodes = (Node("a", half), Node("b", half), Node("c", tuple(Gpu(str(k), "k80") for k in range(8))))
+    scattered = place(JOBS[1], 100, ClusterSnapshot(nodes[:2]), PREDICTOR, PlacementConfig(gpus=2))
+    assert scattered.reasons == ("a gang needs 2 empty GPUs of one type (v100: 1 on one node)",)
+    too_few = place(JOBS[1], 100, ClusterSnapshot(nodes[:2]), PREDICTOR, PlacementConfig(gpus=4))
+    assert too_few.reasons == ("a gang needs 4 empty GPUs of one type (v100: 2)",)
+    solo = {(device, job): Solo(0.1, 14 * GIB) for device in ("v100", "k80") for job in JOBS}
+    large = TablePredictor(solo, {}, {"v100": 16 * GIB, "k80": 12 * GIB})
+    with pytest.raises(InfeasibleError, match="at most 4 GPUs, got 6"):
+        place(JOBS[1], 100, ClusterSnapshot(nodes), large, PlacementConfig(gpus=6))
 
 
 @pytest.mark.parametrize("limit", [1, 5, 17, 40, 100])
