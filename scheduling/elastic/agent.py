@@ -164,10 +164,11 @@ class ElasticTruth:
         k = agent.prefixes.index(job.frozen_prefix)
         agent.penalty = min(max(float(agent.shares_at(progress)[k]), 0.0), 1.0) ** agent.kappa
         size = size_index(len(job.gpus), sizes_of(job.job))
-        rate = float(agent.rate_for(snapshot.devices[job.gpus[0]])[size, k]) * (1.0 - agent.penalty)
-        if self.plain is not None and rate > 0:
+        rate = float(agent.rate_for(snapshot.devices[job.gpus[0]])[size, k])
+        if self.plain is not None and rate > 0:  # the penalty costs progress, and makes no step slower
             per_step = (len(job.gpus) / job.job.gpus) ** self.plain.scaling
             rate /= self.plain.scattering(job, snapshot, per_step / rate)
+        rate *= 1.0 - agent.penalty
         mates = [t for t in snapshot.tenants[job.gpus[0]] if t is not job]
         if mates:
             rate /= self._slowdown([job, *mates], job.gpus[0], snapshot)[0]

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from profiling.devices import get_device
@@ -12,6 +13,8 @@ from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
+from scheduling.elastic.agent import ElasticAgent, ElasticTruth
+from scheduling.elastic.jobs import SIZES
 from scheduling.ring.scatter import RingScatter, gradient_bytes_of, network_bytes_per_s
 
 GANG, SMALL = Workload("gang"), Workload("small")
@@ -95,6 +98,22 @@ def test_the_truth_runs_at_the_scattered_pace() -> None:
     job = JobState(TraceJob("gang", GANG, 50.0, gpus=2), 0, 50.0, gpus=(0, 2))
     state.occupy(job)
     assert truth.segment(job, state).rate == pytest.approx(2.0 / factor((0, 2), state))
+
+
+def test_what_freezing_costs_in_progress_makes_no_step_longer() -> None:
+    state = cluster()
+    plain = SetTruth(
+        TablePredictor({("v100", GANG): Solo(0.5)}, {}), scatter=RingScatter(1.0, BYTES.get).slowdown
+    )
+    rate = np.zeros((len(SIZES), 1))
+    rate[SIZES.index(2)] = 2.0
+    agent = ElasticAgent((0,), rate, np.array([0.0, 1.0]), np.full((2, 1), 0.5), 1.0)
+    job = JobState(
+        TraceJob("gang", GANG, 50.0, gpus=2), 0, 50.0, gpus=(0, 2), checkpoint_left=50.0, agent=agent
+    )
+    state.occupy(job)
+    half = 0.5 * plain.segment(job, state).rate
+    assert ElasticTruth(plain=plain).segment(job, state).rate == pytest.approx(half)
 
 
 def test_gradients_are_those_of_the_unfrozen_layers() -> None:
