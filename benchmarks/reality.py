@@ -160,8 +160,8 @@ class Truth(SetTruth):
         super().__init__(predictor)
         self.dispatch_s = dispatch_s
 
-    def restart_s(self, job: JobState, first: bool) -> float:
-        return self.dispatch_s if first else super().restart_s(job, first)
+    def restart_s(self, job: JobState, first: bool, snapshot: SchedulingSnapshot) -> float:
+        return self.dispatch_s if first else super().restart_s(job, first, snapshot)
 
 
 def one_by_one(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:

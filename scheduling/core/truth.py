@@ -40,8 +40,8 @@ class GroundTruth(Protocol):
         """Whether the memory of all `members` fits on `gpu`."""
         ...
 
-    def restart_s(self, job: JobState, first: bool, /) -> float:
-        """Seconds of checkpoint and restart when `job` starts (`first`), moves or resumes."""
+    def restart_s(self, job: JobState, first: bool, snapshot: SchedulingSnapshot, /) -> float:
+        """Seconds of checkpoint and restart when `job` starts (`first`), moves or resumes on the GPUs it holds."""
         ...
 
     def segment_done(self, job: JobState, /) -> None:
@@ -64,7 +64,7 @@ class SetTruth:
         scatter: factor on the step time of a gang: (job, snapshot, its step time without an exchange); None: a
             gang that spans nodes is as fast as on one.
         scaling: a job resized to k times its GPUs makes k ** scaling times the progress.
-        restart_bytes_per_s: a restart takes longer by the job's memory divided by this rate.
+        restart_bytes_per_s: a restart takes longer by the job's memory on the GPU divided by this rate.
     """
 
     def __init__(
@@ -142,12 +142,13 @@ class SetTruth:
         )  # done first, because it may grow the cache's arrays
         return bool(self.cache.fits[row])
 
-    def restart_s(self, job: JobState, first: bool) -> float:
+    def restart_s(self, job: JobState, first: bool, snapshot: SchedulingSnapshot) -> float:
         if first:
             return 0.0
         if self._restart_bytes_per_s == float("inf"):
             return self.resume_s
-        row = self.cache.solo(0, self.cache.workload_id(job.job.workload))
+        device = self.cache.device_id(snapshot.devices[job.gpus[0]], snapshot.sharing[job.gpus[0]])
+        row = self.cache.solo(device, self.cache.workload_id(job.job.workload))
         return self.resume_s + float(self.cache.memory_upper_bytes[row]) / self._restart_bytes_per_s
 
     def segment_done(self, _job: JobState) -> None:

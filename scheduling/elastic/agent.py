@@ -199,9 +199,9 @@ class ElasticTruth:
         slowdown, fits = pair_slowdowns(self.shared, snapshot.devices[gpu], snapshot.sharing[gpu], [pair])
         return max(float(slowdown[0, 0]), 1.0), bool(fits[0])
 
-    def restart_s(self, job: JobState, first: bool) -> float:
+    def restart_s(self, job: JobState, first: bool, snapshot: SchedulingSnapshot) -> float:
         if self.plain is not None:
-            return self.plain.restart_s(job, first)
+            return self.plain.restart_s(job, first, snapshot)
         return 0.0 if first else self._restart_s
 
     def segment_done(self, _job: JobState) -> None:

@@ -63,7 +63,7 @@ class GoodputTruth:
     def fits(self, members: Sequence[JobState], _gpu: int, _snapshot: SchedulingSnapshot) -> bool:
         return len(members) == 1
 
-    def restart_s(self, job: JobState, _first: bool) -> float:
+    def restart_s(self, job: JobState, _first: bool, _snapshot: SchedulingSnapshot) -> float:
         return float(job.agent.application.restart_s)
 
     def affected(self, _snapshot: SchedulingSnapshot) -> tuple[JobState, ...]:

@@ -247,7 +247,7 @@ class _Simulation:
         job.gpus = decision.gpus
         moved = not (self.config.free_moves and before[0] == self._shape(decision.gpus))
         if moved:
-            job.resume_s = snapshot.now_s + self.truth.restart_s(job, first)
+            job.resume_s = snapshot.now_s + self.truth.restart_s(job, first, snapshot)
             if not first:
                 job.restarts += 1
         snapshot.running[job.number] = job

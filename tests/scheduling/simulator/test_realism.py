@@ -127,6 +127,18 @@ def test_lost_progress_costs_at_most_one_checkpoint_interval_a_restart() -> None
     assert result.lost_gpu_s <= 60.0 * len(stops) + 1e-6
 
 
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+def test_a_restart_loads_the_memory_on_the_gpu_where_it_happens(order: tuple[int, ...]) -> None:
+    solo = {("v100", JOBS[0]): Solo(0.1, 4e9), ("k80", JOBS[0]): Solo(0.1, 2e9)}
+    nodes = [{"name": d, "gpus": [{"device": d}]} for d in ("v100", "k80")]
+    snapshot = SchedulingSnapshot(ClusterSnapshot.from_mapping({"nodes": [nodes[k] for k in order]}))
+    truth = SetTruth(TablePredictor(solo, {}), restart_s=30.0, restart_bytes_per_s=1e8)
+    for gpu, device in enumerate(snapshot.devices):
+        job = JobState(TraceJob("j", JOBS[0], 10.0), 0, 10.0, gpus=(gpu,))
+        assert truth.restart_s(job, True, snapshot) == 0.0
+        assert truth.restart_s(job, False, snapshot) == (70.0 if device == "v100" else 50.0)
+
+
 def test_a_policy_that_always_stops_a_job_before_its_checkpoint_is_an_error() -> None:
     def turns(snapshot, belief):  # type: ignore[no-untyped-def]
         assert snapshot.now_s < 1e6, "never stopped"
