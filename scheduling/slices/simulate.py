@@ -344,7 +344,8 @@ class _Simulation:
 
     @staticmethod
     def _limited(workload: Workload, slot: Slot) -> Workload:
-        return workload if slot.sm_share_ratio == 1 else replace(workload, sm_share_ratio=slot.sm_share_ratio)
+        share = min(workload.sm_share_ratio, slot.sm_share_ratio)
+        return workload if share == workload.sm_share_ratio else replace(workload, sm_share_ratio=share)
 
     def _steps(self, slot: Slot, members: tuple[Workload, ...]) -> tuple[float, ...] | None:
         sharing = slot.sharing if len(members) > 1 or slot.sm_share_ratio < 1 else "time-slice"
