@@ -35,7 +35,7 @@ MODELS = (
     "bert-base-squad:batch_size=16",
 )
 POLICIES = ("exclusive", "blind", "isacpp")
-# Prediction error in the comparison: sigma of the log slowdown.
+# Prediction error in the comparison: sigma of the log excess slowdown.
 NOISE = 0.15
 
 
