@@ -21,7 +21,7 @@ def command(
     sequence_length: Annotated[int | None, typer.Option(help="Tokens or frames per sample.")] = None,
     precision: Annotated[str | None, typer.Option(help="fp32, tf32, amp, fp16, bf16, fp8 or fp64.")] = None,
     optimizer: Annotated[
-        str | None, typer.Option(help="sgd, momentum, adam, adamw, rmsprop or adagrad.")
+        str | None, typer.Option(help="sgd, momentum, adam, adamw, rmsprop, adagrad or none.")
     ] = None,
     frozen_prefix: Annotated[
         int | None, typer.Option(help="Number of leading atomic layers to freeze.")
@@ -40,7 +40,7 @@ def command(
     """Turn a model into the computation graph of one training step, without running it or needing a GPU.
 
     `module:factory` runs local code. The factory returns `(module, inputs)`, `(module, inputs, loss)` or a
-    `TrainingJob`; `batch_size` and `sequence_length` are passed if it accepts them.
+    `TrainingJob`; `batch_size`, `sequence_length` and `image_size` are passed if it accepts them.
 
     Example: `cotenant capture resnet50-imagenet --batch-size 64 --precision amp --plot resnet50.svg`
     """

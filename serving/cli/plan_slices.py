@@ -34,7 +34,7 @@ _LINES = 10
 def slices(
     device: Annotated[
         str,
-        typer.Option(help="The card: a100, a100-80gb, a30, h100, h200; or any GPU, for sharing without MIG."),
+        typer.Option(help="The card: a100, a30, h100, h200, ...; or any GPU, for sharing without MIG."),
     ],
     job: Annotated[
         list[str],

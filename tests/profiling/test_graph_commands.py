@@ -8,6 +8,8 @@ from typing import Any
 
 import pytest
 
+from profiling.capture.factory import PASSED
+from profiling.workload import OPTIMIZERS, PRECISIONS
 from tests.commands import printed, run
 
 
@@ -18,6 +20,11 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answer(capsys: pytest.CaptureFixture[str], *arguments: str | Path) -> Any:
     return json.loads(printed(capsys, *arguments, "--json"))
+
+
+def test_help_of_capture_names_every_choice(capsys: pytest.CaptureFixture[str]) -> None:
+    _, out, _ = run(capsys, "capture", "--help")
+    assert [name for name in (*OPTIMIZERS, *PRECISIONS, *PASSED) if name not in out] == []
 
 
 def test_zoo_list(capsys: pytest.CaptureFixture[str]) -> None:
