@@ -174,7 +174,7 @@ class KnownMembers:
         self.utilization_measured = np.concatenate([self.utilization_measured, measured])
         self._add_limits(new)
         start = len(self.members)
-        self.members = self.members.joined(Members(place, *columns, occupancy=occupancies(features)))
+        self.members = self.members.joined(replace(Members(place, *columns), occupancy=occupancies(features)))
         # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})
 

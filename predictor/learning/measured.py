@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -59,7 +59,8 @@ class MeasuredRows:
             features[row] = member_features(workload, device, expected_s, featurizer)
             plain = workload.without_solo()
             columns[:, row] = models[workload.model], jobs[plain], settings[device, mode, campaign]
-        members = Members(np.zeros((len(index), 0)), *columns, occupancy=occupancies(features))
+        members = Members(np.zeros((len(index), 0)), *columns)
+        members = replace(members, occupancy=occupancies(features))
         rows = Rows(own, partners_of(own, examples.set_index))
         return cls(features, members, rows, tuple(models), tuple(jobs), tuple(settings))  # type: ignore[arg-type]
 

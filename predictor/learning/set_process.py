@@ -82,18 +82,18 @@ class _TrainingSets:
         """`known` followed by these members, which take the numbers of `known` for names it already has."""
         members = self.measured.members
         models, jobs, settings = map(Numbers, (known.models, known.jobs, known.settings))
-        renumbered = [
+        model, job, setting = (
             np.array([numbers[name] for name in names], np.int64)[column]
             for numbers, names, column in (
                 (models, self.measured.models, members.model),
                 (jobs, self.measured.jobs, members.job),
                 (settings, self.settings, members.setting),
             )
-        ]
+        )
         place = scale.place(self.measured.features, parameters)
         # The last column separates jobs whose graphs cannot be read; all of these were read.
         place = np.concatenate([place, np.zeros((len(place), 1))], 1)
-        joined = known.members.joined(Members(place, *renumbered))
+        joined = known.members.joined(Members(place, model, job, setting))
         return NamedMembers(joined, tuple(models), tuple(jobs), tuple(settings))  # type: ignore[arg-type]
 
 
