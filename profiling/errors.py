@@ -108,6 +108,10 @@ class InputError(CotenantError):
     title = "Input is not what was expected"
 
 
+class TooSlowError(InputError):
+    """A step of the job would take longer on that GPU type than any step may; other types may be faster."""
+
+
 class UnknownNameError(InputError):
     """A name (device, model, data set, policy) that is not in its catalogue."""
 

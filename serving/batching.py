@@ -15,7 +15,7 @@ import structlog
 
 from predictor.types import Prediction
 from profiling.devices import runs_on
-from profiling.errors import CotenantError, InputError, LimitError, UnknownNameError
+from profiling.errors import CotenantError, InputError, LimitError, TooSlowError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.limits import check_predictions
 from scheduling.core.snapshot import ClusterSnapshot, Node, changed_nodes
@@ -233,8 +233,8 @@ class Batcher:
     ) -> None:
         """Encode the job and the tenants of a cluster that the model has not seen.
 
-        These are `job` on every device type of `snapshot` that supports its precision, and all tenants on theirs,
-        except the `unpredictable` ones.
+        These are `job` on every device type of `snapshot` that supports its precision and is fast enough, and all
+        tenants on theirs, except the `unpredictable` ones.
 
         Args:
             admit: checks names before anything is encoded.
@@ -246,36 +246,39 @@ class Batcher:
                 looked_at, kinds = tuple(snapshot.nodes[k] for k in changed), met[2]
         present, tenants = await self.apart(sum(len(n.gpus) for n in looked_at), _present, looked_at)
         kinds = kinds | present
-        tenants -= self.unpredictable(serving).keys()
+        told = self.unpredictable(serving).keys()
+        tenants -= told
         own = [(device, sharing, job) for device, sharing in sorted(kinds) if runs_on(device, job.precision)]
+        own = [key for key in own if key not in told]
         new = self.unknown(serving, [*own, *tenants])
         if new:
             await admit({w for _, _, w in new}, {device for device, _, _ in new})
-            await self.encode(serving, own)
-            await self._meet_tenants(serving, self.unknown(serving, tenants))
+            await self._meet_all(serving, self.unknown(serving, own), TooSlowError)
+            await self._meet_all(serving, self.unknown(serving, tenants), InputError)
         self._met = (snapshot, serving, kinds)
 
-    async def _meet_tenants(self, serving: Serving, tenants: list[Encoded]) -> None:
-        sets = [ColocationSet(device, (workload,), sharing) for device, sharing, workload in tenants]
+    async def _meet_all(self, serving: Serving, jobs: list[Encoded], passed_over: type[InputError]) -> None:
+        """Encode jobs; those that cannot be predicted, with an error `passed_over`, become `unpredictable`."""
+        sets = [ColocationSet(device, (workload,), sharing) for device, sharing, workload in jobs]
         try:
-            await self.encode(serving, tenants)
-            if sets:
+            await self.encode(serving, jobs)
+            if sets and passed_over is InputError:  # decisions check the others
                 await self.bulk.run(_check_alone, serving, sets)
         except UnknownNameError:
             raise
-        except InputError as error:
-            if len(tenants) > 1:
-                for tenant in tenants:
-                    await self._meet_tenants(serving, [tenant])
+        except passed_over as error:
+            if len(jobs) > 1:
+                for job in jobs:
+                    await self._meet_all(serving, [job], passed_over)
                 return
             told = self.unpredictable(serving)
             if len(told) >= self.jobs:
                 told.clear()
-            told[tenants[0]] = error.message
-            log.warning("tenant that cannot be predicted", job=str(tenants[0][2])[:200], error=error.message)
+            told[jobs[0]] = error.message
+            log.warning("job that cannot be predicted", job=str(jobs[0][2])[:200], error=error.message)
 
     def unpredictable(self, serving: Serving) -> dict[Encoded, str]:
-        """Tenants that the model could not predict when `meet` tried, with the reason."""
+        """Jobs that the model could not predict when `meet` tried, with the reason."""
         if self._unpredictable[0] is not serving:
             self._unpredictable = serving, {}
         return self._unpredictable[1]

@@ -192,11 +192,14 @@ class DecisionAnswer(Struct):
     """Ranked GPUs, best first, or advice to wait; `wait_s` is how long, if a departure is worth waiting for.
 
     `iterations` is the assumed number of steps: as given, or an hour's worth if the length is unknown.
+    `never_measured` says what was never measured of the job on the first of `ranked`, as in `/v1/predict`; decisions
+    stored by earlier versions lack it.
     """
 
     decision: Literal["place", "wait"]
     ranked: list[RankedAnswer]
     reasons: list[str]
+    never_measured: list[str] = []
     wait_s: float | UnsetType = UNSET
     iterations: float | UnsetType = UNSET
 

@@ -25,7 +25,7 @@ from predictor.examples.examples import Integers, MemberVariants, settings_of
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.fitted.model import CotenantModel
-from profiling.errors import InputError
+from profiling.errors import TooSlowError
 from profiling.workload import STEP_TIMES_S, Workload
 
 JobKey = tuple[Workload, str, str]
@@ -89,7 +89,8 @@ class JobTable:
         """Row of each job; new jobs are encoded together.
 
         Raises:
-            UnknownNameError, InputError: unknown model, device or option, or a step that takes more than two weeks.
+            UnknownNameError, InputError: unknown model, device or option.
+            TooSlowError: a step takes more than two weeks.
         """
         index = self._index
         missing = [job for job in jobs if job not in index]
@@ -341,7 +342,7 @@ class JobTable:
 def _check_predicted(step_time_s: float, workload: Workload, device: str) -> None:
     most_s = STEP_TIMES_S[1]
     if step_time_s > most_s:
-        raise InputError(
+        raise TooSlowError(
             f"{workload.model}: a step would take {step_time_s:.3g} s on {device}",
             expected=f"steps of at most {most_s:.3g} s (two weeks)",
             hint="lower its batch size or gradient accumulation",

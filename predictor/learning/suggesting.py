@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.features import Floats
+from predictor.answering.never_measured import never_measured
 from predictor.learning.expected_steps import ExpectedSteps
 from predictor.learning.probes import Expectation
 from profiling.devices import canonical
@@ -52,6 +53,7 @@ class ProbePlan:
         error_ratio: expected error before any of them.
         probes: at most as many as requested.
         reasons: why there are fewer, if so.
+        never_measured: what was never measured of the job beside its partners, in words.
     """
 
     device: str
@@ -59,6 +61,7 @@ class ProbePlan:
     error_ratio: float
     probes: tuple[Probe, ...]
     reasons: tuple[str, ...] = ()
+    never_measured: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant probe --json` and `POST /v1/probes`."""
@@ -66,6 +69,7 @@ class ProbePlan:
             **asdict(self),
             "probes": [{"jobs": list(probe.jobs), "error_ratio": probe.error_ratio} for probe in self.probes],
             "reasons": list(self.reasons),
+            "never_measured": list(self.never_measured),
         }
 
 
@@ -114,9 +118,11 @@ def suggest_probes(
         weights = np.zeros(len(steps.noise))
         weights[: 2 * len(sets)] = np.repeat(times, 2) / (2.0 * times.sum())
     else:
-        steps, weights = ExpectedSteps.of_one(posterior, _alone(posterior, device, job, sharing)), np.ones(1)
+        alone = _alone(posterior, device, job, sharing)
+        steps, weights = ExpectedSteps.of_one(posterior, alone), np.ones(1)
     expected, noise = steps.errors, steps.noise
     before = _error(expected, weights)
+    never = never_measured(posterior, sets or [alone])
     left: list[tuple[tuple[str, ...], Integers]] = [
         ((str(job), str(candidate)), np.array([2 * k, 2 * k + 1])) for k, candidate in enumerate(candidates)
     ]
@@ -133,7 +139,7 @@ def suggest_probes(
         # The observed value does not affect the remaining variance.
         expected = expected.observe(rows, expected.mean[rows], noise[rows])
         probes.append(Probe(jobs, _error(expected, weights)))
-    return ProbePlan(device, sharing, before, tuple(probes), reasons)
+    return ProbePlan(device, sharing, before, tuple(probes), reasons, tuple(never))
 
 
 def _alone(posterior: Posterior, device: str, job: Workload, sharing: str) -> ColocationSet:

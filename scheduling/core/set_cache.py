@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from predictor.types import Floats, PredictionArrays, SetPredictor
 from profiling.devices import runs_on
 from profiling.devices.mig import check_slices
-from profiling.errors import InputError
+from profiling.errors import InputError, TooSlowError
 from profiling.workload import ColocationSet, Workload
 from scheduling.core.limits import check_predictions
 
@@ -60,6 +60,7 @@ class SetCache:
             multi-stage quantification: the mean over memory bandwidth, compute and PCIe of solo demand over
             co-located share.
         worst_slowdown: [K] the largest of a set's members; memory_upper_bytes: [K]; fits: [K].
+        too_slow: (device type, workload) whose steps would take too long (`TooSlowError`); no set with one fits.
     """
 
     def __init__(self, predictor: SetPredictor, limit: int = 1_000_000) -> None:
@@ -90,6 +91,7 @@ class SetCache:
         self.fits: NDArray[np.bool_] = np.zeros(0, bool)
         self._keys: Keys = np.zeros(0, np.uint64)
         self._count = 0
+        self.too_slow: set[tuple[str, Workload]] = set()
         self._table_keys: Keys = np.zeros(1 << 12, np.uint64)
         self._table_rows: Ints = np.full(1 << 12, -1, np.int64)
 
@@ -233,13 +235,36 @@ class SetCache:
     def _predict(self, sets: list[ColocationSet]) -> PredictionArrays:
         """The predictor's answer.
 
-        A set for which the device lacks a precision or MIG slices does not fit, and is not queried.
+        A set for which the device lacks a precision or MIG slices, or is too slow for a member, does not fit, and is
+        not queried.
         """
+        try:
+            return self._predict_possible(sets)
+        except TooSlowError:
+            known = len(self.too_slow)
+            self._find_too_slow(sets)
+            if len(self.too_slow) == known:
+                raise
+            return self._predict_possible(sets)
+
+    def _find_too_slow(self, sets: list[ColocationSet]) -> None:
+        """Ask for each member alone, because the error does not say which is too slow."""
+        for alone in dict.fromkeys(
+            ColocationSet(s.device, (w,), s.sharing) for s in sets for w in s.workloads
+        ):
+            try:
+                self._predict_possible([alone])
+            except TooSlowError:
+                self.too_slow.add((alone.device, alone.workloads[0]))
+
+    def _predict_possible(self, sets: list[ColocationSet]) -> PredictionArrays:
         kinds = {(s.device, w.precision) for s in sets for w in s.workloads}
         lacking = {kind for kind in kinds if not runs_on(*kind)}
         possible = np.array(
             [
-                _has_slices(s) and not any((s.device, w.precision) in lacking for w in s.workloads)
+                _has_slices(s)
+                and not any((s.device, w.precision) in lacking for w in s.workloads)
+                and not any((s.device, w) in self.too_slow for w in s.workloads)
                 for s in sets
             ]
         )

@@ -27,7 +27,7 @@ _JOB_ID = "job"
 class PolicyPlacer(Placer):
     """A `Placer` whose choice is a policy's.
 
-    The policy sees the cluster with its tenants running and the job as the only waiting one. No job may be
+    `ranked` begins with the GPU chosen by the policy. The policy sees the cluster with its tenants running and the job as the only waiting one. No job may be
     stopped or moved, because the service does neither. A stateful policy starts afresh each time.
     """
 
@@ -35,15 +35,10 @@ class PolicyPlacer(Placer):
         super().__init__(predictor)
         self.policy = policy
 
-    def place(
-        self,
-        job: Workload,
-        iterations: float | None,
-        snapshot: ClusterSnapshot,
-        config: PlacementConfig = PlacementConfig(),
+    def _decide(
+        self, job: Workload, iterations: float | None, snapshot: ClusterSnapshot, config: PlacementConfig
     ) -> PlacementDecision:
-        """Like `Placer.place`; `ranked` begins with the GPU chosen by the policy."""
-        ranking = super().place(job, iterations, snapshot, replace(config, wait=False))
+        ranking = super()._decide(job, iterations, snapshot, replace(config, wait=False))
         steps = ranking.iterations
         assert steps is not None  # `Placer` always says
         allocation, state = self._allocation(job, steps, snapshot, config)

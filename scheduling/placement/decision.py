@@ -40,6 +40,7 @@ class PlacementDecision:
     Attributes:
         wait_s: on `wait`, predicted seconds until the departure worth waiting for.
         iterations: the job's length in steps, given or assumed.
+        never_measured: what was never measured of the job beside the tenants of the best GPU, in words.
     """
 
     decision: str
@@ -47,6 +48,7 @@ class PlacementDecision:
     reasons: tuple[str, ...] = ()
     wait_s: float | None = None
     iterations: float | None = None
+    never_measured: tuple[str, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant place --json` and `POST /v1/place`."""
@@ -65,6 +67,7 @@ class PlacementDecision:
                 for r in self.ranked
             ],
             "reasons": list(self.reasons),
+            "never_measured": list(self.never_measured),
         }
         if self.wait_s is not None:
             body["wait_s"] = self.wait_s

@@ -8,11 +8,13 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
+from predictor.answering.never_measured import never_measured
 from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device, is_known, runs_on
 from profiling.errors import InfeasibleError
-from profiling.workload import Workload
+from profiling.workload import ColocationSet, Workload
 from scheduling.core.limits import check_iterations, unknown_steps
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.snapshot import ClusterSnapshot
@@ -57,6 +59,14 @@ class Placer:
             InfeasibleError: the job fits on no GPU type of the cluster, even alone.
             UnknownNameError: the predictor does not know a device or model.
         """
+        decision = self._decide(job, iterations, snapshot, config)
+        never = never_measured(self.cache.predictor, _best_set(decision, snapshot, job))
+        return replace(decision, never_measured=tuple(never))
+
+    def _decide(
+        self, job: Workload, iterations: float | None, snapshot: ClusterSnapshot, config: PlacementConfig
+    ) -> PlacementDecision:
+        """The decision without what was never measured; raises like `place`."""
         grouped, workload, iterations, notes = self._asked(job, iterations, snapshot, config)
         if config.gpus > 1:
             decision = _place_gang(snapshot, self.cache, workload, iterations, config, notes)
@@ -120,7 +130,7 @@ class Placer:
         tenants = grouped.candidates.present.sum(axis=1)
         order = _first(ranking.score, ranking.cost_s, tenants, grouped.state_of, count_of, config.limit)
         ranked = tuple(_ranked(grouped, ranking, int(i), has_share) for i in order)
-        refusals = _refusals(ranking, count_of, config)
+        refusals = _refusals(ranking, count_of, self._too_slow(grouped, workload), config)
         best = ranked[0].score if ranked else np.inf
         if not ranked or (config.wait and config.objective != "interference"):
             waiting = best_wait(
@@ -145,6 +155,13 @@ class Placer:
                 return PlacementDecision("wait", ranked, (*notes, why, *refusals), wait_s)
         return PlacementDecision("place" if ranked else "wait", ranked, (*notes, *refusals))
 
+    def _too_slow(self, grouped: GroupedGpus, workload: int) -> dict[str, NDArray[np.bool_]]:
+        """The GPU types too slow for the job, each with [S] which states are on one."""
+        cache, devices = self.cache, grouped.candidates.devices
+        job, names = cache.workloads[workload], [name for name, _ in cache.devices]
+        slow = dict.fromkeys(name for name in names if (name, job) in cache.too_slow)
+        return {name: np.array([n == name for n in names])[devices] for name in slow}
+
     def _grouped(self, snapshot: ClusterSnapshot) -> GroupedGpus:
         last, self._last = self._last, None  # if the predictor fails half-way, nothing is kept
         if last is None or not last.follow(snapshot):
@@ -164,6 +181,16 @@ def place(
     return Placer(predictor).place(job, iterations, snapshot, config)
 
 
+def _best_set(decision: PlacementDecision, snapshot: ClusterSnapshot, job: Workload) -> list[ColocationSet]:
+    """The job beside the tenants of the best GPU; empty if no GPU can take it now."""
+    if not decision.ranked:
+        return []
+    best = decision.ranked[0]
+    node = next(node for node in snapshot.nodes if node.name == best.node)
+    gpu = next(gpu for gpu in node.gpus if gpu.id == best.gpu)
+    return [ColocationSet(gpu.device, (*(tenant.job for tenant in gpu.tenants), job), gpu.sharing)]
+
+
 def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> InfeasibleError:
     """Error that states why `job` fits on none of the device types; `alone` has its solo rows."""
     names = {cache.devices[d][0]: row for d, row in alone.items()}
@@ -172,6 +199,13 @@ def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> Infeas
         return InfeasibleError(
             f"no GPU of this cluster has {job.precision.upper()} ({', '.join(names)})",
             hint="choose another precision, or add a GPU type that supports it",
+        )
+    slow = [name for name in able if (name, job) in cache.too_slow]
+    able = {name: row for name, row in able.items() if name not in slow}
+    if not able:
+        return InfeasibleError(
+            f"a step of {job} would take more than two weeks on every GPU of this cluster ({', '.join(slow)})",
+            hint="lower its batch size or gradient accumulation, or add a faster GPU type",
         )
     need = ", ".join(f"{name}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB" for name, row in able.items())
     return InfeasibleError(
@@ -283,19 +317,27 @@ def _ranked(grouped: GroupedGpus, ranking: Ranking, index: int, has_share: bool)
     )
 
 
-def _refusals(ranking: Ranking, count_of: Ints, config: PlacementConfig) -> list[str]:
+def _refusals(
+    ranking: Ranking, count_of: Ints, too_slow: dict[str, NDArray[np.bool_]], config: PlacementConfig
+) -> list[str]:
     """Number of refused GPUs by first applicable reason.
 
     Args:
         count_of: number of GPUs in each state.
+        too_slow: GPU types too slow for the job, each with [S] the states on one.
         config: configuration of the ranking.
     """
-    room = ~ranking.has_room
-    memory = ranking.has_room & ~ranking.fits
+    slow = np.any([np.zeros_like(ranking.fits), *too_slow.values()], axis=0)
+    room = ~slow & ~ranking.has_room
+    memory = ~slow & ranking.has_room & ~ranking.fits
     budget = ranking.has_room & ranking.fits & ~ranking.within_budget
     least = ranking.worst_slowdown[budget & (count_of > 0)].min(initial=np.inf)
     limits = f"{config.max_slowdown:.4g} unless it has its own; the worst-off member is slowed {least:.2f}x or more"
     texts = (
+        *(
+            (mask, f"refused: a step would take more than two weeks on {name}")
+            for name, mask in too_slow.items()
+        ),
         (room, f"refused: already has {config.max_members} jobs, the most on one GPU"),
         (
             memory,

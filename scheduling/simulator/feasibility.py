@@ -43,7 +43,10 @@ def infeasible_jobs(
                 if key not in fits:
                     fits[key] = truth.answer(device, [job.workload], sharing).fits
             if not any(fits[job.workload, device] for device, _ in large_enough):
-                names = ", ".join(device for device, _ in large_enough)
+                slow = " (a step would take more than two weeks)"
+                names = ", ".join(
+                    device + slow * ((device, job.workload) in truth.too_slow) for device, _ in large_enough
+                )
                 reasons[job.id] = f"{job.workload} does not fit on {names} even alone"
     return reasons
 

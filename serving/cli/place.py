@@ -11,8 +11,6 @@ from serving.cli.output import JsonFlag, bullets, console, headline, plain_table
 from serving.cli.predict import FeedbackOption, corrected
 
 if TYPE_CHECKING:
-    from profiling.workload import ColocationSet, Workload
-    from scheduling.core.snapshot import ClusterSnapshot
     from scheduling.placement.decision import PlacementDecision
 
 
@@ -49,7 +47,6 @@ def command(
 
     Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
     """
-    from predictor.answering.never_measured import never_measured
     from profiling.capture import local_workload
     from scheduling.beliefs.own import load_belief
     from scheduling.clusters import load_cluster
@@ -63,28 +60,15 @@ def command(
     snapshot, workload = load_cluster(cluster), local_workload(spec)
     belief = corrected(load_belief(model), feedback)
     decision = place(workload, iterations, snapshot, belief, config)
-    never = never_measured(belief, _best_set(decision, snapshot, workload))
     if as_json:
-        print_json({**decision.to_json(), "never_measured": never})
+        print_json(decision.to_json())
     else:
-        _show(decision, spec, never)
+        _show(decision, spec)
     if not wait and decision.decision == "wait":
         raise typer.Exit(1)
 
 
-def _best_set(decision: PlacementDecision, snapshot: ClusterSnapshot, job: Workload) -> list[ColocationSet]:
-    """The job beside the tenants of the best GPU; empty if no GPU can take it now."""
-    from profiling.workload import ColocationSet
-
-    best = {(first.node, first.gpu) for first in decision.ranked[:1]}
-    return [
-        ColocationSet(gpu.device, (*(tenant.job for tenant in gpu.tenants), job), gpu.sharing)
-        for node, gpu in snapshot.gpus()
-        if (node.name, gpu.id) in best
-    ]
-
-
-def _show(decision: PlacementDecision, job: str, never_measured: list[str]) -> None:
+def _show(decision: PlacementDecision, job: str) -> None:
     out = console()
     first = f" on {decision.ranked[0].node}/{decision.ranked[0].gpu}" if decision.decision == "place" else ""
     out.print(headline(decision.decision, f"{first}  {job}"))
@@ -107,7 +91,7 @@ def _show(decision: PlacementDecision, job: str, never_measured: list[str]) -> N
         )
     if decision.ranked:
         out.print(table)
-    reasons = (*decision.reasons, *never_measured)
+    reasons = (*decision.reasons, *decision.never_measured)
     if reasons:
         out.print(bullets(reasons))
 

@@ -46,7 +46,6 @@ def command(
     ColocationSet(device, (own, *beside), sharing)
     # A misspelt name is reported before the imports below, which take seconds.
     from predictor import load_predictor
-    from predictor.answering.never_measured import never_measured
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior
     from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
@@ -59,10 +58,8 @@ def command(
         posterior.observe(new_to(predictor, stored(feedback)))
     plan = suggest_probes(posterior, device, own, partners, count, sharing)
     renamed = as_given([spec, *(running or STANDARD_PARTNERS)], [own, *partners])
-    sets = [ColocationSet(device, (own, partner), sharing) for partner in partners]
-    never = renamed(never_measured(posterior, sets))
     if as_json:
-        print_json({**renamed(plan.to_json()), "never_measured": never})
+        print_json(renamed(plan.to_json()))
         return
     out = console()
     out.print(
@@ -76,5 +73,5 @@ def command(
         table.add_row(beside_one, f"{100 * probe.error_ratio:.1f} %")
     if plan.probes:
         out.print(table)
-    for reason in (*plan.reasons, *never):
+    for reason in (*plan.reasons, *renamed(plan.never_measured)):
         out.print(reason, highlight=False, soft_wrap=True)

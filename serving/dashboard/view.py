@@ -169,7 +169,7 @@ async def overview(
         "now": time.time(),
         "counts": counts,
         "placed_states": _with(shown_by.placed, (*get_args(PlacementState), STALE)),
-        "placements": [p | {"why": why(p)} for p in placements],
+        "placements": [p | {"why": [*why(p), *never_measured(p)]} for p in placements],
         "model": state(service),
         "events": await service.read(events, service, 0, 5),
         "errors": await service.read(error_by_day, service),
@@ -220,6 +220,11 @@ def why(placement: dict[str, Any]) -> list[str]:
     return [*ranked[0]["reasons"], *decision.get("reasons", [])]
 
 
+def never_measured(placement: dict[str, Any]) -> list[str]:
+    """What was never measured of the decision; earlier versions did not store it."""
+    return list(placement["decision"].get("never_measured", []))
+
+
 def alternatives(ranked: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Distinct answers, with the number of `more` like each.
 
@@ -244,7 +249,7 @@ async def job(service: Service, key: str) -> dict[str, Any]:
     entry = await service.read(get_placement, service, key)
     ranked = entry["decision"].get("ranked", [])
     tenant, prediction, gpu = None, None, None
-    never: tuple[str, ...] = ()
+    never = never_measured(entry)
     cluster = await service.read(stored_state, service)
     for position, seat in enumerate(cluster.seats_on(entry["node"] or "", entry["gpu"] or "")):
         if seat.placement_id == key:
@@ -254,7 +259,7 @@ async def job(service: Service, key: str) -> dict[str, Any]:
     if gpu is not None and tenant is not None:
         tile = (await _tiles(service, [gpu]))[0]
         if tile.prediction:
-            prediction, never = tile.prediction.members[tenant[0]], tile.prediction.never_measured
+            prediction, never = tile.prediction.members[tenant[0]], list(tile.prediction.never_measured)
     left_s = tenant[1].iterations_left * prediction.step_time_s.value if tenant and prediction else None
     return {
         "entry": entry,

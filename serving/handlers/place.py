@@ -90,7 +90,7 @@ async def _decided(
         try:
             decision = await choose(job, snapshot)
         except InfeasibleError as error:
-            decisions.append({"decision": "infeasible", "ranked": [], "reasons": [error.message]})
+            decisions.append(PlacementDecision("infeasible", (), (error.message,)).to_json())
             continue
         decisions.append(decision.to_json())
         if decision.decision == "place":

@@ -34,13 +34,17 @@ class ProbeEntry(Struct):
 
 
 class ProbesAnswer(Struct):
-    """Probes, the most informative first; `reasons` say why there are fewer than `count`, or that no partner fits."""
+    """Probes, the most informative first; `reasons` say why there are fewer than `count`, or that no partner fits.
+
+    `never_measured` says what was never measured of the job beside its partners, as in `/v1/predict`.
+    """
 
     device: str
     sharing: str
     error_ratio: float
     probes: list[ProbeEntry]
     reasons: list[str]
+    never_measured: list[str]
 
 
 async def probes(service: Service, body: ProbesBody) -> dict[str, Any]:

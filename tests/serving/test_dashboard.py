@@ -263,6 +263,8 @@ def test_page_of_a_job_says_what_was_never_measured(client: TestClient) -> None:
         page = client.get(f"/jobs/{placed['id']}").text
         assert page.count("never measured on this GPU type") == count
         client.post(f"/v1/placements/{placed['id']}/end")
+        for page in (f"/jobs/{placed['id']}", "/?placed=ended"):  # of the decision
+            assert client.get(page).text.count("never measured on this GPU type") == count
 
 
 def test_a_waiting_job_shows_the_reason(client: TestClient) -> None:

@@ -8,6 +8,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from tests.serving.problems import problem
+from tests.serving.table import UNSEEN
 
 VGG = "vgg11-cifar:step_time_s=0.1"
 BODY: dict[str, Any] = {
@@ -70,6 +71,15 @@ def test_a_job_that_fits_beside_none_is_run_alone(client: TestClient) -> None:
 def test_a_job_that_does_not_fit_at_all(client: TestClient) -> None:
     body = BODY | {"job": "resnet18-cifar:batch_size=100000"}
     assert "even alone" in problem(client.post("/v1/probes", json=body), 422)["detail"]
+
+
+def test_what_was_never_measured_is_stated(client: TestClient) -> None:
+    for device, never in (
+        ("v100", []),
+        (UNSEEN, [f"co-location was never measured on this GPU type ({UNSEEN})"]),
+    ):
+        plan = client.post("/v1/probes", json=BODY | {"device": device}).json()
+        assert plan["never_measured"] == never
 
 
 def test_a_device_is_the_same_however_it_is_spelt(client: TestClient) -> None:

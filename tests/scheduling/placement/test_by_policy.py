@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
-from profiling.workload import Workload
+from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
@@ -39,6 +42,24 @@ def test_the_policys_choice_is_ranked_first() -> None:
     assert {offer.gpu for offer in decision.ranked} == {"0", "1", "2"}
     exclusive = PolicyPlacer(table(), get_policy("exclusive")).place(JOBS[1], 100.0, CLUSTER)
     assert exclusive.ranked[0].gpu == "1"
+
+
+def test_what_was_never_measured_is_that_of_the_policys_choice() -> None:
+    class Told:
+        def __init__(self) -> None:
+            self.asked: list[ColocationSet] = []
+            self.predict_arrays = table().predict_arrays
+
+        def predict_many(self, sets: Sequence[ColocationSet]) -> list[Any]:
+            self.asked += sets
+            return [SimpleNamespace(never_measured=("never measured here",)) for _ in sets]
+
+    told = Told()
+    decision = PolicyPlacer(told, Policy("last", last_gpu)).place(JOBS[1], 100.0, CLUSTER)
+    gpu = next(gpu for _, gpu in CLUSTER.gpus() if gpu.id == decision.ranked[0].gpu)
+    beside = tuple(tenant.job for tenant in gpu.tenants)
+    assert told.asked == [ColocationSet(gpu.device, (*beside, JOBS[1]), gpu.sharing)]
+    assert decision.to_json()["never_measured"] == ["never measured here"]
 
 
 def test_a_gpu_that_the_ranking_rules_out() -> None:
