@@ -21,7 +21,7 @@ import structlog
 
 from predictor.types import Floats, Prediction
 from profiling.devices import is_known, runs_on
-from profiling.errors import CotenantError, InfeasibleError, InputError, shortened
+from profiling.errors import CotenantError, InfeasibleError, InputError, TooSlowError, shortened
 from profiling.workload import ColocationSet
 from scheduling.clusters.importers.offers import Offers
 from scheduling.clusters.importers.pods import PodJob, field, name_of
@@ -40,6 +40,7 @@ _QUOTED = 200  # characters
 REPLICATED = ("time-slice", "mps")  # sharing modes in which a device plugin can advertise a GPU several times
 log = structlog.get_logger("cotenant.extender")
 Kind = tuple[str, str]  # device, sharing mode
+_Alone = dict[Kind, Prediction | TooSlowError]  # of the job alone
 
 
 async def filter_nodes(service: Service, raw: bytes) -> dict[str, Any]:
@@ -152,14 +153,12 @@ def _offered(service: Service, arguments: Arguments, mig_profile: str | None) ->
     return offered
 
 
-def _reasons(
-    job: PodJob, offered: dict[str, tuple[Kind, ...]], alone: dict[Kind, Prediction]
-) -> dict[str, str]:
+def _reasons(job: PodJob, offered: dict[str, tuple[Kind, ...]], alone: _Alone) -> dict[str, str]:
     reason = {kinds: _why_never(job, kinds, alone) for kinds in set(offered.values())}
     return {name: reason[kinds] for name, kinds in offered.items() if reason[kinds]}
 
 
-def _why_never(job: PodJob, kinds: Sequence[Kind], alone: dict[Kind, Prediction]) -> str:
+def _why_never(job: PodJob, kinds: Sequence[Kind], alone: _Alone) -> str:
     """Why a node that offers these GPUs can never run the job; empty if it can."""
     one, many = (
         (f"MIG slice {job.mig_profile}", f"MIG slices {job.mig_profile}")
@@ -171,6 +170,8 @@ def _why_never(job: PodJob, kinds: Sequence[Kind], alone: dict[Kind, Prediction]
         known = alone.get(kind)
         if known is None:
             return f"{kind[0]} has no {job.workload.precision.upper()}"
+        if isinstance(known, TooSlowError):
+            return known.message
         return "" if known.fits else f"{kind[0]}: {known.reasons[0]}"
 
     small = [reason for reason in map(lacking, kinds) if reason]
@@ -189,16 +190,24 @@ def _why_never(job: PodJob, kinds: Sequence[Kind], alone: dict[Kind, Prediction]
     return ""
 
 
-async def _alone(service: Service, job: PodJob, kinds: Iterable[Kind]) -> dict[Kind, Prediction]:
+async def _alone(service: Service, job: PodJob, kinds: Iterable[Kind]) -> _Alone:
     """Solo predictions of the job on these GPUs.
 
     Unknown types, and those that lack its precision, are left out.
+
+    Raises:
+        InputError: it cannot be predicted, for another reason than a type too slow for it.
     """
     types = sorted({kind for kind in kinds if is_known(kind[0])})
     await admit(service, (job.workload,), {device for device, _ in types})
     types = [(device, sharing) for device, sharing in types if runs_on(device, job.workload.precision)]
-    predictions = await service.batcher.predict_many([ColocationSet(d, (job.workload,), s) for d, s in types])
-    return dict(zip(types, predictions, strict=True))
+    predictions = await service.batcher.predict_each([ColocationSet(d, (job.workload,), s) for d, s in types])
+    alone: _Alone = {}
+    for kind, known in zip(types, predictions, strict=True):
+        if isinstance(known, InputError) and not isinstance(known, TooSlowError):
+            raise known
+        alone[kind] = known
+    return alone
 
 
 def _asked(state: ClusterState, arguments: Arguments) -> Iterator[tuple[int, Node]]:
@@ -296,15 +305,17 @@ def _empty(state: ClusterState, arguments: Arguments, mig_profile: str | None) -
     }
 
 
-def _gang_scores(
-    gpus: int, empty: dict[str, tuple[Kind, ...]], alone: dict[Kind, Prediction]
-) -> dict[str, int]:
+def _gang_scores(gpus: int, empty: dict[str, tuple[Kind, ...]], alone: _Alone) -> dict[str, int]:
     """Scores for a gang, proportional to its predicted pace on each node.
 
     It takes a node's fastest whole, empty GPUs and runs at the pace of the slowest. Among equal nodes, those with
     the fewest spare empty GPUs come first.
     """
-    steps_of = {kind: known.members[0].step_time_s.value for kind, known in alone.items() if known.fits}
+    steps_of = {
+        kind: known.members[0].step_time_s.value
+        for kind, known in alone.items()
+        if not isinstance(known, TooSlowError) and known.fits
+    }
     costs: dict[str, tuple[float, int]] = {}
     for name, kinds in empty.items():
         steps = sorted(steps_of[kind] for kind in kinds if kind in steps_of)

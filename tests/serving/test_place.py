@@ -9,7 +9,7 @@ from fastapi.testclient import TestClient
 
 from predictor.types import Prediction
 from profiling.devices import get_device
-from profiling.errors import InputError, TooSlowError
+from profiling.errors import InputError
 from profiling.workload import ColocationSet
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
@@ -45,33 +45,6 @@ def test_what_was_never_measured_of_the_best_gpu_is_stated(client: TestClient) -
         )
         queue = client.post("/v1/place", json=asked | {"jobs": ["resnet18-cifar"]}).json()
         assert queue["decisions"][0]["never_measured"] == never
-
-
-class SlowOnK80(TablePredictor):
-    """Refuses one model on a K80, as the shipped predictor does if a step would take two weeks."""
-
-    def _one(self, asked: ColocationSet) -> Prediction:
-        if asked.device == "k80" and any(w.model == "lstm-wikitext2" for w in asked.workloads):
-            raise TooSlowError("lstm-wikitext2: a step would take 1e7 s on k80")
-        return super()._one(asked)
-
-
-def test_a_type_too_slow_for_a_job_is_no_candidate_for_that_job_alone(start: Start) -> None:
-    client = start(TableSource(SlowOnK80()))
-    slow = {"id": "0", "device": "k80"}
-    asked = {"iterations": 1000, "cluster": cluster(slow, EMPTY)}
-    for _ in range(2):  # the second time it is known
-        first, second = client.post(
-            "/v1/place", json=asked | {"jobs": ["lstm-wikitext2", "vgg11-cifar"]}
-        ).json()["decisions"]
-        assert [r["gpu"] for r in first["ranked"]] == ["1"]
-        assert "1 GPU refused: a step would take more than two weeks on k80" in first["reasons"]
-        assert {r["gpu"] for r in second["ranked"]} == {"0", "1"}
-    client.put("/v1/cluster", json=asked["cluster"])
-    placed = client.post("/v1/placements", json={"job": "lstm-wikitext2"})
-    assert (placed.status_code, placed.json()["gpu"]) == (201, "1")
-    only = {"job": "lstm-wikitext2", "cluster": cluster(slow)}
-    assert "more than two weeks on every GPU" in problem(client.post("/v1/place", json=only), 409)["detail"]
 
 
 def test_a_queue_accounts_for_earlier_placements(client: TestClient) -> None:
