@@ -295,6 +295,15 @@ def test_axe_finds_no_fault(browser: Any, base: str, colours: str, width: int) -
         assert [(path, v["id"], [n["html"] for n in v["nodes"]]) for v in report["violations"]] == []
 
 
+def test_long_names_leave_all_columns_in_sight(browser: Any, base: str) -> None:
+    browser.set_window_size(1280, 900)
+    long = "resnet18-cifar:batch_size=64,precision=amp,optimizer=adam,gradient_accumulation=4"
+    for path in ("/?placed=ended", f"/what-if?device=v100&device=k80&jobs={long}%0Alstm-wikitext2"):
+        browser.get(base + path)
+        wide = "return [...document.querySelectorAll('.scroll')].map(e => e.scrollWidth - e.clientWidth)"
+        assert set(browser.execute_script(wide)) == {0}, path
+
+
 @pytest.mark.parametrize("width", [1280, 380])
 @pytest.mark.parametrize("colours", ["light", "dark"])
 def test_light_and_dark(browser: Any, base: str, colours: str, width: int) -> None:
