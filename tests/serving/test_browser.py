@@ -295,6 +295,13 @@ def test_axe_finds_no_fault(browser: Any, base: str, colours: str, width: int) -
         assert [(path, v["id"], [n["html"] for n in v["nodes"]]) for v in report["violations"]] == []
 
 
+def test_the_plot_of_errors_is_explained_at_every_width(browser: Any, base: str) -> None:
+    for width in (1280, 380):
+        browser.set_window_size(width, 900)
+        browser.get(base)
+        assert "middle: as predicted" in browser.find_element(By.TAG_NAME, "figcaption").text
+
+
 def test_long_names_leave_all_columns_in_sight(browser: Any, base: str) -> None:
     browser.set_window_size(1280, 900)
     long = "resnet18-cifar:batch_size=64,precision=amp,optimizer=adam,gradient_accumulation=4"

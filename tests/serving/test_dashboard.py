@@ -325,7 +325,7 @@ def test_observations_are_filtered_by_device_and_job(client: TestClient) -> None
     report("v100", ["lstm-wikitext2"], 0.12)
 
     def rows(page: str) -> list[list[str]]:
-        table = page[page.index("Error by device and model") :]
+        table = page[page.index("By device and model") :]
         return [re.findall(r"<td>(.*?)</td>", row) for row in re.findall(r"<tr>(<td>.*?)</tr>", table, re.S)]
 
     page = client.get("/").text
