@@ -304,9 +304,14 @@ async def what_if(service: Service, devices: list[str], jobs: str, modes: list[s
         asked = [ColocationSet(device, members, mode) for device in devices for mode in modes]
         service.life.current()
         await admit_sets(service, asked)
-        predictions = await service.batcher.predict_many(asked)
+        each = await service.batcher.predict_each(asked)
     except CotenantError as error:
         return page | {"problem": error.message}
+    # A job may be impossible on some of the devices only (its precision, MIG slices).
+    predictions = [answer for answer in each if isinstance(answer, Prediction)]
+    page["problem"] = "; ".join(dict.fromkeys(e.message for e in each if isinstance(e, CotenantError))) or None
+    if not predictions:
+        return page
     largest = max(m.slowdown.upper for p in predictions for m in p.members)
     return page | {
         "answers": [(p, get_device(p.device).memory_bytes) for p in predictions],

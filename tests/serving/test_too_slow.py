@@ -65,3 +65,10 @@ def test_extender(client: TestClient, gpus: str) -> None:
     assert "a step would take 1e7 s on k80" in kept["FailedAndUnresolvableNodes"]["k80"]
     scores = client.post("/extender/prioritize", json=args).json()
     assert scores == [{"Host": "k80", "Score": 0}, {"Host": "v100", "Score": 10}]
+
+
+def test_what_if(client: TestClient) -> None:
+    page = client.get("/what-if", params={"device": ["k80", "v100"], "jobs": SLOW}).text
+    assert "a step would take 1e7 s on k80" in page
+    assert "On v100, time-slice: they fit" in page
+    assert "they fit" not in client.get("/what-if", params={"device": "k80", "jobs": SLOW}).text
