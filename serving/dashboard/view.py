@@ -309,7 +309,9 @@ async def what_if(service: Service, devices: list[str], jobs: str, modes: list[s
         return page | {"problem": error.message}
     # A job may be impossible on some of the devices only (its precision, MIG slices).
     predictions = [answer for answer in each if isinstance(answer, Prediction)]
-    page["problem"] = "; ".join(dict.fromkeys(e.message for e in each if isinstance(e, CotenantError))) or None
+    page["problem"] = (
+        "; ".join(dict.fromkeys(e.message for e in each if isinstance(e, CotenantError))) or None
+    )
     if not predictions:
         return page
     largest = max(m.slowdown.upper for p in predictions for m in p.members)
