@@ -247,3 +247,11 @@ class Predictor:
                 check_slices(each.device, len(each.workloads))
         rows = self.rows(sets)
         return self.describer_.describe(self.version, sets, rows, self._arrays_of(sets, rows))
+
+    def never_measured(self, sets: Sequence[ColocationSet]) -> list[list[str]]:
+        """What was never measured of each set, as in `Prediction.never_measured`, without predicting it.
+
+        Raises:
+            UnknownNameError: unknown model or device.
+        """
+        return self.describer_.never_measured(sets, self.rows(sets))

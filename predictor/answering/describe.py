@@ -140,15 +140,10 @@ class Describer:
     ) -> Prediction:
         intervals = self.fitted.intervals
         device, count = get_device(colocation_set.device), len(colocation_set.workloads)
-        facts = [
-            self._of(row, w, colocation_set.device)
-            for row, w in zip(rows, colocation_set.workloads, strict=False)
-        ]
+        facts = self._facts_of(colocation_set, rows)
         group = "solo" if all(f.measured for f in facts) else "graph"
-        never = self.fitted.manifest.coverage.never_measured(
-            colocation_set.device, colocation_set.sharing, [fact.job.workload for fact in facts]
-        )
-        wider = intervals.device_factor[group] if never else 1.0
+        together = self._together(colocation_set, facts)
+        wider = intervals.device_factor[group] if together else 1.0
         cut = self.slices.cut(rows[:count]) if colocation_set.sharing == "mig" else None
         if cut is None:
             halves = wider * intervals.half_width(
@@ -185,7 +180,7 @@ class Describer:
                 reasons.append(
                     f"{fact.model} is unlike the models that the predictor learned from; its interval may be too narrow"
                 )
-        never.extend(dict.fromkeys(f.unmeasured for f in facts if f.unmeasured))
+        never = [*together, *_alone(facts)]
         reasons.extend(never)
         if colocation_set.sharing != "mps" and any(w.sm_share_ratio < 1 for w in colocation_set.workloads):
             reasons.append("sm_share_ratio is taken as enforced, which only MPS does (sharing: mps)")
@@ -195,13 +190,13 @@ class Describer:
             reasons.append(
                 "slowdowns follow from processor sharing, i.e. how long each job keeps the device busy alone"
             )
-        together, upper = numbers.together[k], numbers.upper[k]
+        total, upper = numbers.together[k], numbers.upper[k]
         return Prediction(
             device=colocation_set.device,
             sharing=colocation_set.sharing,
             model_version=version,
             members=tuple(members),
-            total_memory_bytes=Quantity(together, together**2 / upper, upper),
+            total_memory_bytes=Quantity(total, total**2 / upper, upper),
             total_utilization_ratio=within_shares(
                 _ratio(numbers.busy[k], intervals.utilization_error), members
             ),
@@ -209,6 +204,31 @@ class Describer:
             reasons=tuple(reasons),
             never_measured=tuple(never),
         )
+
+    def never_measured(self, sets: Sequence[ColocationSet], rows: Integers) -> list[list[str]]:
+        """What was never measured of each set, in words, without predicting it.
+
+        Args:
+            sets: [S] the queried sets.
+            rows: [S, M] as in `describe`.
+        """
+        result = []
+        for colocation_set, row in zip(sets, rows.tolist(), strict=True):
+            facts = self._facts_of(colocation_set, row)
+            result.append([*self._together(colocation_set, facts), *_alone(facts)])
+        return result
+
+    def _together(self, colocation_set: ColocationSet, facts: Sequence[_Facts]) -> list[str]:
+        """What was never measured under co-location."""
+        return self.fitted.manifest.coverage.never_measured(
+            colocation_set.device, colocation_set.sharing, [fact.job.workload for fact in facts]
+        )
+
+    def _facts_of(self, colocation_set: ColocationSet, rows: Sequence[int]) -> list[_Facts]:
+        return [
+            self._of(row, w, colocation_set.device)
+            for row, w in zip(rows, colocation_set.workloads, strict=False)
+        ]
 
     def _of(self, row: int, workload: Workload, device: str) -> _Facts:
         known = self._facts.get(row)
@@ -312,6 +332,11 @@ def _cut_in_words(cut: Cut, facts: Sequence[_Facts]) -> str:
         else "does not fit: no partition has room for each job in a slice of its own; the largest is"
     )
     return f"{fits} MIG {cut.partition}, each job alone on a slice: {alone}"
+
+
+def _alone(facts: Sequence[_Facts]) -> list[str]:
+    """What was never measured of the jobs alone, each once."""
+    return list(dict.fromkeys(fact.unmeasured for fact in facts if fact.unmeasured))
 
 
 def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:

@@ -12,10 +12,15 @@ def never_measured(predictor: Any, sets: Sequence[ColocationSet]) -> list[str]:
     """Aspects of these sets that were never measured, in words, each once.
 
     Args:
-        predictor: a predictor of any kind; one without `predict_many` (a table, a user's own) says nothing.
+        predictor: a predictor of any kind; one that predicts arrays only (a table, a user's own) says nothing.
         sets: the sets behind an answer.
     """
-    predict = getattr(predictor, "predict_many", None)
-    if predict is None or not sets:
+    if not sets:
         return []
-    return list(dict.fromkeys(reason for answer in predict(sets) for reason in answer.never_measured))
+    if ask := getattr(predictor, "never_measured", None):
+        said = ask(sets)
+    elif predict := getattr(predictor, "predict_many", None):
+        said = [prediction.never_measured for prediction in predict(sets)]
+    else:
+        return []
+    return list(dict.fromkeys(reason for reasons in said for reason in reasons))

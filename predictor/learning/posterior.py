@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.answering.bounds import taking_turns, within_shares
+from predictor.answering.never_measured import never_measured
 from predictor.examples.observations import Observation
 from predictor.learning.alone import Notes
 from predictor.learning.basis import Label, reason_of
@@ -31,6 +32,7 @@ from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import default_scale
 from predictor.learning.observed import Observed, ObservedKey, key_of, name_of, set_of
 from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
+from predictor.learning.predictable import predictable
 from predictor.learning.prior import Priors
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
@@ -146,27 +148,9 @@ class Posterior:
             return 0
         except CotenantError:
             pass
-        members = {(o.colocation_set.device, w) for o in kept for w in o.colocation_set.workloads}
-        unknown = {(device, w) for device, w in members if not self._answers(ColocationSet(device, (w,)))}
-        askable = [
-            o
-            for o in kept
-            if unknown.isdisjoint((o.colocation_set.device, w) for w in o.colocation_set.workloads)
-        ]
-        try:
-            self.observe(askable)
-        except CotenantError:
-            sets = {s for s in {o.colocation_set for o in askable} if self._answers(s)}
-            askable = [o for o in askable if o.colocation_set in sets]
-            self.observe(askable)
-        return len(kept) - len(askable)
-
-    def _answers(self, colocation_set: ColocationSet) -> bool:
-        try:
-            self.predictor.predict_arrays([colocation_set])
-        except CotenantError:
-            return False
-        return True
+        some = predictable(self.predictor, kept)
+        self.observe(some)
+        return len(kept) - len(some)
 
     def extended(self, observations: Iterable[Observation]) -> Posterior:
         """A copy that has also seen these (as with `take`); this one is unchanged."""
@@ -347,6 +331,11 @@ class Posterior:
             return list(predictor.predict_many(sets))
         told, notes = self._ready().measured.told_sets(sets)
         return self._correct(predictor.predict_many(told), told, notes)
+
+    def never_measured(self, sets: Sequence[ColocationSet]) -> list[list[str]]:
+        """See `predictor.answering.never_measured`; what was observed of jobs alone was measured."""
+        told = sets if self._knows_nothing else self._ready().measured.told_sets(sets)[0]
+        return [never_measured(self.predictor, [each]) for each in told]
 
     def _correct(
         self,
