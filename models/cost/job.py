@@ -14,6 +14,8 @@ from models.cost.operator_features import context_of, fitted_kind, fused, operat
 from models.cost.work import IS_CONTRACTION, Floats, OperatorWork, floor_s, work_of
 from profiling.devices import DeviceSpec, split_device
 from profiling.graph import ComputationGraph
+from profiling.graph_columns import CODE_COLUMNS
+from profiling.operators import DTYPES
 from profiling.workload import Workload
 
 HALF = ("amp", "fp16", "bf16", "fp8")
@@ -34,7 +36,8 @@ class JobInput:
         samples: samples per step, in all its passes.
         host: index into `HOSTS`.
         sm_share_ratio: share of the multiprocessors that the job may use, at least one of them.
-        in_fp32: for a job in TF32, the same job in FP32, whose kernels a library may fall back on.
+        in_fp32: for a job in TF32, the same job in FP32, whose kernels a library may fall back on; for one in FP64, the
+            same job in FP32 with as many bytes, which takes no longer.
     """
 
     features: Floats
@@ -70,6 +73,9 @@ class JobInput:
             device.check_precision("tf32")
             scalar = columns | {"tensor_core": np.zeros_like(columns["tensor_core"])}
             in_fp32 = cls._of(graph, scalar, device, replace(workload, precision="fp32"))
+        elif workload.precision == "fp64":
+            single = columns | {name: _single(columns[name]) for name in CODE_COLUMNS if name != "kind"}
+            in_fp32 = cls._of(graph, single, device, replace(workload, precision="fp32"))
         mask = pass_mask(graph, workload)
         is_training = workload.mode == "training"
         trained = trained_ratio(graph, workload.frozen_prefix) if is_training else 0.0
@@ -124,6 +130,11 @@ class JobInput:
         least = self.work.compute_s if self.is_compiled else floor_s(self.work, self.device)
         busy = float((least * self.mask * self.work.repeat).sum())
         return busy + self.optimizer_bytes / self.device.memory_bandwidth_bytes_per_s
+
+
+def _single(types: Floats) -> Floats:
+    """[N] indices of types with FP32 for FP64."""
+    return np.where(types == DTYPES.index("float64"), DTYPES.index("float32"), types)
 
 
 def _once(columns: dict[str, Floats]) -> dict[str, Floats]:
@@ -241,6 +252,13 @@ class JobCost:
         if over <= 0:
             return self
         return replace(self, step_time_s=step_time_s, overhead_s=max(self.overhead_s - over, 0.0))
+
+    def at_least(self, other: JobCost) -> JobCost:
+        """The longer of two costs of one job, with the arithmetic and the floor of this one."""
+        if self.step_time_s >= other.step_time_s:
+            return self
+        operators = replace(other.operators, compute_s=self.operators.compute_s)
+        return replace(other, operators=operators, compute_s=self.compute_s, floor_s=self.floor_s)
 
     @property
     def utilization_ratio(self) -> float:

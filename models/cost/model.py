@@ -84,9 +84,13 @@ class CostModel:
     def cost_of(self, job: JobInput, campaign: str = "") -> JobCost:
         """Like `cost`, for an input built beforehand, and as fitted: the training step does not limit inference."""
         cost = mean_cost([self._cost_by(member, job, campaign) for member in self.members])
+        if job.in_fp32 is None:
+            return cost
+        if job.precision == "fp64":
+            return cost.at_least(self.cost_of(job.in_fp32, campaign))
         # If TF32 was measured on the device, its effect is known; otherwise assume that it is no slower than
         # FP32.
-        if job.in_fp32 is None or effect_names(job.device.name, job.precision)[1] in self.devices:
+        if effect_names(job.device.name, job.precision)[1] in self.devices:
             return cost
         return min(cost, self.cost_of(job.in_fp32, campaign), key=lambda c: c.step_time_s)
 

@@ -166,6 +166,19 @@ def test_unmeasured_tf32_is_no_slower_than_fp32(name: str) -> None:
     assert "a100 tf32" in MODEL.devices
 
 
+@pytest.mark.parametrize("device", ["p100", "v100-32gb", "a100", "titan-rtx", "h100", "mi300x", "cpu"])
+@pytest.mark.parametrize("mode", ["training", "inference"])
+def test_fp64_is_no_faster_than_fp32(device: str, mode: str) -> None:
+    for name in ("torchvision/mobilenet_v2", "torchvision/vgg19", "mobilenetv2-cifar"):
+        for batch_size, data_on_device in ((2, True), (32, False)):
+            single = Workload(name, batch_size, mode=mode, data_on_device=data_on_device)
+            double = replace(single, precision="fp64")
+            assert step_s(single, device) <= step_s(double, device) * (1 + 1e-9)
+            graph, spec = graph_for(double.captured()), get_device(device)
+            cost, job = MODEL.cost(graph, spec, double), JobInput.of(graph, spec, double)
+            assert cost.step_time_s >= cost.floor_s == pytest.approx(job.floor_s)
+
+
 def test_fp32_on_newer_cards_gains_by_fewer_multiplications_up_to_the_peak() -> None:
     workload = Workload("torchvision/vgg19", 32)
     cost = MODEL.cost(graph_for(workload), get_device("a100"), workload)
