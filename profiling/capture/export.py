@@ -3,32 +3,41 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.fx.node import map_arg
+from torch.fx.node import Node, map_arg
 from torch.utils import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
-from profiling.capture.cost import cost_of, products_per_element, tensor_bytes
+from profiling.capture.cost import cost_of, packet_name, products_per_element, tensor_bytes
 from profiling.capture.functions import fused_functions
 from profiling.capture.fused import recurrent_flops
 from profiling.capture.sizes import sizes_of
 from profiling.capture.static import StaticOperator, assemble
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
-from profiling.operators import CONTRACTIONS
+from profiling.operators import ATEN, CONTRACTIONS
 from profiling.training import atomic_layers, tensors_of
 from profiling.workload import Workload
 
+_ADDING = frozenset({"addmm", "baddbmm", "addbmm", "addmv"})
+_DETACHING = frozenset({torch.ops.aten.detach.default, torch.ops.aten.detach_.default})
+
 
 def capture_export(
-    model: nn.Module, inputs: Any, *, name: str, batch_size: int, workload: Workload
+    model: nn.Module,
+    inputs: Any,
+    *,
+    name: str,
+    batch_size: int,
+    workload: Workload,
+    loss: Callable[[Any], Tensor],
 ) -> ComputationGraph:
-    """The graph of a training step from `torch.export` (not strict) of a module on `meta`.
+    """The graph of a training step from `torch.export` (not strict) of a module on `meta` and its loss.
 
     Raises:
         InputError: the module cannot be exported, or has regions or sizes that these rules cannot follow.
@@ -37,7 +46,7 @@ def capture_export(
     kwargs = dict(inputs) if isinstance(inputs, Mapping) else None
     try:
         with fused_functions(), _no_checkpoints():
-            program = torch.export.export(model, tuple(args), kwargs, strict=False)
+            program = torch.export.export(_WithLoss(model, loss), tuple(args), kwargs, strict=False)
     except InputError:
         raise
     except Exception as error:  # export raises many unrelated types
@@ -46,7 +55,7 @@ def capture_export(
             got=str(error).splitlines()[0],
             hint="record a step instead",
         ) from error
-    operators, unknown = _operators(program, workload)
+    operators, read, unknown = _operators(program, workload)
     if unknown:
         counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
         warnings.warn(f"{name}: operators without a canonical kind: {counts}", stacklevel=3)
@@ -59,26 +68,43 @@ def capture_export(
         source="export",
         layers=[layer for layer, _ in atomic_layers(model)],
         frozen={n for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad},
+        read=read,
     )
 
 
-def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], dict[str, int]]:
+class _WithLoss(nn.Module):
+    """A module followed by its loss."""
+
+    def __init__(self, model: nn.Module, loss: Callable[[Any], Tensor]) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, *args: Any, **kwargs: Any) -> Tensor:
+        return self.loss(self.model(*args, **kwargs))
+
+
+def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], set[int], dict[str, int]]:
+    """The operators of a program, those whose results are its outputs, and the number of each unknown one."""
     signature = program.graph_signature
-    parameters = dict(signature.inputs_to_parameters)
+    parameters = {key: _inside(name) for key, name in signature.inputs_to_parameters.items()}
     settings = set(signature.inputs_to_buffers)
     # Names of inputs and their views, which no operator produced.
     given = set(signature.user_inputs)
     operators: list[StaticOperator] = []
-    producer: dict[str, int] = {}
+    made_by = _Producers()
     owners: dict[str, list[str]] = {key: [name] for key, name in parameters.items()}
     unknown: dict[str, int] = {}
-    sizes = {name: (p.numel(), float(p.numel() * p.element_size())) for name, p in program.named_parameters()}
+    sizes = {
+        _inside(name): (p.numel(), float(p.numel() * p.element_size()))
+        for name, p in program.named_parameters()
+    }
     for node in program.graph.nodes:
         if node.op != "call_function":
             continue
         sources = [n.name for n in node.all_input_nodes]
         owned = list(dict.fromkeys(name for s in sources for name in owners.get(s, ())))
-        made = [producer[s] for s in sources if s in producer]
+        made = [s for s in sources if made_by(s) is not None]
         value = _value(node)
         outputs = list(tensors_of(value))
         from_data = made or given.intersection(sources)
@@ -86,11 +112,11 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
             _check_followed(node, outputs)
         is_operator = isinstance(node.target, torch._ops.OpOverload)
         if not is_operator or _is_view(node) or not outputs:
-            if made:
-                producer[node.name] = made[0]
-            elif from_data:
+            if sources:
+                made_by.view(node, (made or sources)[0])
+            if not made and from_data:
                 given.add(node.name)
-            elif owned:
+            elif not made and owned:
                 owners[node.name] = owned
             continue
         if not from_data and (owned or set(sources) <= settings) and not _is_contraction(node):
@@ -111,7 +137,7 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
         if not flops and kind in CONTRACTIONS:
             flops = _composite_flops(node.target, cost.name, args, kwargs)
         path = str(list(stack.values())[-1][0]) if stack else ""
-        producer[node.name] = len(operators)
+        factors, weights = _factors(kind, node, made_by, owners)
         operators.append(
             StaticOperator(
                 name=node.name,
@@ -119,34 +145,91 @@ def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], 
                 flops=flops,
                 read=cost.read,
                 written=cost.written,
-                inputs=[(producer[n.name], _bytes(n)) for n in node.all_input_nodes if n.name in producer],
+                inputs=[(made_by[n.name], _bytes(n)) for n in node.all_input_nodes if n.name in made],
                 parameters=[(name, *sizes[name]) for name in owned],
                 shape=tuple(outputs[0].shape),
                 dtype=str(outputs[0].dtype).removeprefix("torch."),
-                path=path,
+                path=_inside(path),
                 aligned=_aligned(kind, node),
                 input_dtype=next(filter(None, input_types), ""),
                 weight_dtype=next(filter(None, parameter_types), ""),
                 sizes=sizes_of(node.target, cost.kind, args, kwargs, value),
-                factors=_factors(kind, node, producer),
+                factors=factors,
+                weights=weights,
+                detached=made_by.detached(sources),
+                # Operators outside the model are its loss.
+                training_only=not path,
             )
         )
-    return operators, unknown
+        made_by.operator(node, len(operators) - 1)
+    results = {made_by(name) for name in signature.user_outputs if name is not None}
+    return operators, {index for index in results if index is not None}, unknown
 
 
-def _factors(kind: str, node: Any, producer: Mapping[str, int]) -> list[tuple[int, float]] | None:
-    """`StaticOperator.factors`."""
+def _inside(name: str) -> str:
+    """Name of a parameter or submodule within the model."""
+    return name.removeprefix("model").removeprefix(".")
+
+
+class _Producers:
+    """Operators by the names of their results and the views of these, which share what is written to them in place."""
+
+    def __init__(self) -> None:
+        self._index: dict[str, int] = {}
+        self._base: dict[str, str] = {}
+        self._detached: set[str] = set()
+
+    def __call__(self, name: str) -> int | None:
+        return self._index.get(self._base.get(name, name))
+
+    def __getitem__(self, name: str) -> int:
+        return self._index[self._base.get(name, name)]
+
+    def operator(self, node: Any, index: int) -> None:
+        """Name the result of an operator, and of those that it writes in place."""
+        self._index[node.name] = index
+        for argument, value in zip(node.target._schema.arguments, node.args, strict=False):
+            if argument.alias_info is not None and argument.alias_info.is_write and isinstance(value, Node):
+                base = self._base.get(value.name, value.name)
+                self._index[base] = index
+                self._base[node.name] = base
+
+    def view(self, node: Any, source: str) -> None:
+        """Name a view of a tensor, which may yet be written to."""
+        self._base[node.name] = self._base.get(source, source)
+        if source in self._detached or node.target in _DETACHING:
+            self._detached.add(node.name)
+
+    def detached(self, sources: Sequence[str]) -> frozenset[int]:
+        """Operators that give only detached tensors to one that reads these."""
+        made = [name for name in sources if self(name) is not None]
+        attached = {self(name) for name in made if name not in self._detached}
+        return frozenset(self[name] for name in made if self(name) not in attached)
+
+
+def _factors(
+    kind: str, node: Any, made_by: _Producers, owners: Mapping[str, list[str]]
+) -> tuple[list[tuple[int, float]] | None, list[list[str]] | None]:
+    """`StaticOperator.factors` and `weights`."""
+    weights = None
     if kind != "recurrent":
+        bias = ("bias", "self", "input") if packet_name(node.target) in _ADDING else ("bias",)
+        arguments = zip(node.target._schema.arguments, node.args, strict=False)
+        multiplied = [value for argument, value in arguments if argument.name not in bias]
+        multiplied += [value for name, value in node.kwargs.items() if name not in bias]
         given: list[Any] = []
-        map_arg((node.args, node.kwargs), given.append)
+        map_arg(multiplied, given.append)
         shares = [1.0] * len(given)
+        weights = [owners[n.name] for n in given if n.name in owners]
     elif node.target is torch.ops.cotenant.recurrent.default and node.args[7]:
         # The weights of a cell: of the input, then of the state.
-        given, weights = [node.args[0], node.args[1][0]], [_value(n).numel() for n in node.args[2][:2]]
-        shares = [size / sum(weights) for size in weights]
+        given, sizes = [node.args[0], node.args[1][0]], [_value(n).numel() for n in node.args[2][:2]]
+        shares = [size / sum(sizes) for size in sizes]
     else:
-        return None
-    return [(producer[n.name], share) for n, share in zip(given, shares, strict=True) if n.name in producer]
+        return None, None
+    made = zip(given, shares, strict=True)
+    made = [(n.name, share) for n, share in made if made_by(n.name) is not None]
+    return [(made_by[n], share) for n, share in made if not made_by.detached([n])], weights
 
 
 def _check_followed(node: Any, outputs: list[Tensor]) -> None:
@@ -198,9 +281,6 @@ def _composite_flops(func: Any, name: str, args: Any, kwargs: Any) -> float:
 
 
 def _is_contraction(node: Any) -> bool:
-    from profiling.capture.cost import packet_name
-    from profiling.operators import ATEN
-
     kind = ATEN.get(packet_name(node.target))
     return kind in CONTRACTIONS or kind == "embedding"
 

@@ -54,7 +54,9 @@ def capture_module(
     if static:
         from profiling.capture.export import capture_export
 
-        return capture_export(shadow, batch, name=title, batch_size=size, workload=options)
+        return capture_export(
+            shadow, batch, name=title, batch_size=size, workload=options, loss=loss or mean_loss
+        )
     job = job_of(shadow, batch, size, options, loss)
     accept_one_sample(job, options.mode)
     return capture_job(job, title, _options(options))

@@ -2,7 +2,8 @@
 
 ONNX, `torch.export` and PipeDream provide forward operators. The rules match recorded steps: a product costs as much
 again for the gradient of its data, and again for that of its weights; an operator has no backward pass if nothing up to
-it is trained; an output is saved if the operator or one that reads it needs it for its gradient.
+it is trained, or if the loss does not depend on it; an output is saved if the operator or one that reads it needs it for
+its gradient.
 """
 
 from __future__ import annotations
@@ -38,6 +39,10 @@ class StaticOperator:
         factors: of a contraction: the producer of each factor, as often as the factor occurs, and the size of the
             product for its gradient, as a share of the forward pass. By default, the inputs with whole products; a
             recurrent layer's gradient of its data takes one, whatever needs it.
+        weights: of a contraction: for each factor that is computed from parameters, their names; by default, one
+            factor from all of its parameters.
+        detached: producers of inputs that pass no gradient back.
+        training_only: whether inference leaves it out, apart from what its kind says.
     """
 
     name: str
@@ -55,17 +60,38 @@ class StaticOperator:
     weight_dtype: str = ""
     sizes: OperatorSizes = NO_SIZES
     factors: list[tuple[int, float]] | None = None
+    weights: list[list[str]] | None = None
+    detached: frozenset[int] = frozenset()
+    training_only: bool = False
 
-    def gradient_products(self, needs: Sequence[bool]) -> float:
-        """Products for gradients of the data of a contraction that has a backward pass, each as large as the forward pass.
+    def gradient_products(self, needs: Sequence[bool], trained: Container[str]) -> float:
+        """Products for the gradients of a contraction that has a backward pass, each as large as the forward pass.
 
         Args:
             needs: whether the gradient of each operator's output is computed.
+            trained: names of trained parameters.
         """
+        names = [name for name, _, _ in self.parameters]
+        weights = ([names] if names else []) if self.weights is None else self.weights
+        of_weights = float(sum(any(name in trained for name in factor) for factor in weights))
         if self.kind == "recurrent" and self.factors is None:
-            return 1.0  # cuDNN always computes those of a layer's input and state
+            return 1.0 + of_weights  # cuDNN always computes those of a layer's input and state
         factors = [(j, 1.0) for j, _ in self.inputs] if self.factors is None else self.factors
-        return min(sum(share for j, share in factors if needs[j]), 1.0 if self.parameters else 2.0)
+        return min(sum(share for j, share in factors if needs[j]), 2.0 - len(weights)) + of_weights
+
+    def differentiated(self) -> set[int]:
+        """Producers of the inputs that get a gradient if the output has one."""
+        return {j for j, _ in self.inputs if j not in self.detached}
+
+    @property
+    def is_differentiable(self) -> bool:
+        """Whether its output may have a gradient."""
+        return self.dtype.startswith(("float", "bfloat", "complex"))
+
+    @property
+    def is_transform(self) -> bool:
+        """Whether it is a Fourier transform, the only elementwise operator with FLOPs, which its backward pass repeats."""
+        return self.kind == "elementwise" and self.flops > 0
 
 
 def assemble(
@@ -78,6 +104,7 @@ def assemble(
     source: str,
     layers: Sequence[str] | None = None,
     frozen: Container[str] = (),
+    read: Container[int] | None = None,
 ) -> ComputationGraph:
     """The graph of a training step, from its forward operators in execution order.
 
@@ -87,6 +114,7 @@ def assemble(
         source: `source` of the graph.
         layers: names of the atomic layers; by default, modules with parameters, in order of first use.
         frozen: names of parameters that the module itself does not train.
+        read: operators whose results are the loss, or what it reads; any by default.
 
     Raises:
         InputError: `frozen_prefix` is out of range, or activation checkpointing is requested.
@@ -102,6 +130,7 @@ def assemble(
                 source=source,
                 layers=layers,
                 frozen=frozen,
+                read=read,
             )
         )
     if workload.activation_checkpointing:
@@ -122,7 +151,9 @@ def assemble(
             sizes.setdefault(parameter, (elements, size))
     trained = {p for p in sizes if layer_of[p] >= workload.frozen_prefix and p not in frozen}
     layers_trained = {layer_of[p] for p in trained}
-    built, edges, saved_bytes = _operators(operators, layer_of, trained, workload)
+    needs = _needs(operators, trained, read)
+    trained &= {p for op, needed in zip(operators, needs, strict=True) if needed for p, _, _ in op.parameters}
+    built, edges, saved_bytes = _operators(operators, layer_of, trained, needs, workload)
     half = workload.precision in ("fp16", "bf16")
     scale = 0.5 if half else 1.0
     optimizer = workload.optimizer or "sgd"
@@ -181,15 +212,33 @@ def _layers(
     return names, layer_of
 
 
-def _operators(
-    operators: Sequence[StaticOperator], layer_of: dict[str, int], trained: set[str], workload: Workload
-) -> tuple[tuple[Operator, ...], tuple[TensorEdge, ...], float]:
+def _needs(
+    operators: Sequence[StaticOperator], trained: Container[str], read: Container[int] | None
+) -> list[bool]:
+    """Whether the gradient of each operator's output is computed: something up to it is trained, and the loss reads it."""
     needs = [False] * len(operators)
+    for i, op in enumerate(operators):
+        own = any(p in trained for p, _, _ in op.parameters)
+        needs[i] = op.is_differentiable and (own or any(needs[j] for j in op.differentiated()))
+    if read is not None:
+        reached = {i for i in range(len(operators)) if i in read}
+        for i in reversed(range(len(operators))):
+            needs[i] = needs[i] and i in reached
+            if needs[i]:
+                reached |= operators[i].differentiated()
+    return needs
+
+
+def _operators(
+    operators: Sequence[StaticOperator],
+    layer_of: dict[str, int],
+    trained: set[str],
+    needs: Sequence[bool],
+    workload: Workload,
+) -> tuple[tuple[Operator, ...], tuple[TensorEdge, ...], float]:
     layer = [-1] * len(operators)
     kept = [False] * len(operators)
     for i, op in enumerate(operators):
-        own = any(p in trained for p, _, _ in op.parameters)
-        needs[i] = own or any(needs[j] for j, _ in op.inputs)
         layer[i] = max((layer_of[p] for p, _, _ in op.parameters), default=-1)
         if layer[i] < 0:
             layer[i] = max((layer[j] for j, _ in op.inputs), default=-1)
@@ -204,11 +253,10 @@ def _operators(
     total_saved = 0.0
     for i, op in enumerate(operators):
         scale, dtype = _scale(op, workload.precision)
-        own = any(p in trained for p, _, _ in op.parameters)
         is_product = op.kind in CONTRACTIONS
         parts = float(needs[i])
         if is_product and needs[i]:
-            parts = op.gradient_products(needs) + own
+            parts = op.gradient_products(needs, trained)
         saved = scale * op.written if kept[i] else 0.0
         if op.kind == "dropout" and needs[i]:
             saved += scale * op.written / 4
@@ -222,7 +270,7 @@ def _operators(
                 name=title,
                 kind=op.kind,
                 forward_flops=op.flops,
-                backward_flops=op.flops * parts if is_product else 0.0,
+                backward_flops=op.flops * parts if is_product or op.is_transform else 0.0,
                 bytes_read=scale * op.read,
                 bytes_written=scale * op.written,
                 backward_bytes=scale * (op.read + op.written) * parts,
@@ -239,7 +287,7 @@ def _operators(
                 forward_kernel_count=1.0,
                 tensor_core=_tensor_core(op, dtype, workload.precision),
                 repeat=workload.gradient_accumulation,
-                training_only=op.kind in ("dropout", "loss"),
+                training_only=op.training_only or op.kind in ("dropout", "loss"),
                 sizes=op.sizes,
             )
         )

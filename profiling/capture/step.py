@@ -190,12 +190,14 @@ def _graph(
     parameters = list(job.model.parameters())
     trained = [p for p in parameters if p.grad is not None]
     gradient_bytes = float(sum(p.numel() * p.element_size() for p in trained))
-    updated = [p for o in job.optimizers if o is not None for g in o.param_groups for p in g["params"]]
+    held = [p for o in job.optimizers if o is not None for g in o.param_groups for p in g["params"]]
+    # Optimisers skip parameters without a gradient, such as those of a head that the loss does not read.
+    updated = [p for p in held if p.grad is not None]
     elements = sum(p.numel() for p in updated)
     updated_bytes = float(sum(p.numel() * p.element_size() for p in updated))
     kind = job.optimizer_name
     # State is created with the first gradient; Adagrad creates it in its constructor.
-    with_state = updated if kind == "adagrad" else [p for p in updated if p.grad is not None]
+    with_state = held if kind == "adagrad" else updated
     state_base = float(sum(p.numel() * p.element_size() for p in with_state))
     # Each further backward pass accumulates gradients: two reads, one write.
     accumulation_bytes = (repeat - 1) * 3 * gradient_bytes

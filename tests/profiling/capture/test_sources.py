@@ -195,7 +195,7 @@ def test_a_product_of_a_tensor_with_itself_has_two_gradient_products(tmp_path: P
     x = torch.randn(1, 2, 16, 16)
     static, recorded = (capture_module(Square(False), x, static=s) for s in (True, False))
     assert static.backward_flops == recorded.backward_flops == 1.5 * static.forward_flops
-    assert [edge.bytes for edge in static.edges] == [4 * x.numel()]
+    assert static.edges[0].bytes == 4 * x.numel()
     operators = capture_module(Square(True), x, static=True).operators
     attention = next(op for op in operators if op.kind == "attention")
     assert attention.backward_flops == 2 * attention.forward_flops
