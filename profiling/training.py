@@ -313,8 +313,14 @@ def prepared_job(
     """
     if workload.precision in PARAMETER_TYPES:
         dtype = PARAMETER_TYPES[workload.precision]
-        model = model.to(dtype)
-        batch = map_tensors(batch, lambda t: t.to(dtype) if t.is_floating_point() else t)
+
+        def cast(tensor: Tensor) -> Tensor:
+            if tensor.is_complex():  # `Module.to` would drop the imaginary part
+                return tensor.to(torch.complex128) if dtype == torch.float64 else tensor
+            return tensor.to(dtype) if tensor.is_floating_point() else tensor
+
+        model = model._apply(cast)
+        batch = map_tensors(batch, cast)
     model.train()
     freeze_prefix(model, workload.frozen_prefix)
     if workload.activation_checkpointing:

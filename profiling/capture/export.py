@@ -227,9 +227,8 @@ def _factors(
         shares = [size / sum(sizes) for size in sizes]
     else:
         return None, None
-    made = zip(given, shares, strict=True)
-    made = [(n.name, share) for n, share in made if made_by(n.name) is not None]
-    return [(made_by[n], share) for n, share in made if not made_by.detached([n])], weights
+    made = [(n.name, s) for n, s in zip(given, shares, strict=True) if made_by(n.name) is not None]
+    return [(made_by[name], share) for name, share in made if not made_by.detached([name])], weights
 
 
 def _check_followed(node: Any, outputs: list[Tensor]) -> None:

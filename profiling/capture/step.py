@@ -35,6 +35,7 @@ _HINTS = {
         (
             "cannot be called on meta tensors",
             "Cannot copy out of meta",
+            "meta device type tensor to numpy",
             "1D CPU int64",
             "without output_size",
         ),
@@ -46,6 +47,11 @@ _HINTS = {
         "not NumPy",
     ),
     "Torch not compiled with CUDA": "use the device of the input, as in `.to(x.device)`",
+    **dict.fromkeys(
+        ("torch.complex32", "Unsupported dtype BFloat16"),
+        "Fourier transforms of half precision are complex32 in FP16 and do not exist in BF16: cast their input to FP32",
+    ),
+    "No module named": "install it in the environment of cotenant",
     "no fake impl or Meta kernel": "torch has no shape rule for this operator: use others instead, or try ONNX",
     "only for scalar outputs": "the loss must be one number: take its mean",
 }

@@ -7,7 +7,8 @@ from torch import nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from profiling.errors import InputError
-from profiling.training import Phase, TrainingJob
+from profiling.training import Phase, TrainingJob, prepared_job
+from profiling.workload import Workload
 
 BACKENDS = (torch.backends.cuda.matmul, torch.backends.cudnn)
 
@@ -84,3 +85,12 @@ def test_a_frozen_phase_of_a_shared_forward_pass_has_no_backward_pass() -> None:
     before = model["second"].weight.detach().clone()  # type: ignore[union-attr, operator]
     job.step()
     assert not before.equal(model["second"].weight)  # type: ignore[arg-type]
+
+
+def test_complex_parameters_stay_complex() -> None:
+    for precision, dtype in (("fp64", torch.complex128), ("fp16", torch.complex64)):
+        model = nn.Linear(4, 4)
+        model.modes = nn.Parameter(torch.zeros(4, dtype=torch.complex64))
+        batch = torch.zeros(2, 4, dtype=torch.complex64)
+        job = prepared_job(model, batch, (), 2, Workload("module", precision=precision))
+        assert job.model.modes.dtype == job.batch.dtype == dtype

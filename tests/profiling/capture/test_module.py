@@ -1,5 +1,6 @@
 """Modules as users write them, and invalid factories."""
 
+import importlib
 import math
 from collections import UserDict
 from collections.abc import Callable
@@ -233,6 +234,8 @@ FRAME = torch.ones(8)
     [
         (lambda y: y * y.max().item(), "pass them as numbers"),
         (lambda y: y * y.detach().cpu().max(), "pass them as numbers"),
+        (lambda y: torch.from_numpy(y.detach().numpy()), "pass them as numbers"),
+        (lambda y: importlib.import_module("absent_module"), "install it"),
         (lambda y: y.repeat_interleave(torch.full((3,), 2, device=y.device), 0), "pass them as numbers"),
         (lambda y: pack_padded_sequence(y[None], y[0, :1].long()).data, "pass them as numbers"),
         (lambda y: y * FRAME, "register a module's own as buffers"),
@@ -242,12 +245,24 @@ FRAME = torch.ones(8)
         ),
         (lambda y: torch.sparse_coo_tensor(y[:2].long(), y[0], (9, 9)).values(), "index_add"),
     ],
-    ids=["item", "numpy", "repeat_interleave", "pack", "device", "operator", "sparse"],
+    ids=["item", "cpu", "numpy", "import", "repeat_interleave", "pack", "device", "operator", "sparse"],
 )
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_what_cannot_be_captured_says_what_to_change(body: Callable[[Tensor], Tensor], said: str) -> None:
     with pytest.raises(InputError, match=said):
         capture_module(nn.Linear(8, 8), torch.randn(3, 8), loss=lambda output: body(output).sum())
+
+
+@pytest.mark.parametrize("precision", ["fp16", "bf16"])
+def test_a_fourier_transform_in_half_precision_says_to_cast(precision: str) -> None:
+    weight = torch.zeros(8, dtype=torch.complex64, device="meta")
+    with pytest.raises(InputError, match="cast their input to FP32"):
+        capture_module(
+            nn.Linear(8, 8),
+            torch.randn(4, 8),
+            loss=lambda output: torch.einsum("bi,i->b", torch.fft.fft(output), weight).real.sum(),
+            workload=Workload("module", precision=precision),
+        )
 
 
 def test_a_loss_that_is_not_one_number_is_refused() -> None:
