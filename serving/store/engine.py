@@ -24,6 +24,7 @@ from serving.store.failures import explained
 _UPGRADE, _WRITE, _TURN = 0xC07E4A, 0xC07E4B, 0xC07E4C
 _TURN_LOOK_S = 0.001
 _STATEMENT_MS = 30_000
+_ADDRESS = ("host", "hostaddr", "port", "dbname", "service")
 _CLOCKS = {  # seconds since 1970, by whether it is SQLite
     True: "SELECT (julianday('now') - 2440587.5) * 86400.0",
     False: "SELECT extract(epoch FROM clock_timestamp())",
@@ -78,7 +79,9 @@ class Store:
                     "connect_args": {
                         "connect_timeout": max(1, round(busy_s)),
                         "options": f"-c statement_timeout={_STATEMENT_MS}",
-                    }
+                    },
+                    # Whatever the database's default: a writer must see what was committed before its turn.
+                    "isolation_level": "READ COMMITTED",
                 }
             )
             options |= {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
@@ -107,7 +110,9 @@ class Store:
                 event.listen(engine, "connect", _sqlite_settings)
                 event.listen(engine, "begin", partial(_begin, statement=begin))
         # In messages; `name` looks at the file system.
-        self._label = str(self._file or self.engine.url.set(query={}).render_as_string(hide_password=True))
+        address = self.engine.url
+        where = {key: value for key, value in address.query.items() if key in _ADDRESS}  # of a Unix socket
+        self._label = str(self._file or address.set(query=where).render_as_string(hide_password=True))
         # In answers to HTTP clients, which are not told where it is.
         self._short_label = self._file.name if self._file else str(self.engine.url.database)
         self._busy_ms = round(1000 * busy_s)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 from sqlalchemy import inspect, text
+from sqlalchemy.engine import make_url
 
 from profiling.errors import UnavailableError
 from serving.store import Store
@@ -173,6 +174,47 @@ def test_writers_take_turns_and_readers_see_one_state(url: str) -> None:
         assert count(session) == 0, "the reader's state"
     with store.read() as session:
         assert count(session) == 1
+    store.close()
+
+
+@pytest.mark.parametrize("default", ["repeatable read", "serializable"])
+def test_a_writer_sees_what_was_written_before_its_turn(url: str, default: str) -> None:
+    """Whatever isolation the database has by default."""
+    first = Store(url)
+    with first.engine.begin() as connection:
+        connection.execute(text(f"ALTER DATABASE postgres SET default_transaction_isolation = '{default}'"))
+    second = Store(url)  # its connections have the new default
+    inside, seen = threading.Event(), list[int]()
+
+    def waiting_writer() -> None:
+        inside.wait(LONG_S)
+        with second.write() as session:
+            seen.append(session.query(ModelEventRow).count())
+
+    thread = threading.Thread(target=waiting_writer)
+    thread.start()
+    try:
+        with first.write() as session:
+            session.add(ModelEventRow(version="1", event="loaded", detail="", at=1.0))
+            session.flush()
+            inside.set()
+            with first.engine.connect() as watcher:
+                waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
+                until(lambda: watcher.execute(waiting).scalar(), "the second writer waits")
+        thread.join()
+        assert seen == [1]
+    finally:
+        with first.engine.begin() as connection:
+            connection.execute(text("ALTER DATABASE postgres RESET default_transaction_isolation"))
+        first.close()
+        second.close()
+
+
+def test_a_database_behind_a_socket_is_named_with_it(database: postgres.Server, url: str) -> None:
+    """`export-observations` would take the databases of two servers for one, and replace the rows of the other."""
+    store = Store(f"{url}&password=secret")
+    assert "secret" not in store.name
+    assert make_url(store.name).query == {"host": str(database.folder)}
     store.close()
 
 
