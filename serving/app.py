@@ -111,12 +111,13 @@ def create_app(config: ServiceConfig = ServiceConfig(), source: ModelSource | No
 
 def from_environment() -> FastAPI:
     """The application of a worker process; see `ServiceConfig.from_environment`."""
+    from profiling.ending import end_with_parent
     from serving import logs, process
 
     config = ServiceConfig.from_environment()
     logs.configure(config.log_level)
     process.prepare()
-    process.end_with_parent()
+    end_with_parent()
     app = create_app(config)
     app.state.service.warm_captures = True
     return app

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from profiling.ending import end_with_parent
 from profiling.errors import CotenantError, UnavailableError
 from profiling.files import write_json
 from profiling.ray_workers import stdout_without_ray
@@ -213,7 +214,8 @@ def _in_processes(tasks: Sequence[Task], workers: int) -> Iterator[Run]:
     from concurrent.futures import ProcessPoolExecutor
     from multiprocessing import get_context
 
-    with ProcessPoolExecutor(min(workers, len(tasks)), mp_context=get_context("spawn")) as pool:
+    # Without `end_with_parent`, the workers would wait for tasks forever if this process is killed.
+    with ProcessPoolExecutor(min(workers, len(tasks)), get_context("spawn"), end_with_parent) as pool:
         yield from pool.map(_run, *zip(*tasks, strict=True))
 
 

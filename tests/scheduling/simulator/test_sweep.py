@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 import pickle
+import subprocess
 import sys
 import types
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from profiling.errors import InputError, UnavailableError
@@ -23,6 +25,7 @@ from scheduling.simulator.result import SimulationResult
 from scheduling.simulator.scenario_spec import ScenarioSpec
 from scheduling.traces.remarks import RowCount
 from tests.scheduling.tables import JOBS, table
+from tests.waiting import until
 
 SPEC = ScenarioSpec("synthetic:rate=30,jobs=6", "small-mixed", seed=3)
 TIMES = ("mean_decision_s", "p99_decision_s")
@@ -249,3 +252,25 @@ def test_a_figure_missing_in_one_seed_has_no_mean() -> None:
         (body,) = sweep.summarize(runs)
         assert body["mean_jct_s"] == body["max_jct_s"]
         assert not {"deadlines", "deadlines_met_ratio"} & {*body, *body["standard_error"]}
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere nothing ends a process with its parent")
+def test_workers_end_with_a_killed_process() -> None:
+    code = "import time; from scheduling.simulator import sweep; sweep._run = time.sleep; "
+    code += "list(sweep._in_processes([(3600.0,)] * 2, 2))"
+    with subprocess.Popen([sys.executable, "-c", code]) as parent:
+        started = psutil.Process(parent.pid)
+        workers = until(lambda: w if len(w := _workers(started)) == 2 else None, "both workers run")
+        parent.kill()
+    until(lambda: not any(map(_runs, workers)), "the workers end")
+
+
+def _workers(process: psutil.Process) -> list[psutil.Process]:
+    return [c for c in process.children() if "--multiprocessing-fork" in c.cmdline()]
+
+
+def _runs(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
