@@ -7,6 +7,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from profiling.ending import termination_as_exit
 from profiling.errors import InputError, UnavailableError
 
 REGISTERED_NAME = "cotenant"
@@ -177,7 +178,10 @@ def _make_store(file: Path) -> None:
 
     import mlflow
 
-    with tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder:
+    with (
+        termination_as_exit(),
+        tempfile.TemporaryDirectory(dir=file.parent, prefix=f".{file.name}.") as folder,
+    ):
         made = Path(folder) / file.name
         mlflow.MlflowClient(f"sqlite:///{made}", f"sqlite:///{made}").search_experiments()
         # Another training may have been faster. Without hard links, MLflow creates the store in place.
@@ -238,7 +242,7 @@ def fetched(uri: str) -> Iterator[Path]:
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    with tempfile.TemporaryDirectory(prefix="cotenant-model-") as target:
+    with termination_as_exit(), tempfile.TemporaryDirectory(prefix="cotenant-model-") as target:
         try:
             path = Path(mlflow.artifacts.download_artifacts(artifact_uri=uri, dst_path=target))
         except (MlflowException, OSError) as error:

@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from predictor.fitted.checkpoint import MARKER
+from profiling.ending import termination_as_exit
 from profiling.errors import ConflictError, InputError, UnavailableError
 from profiling.files import check_folder, check_new, only_writer, read_json, write_json
 
@@ -119,7 +120,7 @@ def claimed(out: Path, force: bool, fingerprint: str = "", marker: str = MARKER)
         ConflictError: another run is writing to `out`.
     """
     folder = progress_folder(out)
-    with only_writer(folder, 0):
+    with termination_as_exit(), only_writer(folder, 0):
         try:
             yield Output(out, force, fingerprint, marker)
         finally:

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import signal
-import sys
-import threading
 import time
 import warnings
 from collections.abc import Iterator
@@ -15,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from predictor.config import LossCallback
 from predictor.training.validation import VALIDATION
+from profiling.ending import termination_as_exit
 from profiling.errors import InputError, UnavailableError, shortened
 from profiling.files import read_json, write_json
 
@@ -132,7 +130,7 @@ def tracked(
                 kept / _RUN_FILE, {"run_id": run.info.run_id, "tracking_uri": uri, "fingerprint": fingerprint}
             )
         try:
-            with _termination_as_exit():
+            with termination_as_exit():
                 yield mlflow
         except (KeyboardInterrupt, SystemExit):
             mlflow.end_run("KILLED")
@@ -155,23 +153,6 @@ def _failing_store(uri: str) -> Iterator[None]:
             got=f"{uri}: {shortened(cause, 200)}",
             hint="if its disk is full, free some space, or name another store with --tracking-uri",
         ) from error
-
-
-@contextmanager
-def _termination_as_exit() -> Iterator[None]:
-    """Turn SIGTERM into `SystemExit` within the block, so that resources are closed.
-
-    A caller's own handler stays.
-    """
-    is_ours = threading.current_thread() is threading.main_thread()
-    if not is_ours or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        yield
-        return
-    signal.signal(signal.SIGTERM, lambda number, _: sys.exit(128 + number))
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _earlier(kept: Path | None, fingerprint: str, uri: str) -> str | None:

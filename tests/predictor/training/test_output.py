@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import time
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +18,7 @@ from mlflow.exceptions import MlflowException
 from datasets.tables import write_table
 from predictor.config import LossCallback
 from predictor.examples import featurizer
-from predictor.training.output import UnregisteredError
+from predictor.training.output import UnregisteredError, claimed
 from predictor.training.run import train_run
 from profiling.errors import ConflictError, InputError
 from profiling.files import only_writer
@@ -138,3 +141,15 @@ def test_a_second_training_into_a_folder_is_refused_while_the_first_runs(run: Ru
         pytest.raises(ConflictError, match=r"another process writes to .*model\.progress"),
     ):
         run()
+
+
+def test_sigterm_before_anything_is_kept_leaves_no_folder(tmp_path: Path) -> None:
+    def stopped() -> None:
+        with claimed(tmp_path / "model", force=False):
+            os.kill(os.getpid(), signal.SIGTERM)
+            time.sleep(5.0)
+
+    with pytest.raises(SystemExit) as end:
+        stopped()
+    assert end.value.code == 143
+    assert list(tmp_path.iterdir()) == []

@@ -127,6 +127,25 @@ def test_a_new_store_is_created_atomically(tmp_path: Path, monkeypatch: pytest.M
         mlflow.set_tracking_uri(before)
 
 
+def test_sigterm_while_a_store_is_created_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = mlflow.get_tracking_uri()
+
+    def stopped_client(*_: str) -> None:
+        os.kill(os.getpid(), signal.SIGTERM)
+        time.sleep(5.0)
+
+    try:
+        use_store(f"sqlite:///{tmp_path}/mlflow.db")
+        monkeypatch.setattr(mlflow, "MlflowClient", stopped_client)
+        with pytest.raises(SystemExit):
+            use_experiment("trial")
+        assert list(tmp_path.iterdir()) == []
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
 def test_an_incomplete_store_is_reported(store: str) -> None:
     """As left by a kill during MLflow's migrations; the error names the file and a remedy."""
     with sqlite3.connect(store.removeprefix("sqlite:///")) as database:
