@@ -19,7 +19,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import RESULTS, record
 from datasets.bundle import Bundle
 from predictor.evaluation.protocols.networks import NetworkContender, make_contender
@@ -150,12 +150,15 @@ def main() -> None:
     parser.add_argument("--variant", action="append", help="only this one; repeatable (default: all)")
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each variant, scored together")
     parser.add_argument("--quick", action="store_true", help="a fifth of the training for every variant")
+    add_name(parser)
     options = parser.parse_args()
+    name = "ablation_heads" if options.heads else "ablation"
+    name += "_quick" if options.quick else ""
+    own = f"{name}_{options.protocol}" if options.protocol else name
+    stem = record_name(parser, options, own, "folds", "variant")
     tables = read_all(options.tables)
     version = next(c.current_version for c in contenders(["e-ggat"]))
     figures: dict[str, Any] = {}
-    name = "ablation_heads" if options.heads else "ablation"
-    name += "_quick" if options.quick else ""
     protocols = tuple(HEADS_OF) if options.heads else PROTOCOLS
     for protocol in [options.protocol] if options.protocol else protocols:
         trial = make_trial(get_protocol(protocol), tables)
@@ -181,7 +184,7 @@ def main() -> None:
             print(
                 f"{protocol:20} {variant:38} MAE {result['mae']:.4f} {result['mape_percent']:5.1f} %  R2 {result['r2']:5.2f}  rho {result['spearman']:4.2f}"
             )
-    record(f"{name}_{options.protocol}" if options.protocol else name, figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

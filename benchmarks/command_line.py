@@ -23,6 +23,35 @@ def benchmark_parser(file: str, description: str | None) -> argparse.ArgumentPar
     )
 
 
+def add_name(parser: argparse.ArgumentParser) -> None:
+    """Add `--name`, the option of `record_name`."""
+    parser.add_argument("--name", help="name of the results file (default: the benchmark's own)")
+
+
+def record_name(
+    parser: argparse.ArgumentParser, options: argparse.Namespace, own: str, *narrowing: str
+) -> str:
+    """Name of the record to write: `--name`, otherwise `own`.
+
+    Args:
+        parser: has `--name` (`add_name`).
+        own: name of the record of a whole run.
+        narrowing: attributes of `options` that, unless at their defaults, leave out or change figures.
+
+    Raises:
+        SystemExit: code 2, if such a run gives no `--name`, since it would replace the record of a whole run.
+    """
+    if options.name:
+        return str(options.name)
+    for option in narrowing:
+        if getattr(options, option) != parser.get_default(option):
+            parser.error(
+                f"--{option.replace('_', '-')} would replace the whole record {own}.json by a part or a variant; "
+                f"add --name NAME to write it elsewhere (--name {own} to replace it)"
+            )
+    return own
+
+
 def run_benchmark(file: str, main: Callable[[], object]) -> None:
     """Run `main` of the benchmark in `file`; errors that a user can fix are one line on stderr."""
     with errors_as_lines(f"benchmarks.{Path(file).stem}"):

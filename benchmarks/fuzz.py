@@ -6,7 +6,6 @@ operation gets valid and invalid requests. Answers that the document does not de
 
 from __future__ import annotations
 
-import json
 import os
 import subprocess
 import sys
@@ -18,7 +17,7 @@ from typing import Any
 import requests
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import RESULTS, record
+from benchmarks.record import record, stored_figures
 from benchmarks.siege import Target
 
 WAYS = ("loopback_without_tokens", "admin_token", "no_token")
@@ -103,10 +102,8 @@ def main() -> None:
     )
     parser.add_argument("--way", choices=WAYS, action="append", help="only this one; repeatable")
     options = parser.parse_args()
-    root, kept = Path(__file__).resolve().parents[1], RESULTS / "fuzz.json"
-    figures: dict[str, Any] = (
-        json.loads(kept.read_text())["figures"] if options.way and kept.is_file() else {}
-    )
+    root = Path(__file__).resolve().parents[1]
+    figures = stored_figures("fuzz") if options.way else {}
     os.environ["COTENANT_BOOTSTRAP_TOKEN"] = _TOKEN
     admin = {"Authorization": f"Bearer {_TOKEN}"}
     for name in options.way or WAYS:

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import RESULTS, record
 from datasets.tables import available_tables, read_table
 from predictor.evaluation.metrics import score
@@ -63,7 +63,11 @@ def main() -> None:
     parser.add_argument("--folds", type=int, help="how many of timm's ten (default: 3)")
     parser.add_argument("--protocol", choices=list(PROTOCOLS), help="one of them (default: both)")
     parser.add_argument("--only", help="graph networks, comma-separated (default: all)")
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(
+        parser, arguments, "_".join(filter(None, ("graph_correction", arguments.protocol))), "folds", "only"
+    )
     tables = {name: read_table(arguments.data, name) for name in available_tables(arguments.data)}
     names = (*BASE, *(arguments.only.split(",") if arguments.only else OF_NEIGHBOURS))
     figures: dict[str, Any] = {}
@@ -74,7 +78,7 @@ def main() -> None:
         trial = replace(trial, folds=trial.folds[: arguments.folds or folds])
         rows = compared(trial, names, column, RESULTS / "protocols" / name)
         figures[name] = {"folds": len(trial.folds), "rows": rows}
-    record(f"graph_correction_{arguments.protocol}" if arguments.protocol else "graph_correction", figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

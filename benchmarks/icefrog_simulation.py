@@ -18,12 +18,11 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import RESULTS, record
+from benchmarks.record import record, stored_figures
 from predictor.examples.featurizer import shared_featurizer
 from predictor.freezing import LayerThroughput, layer_throughput
 from predictor.load import load_predictor
 from predictor.types import PredictionArrays
-from profiling.files import read_json
 from profiling.workload import ColocationSet, SoloProfile, Workload
 from scheduling.core.job import TraceJob
 from scheduling.core.policy import Policy
@@ -324,8 +323,7 @@ def main(arguments: list[str] | None = None) -> None:
             if c.policy != "icefrog" or (c.kappa, c.cache, c.curve) == (2.0, False, "measured")
         ]
         todo = [c for c in plain if c.policy in options.policies]
-    path = RESULTS / f"{options.name}.json"
-    before = read_json(path)["figures"] if path.exists() else {"rows": [], "runs": []}
+    before = stored_figures(options.name)
     # Runs of other windows and loads are kept; a repeated case replaces its earlier run.
     runs = {Case(**row["case"]): row for row in before.get("runs", ())}
     results: Iterable[dict[str, Any]] = map(run, todo, [options.trace] * len(todo))
@@ -359,7 +357,7 @@ def main(arguments: list[str] | None = None) -> None:
         table.append(entry)
         print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})
     # Results from before single runs were stored have only table rows; loads may be run one at a time.
-    table += [r for r in before["rows"] if r["load"] not in {case.load for case in runs}]
+    table += [r for r in before.get("rows", ()) if r["load"] not in {case.load for case in runs}]
     record(
         options.name, {"types": [t[0] for t in TYPES], "rows": table, "runs": [runs[case] for case in runs]}
     )

@@ -26,15 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
-from benchmarks.record import RESULTS, record
+from benchmarks.record import record, stored_figures
 from predictor.examples.featurizer import shared_featurizer
 from predictor.learning.set_process import SetProcess
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
-from profiling.files import read_json
 from scheduling.beliefs.constant import ConstantPredictor
 from scheduling.beliefs.posterior import PosteriorLearner
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
@@ -238,13 +237,24 @@ def main() -> None:
         default=os.cpu_count() or 1,
         help="processes that simulate (default: %(default)s)",
     )
-    parser.add_argument("--name", default="isacpp_claim", help="name of the results file")
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(
+        parser,
+        arguments,
+        "isacpp_claim",
+        "source",
+        "model",
+        "folds",
+        "new_models",
+        "table",
+        "beliefs",
+        "floor",
+    )
     names = [name for name in BELIEFS if name in arguments.beliefs.split(",")]
     if not any(name.startswith("predictor") for name in names):
         arguments.model = "none"
-    last = RESULTS / f"{arguments.name}.json"
-    figures: dict[str, Any] = read_json(last)["figures"] if arguments.jobs and last.exists() else {}
+    figures = stored_figures(stem) if arguments.jobs else {}
     figures |= {
         "model": arguments.model, "left_out_folds": arguments.folds, "new_models": arguments.new_models,
     }  # fmt: skip
@@ -275,7 +285,7 @@ def main() -> None:
                 ]
                 figures[f"{name}, {jobs} jobs on {gpus} GPUs"] = body = report([f.result() for f in futures])
                 _print(f"{name}: {jobs} jobs, {gpus} GPUs, {arguments.seeds} seeds", body)
-                record(arguments.name, figures)
+                record(stem, figures)
     print(markdown(figures, names))
     print(floor_markdown(figures, names))
 

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 
 MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar", "transformer-multi30k")
@@ -34,7 +34,9 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=10, help="repeats of each measurement (default: %(default)s)"
     )
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "learning", "observations")
     from predictor import load_predictor
 
     predictor = load_predictor()
@@ -42,7 +44,7 @@ def main() -> None:
     count, batches = MANY
     name = f"{count}, {len(MODELS) * batches} jobs"
     figures[name] = measure(predictor, count, options.repeats, range(1, 1 + batches))
-    record("learning", figures)
+    record(stem, figures)
 
 
 def measure(predictor: Any, count: int, repeats: int, batches: Sequence[int]) -> dict[str, Any]:

@@ -30,7 +30,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import loop_ms, record
 from benchmarks.serve import BATCHES, DEVICES, MODELS, bodies_of_known_jobs, start_wrk, wrk_result
 from benchmarks.siege import Target
@@ -346,15 +346,16 @@ def main() -> None:
     parser.add_argument("--rated-seconds", type=int, default=0, help="seconds per piece of the rated load")
     parser.add_argument("--known-only", action="store_true", help="send no jobs new to the model")
     parser.add_argument("--limit", action="append", default=[], help="NAME=NUMBER, as for `cotenant serve`")
-    parser.add_argument("--name", default="overload", help="name of the results file")
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "overload", "known_only", "limit")
     limits = itertools.chain(*(("--limit", pair) for pair in options.limit))
     figures = run(
         options.seconds, *limits, new_jobs=not options.known_only, rounds=options.rounds,
         rated_seconds=options.rated_seconds,
     )  # fmt: skip
     print(json.dumps(figures, indent=1))
-    record(options.name, figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

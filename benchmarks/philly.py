@@ -14,7 +14,7 @@ import resource
 from time import perf_counter, process_time
 from typing import Any
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.scenario_spec import ScenarioSpec
@@ -32,8 +32,9 @@ def main() -> None:
     parser.add_argument("--belief", default="truth", help="`truth`, or `predictor` for the default predictor")
     parser.add_argument("--limit", type=int, help="only this many jobs, earliest first")
     parser.add_argument("--load", type=float, help="scale arrivals so that jobs request this share")
-    parser.add_argument("--name", default="philly", help="name of the results file (default: %(default)s)")
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(parser, arguments, "philly", "cluster", "policies", "belief", "limit", "load")
     start = perf_counter()
     scenario = build_scenario(
         ScenarioSpec(
@@ -64,7 +65,7 @@ def main() -> None:
             f"{1e3 * body['mean_decision_s']:.2f} ms, p99 {1e3 * body['p99_decision_s']:.2f} ms",
             flush=True,
         )
-        record(arguments.name, figures)
+        record(stem, figures)
 
 
 if __name__ == "__main__":

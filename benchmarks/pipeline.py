@@ -16,10 +16,9 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import RESULTS, record
+from benchmarks.record import record, stored_figures
 from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode, read_profile
 from profiling.errors import InfeasibleError
-from profiling.files import read_json
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.partition import partition
 from scheduling.pipeline.plan import plan
@@ -47,8 +46,7 @@ def main() -> None:
         "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these; the others keep their figures"
     )
     arguments = parser.parse_args()
-    last = RESULTS / "pipeline.json"
-    figures: dict[str, Any] = read_json(last)["figures"] if last.exists() else {}
+    figures = stored_figures("pipeline")
     if "layers" in arguments.parts:
         figures["layers_5000"] = _layers(5000)
         record("pipeline", figures)

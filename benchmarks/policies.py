@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from scheduling.simulator.scenario_spec import ScenarioSpec
 from scheduling.simulator.sweep import run_all, summarize
@@ -54,8 +54,9 @@ def main() -> None:
         default="rigid,elastic,tunable",
         help="kinds of jobs, comma-separated (default: %(default)s)",
     )
-    parser.add_argument("--name", default="policies", help="name of the results file")
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(parser, arguments, "policies", "policies", "kinds")
     figures: dict[str, dict[str, Any]] = {kind: {} for kind in arguments.kinds.split(",")}
     lines = ["| jobs | policy | " + " | ".join(COLUMNS.values()) + " |\n" + "|---" * (2 + len(COLUMNS)) + "|"]
     for policy in arguments.policies.split(","):
@@ -69,7 +70,7 @@ def main() -> None:
             by_policy[policy] = body
             cells = [body["error"]] if "error" in body else [cell(body, name) for name in COLUMNS]
             lines.append(f"| {kind} | {policy} | " + " | ".join(cells) + " |")
-            record(arguments.name, {**figures, "seeds": arguments.seeds})
+            record(stem, {**figures, "seeds": arguments.seeds})
     print("\n".join(lines))
 
 

@@ -20,7 +20,7 @@ from unittest.mock import patch
 import numpy as np
 
 from benchmarks.ablation import PROTOCOLS, SharedEncoder, run_by_fold
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import RESULTS, record
 from datasets.bundle import Bundle
 from predictor.evaluation.protocols.networks import NetworkContender, make_contender
@@ -152,7 +152,9 @@ def main() -> None:
     parser.add_argument(
         "--variant", action="append", choices=list(VARIANTS), help="only this one; repeatable (default: all)"
     )
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "pretraining", "variant")
     tables = read_all(options.tables)
     wanted = {v: how for v, how in VARIANTS.items() if not options.variant or v in options.variant}
     starts: dict[str | None, WorkloadEncoder | None] = {None: None}
@@ -181,7 +183,7 @@ def main() -> None:
                 f"{protocol:20} {variant:52} {result['mape_percent']:5.1f} %  R2 {result['r2']:5.2f}",
                 flush=True,
             )
-    record("pretraining", figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from profiling.files import write_whole
 from scheduling.simulator.assembly import build_scenario
@@ -60,8 +60,9 @@ def main() -> None:
         "--parts",
         help=f"comma-separated, of {', '.join(PARTS | OPTIONS)}, all (default: all but the options)",
     )
-    parser.add_argument("--name", default="realism", help="name of the results file")
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(parser, arguments, "realism", "policies", "parts")
     folder = tempfile.TemporaryDirectory()
     cluster = write_whole(Path(folder.name) / "cluster.yaml", CLUSTER)
     trace = f"synthetic:rate=20,jobs={arguments.jobs},gangs=0.2"
@@ -81,7 +82,7 @@ def main() -> None:
         figures: dict[str, Any] = {"seeds": seed + 1, "jobs": arguments.jobs, "load": arguments.load}
         for policy, name in runs:
             figures[f"{policy}: {name}"] = changes(runs[policy, "ideal"], runs[policy, name])
-        record(arguments.name, figures)
+        record(stem, figures)
     print(markdown(figures, policies, list(parts)))
 
 

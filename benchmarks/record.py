@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from profiling.files import write_json
+from profiling.files import read_json, write_json
 
 RESULTS = Path(__file__).parent / "results"
 
@@ -42,6 +42,13 @@ def loop_ms() -> float:
     for number in range(1_000_000):
         total += number & 7
     return 1000 * (time.process_time() - started)
+
+
+def stored_figures(name: str) -> dict[str, Any]:
+    """The figures of `benchmarks/results/NAME.json`, none if there is no such file; raises `InputError` if it is
+    not JSON."""
+    path = RESULTS / f"{name}.json"
+    return dict(read_json(path)["figures"]) if path.exists() else {}
 
 
 def record(name: str, figures: dict[str, Any]) -> Path:

@@ -13,7 +13,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from benchmarks.serve import start_wrk, wrk_result
 
@@ -35,7 +35,9 @@ def main() -> None:
     parser.add_argument(
         "--seconds", type=int, default=6, help="seconds per number of clients (default: %(default)s)"
     )
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "refusals", "connections")
     figures: dict[str, Any] = {}
     with tempfile.TemporaryDirectory(prefix="cotenant-refusals-") as folder:
         config = ServiceConfig(
@@ -59,7 +61,7 @@ def main() -> None:
                     "system_us": 1e6 * (after.system - before.system) / told["requests"],
                 }
                 print(connections, one, flush=True)
-    record("refusals", figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from datasets.bundle import Bundle
 from datasets.families import family_of
@@ -79,7 +79,9 @@ def main() -> None:
     )
     parser.add_argument("--device", help="only rows of this device")
     parser.add_argument("--rows", type=int, help="sample this many rows")
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, f"residuals_{options.source}_{options.mode}", "device", "rows")
     solo = read_table(options.data, "solo")
     chosen = solo[(solo.source == options.source) & (solo["mode"] == options.mode) & solo.step_time_s.notna()]
     if options.device:
@@ -104,7 +106,7 @@ def main() -> None:
     figures |= {f"mape_percent_{campaign}_{device}": percent(group) for (campaign, device), group in groups}
     for name, value in figures.items():
         print(f"{name:44} {value}")
-    record(f"residuals_{options.source}_{options.mode}", figures)
+    record(stem, figures)
 
 
 def percent(values: np.ndarray | pd.Series) -> float:

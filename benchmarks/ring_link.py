@@ -31,7 +31,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import RESULTS, record
 from scheduling.ring.duty import duty_cycle_timings
 from scheduling.ring.fabric import SERVER_UPLINKS, Fabric
@@ -261,7 +261,9 @@ def main() -> None:
         help="congestion control and milliseconds of queue of each network (default: %(default)s)",
     )
     parser.add_argument("--worker", help=argparse.SUPPRESS)
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "ring_link", "network")
     if options.worker:
         worker(json.loads(options.worker))
         return
@@ -272,8 +274,8 @@ def main() -> None:
         kind: study(kind, CASES if n == 0 else CASES[:5], options.seconds, options.repeats)
         for n, kind in enumerate(options.network)
     }
-    record("ring_link", {"rate_mbit": RATE_MBIT, "networks": networks})
-    plot(networks[options.network[0]]["rows"], RESULTS / "ring_link.svg")
+    record(stem, {"rate_mbit": RATE_MBIT, "networks": networks})
+    plot(networks[options.network[0]]["rows"], RESULTS / f"{stem}.svg")
 
 
 def plot(rows: list[dict[str, Any]], path: Path) -> None:

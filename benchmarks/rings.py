@@ -15,8 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import RESULTS, record
-from profiling.files import read_json
+from benchmarks.record import RESULTS, record, stored_figures
 from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
 from scheduling.ring.engine import Execution, RingSchedule
 from scheduling.ring.exact import exact
@@ -317,9 +316,7 @@ def main() -> None:
         figures["gap"] = gaps(2 * options.seeds, 30.0)
     if "online" in options.parts:
         figures["online"] = online(options.seeds, MEDIUM)
-    last = RESULTS / "rings.json"
-    kept = read_json(last)["figures"] if last.exists() else {}
-    record("rings", kept | figures)
+    record("rings", stored_figures("rings") | figures)
 
 
 if __name__ == "__main__":

@@ -18,8 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import RESULTS, record
-from profiling.files import read_json
+from benchmarks.record import record, stored_figures
 from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.scenario_spec import ScenarioSpec
 
@@ -141,8 +140,7 @@ def main() -> None:
     )
     parser.add_argument("--ilp", action="store_true", help="only the integer program")
     arguments = parser.parse_args()
-    last = RESULTS / "sia.json"
-    figures: dict[str, Any] = read_json(last)["figures"] if last.exists() else {}
+    figures = stored_figures("sia")
     if arguments.only is None:
         figures["program"] = program()
     if not arguments.ilp and arguments.data is not None:

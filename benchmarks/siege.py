@@ -6,7 +6,6 @@ Starts `cotenant serve` from a checkout (this one, or `--checkout DIR` for anoth
 
 from __future__ import annotations
 
-import json
 import os
 import resource
 import signal
@@ -26,7 +25,7 @@ import httpx
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.processes import free_port
-from benchmarks.record import RESULTS, record
+from benchmarks.record import record, stored_figures
 
 SET: dict[str, Any] = {
     "device": "v100",
@@ -326,9 +325,8 @@ def main() -> None:
             items = siege(target, options.only)
         finally:
             target.process.kill()
-    kept = RESULTS / "siege.json"
-    if options.only and kept.is_file():
-        items = json.loads(kept.read_text())["figures"]["items"] | items
+    if options.only:
+        items = stored_figures("siege").get("items", {}) | items
     record("siege", {"workers": options.workers, "items": items})
     print("\n| attack | outcome |\n|---|---|")
     for name, outcome in items.items():

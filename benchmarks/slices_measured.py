@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.left_out import add_cost_model, with_cost_model
 from benchmarks.record import record
 from datasets.sets import rows_of
@@ -91,8 +91,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of MISO's imported tables")
     parser.add_argument("--seed", type=int, default=0, help="seed of the drawn mixes (default: %(default)s)")
     add_cost_model(parser)
-    parser.add_argument("--name", default="slices_measured", help="name of the results file")
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(parser, arguments, "slices_measured", "cost_model")
     table = measured_table(read_parquet(arguments.data / "solo.parquet"))
     mixes = read_parquet(arguments.data / "mixes.parquet")
     predictor = with_cost_model(arguments.cost_model)
@@ -102,7 +103,7 @@ def main() -> None:
     }
     figures = {name: [against_best(mix, table, predictor) for mix in drawn] for name, drawn in groups.items()}
     record(
-        arguments.name,
+        stem,
         {"card": CARD, "seed": arguments.seed, "data": "MISO, steps of one job on slices", "mixes": figures},
     )
 

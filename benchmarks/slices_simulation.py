@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.left_out import add_cost_model, with_cost_model
 from benchmarks.record import record
 from predictor.types import SetPredictor
@@ -188,8 +188,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="folder of MISO's simulator")
     parser.add_argument("--only", help="only this trace")
     add_cost_model(parser)
-    parser.add_argument("--name", default="slices_simulation", help="name of the results file")
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(parser, arguments, "slices_simulation", "only", "cost_model")
     reference = Reference(arguments.data, with_cost_model(arguments.cost_model))
     answers = reference.answers
     ratios = [
@@ -211,7 +212,7 @@ def main() -> None:
                 against = f"{row['against_miso_percent']:+.1f} % of MISO, {row['against_oracle_percent']:+.1f} % of the oracle"
             print(f"{trace:14s} {name:51s} {row['mean_jct_s']:8.1f} s  {against}", flush=True)
         print(f"{trace:14s} order as in the reference: {figures[trace]['order_as_in_reference']}")
-    record(arguments.name, figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

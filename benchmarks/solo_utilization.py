@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pandas as pd
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from datasets.sets import read_sets, rows_of
 from predictor import load_predictor
@@ -25,7 +25,9 @@ def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("tables", type=Path, help="folder of imported tables")
     parser.add_argument("--source", default="lucid", help="only rows of this source (default: %(default)s)")
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "solo_utilization", "source")
     _, solo = read_sets(options.tables)
     rows = rows_of(solo, [options.source])
     rows = rows[rows.utilization_ratio.notna() & (rows.gpus == 1)]
@@ -42,7 +44,7 @@ def main() -> None:
     print(table.round(1).to_string())
     print(f"all: {total['jobs']} jobs, error {total['error']:.1f} points, bias {total['bias']:+.1f}")
     by_model = {str(name): row.to_dict() for name, row in table.iterrows()}
-    record("solo_utilization", {"model": predictor.version, "source": options.source, "points": total, "by_model": by_model})  # fmt: skip
+    record(stem, {"model": predictor.version, "source": options.source, "points": total, "by_model": by_model})  # fmt: skip
 
 
 if __name__ == "__main__":

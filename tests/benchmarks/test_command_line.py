@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 import benchmarks
-from benchmarks import observed_sets
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks import observed_sets, policies
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from datasets.tables import empty_table, write_table
 from profiling.errors import InputError
 
@@ -40,6 +40,35 @@ def test_every_option_is_explained(file: Path) -> None:
         assert "help" in {keyword.arg for keyword in call.keywords}, ast.unparse(call)
     if file.stem != "__main__":  # which is `python -m benchmarks`
         assert not calls(file, "ArgumentParser")
+
+
+def test_part_of_a_benchmark_needs_a_name(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = benchmark_parser("/somewhere/rings.py", None)
+    parser.add_argument("--max-gpus", type=int, default=4, help="GPUs")
+    add_name(parser)
+
+    def name(*words: str) -> str:
+        return record_name(parser, parser.parse_args(words), "rings", "max_gpus")
+
+    assert name() == name("--max-gpus", "4") == "rings"
+    assert name("--max-gpus", "2", "--name", "small") == "small"
+    with pytest.raises(SystemExit) as end:
+        name("--max-gpus", "2")
+    assert end.value.code == 2
+    printed = capsys.readouterr().err
+    assert "--max-gpus would replace the whole record rings.json" in printed
+    assert "--name NAME" in printed
+
+
+def test_some_policies_do_not_replace_the_record_of_all(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(policies, "run_all", lambda *_, **__: pytest.fail("simulated"))
+    monkeypatch.setattr("sys.argv", ["policies", "--data", "tables", "--policies", "fifo"])
+    with pytest.raises(SystemExit) as end:
+        policies.main()
+    assert end.value.code == 2
+    assert "--policies would replace" in capsys.readouterr().err
 
 
 def test_wrong_data_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
