@@ -110,14 +110,18 @@ def run_all(
             for own, name, _ in tasks[len(runs) :]
         ]
     if out is not None:
-        from scheduling.simulator.plots import plot_all
-
-        done: dict[str, list[SimulationResult]] = {}
-        for run in runs:
-            if run.result is not None:
-                done.setdefault(run.name, []).append(run.result)
-        plot_all(done, out, gantt_filter)
+        _plot(runs, out, gantt_filter)
     return runs
+
+
+def _plot(runs: Sequence[Run], out: Path, gantt_filter: str) -> None:
+    from scheduling.simulator.plots import plot_all
+
+    done: dict[str, list[SimulationResult]] = {}
+    for run in runs:
+        if run.result is not None:
+            done.setdefault(run.name, []).append(run.result)
+    plot_all(done, out, gantt_filter)
 
 
 def summarize(runs: Sequence[Run]) -> list[dict[str, Any]]:

@@ -112,6 +112,41 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     Raises:
         InputError: the file is not a CSV, its columns are unknown, or they cannot be compared.
     """
+    frame = _frame(path, columns)
+    names = columns or _recognise(list(frame.columns), path)
+    if columns is not None:
+        _check_present(columns, list(frame.columns), path)
+    cells = Cells(frame)
+    submit, by_stamp = cells.seconds(names.submit)
+    duration = _durations(cells, names, submit, by_stamp)
+    gpus = _gpus(cells, names)
+    given = _optional_numbers(cells, frame, names, gpus)
+    with np.errstate(divide="ignore", invalid="ignore"):
+        larger = given["max_batch_size"] / given["batch_size"]
+        noise = given["noise_scale"] / given["batch_size"]
+    due = _due(cells, frame, names, submit, by_stamp)
+    users, ids = cells.texts(names.user), cells.texts(names.id)
+    return [
+        LoggedJob(
+            ids[row],
+            float(submit[row]),
+            float(duration[row]),
+            float(gpus[row]),
+            users[row],
+            1.0 if np.isnan(given["priority"][row]) else float(given["priority"][row]),
+            None if np.isnan(due[row]) else float(due[row]),
+            None if np.isnan(given["min_gpus"][row]) else int(given["min_gpus"][row]),
+            None if np.isnan(given["max_gpus"][row]) else int(given["max_gpus"][row]),
+            float(larger[row]) if 1.0 < larger[row] < np.inf else None,
+            float(noise[row]) if 0.0 < noise[row] < np.inf else None,
+            remark=cells.remarks[row],
+        )
+        for row in range(len(frame))
+    ]
+
+
+def _frame(path: Path, columns: Columns | None) -> pd.DataFrame:
+    """The CSV as it is, or one row per job where rows are tasks of PAI's jobs."""
     import pandas as pd
 
     try:
@@ -123,6 +158,7 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
             frame = _read(source)
         if columns is None and set(frame).issuperset(_PAI_NEEDED):
             frame = _whole_jobs(frame)
+        return frame
     except (
         OSError,
         UnicodeDecodeError,
@@ -131,13 +167,10 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
         pd.errors.EmptyDataError,
     ) as error:
         raise InputError(f"{path} is not a trace", expected="a CSV of jobs", got=str(error)) from None
-    names = columns or _recognise(list(frame.columns), path)
-    if columns is not None:
-        _check_present(columns, list(frame.columns), path)
-    cells = Cells(frame)
-    submit, by_stamp = cells.seconds(names.submit)
-    duration = _durations(cells, names, submit, by_stamp)
-    gpus = _gpus(cells, names)
+
+
+def _optional_numbers(cells: Cells, frame: pd.DataFrame, names: Columns, gpus: Floats) -> dict[str, Floats]:
+    """[rows] of each optional column, by its field of `Columns`; nan where there is none. Marks invalid cells."""
     nothing = np.full(len(frame), np.nan)
     given = {
         key: cells.numbers(column, optional=True) if (column := getattr(names, key)) in frame else nothing
@@ -169,35 +202,20 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     ):
         if given[key] is not nothing:
             cells.mark(wrong, getattr(names, key), what)
-    with np.errstate(divide="ignore", invalid="ignore"):
-        larger = given["max_batch_size"] / given["batch_size"]
-        noise = given["noise_scale"] / given["batch_size"]
-    due = nothing
-    if names.deadline is not None and names.deadline in frame:
-        due, dated = cells.seconds(names.deadline, optional=True)
-        if dated:
-            due = due - submit
-            if np.isfinite(due).any():
-                _check_alike(names.submit, by_stamp, names.deadline, dated)
-        cells.mark(due <= 0, names.deadline, "is not after the submission")
-    users, ids = cells.texts(names.user), cells.texts(names.id)
-    return [
-        LoggedJob(
-            ids[row],
-            float(submit[row]),
-            float(duration[row]),
-            float(gpus[row]),
-            users[row],
-            1.0 if np.isnan(given["priority"][row]) else float(given["priority"][row]),
-            None if np.isnan(due[row]) else float(due[row]),
-            None if np.isnan(given["min_gpus"][row]) else int(given["min_gpus"][row]),
-            None if np.isnan(given["max_gpus"][row]) else int(given["max_gpus"][row]),
-            float(larger[row]) if 1.0 < larger[row] < np.inf else None,
-            float(noise[row]) if 0.0 < noise[row] < np.inf else None,
-            remark=cells.remarks[row],
-        )
-        for row in range(len(frame))
-    ]
+    return given
+
+
+def _due(cells: Cells, frame: pd.DataFrame, names: Columns, submit: Floats, by_stamp: bool) -> Floats:
+    """[rows] seconds from the submission to the deadline; nan where there is none. Marks those not after it."""
+    if names.deadline is None or names.deadline not in frame:
+        return np.full(len(frame), np.nan)
+    due, dated = cells.seconds(names.deadline, optional=True)
+    if dated:
+        due = due - submit
+        if np.isfinite(due).any():
+            _check_alike(names.submit, by_stamp, names.deadline, dated)
+    cells.mark(due <= 0, names.deadline, "is not after the submission")
+    return due
 
 
 def _read(source: Path | io.BytesIO, **options: Any) -> pd.DataFrame:

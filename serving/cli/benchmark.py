@@ -14,6 +14,7 @@ from serving.cli.output import JsonFlag, console, headline, print_json, progress
 
 if TYPE_CHECKING:
     from predictor.evaluation.protocols.few_shot.catalogue import LearningCurve
+    from predictor.evaluation.protocols.protocol import Protocol
 
 app = group(
     "Run the evaluation protocols.\n\nExample: `cotenant benchmark run gavel2020-by-model --data data/`"
@@ -95,16 +96,12 @@ def run(
         _learning_curve(LEARNING_CURVES[name], data, out, json)
         return
     from datasets.tables import read_all
-    from datasets.targets import get_target
     from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
     from predictor.evaluation.protocols.on_ray import spread_on_ray
     from predictor.evaluation.protocols.registry import contenders
     from predictor.evaluation.protocols.report import (
-        HEADER,
-        absent,
         earlier_results,
         make_report,
-        table,
         write_report,
     )
     from predictor.evaluation.protocols.runner import collect, make_plan, run_missing
@@ -114,7 +111,6 @@ def run(
     chosen = contenders([p.strip() for p in predictors.split(",")] if predictors else None)
     trial = make_trial(protocol, read_all(data))
     plan = make_plan(trial, chosen, range(seeds), out / name)
-    screen = console()
     typer.echo(
         f"{name}: {len(trial.folds)} folds x {seeds} seed(s) x {len({c.contender.name for c in plan.cells})} predictors; "
         f"{len(plan.missing)} of {len(plan.cells)} fits to do, about {format_duration(plan.seconds)}",
@@ -137,7 +133,15 @@ def run(
     if json:
         print_json(report)
         return
+    _print_report(name, protocol, report)
+    typer.echo(f"wrote {', '.join(str(path) for path in files)}", err=True)
+
+
+def _print_report(name: str, protocol: Protocol, report: dict[str, Any]) -> None:
     from rich.table import Table
+
+    from datasets.targets import get_target
+    from predictor.evaluation.protocols.report import HEADER, absent, table
 
     grid = Table(
         title=f"{name}: {protocol.about}\n(MAE, RMSE, p90 in {get_target(protocol.target).unit})",
@@ -149,10 +153,9 @@ def run(
         grid.add_column(column, justify="left" if column == "predictor" else "right", no_wrap=True)
     for row in table(report):
         grid.add_row(*row)
-    screen.print(grid)
+    console().print(grid)
     for line in absent(report):
-        screen.print(line, highlight=False)
-    typer.echo(f"wrote {', '.join(str(path) for path in files)}", err=True)
+        console().print(line, highlight=False)
 
 
 def _learning_curve(curve: LearningCurve, data: Path, out: Path, json: bool) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -93,19 +93,8 @@ def command(
     if as_json:
         print_json(result)
         return
-    numbers = ("seen", "observed", "correction")
-    title = f"Effect of the observations ({predictor.version})"
-    table = plain_table("device", "job", "beside", *numbers, right=numbers, title=title)
-    for c in corrections:
-        beside = "\n".join(map(job_cell, c["beside"])) or "-"
-        observed, factor = f"{c['step_time_s']:.4g} s", f"{c['factor']:.3f}"
-        table.add_row(c["device"], job_cell(c["job"]), beside, str(c["count"]), observed, factor)
-    for c in alone:
-        memory = c["quantity"] == "memory_bytes"
-        observed = f"{c['value'] / 2**30:.2f} GiB" if memory else f"{100 * c['value']:.0f} % busy"
-        table.add_row(c["device"], job_cell(c["job"]), "-", str(c["count"]), observed, f"{c['factor']:.3f}")
+    _print_effects(predictor.version, corrections, alone)
     out = console()
-    out.print(table)
     off = (
         f"; typically off by a factor of {exp(drift.before):.2f} without feedback, {exp(drift.after):.2f} with the "
         "earlier observations"
@@ -119,3 +108,19 @@ def command(
         return
     for name, count in written.items():
         out.print(f"{count} row{'s' * (count != 1)} of {name} in {rows}")
+
+
+def _print_effects(version: str, corrections: list[dict[str, Any]], alone: list[dict[str, Any]]) -> None:
+    """Print the corrections of sets, and the quantities of jobs observed alone."""
+    numbers = ("seen", "observed", "correction")
+    title = f"Effect of the observations ({version})"
+    table = plain_table("device", "job", "beside", *numbers, right=numbers, title=title)
+    for c in corrections:
+        beside = "\n".join(map(job_cell, c["beside"])) or "-"
+        observed, factor = f"{c['step_time_s']:.4g} s", f"{c['factor']:.3f}"
+        table.add_row(c["device"], job_cell(c["job"]), beside, str(c["count"]), observed, factor)
+    for c in alone:
+        memory = c["quantity"] == "memory_bytes"
+        observed = f"{c['value'] / 2**30:.2f} GiB" if memory else f"{100 * c['value']:.0f} % busy"
+        table.add_row(c["device"], job_cell(c["job"]), "-", str(c["count"]), observed, f"{c['factor']:.3f}")
+    console().print(table)
