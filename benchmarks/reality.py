@@ -18,7 +18,6 @@ two otherwise idle cores. Steps are stored in out/reality/.
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import tempfile
@@ -33,6 +32,7 @@ from benchmarks.reality_cluster import CORES, SHARED, CoreSpeed, neighbours, run
 from benchmarks.record import record
 from benchmarks.slurm_cluster import missing
 from predictor import load_predictor
+from profiling.files import read_json, write_json
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import Allocation, JobState, TraceJob
@@ -102,7 +102,7 @@ def _probes_per_step(spec: str, beside: list[str], number: int, probes_s: list[f
         with CoreSpeed() as speed:
             subprocess.run(command, check=True)
         probes_s.append(speed.probe_s)
-        body = json.loads(result.read_text(encoding="utf-8"))
+        body = read_json(result)
     return float((body["cpu_s"] - body["ready_cpu_s"]) / steps / speed.probe_s)
 
 
@@ -255,12 +255,8 @@ def _core_ratio(rows: list[dict[str, Any]]) -> float:
     return float(sum(row["cpu_s"] for row in rows) / busy_s)
 
 
-def _write(name: str, figures: Any) -> None:
-    (OUT / f"{name}.json").write_text(json.dumps(figures, indent=1), encoding="utf-8")
-
-
 def _read(name: str) -> Any:
-    return json.loads((OUT / f"{name}.json").read_text(encoding="utf-8"))
+    return read_json(OUT / f"{name}.json")
 
 
 def main() -> None:
@@ -274,8 +270,8 @@ def main() -> None:
     absent = missing() if arguments.step == "run" else []
     if absent or (arguments.step == "run" and arguments.policy is None):
         parser.error("needs " + ", ".join(absent or ["a policy"]))
-    OUT.mkdir(parents=True, exist_ok=True)
-    _write(arguments.policy or "pairs", run(arguments.policy) if arguments.policy else pairs())
+    name, measured = arguments.policy or "pairs", run(arguments.policy) if arguments.policy else pairs()
+    write_json(OUT / f"{name}.json", measured)
 
 
 if __name__ == "__main__":

@@ -1,17 +1,17 @@
-"""One job of `benchmarks.reality`: trains a zoo model on one core and records the time of every step.
+"""One job of `benchmarks.reality`: trains a zoo model on one core and records its times and its processor time.
 
 python -m benchmarks.reality_job SPEC STEPS CORE RESULT.json
 """
 
 from __future__ import annotations
 
-import json
 import os
 import sys
 import time
 from pathlib import Path
 
 from benchmarks.command_line import run_benchmark
+from profiling.files import write_json
 
 
 def main() -> None:
@@ -39,9 +39,7 @@ def main() -> None:
         "ready_cpu_s": ready_cpu_s,
         "cpu_s": sum(os.times()[:2]),
     }
-    part = result.with_suffix(".part")
-    part.write_text(json.dumps(body), encoding="utf-8")
-    part.replace(result)
+    write_json(result, body)
 
 
 if __name__ == "__main__":
