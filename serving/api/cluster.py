@@ -47,7 +47,7 @@ def routes(service: Service) -> APIRouter:
         **operation(scope="read", answer=ClusterAnswer, also={304: "Not changed"}, parameters=[CACHED]),
     )
     async def read(request: Request) -> Response:
-        state = await service.read(handler.stored_state, service)
+        state = await service.read(service.cluster.current)
         tag = Change(state.version, state.changes).tag
         if not_modified(request, tag):
             return tagged(request, None, tag)

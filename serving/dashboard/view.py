@@ -18,7 +18,6 @@ from scheduling.core.snapshot import Gpu, Node
 from serving.dashboard.error_plot import error_plot
 from serving.dashboard.health import LEVELS, Health, level_of
 from serving.handlers.calibration import Point, by_job, recent
-from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit_sets, predict_each
 from serving.handlers.models import events, state
 from serving.handlers.observations import error_by_day, observations_of
@@ -133,7 +132,7 @@ async def overview(
     The GPUs are those that match a filter, from number `first` on; the error over time, and by device and model, is of
     the observations that match it.
     """
-    cluster = await service.read(stored_state, service)
+    cluster = await service.read(service.cluster.current)
     apart, size = service.batcher.apart, sum(len(node.gpus) for node in cluster.snapshot.nodes)
     places = await apart(size, lambda: list(cluster.snapshot.gpus()))
     levels = await health.levels(service, [gpu for _, gpu in places])
@@ -250,7 +249,7 @@ async def job(service: Service, key: str) -> dict[str, Any]:
     ranked = entry["decision"].get("ranked", [])
     tenant, prediction, gpu = None, None, None
     never = never_measured(entry)
-    cluster = await service.read(stored_state, service)
+    cluster = await service.read(service.cluster.current)
     for position, seat in enumerate(cluster.seats_on(entry["node"] or "", entry["gpu"] or "")):
         if seat.placement_id == key:
             node = cluster.snapshot.nodes[cluster.place_of[entry["node"]]]

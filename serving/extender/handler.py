@@ -29,7 +29,6 @@ from scheduling.core.snapshot import ClusterSnapshot, Node
 from scheduling.placement.ranking import PlacementConfig
 from serving.cluster_state import ClusterState
 from serving.extender.pods import Arguments, read_arguments, read_job
-from serving.handlers.cluster import stored_state
 from serving.handlers.jobs import admit
 from serving.handlers.place import choose_gpu, score_gpus
 from serving.http import decode
@@ -142,7 +141,7 @@ def _offered(service: Service, arguments: Arguments, mig_profile: str | None) ->
     """
     offers, seen = Offers(mig_profile), dict[tuple[Kind, ...], tuple[Kind, ...] | None]()
     offered = {}
-    for _, node in _asked(stored_state(service), arguments):
+    for _, node in _asked(service.cluster.current(), arguments):
         kinds = tuple([(gpu.device, gpu.sharing) for gpu in node.gpus])
         if kinds not in seen:
             judged = all(is_known(device) for device, _ in kinds)
@@ -219,7 +218,7 @@ def _asked(state: ClusterState, arguments: Arguments) -> Iterator[tuple[int, Nod
 
 
 async def _scores(service: Service, arguments: Arguments, job: PodJob) -> dict[str, int]:
-    state = await service.read(stored_state, service)
+    state = await service.read(service.cluster.current)
     if job.gpus > 1:
         empty = await service.read(_empty, state, arguments, job.mig_profile)
         alone = await _alone(service, job, {kind for kinds in empty.values() for kind in kinds})

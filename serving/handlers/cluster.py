@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from profiling.errors import ConflictError, InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant, check_counts
 from serving import audit
-from serving.cluster_state import ClusterState, kind_of, parts, to_mapping
+from serving.cluster_state import kind_of, parts, to_mapping
 from serving.conditions import Condition
 from serving.config import ServiceConfig
 from serving.handlers import tenancy
@@ -101,13 +101,12 @@ def read_node(service: Service, name: str) -> tuple[dict[str, Any], Change]:
     state = service.cluster.current()
     nodes = to_mapping(state, [name])["nodes"]
     if not nodes:
-        raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
+        raise _unknown_node(name)
     return nodes[0], Change(state.version, state.changes)
 
 
-def stored_state(service: Service) -> ClusterState:
-    """The stored cluster for decisions."""
-    return service.cluster.current()
+def _unknown_node(name: str) -> UnknownNameError:
+    return UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
 
 
 def replace_cluster(
@@ -122,17 +121,17 @@ def replace_cluster(
         LimitError: a GPU gets more tenants than a set may have jobs; those stored already may stay.
     """
     with service.store.write() as session:
-        row = advance(session, condition)
+        change = advance(session, condition)
         links = inventory.snapshot.to_mapping()["links"]
         session.connection().execute(update(_CLUSTER).values(links=links))
         stored = _stored_nodes(session, [node.name for node in inventory.snapshot.nodes])
-        change = _Change(service, session, row.changes, inventory, replace_tenants)
+        edit = _Edit(service, session, change.changes, inventory, replace_tenants)
         for position, node in enumerate(inventory.snapshot.nodes):
-            change.put(stored.pop(node.name, None), node, position)
+            edit.put(stored.pop(node.name, None), node, position)
         for gone in stored.values():
-            change.remove(gone)
-        change.finish()
-        return row
+            edit.remove(gone)
+        edit.finish()
+        return change
 
 
 def _stored_nodes(session: Session, names: list[str]) -> dict[str, NodeRow]:
@@ -197,7 +196,7 @@ def _as_it_was(session: Session, node: Node, inventory: Inventory) -> bool:
 def _put(
     service: Service,
     session: Session,
-    number: Change,
+    change: Change,
     inventory: Inventory,
     replace_tenants: bool,
     old: NodeRow | None,
@@ -207,9 +206,9 @@ def _put(
         position = old.position
     else:
         position = (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
-    change = _Change(service, session, number.changes, inventory, replace_tenants, node.name)
-    change.put(old, node, position)
-    change.finish()
+    edit = _Edit(service, session, change.changes, inventory, replace_tenants, node.name)
+    edit.put(old, node, position)
+    edit.finish()
 
 
 def delete_node(service: Service, name: str, condition: Condition, replace_tenants: bool = False) -> Change:
@@ -217,17 +216,17 @@ def delete_node(service: Service, name: str, condition: Condition, replace_tenan
     with service.store.write() as session:
         node = session.get(NodeRow, name)
         if node is None or node.removed:
-            raise UnknownNameError("unknown node", expected="a node of /v1/cluster", got=repr(name))
-        row = advance(session, condition)
+            raise _unknown_node(name)
+        change = advance(session, condition)
         nothing = Inventory(ClusterSnapshot(()))
-        change = _Change(service, session, row.changes, nothing, replace_tenants, name)
-        change.remove(node)
-        change.finish()
-        return row
+        edit = _Edit(service, session, change.changes, nothing, replace_tenants, name)
+        edit.remove(node)
+        edit.finish()
+        return change
 
 
-class _Change:
-    """A change of the inventory in one transaction."""
+class _Edit:
+    """An edit of the inventory in one transaction; `number` is that of its `Change`."""
 
     def __init__(
         self,

@@ -19,7 +19,7 @@ from scheduling.placement.place import Placer
 from scheduling.placement.ranking import PlacementConfig
 from serving.batching import INLINE_GPUS
 from serving.feedback import Belief
-from serving.handlers.cluster import check_body, check_tenants, read_inventory, stored_state
+from serving.handlers.cluster import check_body, check_tenants, read_inventory
 from serving.handlers.jobs import admit, without_unknown, without_unpredictable
 from serving.handlers.lengths import fill_lengths
 from serving.lanes import Lane
@@ -43,7 +43,7 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         service.batcher,
     )
     if not isinstance(body.cluster, ClusterBody):
-        snapshot = (await service.read(stored_state, service)).snapshot
+        snapshot = (await service.read(service.cluster.current)).snapshot
         belief = service.belief()
         return await _decided(service, body, snapshot, config, belief, belief.placer, batcher.placing)
     size = check_body(body.cluster, service.config)

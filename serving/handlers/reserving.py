@@ -21,7 +21,6 @@ from scheduling.placement.decision import PlacementDecision
 from scheduling.placement.place import Placer
 from scheduling.placement.ranking import PlacementConfig
 from serving.cluster_state import ClusterState
-from serving.handlers.cluster import stored_state
 from serving.handlers.idempotency import replay
 from serving.handlers.keeping import Answer, Asked, keep
 from serving.handlers.place import counted, prepare, with_tenant
@@ -77,7 +76,7 @@ class Reserver:
                 return given
         state = service.cluster.latest
         if state is None:
-            state = await service.read(stored_state, service)
+            state = await service.read(service.cluster.current)
         await prepare(
             service, service.belief(), job, state.snapshot
         )  # encode new workloads before other requests have to wait
