@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -291,6 +291,32 @@ NUMBERS = (
 )  # fmt: skip
 
 
+def table_of(runs: Mapping[Case, dict[str, Any]]) -> list[dict[str, Any]]:
+    """Means over the windows of each case, and changes of the mean JCT in percent against its peers; printed, too."""
+    groups: dict[Case, list[dict[str, Any]]] = {}
+    for case in sorted(runs, key=lambda c: c.seed):
+        groups.setdefault(replace(case, seed=-1), []).append(runs[case])
+    table = []
+    for case, rows in groups.items():
+        entry = {k: getattr(case, k) for k in ("policy", "load", "kappa", "cache", "curve", "shortness")}
+        entry |= {"seeds": len(rows), "jobs": rows[0]["jobs"]}
+        entry |= {name: float(np.mean([row[name] for row in rows])) for name in NUMBERS}
+        control = CONTROLS.get(case.policy)
+        for peer in dict.fromkeys((*PEERS, control)) if control else ():
+            other = groups.get(
+                Case(str(peer), case.load, -1, shortness=0.0 if peer in PEERS else case.shortness)
+            )
+            if other and len(other) == len(rows):
+                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(rows, other, strict=True)]
+                entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
+                if len(change) > 1:
+                    error = float(np.std(change, ddof=1)) / len(change) ** 0.5
+                    entry[f"jct_change_vs_{peer}_standard_error"] = 100.0 * error
+        table.append(entry)
+        print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})
+    return table
+
+
 def main(arguments: list[str] | None = None) -> None:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--trace", type=Path, required=True, help="CSV of Philly's jobs")
@@ -335,27 +361,7 @@ def main(arguments: list[str] | None = None) -> None:
         kept = {name: row[name] for name in ("jobs", *NUMBERS)}
         runs[case] = {"case": asdict(case), **kept}
         print(case, f"{row['mean_jct_s']:.0f} s, simulated in {row['wall_s']:.0f} s", flush=True)
-    groups: dict[Case, list[dict[str, Any]]] = {}
-    for case in sorted(runs, key=lambda c: c.seed):
-        groups.setdefault(replace(case, seed=-1), []).append(runs[case])
-    table = []
-    for case, rows in groups.items():
-        entry = {k: getattr(case, k) for k in ("policy", "load", "kappa", "cache", "curve", "shortness")}
-        entry |= {"seeds": len(rows), "jobs": rows[0]["jobs"]}
-        entry |= {name: float(np.mean([row[name] for row in rows])) for name in NUMBERS}
-        control = CONTROLS.get(case.policy)
-        for peer in dict.fromkeys((*PEERS, control)) if control else ():
-            other = groups.get(
-                Case(str(peer), case.load, -1, shortness=0.0 if peer in PEERS else case.shortness)
-            )
-            if other and len(other) == len(rows):
-                change = [a["mean_jct_s"] / b["mean_jct_s"] - 1 for a, b in zip(rows, other, strict=True)]
-                entry[f"jct_change_vs_{peer}_percent"] = 100.0 * float(np.mean(change))
-                if len(change) > 1:
-                    error = float(np.std(change, ddof=1)) / len(change) ** 0.5
-                    entry[f"jct_change_vs_{peer}_standard_error"] = 100.0 * error
-        table.append(entry)
-        print({k: round(v, 3) if isinstance(v, float) else v for k, v in entry.items()})
+    table = table_of(runs)
     # Results from before single runs were stored have only table rows; loads may be run one at a time.
     table += [r for r in before.get("rows", ()) if r["load"] not in {case.load for case in runs}]
     record(

@@ -6,6 +6,7 @@ Starts `cotenant serve` from a checkout (this one, or `--checkout DIR` for anoth
 
 from __future__ import annotations
 
+import argparse
 import os
 import resource
 import signal
@@ -32,6 +33,19 @@ SET: dict[str, Any] = {
     "jobs": ["resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20"],
 }
 NODE = {"nodes": [{"name": "a", "gpus": [{"id": "0", "device": "v100"}]}]}
+
+
+def add_service(parser: argparse.ArgumentParser) -> None:
+    """Add `--checkout` and `--workers`, of which a benchmark makes its `Target`."""
+    parser.add_argument(
+        "--checkout",
+        type=Path,
+        default=Path(__file__).resolve().parents[1],
+        help="version of the service to run (default: %(default)s)",
+    )
+    parser.add_argument(
+        "--workers", type=int, default=2, help="worker processes of the service (default: %(default)s)"
+    )
 
 
 class Target:
@@ -306,15 +320,7 @@ def terminates(target: Target) -> str:
 
 def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
-    parser.add_argument(
-        "--checkout",
-        type=Path,
-        default=Path(__file__).resolve().parents[1],
-        help="version of the service to attack (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--workers", type=int, default=2, help="worker processes of the service (default: %(default)s)"
-    )
+    add_service(parser)
     parser.add_argument("--only", default="", metavar="TEXT", help="only items whose name contains this")
     options = parser.parse_args()
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)

@@ -30,7 +30,7 @@ import psutil
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import loop_ms, record
-from benchmarks.siege import Target
+from benchmarks.siege import Target, add_service
 
 JOBS = [
     f"{model}:batch_size={size}" for model in ("resnet18-cifar", "lstm-wikitext2") for size in (32, 64, 128)
@@ -162,15 +162,7 @@ def large(target: Target, options: argparse.Namespace) -> dict[str, Any]:
 def main() -> None:
     """Run and record."""
     parser = benchmark_parser(__file__, __doc__)
-    parser.add_argument(
-        "--checkout",
-        type=Path,
-        default=Path(__file__).resolve().parents[1],
-        help="version of the service to measure (default: %(default)s)",
-    )
-    parser.add_argument(
-        "--workers", type=int, default=2, help="worker processes of the service (default: %(default)s)"
-    )
+    add_service(parser)
     parser.add_argument(
         "--gpus", type=int, default=1000, help="GPUs of the stored cluster (default: %(default)s)"
     )
