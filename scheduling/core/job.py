@@ -105,10 +105,13 @@ class JobState:
         rate: iterations per second now; 0 while waiting or restarting.
         gpus: numbers of the GPUs it holds; empty while it waits.
         frozen_prefix: frozen atomic layers now.
-        attained_s: GPU-seconds held so far, up to `updated_s`.
+        attained_gpu_s: GPU-seconds held so far, up to `updated_s`.
+        waited_s: seconds in the queue so far, without the present wait, which began at `waiting_since_s`.
         served_s: seconds on each device type.
         restarts: number of times it was stopped or moved after its first start.
         resume_s: time at which it has loaded its checkpoint.
+        version: changes with its pace, so that an end scheduled before counts no more.
+        until: iterations left at which its present segment ends (`scheduling.core.truth`).
         exclusive: once ran out of memory beside others, so is placed alone since.
         agent: the job's agent, if any (Sia: its observations and fitted models).
         expected_iterations: length assumed by policies, if it differs from the actual `real_iterations`.
@@ -123,7 +126,7 @@ class JobState:
     updated_s: float = 0.0
     gpus: tuple[int, ...] = ()
     frozen_prefix: int = 0
-    attained_s: float = 0.0
+    attained_gpu_s: float = 0.0
     restarts: int = 0
     started_s: float | None = None
     finished_s: float | None = None

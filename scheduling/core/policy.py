@@ -1,4 +1,7 @@
-"""Policies: pure functions from snapshot and belief to decisions."""
+"""Policies: functions from snapshot and belief to decisions.
+
+What a policy remembers between calls is kept by the snapshot (`SchedulingSnapshot.derived`), not by the policy.
+"""
 
 from __future__ import annotations
 

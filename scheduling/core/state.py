@@ -138,9 +138,9 @@ class SchedulingSnapshot:
         left = max(job.left - job.rate * max(self.now_s - max(job.updated_s, 0.0), 0.0), 0.0)
         return job.believed(left)
 
-    def attained_s(self, job: JobState) -> float:
+    def attained_gpu_s(self, job: JobState) -> float:
         """GPU-seconds that `job` has held up to `now_s`."""
-        return job.attained_s + len(job.gpus) * (self.now_s - job.updated_s)
+        return job.attained_gpu_s + len(job.gpus) * (self.now_s - job.updated_s)
 
     def movable(self, job: JobState) -> bool:
         """Whether a running job may be stopped or moved: it is preemptible and not in the middle of a restart."""

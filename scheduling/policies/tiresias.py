@@ -55,7 +55,7 @@ class _Queues:
             if snapshot.now_s - job.waiting_since_s < patience_s:
                 heappush(self.promotions, (job.waiting_since_s + patience_s, job.number))
             else:
-                self.forgiven_gpu_s[job.number] = snapshot.attained_s(job)
+                self.forgiven_gpu_s[job.number] = snapshot.attained_gpu_s(job)
         return self.number(snapshot, job)
 
     def number(self, snapshot: SchedulingSnapshot, job: JobState) -> int:
@@ -63,7 +63,7 @@ class _Queues:
         return bisect_right(THRESHOLDS_GPU_S, self._since_gpu_s(snapshot, job))
 
     def _since_gpu_s(self, snapshot: SchedulingSnapshot, job: JobState) -> float:
-        return snapshot.attained_s(job) - self.forgiven_gpu_s.get(job.number, 0.0)
+        return snapshot.attained_gpu_s(job) - self.forgiven_gpu_s.get(job.number, 0.0)
 
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:

@@ -86,7 +86,7 @@ def accounts(
             name: {
                 "jobs": len(rows),
                 "mean_jct_s": float(completion_s[rows].mean()),
-                "gpu_hours": sum(jobs[k].attained_s for k in rows) / 3600.0,
+                "gpu_hours": sum(jobs[k].attained_gpu_s for k in rows) / 3600.0,
             }
             | ({} if rho is None else {"mean_finish_time_rho": float(rho[rows].mean())})
             for name, rows in members.items()

@@ -322,7 +322,7 @@ class _Simulation:
                 since = min(self.snapshot.now_s - job.checkpoint_s, elapsed)
                 job.checkpoint_left = job.left + job.rate * since
         if job.gpus and elapsed > 0:
-            job.attained_s += elapsed * len(job.gpus)
+            job.attained_gpu_s += elapsed * len(job.gpus)
             device = self.snapshot.devices[job.gpus[0]]
             job.served_s[device] = job.served_s.get(device, 0.0) + elapsed
         job.updated_s = self.snapshot.now_s

@@ -65,7 +65,7 @@ def jobs_table(results: Iterable[Labelled]) -> pd.DataFrame:
                     "finish_s": job.finished_s,
                     "jct_s": None if job.finished_s is None else job.finished_s - job.job.submit_s,
                     "queue_s": job.waited_s,
-                    "gpu_s": job.attained_s,
+                    "gpu_s": job.attained_gpu_s,
                     "finish_time_rho": job_rho,
                     "priority": job.job.priority,
                     "deadline_s": job.job.deadline_s,

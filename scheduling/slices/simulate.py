@@ -300,7 +300,7 @@ class _Simulation:
         since = self.on_card_since[card].pop(number)
         self.result.intervals.append(Interval(number, card, since, self.now_s))
         device, held_s = self.cards[card].device, self.now_s - since
-        job.attained_s += held_s
+        job.attained_gpu_s += held_s
         job.served_s[device] = job.served_s.get(device, 0.0) + held_s
 
     def _start(self, job: JobState, card: int, ready_s: float, was_here: bool) -> None:

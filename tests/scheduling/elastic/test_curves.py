@@ -60,7 +60,7 @@ def test_a_gang_of_no_usual_size_runs_on_what_it_requests(policy: str, least: in
     assert all(job.finished_s is not None for job in result.jobs)
     for job in result.jobs[1:4]:
         held_s = sum(job.served_s.values())
-        assert job.attained_s == pytest.approx(job.job.gpus * held_s)
+        assert job.attained_gpu_s == pytest.approx(job.job.gpus * held_s)
 
 
 def test_unsettled_prefixes_are_not_frozen() -> None:

@@ -46,7 +46,7 @@ def sorted_tiresias(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allo
     forgiven: dict[int, float] = snapshot.derived("forgiven", dict)
 
     def place(job: JobState) -> tuple[int, int]:
-        attained = snapshot.attained_s(job)
+        attained = snapshot.attained_gpu_s(job)
         since = attained - forgiven.get(job.number, 0.0)
         waited_s = 0.0 if job.gpus else snapshot.now_s - job.waiting_since_s
         if since >= tiresias.THRESHOLDS_GPU_S[0] and waited_s >= tiresias.PROMOTION * since / job.job.gpus:
@@ -93,7 +93,7 @@ def test_a_waiting_job_is_looked_at_once(policy: str, monkeypatch: pytest.Monkey
     for number in range(200):
         state.waiting[number] = JobState(TraceJob(f"j{number}", JOBS[0], 9.0), number, 9.0)
     get_policy(policy).decide(state, belief)
-    monkeypatch.setattr(SchedulingSnapshot, "attained_s", counted(SchedulingSnapshot.attained_s))
+    monkeypatch.setattr(SchedulingSnapshot, "attained_gpu_s", counted(SchedulingSnapshot.attained_gpu_s))
     monkeypatch.setattr(edf, "_urgency", counted(edf._urgency))
     state.waiting[200] = JobState(TraceJob("new", JOBS[0], 9.0), 200, 9.0)
     get_policy(policy).decide(state, belief)

@@ -11,7 +11,9 @@ from tests.scheduling.tables import JOBS
 
 def states(*jobs: tuple[float, int, str]) -> list[JobState]:
     return [
-        JobState(TraceJob(f"j{n}", JOBS[0], 100.0, submit, gpus=gpus, user=user), n, 0.0, attained_s=3600.0)
+        JobState(
+            TraceJob(f"j{n}", JOBS[0], 100.0, submit, gpus=gpus, user=user), n, 0.0, attained_gpu_s=3600.0
+        )
         for n, (submit, gpus, user) in enumerate(jobs)
     ]
 

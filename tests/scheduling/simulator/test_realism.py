@@ -70,7 +70,7 @@ def test_times_add_up(policy: str, realism: Realism | None) -> None:
     spans: dict[int, list[tuple[float, float]]] = {}
     for job in result.jobs:
         own = [i for i in result.intervals if i.job == job.number]
-        assert job.attained_s == pytest.approx(sum(i.stop_s - i.start_s for i in own))
+        assert job.attained_gpu_s == pytest.approx(sum(i.stop_s - i.start_s for i in own))
         held = {(i.start_s, i.stop_s) for i in own}
         completion_s = (job.finished_s or 0.0) - job.job.submit_s
         assert job.waited_s + sum(b - a for a, b in held) == pytest.approx(completion_s)
