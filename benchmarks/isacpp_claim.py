@@ -199,8 +199,7 @@ def floor_markdown(figures: dict[str, Any], names: Sequence[str]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Run and record."""
+def _parser() -> argparse.ArgumentParser:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument(
         "--data", type=Path, required=True, action="append", help="folder of imported tables; repeatable"
@@ -238,6 +237,12 @@ def main() -> None:
         help="processes that simulate (default: %(default)s)",
     )
     add_name(parser)
+    return parser
+
+
+def main() -> None:
+    """Run and record."""
+    parser = _parser()
     arguments = parser.parse_args()
     stem = record_name(
         parser,
