@@ -34,7 +34,7 @@ from predictor.training.fit import left_out_errors, residuals_of, within
 from predictor.training.heads import fit_heads
 from predictor.training.networks import batch_loss, finite, hide_campaigns
 from predictor.training.replay import remember, together, with_more_campaigns
-from predictor.training.targets import TargetBatch
+from predictor.training.targets import TargetBatch, measured_batches
 from predictor.training.validation import HeldOut
 from profiling.errors import InputError
 
@@ -161,16 +161,8 @@ def _learned(
     scaler = before.scaler.widened(members.features, members.demand)
     process = before.process.with_sets(new) if before.process is not None else None
     model = replace(before, campaigns=campaigns, networks=[], scaler=scaler, process=process)
-    log_ratio = np.log(new.ratio)
-    target = torch.tensor(new.padded(log_ratio), dtype=torch.float32)
-    usable = ~np.isnan(log_ratio) & new.resident[new.set_index]
-    measured, censored = (torch.from_numpy(new.padded(v)) for v in (usable, new.censored))
-    batches = [
-        TargetBatch(
-            model.inputs(e), target, measured, censored, utilization_residual=measured_difference(model, e)
-        )
-        for e in (new, new.without_solo())
-    ]
+    ways = (new, new.without_solo())
+    batches = measured_batches(model, ways, [measured_difference(model, e) for e in ways])
     validation = HeldOut.of(model, held_out) if held_out is not None else None
     for number, network in enumerate(before.networks):
         torch.manual_seed(config.seed * 1000 + number)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 from models.colocation_network import SetTensors
@@ -76,18 +77,17 @@ class TrainingBatches:
         inferred = inferred_sets(model, examples, config.inferred_sets, config.seed)
         shared = [sets for sets in (stated, inferred) if sets is not None]
         model.scaler = scaler_of(model, ways, shared)
-        log_ratio = np.log(examples.ratio)
-        usable = ~np.isnan(log_ratio) & examples.resident[examples.set_index]
-        target = torch.tensor(examples.padded(log_ratio), dtype=torch.float32)
-        known, censored = (torch.from_numpy(examples.padded(v)) for v in (usable, examples.censored))
         utilization_residual = [measured_difference(model, e) for e in ways]
-        self.always = [
-            TargetBatch(model.inputs(e), target, known, censored, utilization_residual=difference)
-            for e, difference in zip(ways, utilization_residual, strict=True)
-        ]
+        self.always = measured_batches(model, ways, utilization_residual)
         self.always += [_shared_batch(model, sets) for sets in shared]
         self.synthetic_batches = []
-        taught = _forest(model, ways, utilization_residual, np.where(usable, log_ratio, np.nan), config)
+        taught = _forest(
+            model,
+            ways,
+            utilization_residual,
+            np.where(usable_rows(examples), np.log(examples.ratio), np.nan),
+            config,
+        )
         if taught is not None:
             self.synthetic_batches = _mixed_batches(model, *taught, config)
             self.always += _campaign_batches(model, *taught, inferred, config)
@@ -107,6 +107,33 @@ class TrainingBatches:
             if self.synthetic_batches
             else self.always
         )
+
+
+def usable_rows(examples: Examples) -> NDArray[np.bool_]:
+    """[T] rows with a measured or bounded ratio, of sets whose members were on the device at once."""
+    usable: NDArray[np.bool_] = ~np.isnan(examples.ratio) & examples.resident[examples.set_index]
+    return usable
+
+
+def measured_batches(
+    model: CotenantModel, ways: Sequence[Examples], utilization_residual: Sequence[Tensor]
+) -> list[TargetBatch]:
+    """The measured sets, once for each way in which they are seen, with the same targets.
+
+    Args:
+        model: with its scaler.
+        ways: the same sets with different solo measurements.
+        utilization_residual: for each way, see `TargetBatch`.
+    """
+    measured = ways[0]
+    target = torch.tensor(measured.padded(np.log(measured.ratio)), dtype=torch.float32)
+    known, censored = (
+        torch.from_numpy(measured.padded(v)) for v in (usable_rows(measured), measured.censored)
+    )
+    return [
+        TargetBatch(model.inputs(e), target, known, censored, utilization_residual=difference)
+        for e, difference in zip(ways, utilization_residual, strict=True)
+    ]
 
 
 def scaler_of(model: CotenantModel, ways: Sequence[Examples], shared: Sequence[SharedSets] = ()) -> Scaler:
