@@ -74,7 +74,7 @@ class SoloProfile:
                 raise InputError(f"{name} is out of range", expected="a ratio from 0 to 1", got=value)
 
 
-_SOLO_KEYS = tuple(f.name for f in fields(SoloProfile))
+SOLO_KEYS = tuple(f.name for f in fields(SoloProfile))
 
 
 @dataclass(frozen=True, slots=True)
@@ -195,11 +195,11 @@ class Workload:
                 )
         if not isinstance(values.get("model"), str):
             raise InputError("a job needs a model", expected="a string 'workload'", got=values.get("model"))
-        numbers = {k: float(v) for k, v in values.items() if k in _SOLO_KEYS and isinstance(v, int | float)}
-        for key in _SOLO_KEYS:
+        numbers = {k: float(v) for k, v in values.items() if k in SOLO_KEYS and isinstance(v, int | float)}
+        for key in SOLO_KEYS:
             if values.get(key) is not None and key not in numbers:
                 raise InputError(f"{key} is not a number", expected="a number", got=repr(values[key]))
-        rest = {k: v for k, v in values.items() if k not in _SOLO_KEYS and v is not None}
+        rest = {k: v for k, v in values.items() if k not in SOLO_KEYS and v is not None}
         return cls(**rest, solo=SoloProfile(**numbers))
 
     def without_solo(self) -> Workload:
@@ -224,7 +224,7 @@ class Workload:
             value = getattr(self, f.name)
             if f.name not in ("model", "solo") and value != f.default:
                 plain[f.name] = value
-        for key in _SOLO_KEYS:
+        for key in SOLO_KEYS:
             if getattr(self.solo, key) is not None:
                 plain[key] = getattr(self.solo, key)
         return plain
@@ -254,8 +254,8 @@ _CHOICES = {
     "optimizer": OPTIMIZERS,
 }
 _FLAGS = ("data_on_device", "activation_checkpointing")
-_NUMBERS = ("sm_share_ratio", *_SOLO_KEYS)
-JOB_OPTIONS = {f.name for f in fields(Workload) if f.name not in ("model", "solo")} | set(_SOLO_KEYS)
+_NUMBERS = ("sm_share_ratio", *SOLO_KEYS)
+JOB_OPTIONS = {f.name for f in fields(Workload) if f.name not in ("model", "solo")} | set(SOLO_KEYS)
 CAPTURED = (
     "model",
     "batch_size",

@@ -9,13 +9,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets.families import family_of
+from models.colocation_network import NetworkConfig
 from models.features import Floats
 from predictor.config import LossCallback
 from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.metrics import score
 from predictor.examples.cross_fit import ExampleFold, cross_fit, fold_groups
 from predictor.examples.examples import Examples, examples_of
-from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes, set_memory_bytes
+from predictor.fitted.device_memory import HeadCalibration, examples_memory_bytes
 from predictor.fitted.fitted import Fitted
 from predictor.fitted.intervals import GROUPS, Intervals, effective_members
 from predictor.fitted.learned_sets import learned_rows
@@ -180,7 +181,6 @@ def _refitted(
 ) -> dict[str, Any]:
     from datasets.splits import make_split
     from predictor.config import TrainingConfig
-    from predictor.predictor import NetworkConfig
 
     network = predictor.network or NetworkConfig()
     training = replace(predictor.training or TrainingConfig(), seed=seed)
@@ -204,7 +204,7 @@ def _refitted(
             expected="at least two groups to split by",
             got=split,
         )
-    merged = _merge([p.examples for p in parts])
+    merged = Examples.joined([p.examples for p in parts])
     sides = {
         name: tuple(np.concatenate([p.sides[name][side] for p in parts]) for side in (0, 1))
         for name in ("memory", "utilization")
@@ -231,28 +231,10 @@ def _half_width(parts: Sequence[FoldResult], index: int) -> np.ndarray:
 
 def _sides(examples: Examples, heads: HeadCalibration, model: CotenantModel) -> Sides:
     """(measured, predicted) of set memory and set utilisation."""
-    memory = [
-        member_memory_bytes(model.featurizer.job(workload, device), workload.solo, heads)
-        for workload, device in zip(examples.workloads, examples.devices, strict=True)
-    ]
-    position = np.arange(len(memory)) - np.searchsorted(examples.set_index, examples.set_index)
-    members = np.zeros((len(examples.set_ids), int(position.max(initial=0)) + 1))
-    members[examples.set_index, position] = memory
     return {
-        "memory": (examples.set_memory_bytes, set_memory_bytes(members, heads)),
+        "memory": (examples.set_memory_bytes, examples_memory_bytes(examples, model.featurizer, heads)),
         "utilization": (examples.set_utilization_ratio, predicted_ratio(model, examples)),
     }
-
-
-def _merge(parts: list[Examples]) -> Examples:
-    offsets = np.cumsum([0] + [len(p.set_ids) for p in parts[:-1]])
-    first = parts[0]
-    names = ("workloads", "devices", "architectures", "set_ids", "mode", "campaign")
-    joined: dict[str, Any] = {n: tuple(x for p in parts for x in getattr(p, n)) for n in names}
-    joined["set_index"] = np.concatenate([p.set_index + o for p, o in zip(parts, offsets, strict=True)])
-    for name in ("ratio", "censored", "set_memory_bytes", "set_utilization_ratio"):
-        joined[name] = np.concatenate([getattr(p, name) for p in parts])
-    return type(first)(**joined)
 
 
 def _result(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +23,7 @@ from models.features import (
 )
 from predictor.examples.featurizer import Featurizer, JobOnDevice
 from profiling.errors import InputError
-from profiling.workload import SHARING_MODES, SoloProfile, Workload
+from profiling.workload import SHARING_MODES, SOLO_KEYS, SoloProfile, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -110,6 +111,19 @@ class Examples:
             self.set_memory_bytes[keep_set],
             self.set_utilization_ratio[keep_set],
         )
+
+    @classmethod
+    def joined(cls, parts: Sequence[Examples]) -> Examples:
+        """The sets of several parts, in this order."""
+        per_row = ("workloads", "devices", "architectures", "set_ids", "mode", "campaign")
+        values: dict[str, Any] = {
+            n: tuple(chain.from_iterable(getattr(p, n) for p in parts)) for n in per_row
+        }
+        starts = np.cumsum([0, *(len(p.set_ids) for p in parts[:-1])])
+        values["set_index"] = np.concatenate([p.set_index + s for p, s in zip(parts, starts, strict=True)])
+        for name in ("ratio", "censored", "set_memory_bytes", "set_utilization_ratio"):
+            values[name] = np.concatenate([getattr(p, name) for p in parts])
+        return cls(**values)
 
     @property
     def first(self) -> Integers:
@@ -206,10 +220,9 @@ def examples_of(colocation: pd.DataFrame, solo: pd.DataFrame) -> Examples:
 
 def solo_profiles(solo: pd.DataFrame) -> dict[tuple[str, str, str], SoloProfile]:
     """(campaign, device, SPEC) to the job's solo measurements on one GPU."""
-    keys = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
     profiles: dict[tuple[str, str, str], SoloProfile] = {}
     for row in solo[solo.gpus == 1].to_dict("records"):
-        values = {k: float(row[k]) for k in keys if row.get(k) is not None and row[k] == row[k]}
+        values = {k: float(row[k]) for k in SOLO_KEYS if row.get(k) is not None and row[k] == row[k]}
         profiles.setdefault(
             (str(row["campaign"]), str(row["device"]), str(row["workload"])), SoloProfile(**values)
         )

@@ -12,7 +12,7 @@ from profiling.devices import split_device
 from profiling.errors import ConflictError
 from profiling.files import only_writer, read_json, write_json
 from profiling.spelling import in_short
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import SOLO_KEYS, ColocationSet, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -22,7 +22,6 @@ ORIGINS = "feedback-origins.json"
 
 # Device, whether the job ran in some slice of that card, job. Rows of `solo` are about whole devices.
 _Place = tuple[str, bool, Workload]
-_SOLO = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
 
 
 def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -80,7 +79,7 @@ def _alone(
     observed: dict[_Place, dict[str, list[float]]] = {}
     for colocation_set in sorted(seen, key=lambda s: len(s.workloads)):
         for workload in colocation_set.workloads:
-            for name in _SOLO:
+            for name in SOLO_KEYS:
                 value = getattr(workload.solo, name)
                 if value is not None:
                     own = stated.setdefault(_place(colocation_set, workload), {})

@@ -11,7 +11,8 @@ import numpy as np
 
 from models.cost.job import HALF
 from models.features import Floats, is_cpu
-from predictor.examples.featurizer import JobOnDevice
+from predictor.examples.examples import Examples
+from predictor.examples.featurizer import Featurizer, JobOnDevice
 from profiling.graph import ComputationGraph
 from profiling.workload import SoloProfile
 
@@ -99,6 +100,15 @@ def set_memory_bytes(members: Floats, calibration: HeadCalibration) -> Floats:
     ones = np.ones(members.shape[-1])
     others = np.maximum((members > 0) @ ones - 1.0, 0.0)
     return members @ ones + others * calibration.sharing_bytes
+
+
+def examples_memory_bytes(examples: Examples, featurizer: Featurizer, calibration: HeadCalibration) -> Floats:
+    """[S] predicted memory of measured sets, from their members' solo measurements where there are any."""
+    members = [
+        member_memory_bytes(featurizer.job(workload, device), workload.solo, calibration)
+        for workload, device in zip(examples.workloads, examples.devices, strict=True)
+    ]
+    return set_memory_bytes(examples.padded(np.array(members)), calibration)
 
 
 def set_utilization_ratio(members: Floats, correction: Floats | float = 0.0) -> Floats:

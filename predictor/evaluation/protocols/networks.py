@@ -73,7 +73,7 @@ class NetworkContender:
     def predict(self, test: Bundle) -> NDArray[np.float64]:
         """[n] for `test.rows`."""
         from predictor.examples.examples import examples_of, in_order_of
-        from predictor.fitted.device_memory import member_memory_bytes, set_memory_bytes
+        from predictor.fitted.device_memory import examples_memory_bytes
         from predictor.fitted.utilization import predicted_ratio
 
         if test.target == "solo_step_time_s":
@@ -84,13 +84,7 @@ class NetworkContender:
         if test.target == "set_utilization_ratio":
             values = predicted_ratio(self.model_, examples)
         else:
-            members: list[list[float]] = [[] for _ in examples.set_ids]
-            for workload, device, index in zip(
-                examples.workloads, examples.devices, examples.set_index, strict=True
-            ):
-                job = self.featurizer.job(workload, device)
-                members[index].append(member_memory_bytes(job, workload.solo, self.heads_))
-            values = np.array([float(set_memory_bytes(np.array([m]), self.heads_)[0]) for m in members])
+            values = examples_memory_bytes(examples, self.featurizer, self.heads_)
         by_set = dict(zip(examples.set_ids, values, strict=True))
         return np.array([by_set[s] for s in test.rows.set_id.astype(str)])
 

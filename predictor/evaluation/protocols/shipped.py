@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -13,7 +14,6 @@ from profiling.workload import ColocationSet, SoloProfile, Workload
 if TYPE_CHECKING:
     from predictor.types import Prediction
 
-_SOLO = ("step_time_s", "memory_bytes", "utilization_ratio", "memory_bandwidth_ratio")
 _OF_SET = {"set_memory_bytes": "total_memory_bytes", "set_utilization_ratio": "total_utilization_ratio"}
 
 
@@ -66,24 +66,16 @@ class ShippedPredictor:
 
 def colocation_sets(bundle: Bundle) -> dict[str, ColocationSet]:
     """Set id -> set, with members in the table's order and the solo profiles in `bundle.solo`."""
-    alone = bundle.solo[bundle.solo["gpus"] == 1].drop_duplicates(["device", "workload", "campaign"])
-    profiles = {
-        (row["device"], row["workload"], row["campaign"]): SoloProfile(
-            **{name: float(row[name]) for name in _SOLO if row[name] == row[name]}
-        )
-        for row in alone.to_dict("records")
-    }
+    from predictor.examples.examples import solo_profiles
+
+    profiles = solo_profiles(bundle.solo)
     sets = {}
     for set_id, rows in bundle.colocation.groupby("set_id", sort=False):
         first = rows.iloc[0]
-        members = []
-        for spec in rows["workload"]:
-            workload = Workload.parse(spec)
-            profile = profiles.get((first["device"], spec, first["campaign"]), SoloProfile())
-            members.append(Workload.from_mapping({**workload.to_mapping(), **_known(profile)}))
-        sets[str(set_id)] = ColocationSet(first["device"], tuple(members), first["sharing"])
+        campaign, device = str(first["campaign"]), str(first["device"])
+        members = tuple(
+            replace(Workload.parse(spec), solo=profiles.get((campaign, device, spec), SoloProfile()))
+            for spec in rows["workload"]
+        )
+        sets[str(set_id)] = ColocationSet(device, members, first["sharing"])
     return sets
-
-
-def _known(profile: SoloProfile) -> dict[str, float]:
-    return {name: getattr(profile, name) for name in _SOLO if getattr(profile, name) is not None}

@@ -63,7 +63,7 @@ class Fold:
     @classmethod
     def of(cls, train: Examples, test: Examples, featurizer: Featurizer) -> Fold:
         """Both sides with their features."""
-        both = joined(train, test)
+        both = Examples.joined([train, test])
         points = np.flatnonzero(train.scored)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_ratio = np.log(both.ratio)
@@ -235,15 +235,3 @@ class Factorisation:
                 features = features[:, free]
                 inner = features.T @ features + self.ridge * np.eye(len(free))
                 mine[job, free] = np.linalg.solve(inner, features.T @ error)
-
-
-def joined(first: Examples, second: Examples) -> Examples:
-    """Concatenate the rows of two sides."""
-    names = ("workloads", "devices", "architectures", "set_ids", "mode", "campaign")
-    values = {name: (*getattr(first, name), *getattr(second, name)) for name in names}
-    arrays = {
-        name: np.concatenate([getattr(first, name), getattr(second, name)])
-        for name in ("ratio", "censored", "set_memory_bytes", "set_utilization_ratio")
-    }
-    index = np.concatenate([first.set_index, second.set_index + len(first.set_ids)])
-    return Examples(set_index=index, **values, **arrays)  # type: ignore[arg-type]
