@@ -154,7 +154,7 @@ def _more_than_memory(frame: pd.DataFrame) -> list[Fault]:
         return []
     devices = {name: get_device(name) for name in frame["device"].unique()}
     # `cpu` is a core of any machine, whatever its memory.
-    room = {name: math.inf if d.is_processor else d.memory_bytes for name, d in devices.items()}
+    room = {name: math.inf if d.is_cpu else d.memory_bytes for name, d in devices.items()}
     most = frame["device"].map(room).astype("float64")
     counts = most > 0 if "gpus" not in frame else frame["gpus"] == 1
     return [

@@ -122,11 +122,6 @@ class Demand:
     activation_bytes: float
 
 
-def is_cpu(device: DeviceSpec) -> bool:
-    """Whether the device is a CPU, on which launches are calls and no input is copied."""
-    return device.is_processor
-
-
 def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, workload: Workload) -> Demand:
     """Demand of one step of a graph; `workload` states mode and frozen prefix.
 
@@ -200,7 +195,7 @@ def solo_features(workload: Workload, device: DeviceSpec, demand: Demand) -> Flo
             _log(solo.step_time_s, demand.launch_s),
             _log(solo.step_time_s / batch, 5e-4),
         )
-    if is_cpu(device):
+    if device.is_cpu:
         return values
     if solo.utilization_ratio is not None:
         busy = solo.utilization_ratio * (solo.step_time_s or demand.step_s)
@@ -223,7 +218,7 @@ def device_features(device: DeviceSpec) -> Floats:
             _log(device.memory_bytes, 1.6e10),
             _log(device.sm_count, 70.0),
             _log(device.l2_bytes, 5e6),
-            float(is_cpu(device)),
+            float(device.is_cpu),
         ]
     )
 
@@ -247,7 +242,7 @@ def demand_ratios(demand: Demand, step_time_s: float, workload: Workload) -> Flo
 
 def capacity_ratio(demand: Demand, workload: Workload, device: DeviceSpec) -> float:
     """Share of the device's memory that the job takes, measured or estimated from its graph."""
-    context = 0.0 if is_cpu(device) else CONTEXT_BYTES
+    context = 0.0 if device.is_cpu else CONTEXT_BYTES
     taken = workload.solo.memory_bytes or (context + demand.state_bytes + demand.activation_bytes)
     return taken / device.memory_bytes
 
@@ -258,7 +253,7 @@ def occupancy(workload: Workload, device: DeviceSpec) -> float:
     This is its utilisation if measured, else 1. It limits the job's effect on its neighbours, see
     `models.prior.bounded_excess`.
     """
-    measured = None if is_cpu(device) else workload.solo.utilization_ratio
+    measured = None if device.is_cpu else workload.solo.utilization_ratio
     return 1.0 if measured is None else min(measured, 1.0)
 
 

@@ -79,9 +79,9 @@ class JobInput:
         mask = pass_mask(graph, workload)
         is_training = workload.mode == "training"
         trained = trained_ratio(graph, workload.frozen_prefix) if is_training else 0.0
-        stays = workload.data_on_device or device.is_processor
+        stays = workload.data_on_device or device.is_cpu
         share = max(workload.sm_share_ratio, 1.0 / device.sm_count)
-        context = context_of(workload, device.is_processor)
+        context = context_of(workload, device.is_cpu)
         channels_last = are_channels_last(columns, graph.batch_size) & (
             workload.memory_layout == "channels-last"
         )

@@ -92,7 +92,7 @@ def fused(kind: NDArray[np.int64]) -> NDArray[np.bool_]:
     return kind != KINDS.index("recurrent")
 
 
-def context_of(workload: Workload, is_processor: bool) -> Floats:
+def context_of(workload: Workload, is_cpu: bool) -> Floats:
     """[len(CONTEXT_FEATURES)] of a job."""
     return np.array(
         [
@@ -100,7 +100,7 @@ def context_of(workload: Workload, is_processor: bool) -> Floats:
             workload.compiler == "compile",
             workload.mode == "inference",
             workload.framework == "tensorflow",
-            is_processor,
+            is_cpu,
         ],
         dtype=np.float64,
     )

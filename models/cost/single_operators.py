@@ -127,7 +127,7 @@ def operators_job(operators: pd.DataFrame, device: DeviceSpec, workload: Workloa
     """
     columns = operator_columns(operators)
     work = work_of(columns, device, workload.precision)
-    features = operator_features(columns, context_of(workload, device.is_processor))
+    features = operator_features(columns, context_of(workload, device.is_cpu))
     mask = np.stack([np.ones(len(operators)), np.zeros(len(operators))])
     return JobInput(
         features,

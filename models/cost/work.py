@@ -106,7 +106,7 @@ def work_of(
         InputError: the device lacks the precision.
     """
     device.check_precision(precision)
-    if channels_last is None or device.is_processor:
+    if channels_last is None or device.is_cpu:
         channels_last = np.zeros(len(columns["kind"]), dtype=bool)
     rate = _peak_flops(columns, device, precision) * sm_share_ratio
     flops = np.stack([columns["forward_flops"], columns["backward_flops"]])
@@ -149,7 +149,7 @@ def _serial_s(columns: Columns, device: DeviceSpec) -> Floats:
     An output of few positions leaves most of a GPU idle, so it takes these accesses' time and not that of
     the bytes. The backward pass of bilinear interpolation has a thread for every element.
     """
-    waits = (columns["kind"].astype(int) == _RESIZE) & (not device.is_processor)
+    waits = (columns["kind"].astype(int) == _RESIZE) & (not device.is_cpu)
     forward = columns["steps"] * waits * _ACCESS_S
     return np.stack([forward, np.zeros_like(forward)])
 

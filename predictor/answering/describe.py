@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.features import is_cpu
 from predictor.answering.bounds import within_shares
 from predictor.answering.explain import sentence, shares_of
 from predictor.answering.job_table import JobTable, setting_rows
@@ -282,7 +281,7 @@ class Describer:
         precision = job.workload.precision
         is_new = precision in PREDICTED_PRECISIONS
         measured_in = precision if resident and not is_new else ""
-        is_known = not job.device.is_processor and cost_model.has_measured(job.device.name, measured_in)
+        is_known = not job.device.is_cpu and cost_model.has_measured(job.device.name, measured_in)
         return math.hypot(off, *[NEW_DEVICE_LOG_ERROR] * (is_new + (not is_known)))
 
 
@@ -340,7 +339,7 @@ def _alone(facts: Sequence[_Facts]) -> list[str]:
 
 
 def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:
-    kind = "main memory" if is_cpu(device) else "device memory"
+    kind = "main memory" if device.is_cpu else "device memory"
     return (
         f"{'fits' if fits else 'does not fit'}: at most {upper_bytes / 2**30:.2f} GiB of "
         f"{device.memory_bytes / 2**30:.2f} GiB {kind}"

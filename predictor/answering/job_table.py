@@ -9,7 +9,7 @@ from functools import partial
 import numpy as np
 from numpy.typing import NDArray
 
-from models.features import OCCUPANCY, Floats, demand_ratios, is_cpu
+from models.features import OCCUPANCY, Floats, demand_ratios
 from predictor.answering.bounds import (
     at_most_all_the_time,
     never_faster_with_more,
@@ -152,7 +152,7 @@ class JobTable:
         measured = [w.solo.memory_bytes is not None for w, _, _ in jobs]
         self.memory_measured = np.concatenate([self.memory_measured, measured])
         busy = [
-            w.solo.utilization_ratio is not None and not is_cpu(variants.jobs[v].device)
+            w.solo.utilization_ratio is not None and not variants.jobs[v].device.is_cpu
             for v, (w, _, _) in zip(where, jobs, strict=True)
         ]
         self.utilization_measured = np.concatenate([self.utilization_measured, busy])
@@ -164,11 +164,11 @@ class JobTable:
         ]
         self._time_sliced = np.concatenate([self._time_sliced, np.array(time_sliced, np.int64)])
         shared = [
-            mode != "mig" and not is_cpu(variants.jobs[v].device) and not self._coverage.has_mode(w.mode)
+            mode != "mig" and not variants.jobs[v].device.is_cpu and not self._coverage.has_mode(w.mode)
             for v, (w, _, mode) in zip(where, jobs, strict=True)
         ]
         self._processor_shared = np.concatenate([self._processor_shared, shared])
-        on_core = [is_cpu(variants.jobs[v].device) for v in where]
+        on_core = [variants.jobs[v].device.is_cpu for v in where]
         self._on_core = np.concatenate([self._on_core, on_core])
         self.keys.extend(jobs)
         # Last, so that a reader without the lock never sees an incomplete row.

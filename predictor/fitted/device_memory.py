@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from models.cost.job import HALF
-from models.features import Floats, is_cpu
+from models.features import Floats
 from predictor.examples.examples import Examples
 from predictor.examples.featurizer import Featurizer, JobOnDevice
 from profiling.graph import ComputationGraph
@@ -67,7 +67,7 @@ def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCa
 
 def activation_factor(job: JobOnDevice, calibration: HeadCalibration) -> float:
     """Ratio of allocated to live activations, by precision; 1 on a CPU."""
-    if is_cpu(job.device):
+    if job.device.is_cpu:
         return 1.0
     half = job.workload.precision in HALF
     return calibration.half_activation_factor if half else calibration.activation_factor
@@ -75,7 +75,7 @@ def activation_factor(job: JobOnDevice, calibration: HeadCalibration) -> float:
 
 def process_bytes(job: JobOnDevice, calibration: HeadCalibration) -> float:
     """A process's memory besides its tensors: context, and the largest workspace."""
-    if is_cpu(job.device):
+    if job.device.is_cpu:
         return calibration.host_context_bytes
     if job.device.vendor == "nvidia" and float(job.device.compute_capability or 9.0) < 6.0:
         context = calibration.old_context_bytes

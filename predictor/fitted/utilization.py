@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from models.colocation_network import SetOutput
-from models.features import Floats, is_cpu
+from models.features import Floats
 from predictor.examples.examples import Examples
 from predictor.fitted.model import CotenantModel
 from profiling.devices import get_device
@@ -36,7 +36,7 @@ def members_measured(examples: Examples) -> NDArray[np.bool_]:
     """
     measured = np.ones(len(examples.set_ids), dtype=bool)
     for index, workload, device in zip(examples.set_index, examples.workloads, examples.devices, strict=True):
-        measured[index] &= workload.solo.utilization_ratio is not None and not is_cpu(get_device(device))
+        measured[index] &= workload.solo.utilization_ratio is not None and not get_device(device).is_cpu
     return measured
 
 

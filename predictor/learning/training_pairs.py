@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.features import Floats, is_cpu
+from models.features import Floats
 from predictor.learning.inducing import Choice
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope
@@ -61,7 +61,7 @@ class TrainingPairs:
         """
         own, partner = np.nonzero(process.weights.weight)
         # A `cpu` is a core of any processor, so its pairs may be another one's.
-        gpu = [is_known(device) and not is_cpu(get_device(device)) for device, _ in process.seen.settings]
+        gpu = [is_known(device) and not get_device(device).is_cpu for device, _ in process.seen.settings]
         on_gpu = np.array(gpu, dtype=bool)[members.setting[own]]
         own, partner = own[on_gpu], partner[on_gpu]
         table = process.weights.table(process.seen.members, process.seen.members)

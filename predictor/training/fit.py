@@ -154,7 +154,7 @@ def _device_groups(examples: Examples, by_architecture: Sequence[Group]) -> list
     measured ones.
     """
     types = np.array([split_device(d)[0] for d in examples.devices])
-    devices = sorted(device for device in set(types.tolist()) if not get_device(device).is_processor)
+    devices = sorted(device for device in set(types.tolist()) if not get_device(device).is_cpu)
     groups = []
     for number, device in enumerate(devices if len(devices) > 1 else []):
         group = by_architecture[number % len(by_architecture)]

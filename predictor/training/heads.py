@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from models.features import is_cpu
 from predictor.examples.examples import Examples
 from predictor.examples.featurizer import Featurizer, JobOnDevice
 from predictor.fitted.device_memory import (
@@ -55,14 +54,14 @@ def fit_heads(
     on_gpu = [
         set_id
         for set_id, row in zip(examples.set_ids, examples.first, strict=True)
-        if not is_cpu(get_device(examples.devices[row]))
+        if not get_device(examples.devices[row]).is_cpu
     ]
     offset, solo_error = _sharing_bytes(examples.subset(on_gpu), start)
     # Bounds are for device memory, about which the memory that processes share on a CPU says nothing.
     error = [
         abs(np.log(b / member_memory_bytes(job, SoloProfile(), calibration)))
         for job, b in rows
-        if not is_cpu(job.device)
+        if not job.device.is_cpu
     ]
     graph_error = conformal_quantile(np.array(error)) if len(error) >= ENOUGH else start.memory_log_error[0]
     return replace(
@@ -83,7 +82,7 @@ def _memory_rows(solo: pd.DataFrame, featurizer: Featurizer) -> list[tuple[JobOn
 
 def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
     """Median main memory of a process without its tensors; that of `start` if there are too few rows."""
-    rest = [b - job.demand.state_bytes - job.demand.activation_bytes for job, b in rows if is_cpu(job.device)]
+    rest = [b - job.demand.state_bytes - job.demand.activation_bytes for job, b in rows if job.device.is_cpu]
     return max(float(np.median(rest)), 0.0) if len(rest) >= ENOUGH else start.host_context_bytes
 
 
@@ -96,7 +95,7 @@ def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibra
         (b - process_bytes(job, start) - job.demand.state_bytes)
         / (activation_factor(job, start) * job.demand.activation_bytes)
         for job, b in rows
-        if not is_cpu(job.device)
+        if not job.device.is_cpu
         and job.demand.activation_bytes > 0
         and b > process_bytes(job, start) + job.demand.state_bytes
     ]

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from models.colocation_network import SetTensors
-from models.features import Floats, device_features, is_cpu
+from models.features import Floats, device_features
 from predictor.examples.examples import Examples, Integers, padded_rows, places_of, set_tensors, settings_of
 from predictor.fitted.model import CotenantModel, Scaler
 from predictor.fitted.utilization import measured_difference
@@ -209,7 +209,7 @@ def _mixed_batches(
     """Synthetic pairs with the forest's predictions, in batches."""
     from predictor.training.teachers.mixtures import mix
 
-    gpus = np.array([device_features(d) for d in list_devices() if not is_cpu(d)])
+    gpus = np.array([device_features(d) for d in list_devices() if not d.is_cpu])
     synthetic_batches = []
     for number in range(config.synthetic_batches):
         pairs = mix(seen, gpus, config.mixed_sets, config.seed, number)

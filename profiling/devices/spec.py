@@ -92,14 +92,14 @@ class DeviceSpec:
                 )
 
     @property
-    def is_processor(self) -> bool:
-        """Whether this is a CPU."""
+    def is_cpu(self) -> bool:
+        """Whether this is a CPU, on which launches are calls and no input is copied."""
         return self.name == "cpu" or self.name.startswith("cpu-")
 
     @property
     def has_mps(self) -> bool:
         """Whether NVIDIA's Multi-Process Service runs on it."""
-        return self.vendor == "nvidia" and not self.is_processor
+        return self.vendor == "nvidia" and not self.is_cpu
 
     @property
     def has_mps_shares(self) -> bool:
@@ -114,7 +114,7 @@ class DeviceSpec:
         """
         if precision in ("fp32", "fp16", "amp"):
             return True
-        if precision == "bf16" and self.is_processor:
+        if precision == "bf16" and self.is_cpu:
             return True
         return precision in DEVICE_PRECISIONS and getattr(self, f"{precision}_flops") > 0
 

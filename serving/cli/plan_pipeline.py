@@ -89,7 +89,7 @@ def pipeline(
     With a flush: `cotenant plan pipeline bert-base-squad --device v100 --workers 4 --bandwidth 10e9 --schedule zb-h1
     --plot plan.svg`
     """
-    from models.features import CONTEXT_BYTES, is_cpu
+    from models.features import CONTEXT_BYTES
     from profiling.devices import get_device
     from profiling.files import check_folder
     from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
@@ -110,7 +110,7 @@ def pipeline(
         no_effect(context, "on a profile, which is cut between its nodes", "granularity")
     if memory_limit is None and device is not None:
         of_device = get_device(device)
-        memory_limit = of_device.memory_bytes - (0.0 if is_cpu(of_device) else CONTEXT_BYTES)
+        memory_limit = of_device.memory_bytes - (0.0 if of_device.is_cpu else CONTEXT_BYTES)
     cluster = PipelineCluster(tuple(workers), tuple(bandwidth), memory_limit)
     never = [given.never_measured] if given.never_measured else []
     options = PartitionOptions(activation_compression_ratio, straight, fewer_machines)

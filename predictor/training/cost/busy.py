@@ -36,7 +36,7 @@ def _by_utilization(solo: pd.DataFrame) -> pd.DataFrame:
     whole = solo.device.map(lambda name: split_device(str(name))[0])
     is_largest = (solo.device == whole) | solo.device.str.endswith(":mig=7g")
     # A CPU is its own host: its utilisation does not separate the two.
-    is_gpu = whole.map({name: not get_device(name).is_processor for name in whole.unique()})
+    is_gpu = whole.map({name: not get_device(name).is_cpu for name in whole.unique()})
     rows = solo.assign(device=whole)[is_largest & is_gpu & (solo.gpus == 1)]
     used = rows[rows.utilization_ratio.notna()].groupby(["device", *_JOB]).utilization_ratio.mean()
     steps = rows[rows.step_time_s.notna()].groupby(["device", *_JOB]).step_time_s.mean()

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from models.features import Demand, Floats, is_cpu
+from models.features import Demand, Floats
 from predictor.examples.examples import Examples, Integers
 from predictor.fitted.model import CotenantModel
 from profiling.devices import get_device, list_devices, split_device
@@ -106,9 +106,9 @@ def inferred_sets(model: CotenantModel, examples: Examples, count: int, seed: in
 
 def _gpus(examples: Examples, rng: np.random.Generator) -> tuple[list[str], list[str]]:
     """GPUs with measured sets, and some of the catalogue's types of which no GPU or slice has any."""
-    measured_on = sorted(d for d in set(examples.devices) if not is_cpu(get_device(d)))
+    measured_on = sorted(d for d in set(examples.devices) if not get_device(d).is_cpu)
     types = {split_device(d)[0] for d in measured_on}
-    others = [d.name for d in list_devices() if not is_cpu(d) and d.name not in types]
+    others = [d.name for d in list_devices() if not d.is_cpu and d.name not in types]
     return measured_on, rng.choice(others, min(UNMEASURED_GPUS, len(others)), replace=False).tolist()
 
 

@@ -89,7 +89,7 @@ def _gpu_named(feature: str) -> str | None:
         device = get_device(device_of_type(feature, {}))
     except (InputError, UnknownNameError):
         return None
-    return None if device.is_processor else device.name
+    return None if device.is_cpu else device.name
 
 
 def split_type(kind: str) -> tuple[str, str | None]:

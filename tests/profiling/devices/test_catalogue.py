@@ -28,7 +28,7 @@ NAMES = [
     "v100-pcie-16gb", "v100-pcie-32gb",
 ]  # fmt: skip
 SPECS = list_devices()
-GPUS = [s for s in SPECS if not s.is_processor]
+GPUS = [s for s in SPECS if not s.is_cpu]
 # Gbit/s per pin of each memory generation: the slowest and the fastest that the vendors of memory sell.
 PIN_RATES = {
     "gddr5": (4, 8),
