@@ -32,6 +32,7 @@ from profiling.workload import PREDICTED_PRECISIONS, Workload
 SHIPPED = Path(__file__).with_name("coefficients")
 # Written last: a folder without it has no coefficients.
 MARKER = "card.json"
+_ARRAYS = "cost.safetensors"
 _FORMAT = 4
 _SHIFTED = [OUTPUTS.index(name) for name in EFFECTS]
 
@@ -276,7 +277,7 @@ class CostModel:
             "campaigns": list(self.campaigns),
             **self.card,
         }
-        write_whole(folder / "cost.safetensors", save(arrays))
+        write_whole(folder / _ARRAYS, save(arrays))
         write_whole(folder / MARKER, json.dumps(about, indent=1).encode() + b"\n")
 
     @classmethod
@@ -284,21 +285,27 @@ class CostModel:
         """Read what `save` wrote.
 
         Raises:
-            InputError: a file is missing or has another version.
+            InputError: a file is missing or damaged, or has another version.
         """
+        from safetensors import SafetensorError
         from safetensors.numpy import load_file
 
         try:
-            card = json.loads((folder / MARKER).read_text())
-            arrays = load_file(folder / "cost.safetensors")
-        except (OSError, ValueError) as error:
+            card = json.loads((folder / MARKER).read_text(encoding="utf-8"))
+            arrays = load_file(folder / _ARRAYS)
+        except (OSError, ValueError, SafetensorError) as error:
             raise InputError(
-                f"cannot read a cost model from {folder}: {error}",
+                f"cannot read a cost model from {folder}",
+                expected=f"{MARKER} and {_ARRAYS}",
+                got=str(error),
                 hint="fit one with python -m predictor.training.cost",
             ) from None
-        if card.pop("format", None) != _FORMAT or tuple(card.pop("features", ())) != OPERATOR_FEATURES:
+        found = card.pop("format", None)
+        if found != _FORMAT or tuple(card.pop("features", ())) != OPERATOR_FEATURES:
             raise InputError(
                 f"the cost model in {folder} has an unsupported version",
+                expected=f"format {_FORMAT} with the features of this version",
+                got=f"format {found}",
                 hint="refit it with python -m predictor.training.cost",
             )
         devices, campaigns = tuple(card.pop("devices")), tuple(card.pop("campaigns"))

@@ -258,6 +258,14 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
         CostModel.load(tmp_path / "nowhere")
 
 
+def test_truncated_coefficients_are_refused(tmp_path: Path) -> None:
+    MODEL.save(tmp_path)
+    arrays = tmp_path / "cost.safetensors"
+    arrays.write_bytes(arrays.read_bytes()[:-100])
+    with pytest.raises(InputError, match=r"cannot read a cost model from .*: expected card\.json and"):
+        CostModel.load(tmp_path)
+
+
 def test_operators_add_up() -> None:
     workload = Workload("torchvision/resnet50", 32)
     job = JobInput.of(graph_for(workload), get_device("v100"), workload)
