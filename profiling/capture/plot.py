@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import math
 from pathlib import Path
 
 from profiling.errors import InputError
+from profiling.files import write_whole
 from profiling.graph import ComputationGraph
 from profiling.operators import kind_index
 
@@ -22,6 +24,7 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
 
     Raises:
         InputError: another file type, an empty graph, or more than `MAX_NODES` nodes.
+        OSError: the file cannot be written; an older one is then unchanged.
     """
     target = Path(path)
     if target.suffix.lower() not in _FORMATS:
@@ -84,10 +87,10 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
         for kind in present
     ]
     figure.legend(handles=handles, loc="center right", fontsize=8, frameon=False)
-    target.parent.mkdir(parents=True, exist_ok=True)
+    kind, picture = target.suffix.lower()[1:], io.BytesIO()
     with matplotlib.rc_context({"svg.hashsalt": "cotenant"}):
-        figure.savefig(target, metadata={"Date": None} if target.suffix.lower() == ".svg" else None)
-    return target
+        figure.savefig(picture, format=kind, metadata={"Date": None} if kind == "svg" else None)
+    return write_whole(target, picture.getvalue())
 
 
 def _line(start: tuple[float, float], end: tuple[float, float], skips: bool) -> list[tuple[float, float]]:

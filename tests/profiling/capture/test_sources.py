@@ -1,4 +1,4 @@
-"""Modules, factories, torch.export, PipeDream, the cache, folding and the plot."""
+"""Modules, factories, torch.export, PipeDream, the cache and folding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,6 @@ from profiling.capture import (
     graph_for,
     register_graph,
 )
-from profiling.capture.plot import plot_graph
 from profiling.errors import InputError, UnknownNameError
 from profiling.graph import Operator, chain
 from profiling.workload import Workload
@@ -358,19 +357,6 @@ def test_folding_any_sequence_keeps_the_totals(values: list[int]) -> None:
     folded = fold_repeats(graph)
     assert folded.total("bytes_written") == sum(values)
     assert sum(op.repeat for op in folded.operators) == len(values)
-
-
-@pytest.mark.parametrize("suffix", ["svg", "png"])
-def test_plot(tmp_path: Path, suffix: str) -> None:
-    graph = capture_zoo(Workload("ppo-lunarlander"))
-    path = plot_graph(graph, tmp_path / f"graph.{suffix}")
-    data = path.read_bytes()
-    assert len(data) > 1000
-    if suffix == "svg":
-        assert b"linear" in data or b"<path" in data
-        assert plot_graph(graph, tmp_path / "again.svg").read_bytes() == data
-    with pytest.raises(InputError, match="unknown picture type"):
-        plot_graph(graph, tmp_path / "graph.txt")
 
 
 def test_transformer_encoder_of_torch() -> None:
