@@ -36,6 +36,7 @@ from predictor.training.networks import batch_loss, finite, hide_campaigns
 from predictor.training.replay import remember, together, with_more_campaigns
 from predictor.training.targets import TargetBatch, measured_batches
 from predictor.training.validation import HeldOut
+from profiling.checked_fields import check_fields
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class FineTuning:
         learning_rate: initial rate, which decays to 0.
         keeping: weight of the earlier answers relative to the new measurements.
         cross_fits: groups of new architectures held out in turn to calibrate the intervals.
+
+    Raises:
+        InputError: a number is out of range.
     """
 
     seed: int = 0
@@ -59,6 +63,9 @@ class FineTuning:
     learning_rate: float = 0.01
     keeping: float = 2.0
     cross_fits: int = 4
+
+    def __post_init__(self) -> None:
+        check_fields("fine_tuning", self, positive=("epochs", "learning_rate", "cross_fits"))
 
 
 def fine_tune(

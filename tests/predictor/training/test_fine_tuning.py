@@ -219,6 +219,12 @@ def test_a_new_campaign_starts_as_an_unknown_one(base: Predictor, old: Tables) -
     assert torch.allclose(now.log_baseline, was.log_baseline, atol=1e-6)
 
 
+@pytest.mark.parametrize("name", ["epochs", "learning_rate", "cross_fits"])
+def test_an_invalid_configuration_is_refused(name: str) -> None:
+    with pytest.raises(InputError, match=rf"fine_tuning\.{name}"):
+        FineTuning(**{name: 0})
+
+
 def test_unusable_tables_are_refused(base: Predictor, old: Tables, new: Tables) -> None:
     with pytest.raises(InputError, match="all known"):
         fine_tune(base, *old)
