@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.checked_fields import check_fields
-from profiling.errors import InputError
+from profiling.errors import InputError, one_line
 
 # (phase, step, steps, loss): called once per epoch.
 LossCallback = Callable[[str, int, int, float], None]
@@ -104,7 +104,7 @@ def read_config(path: Path | None) -> dict[str, Any]:
     except FileNotFoundError:
         raise InputError(f"no configuration at {path}", expected=expected, hint="check the path") from None
     except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
-        got = " ".join(str(error).split())[:160]
+        got = one_line(error)
         raise InputError(f"configuration {path} cannot be read", expected=expected, got=got) from None
     if body is not None and not isinstance(body, dict):
         raise InputError(f"configuration {path}", expected=expected, got=type(body).__name__)

@@ -15,6 +15,11 @@ _MOST = 1000
 _FINAL_DOT = re.compile(r"(?<=[^\s./])\.$")  # of a sentence; not the folder `.`
 
 
+def one_line(error: BaseException, most: int = 160) -> str:
+    """The text of a library's error without its line breaks, cut to `most` characters."""
+    return " ".join(str(error).split())[:most]
+
+
 def shortened(value: object, most: int = _MOST) -> str:
     """`value` as text; a longer one than `most` characters lacks its middle.
 

@@ -10,7 +10,7 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, Protocol
 
-from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.errors import InputError, UnavailableError, UnknownNameError, one_line
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
 
@@ -127,7 +127,7 @@ class RegistrySource:
             version = self.client.get_model_version_by_alias(self.name, self.alias)
         except MlflowException as error:
             raise UnavailableError(
-                f"registry has no {self.alias} of {self.name}", got=" ".join(str(error).split())[:200]
+                f"registry has no {self.alias} of {self.name}", got=one_line(error, 200)
             ) from None
         return f"{self.name}/{version.version}"
 

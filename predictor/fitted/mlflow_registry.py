@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.ending import termination_as_exit
-from profiling.errors import InputError, UnavailableError
+from profiling.errors import InputError, UnavailableError, one_line
 
 REGISTERED_NAME = "cotenant"
 DEFAULT_TRACKING = "sqlite:///mlflow.db"
@@ -81,7 +81,7 @@ def usable(uri: str) -> Iterator[None]:
         raise InputError(
             "the MLflow store cannot be used",
             expected="sqlite:///FILE or http(s)://HOST",
-            got=f"{uri}: {' '.join(str(error).split())[:160]}",
+            got=f"{uri}: {one_line(error)}",
         ) from None
     except (SQLAlchemyError, CommandError) as error:
         cause = getattr(error, "orig", None) or error
@@ -164,7 +164,7 @@ def use_experiment(name: str) -> None:
         raise InputError(
             "the MLflow experiment cannot be used",
             expected="an experiment that is not deleted, or a name for a new one",
-            got=f"{name!r}: {' '.join(str(error).split())[:160]}",
+            got=f"{name!r}: {one_line(error)}",
             hint="`--experiment` names another",
         ) from None
 
@@ -248,7 +248,7 @@ def fetched(uri: str) -> Iterator[Path]:
         except (MlflowException, OSError) as error:
             raise UnavailableError(
                 f"{uri} cannot be loaded",
-                got=" ".join(str(error).split())[:160].rstrip("."),
+                got=one_line(error).rstrip("."),
                 hint="`cotenant models list` shows registered versions, `cotenant models promote` sets the "
                 "champion",
             ) from None
@@ -332,6 +332,6 @@ def make_champion(version: str, promoted: bool = True) -> None:
     except MlflowException as error:
         raise UnavailableError(
             f"version {version} cannot be marked in the registry",
-            got=" ".join(str(error).split())[:160].rstrip("."),
+            got=one_line(error).rstrip("."),
             hint="`cotenant models list` shows registered versions",
         ) from None

@@ -17,7 +17,7 @@ from predictor.predictor import Predictor
 from predictor.training.output import claimed, progress_folder
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
-from profiling.errors import InputError
+from profiling.errors import InputError, one_line
 from profiling.files import write_json, write_whole
 from profiling.names import one_of
 
@@ -53,7 +53,7 @@ def load_config(path: Path | None, seed: int | None = None) -> tuple[NetworkConf
         raise InputError(
             f"configuration {path}",
             expected="YAML with network: and training:",
-            got=" ".join(str(error).split())[:160],
+            got=one_line(error),
         ) from None
     config.check_whole()
     return config, training

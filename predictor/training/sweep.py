@@ -30,7 +30,7 @@ from predictor.training.progress import fingerprint
 from predictor.training.run import flat
 from predictor.training.tracking import tracked
 from profiling.collections.networks import networks_of
-from profiling.errors import InputError, UnavailableError
+from profiling.errors import InputError, UnavailableError, one_line
 from profiling.files import check_folder, write_whole
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def sweep(
             raise InputError(
                 f"{study_file} cannot be used",
                 expected="the SQLite file of a study, or a name for a new one",
-                got=" ".join(str(getattr(error, "orig", None) or error).split())[:160],
+                got=one_line(getattr(error, "orig", None) or error),
             ) from None
         if not study.trials:
             study.enqueue_trial(within_space(network, training))
@@ -203,7 +203,7 @@ def _failing_study(study_file: Path) -> Iterator[None]:
         cause = error.__cause__ or error
         raise UnavailableError(
             "the study failed during the sweep",
-            got=f"{study_file}: {' '.join(str(getattr(cause, 'orig', None) or cause).split())[:160]}",
+            got=f"{study_file}: {one_line(getattr(cause, 'orig', None) or cause)}",
             hint="if its disk is full, free some space and repeat the command to resume",
         ) from error
 

@@ -9,7 +9,7 @@ from alembic.util import CommandError
 from sqlalchemy.exc import DataError, DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
-from profiling.errors import ConflictError, InputError, UnavailableError
+from profiling.errors import ConflictError, InputError, UnavailableError, one_line
 
 _NO_DATABASE = ("is not SQLite's, or is damaged", "check --database, or put back a backup")
 # By SQLite's primary result code: what is the matter with the file, and what helps.
@@ -42,7 +42,7 @@ def explained(database: str) -> Iterator[None]:
         raise InputError(
             f"the tables of {database} cannot be upgraded",
             expected="a database of this version or an earlier one",
-            got=" ".join(str(error).split())[:200],
+            got=one_line(error, 200),
             hint="run the version that made it, or choose another --database",
         ) from error
     except IntegrityError as error:

@@ -4,12 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from profiling.errors import InputError, shortened
+from profiling.errors import InputError, one_line, shortened
 
 
 def test_long_text_lacks_its_middle() -> None:
     assert shortened("short", 5) == "short"
     assert shortened("abcdefghijklmnopqrstuvwxyz", 16) == "abcdefgh ... xyz"
+
+
+def test_an_error_of_several_lines_becomes_one() -> None:
+    assert one_line(ValueError("first\n  second   third")) == "first second third"
+    assert one_line(ValueError("abcdef"), 3) == "abc"
 
 
 @pytest.mark.parametrize(
