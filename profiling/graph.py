@@ -387,11 +387,3 @@ def operator_names(places: Iterable[tuple[str, str]]) -> tuple[str, ...]:
         seen[name] = count + 1
         names.append(f"{name}#{count}" if count else name)
     return tuple(names)
-
-
-def chain(operators: Iterable[Operator], name: str = "chain") -> ComputationGraph:
-    """A graph of consecutive operators, each passing on what it writes."""
-    ops = tuple(operators)
-    return ComputationGraph(
-        name, ops, tuple(TensorEdge(i, i + 1, op.bytes_written) for i, op in enumerate(ops[:-1]))
-    )

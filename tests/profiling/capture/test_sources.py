@@ -21,9 +21,10 @@ from profiling.capture import (
     register_graph,
 )
 from profiling.errors import InputError, UnknownNameError
-from profiling.graph import Operator, chain
+from profiling.graph import Operator
 from profiling.workload import Workload
 from profiling.zoo import get_entry
+from tests.profiling.graphs import chain
 from tests.shared import shared_data
 
 PROFILE = """node1 -- Input0 -- forward_compute_time=0.000, backward_compute_time=0.000, activation_size=602112.0, parameter_size=0.000

@@ -8,9 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from profiling.capture.pipedream_profile import parse_profile
-from profiling.graph import ComputationGraph, Operator, chain
+from profiling.graph import ComputationGraph, Operator
 from profiling.measure.operators import export_operators, node_rows, own_graph, pipedream_text, times_per_node
 from profiling.workload import Workload
+from tests.profiling.graphs import chain
 
 GRAPH: ComputationGraph = chain(
     [
