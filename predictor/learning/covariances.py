@@ -11,7 +11,7 @@ from scipy.linalg import solve_triangular
 from models.features import Floats
 from predictor.learning.inducing import Choice
 from predictor.learning.kernel import KernelParameters, Members
-from predictor.learning.rows import Rows, covariance, variance
+from predictor.learning.rows import Rows, covariance, equally_wide, variance
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -183,10 +183,6 @@ class Covariances:
 def _not_in(rows: Rows, earlier: Rows) -> Integers:
     """Numbers of the rows that differ from the row of the same number in `earlier`, or have none there."""
     count = min(len(rows), len(earlier))
-    width = max(rows.partners.shape[1], earlier.partners.shape[1])
-    a, b = (
-        np.pad(r.partners[:count], ((0, 0), (0, width - r.partners.shape[1])), constant_values=-1)
-        for r in (rows, earlier)
-    )
+    a, b = equally_wide(rows.partners[:count], earlier.partners[:count])
     same = (rows.own[:count] == earlier.own[:count]) & (a == b).all(1)
     return np.concatenate([np.flatnonzero(~same), np.arange(count, len(rows))])

@@ -12,6 +12,7 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
+from predictor.learning.rows import equally_wide
 from profiling.spelling import in_short
 from profiling.workload import ColocationSet, Workload
 
@@ -90,11 +91,7 @@ class Observed:
             numbers: [R, M] of the observed member and those beside it, -1 where there are fewer.
             log_solo_s, log_slowdown: [R] predicted for it.
         """
-        width = max(self.partners.shape[1], numbers.shape[1] - 1)
-        parts = [
-            np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-1)
-            for part in (self.partners, numbers[:, 1:])
-        ]
+        parts = equally_wide(self.partners, numbers[:, 1:])
         start, more, names = len(self), len(keys), list(map(name_of, keys))
         return replace(
             self,

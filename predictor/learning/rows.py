@@ -19,6 +19,12 @@ if TYPE_CHECKING:
 _MOST_COMPARED = 2**22
 
 
+def equally_wide(*partners: Integers) -> list[Integers]:
+    """Arrays [N, M] of partners with -1 appended to each row, up to the largest M."""
+    width = max(p.shape[1] for p in partners)
+    return [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in partners]
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """N members in their sets.
@@ -38,11 +44,7 @@ class Rows:
         return Rows(self.own[index], self.partners[index])
 
     def joined(self, others: Rows) -> Rows:
-        width = max(self.partners.shape[1], others.partners.shape[1])
-        both = [
-            np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1)
-            for p in (self.partners, others.partners)
-        ]
+        both = equally_wide(self.partners, others.partners)
         return Rows(np.concatenate([self.own, others.own]), np.concatenate(both))
 
     def pairs(self, members: Members) -> Pairs:
