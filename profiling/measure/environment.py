@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
 import os
@@ -27,6 +28,12 @@ _GPU_VARIABLES = (
     "PYTORCH_CUDA_ALLOC_CONF",
     "PYTORCH_NO_CUDA_MEMORY_CACHING",
 )
+
+
+def provenance(command: str) -> dict[str, Any]:
+    """The command, date (UTC) and machine of an evaluation, for its report."""
+    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
+    return {"command": command, "date": today, "machine": describe_environment("cpu")}
 
 
 def describe_environment(device: str) -> dict[str, Any]:

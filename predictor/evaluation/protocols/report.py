@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 import io
 from pathlib import Path
 from typing import Any
@@ -52,15 +51,13 @@ def earlier_results(plan: Plan) -> dict[str, Any]:
 
 def make_report(plan: Plan, results: dict[str, Any], command: str) -> dict[str, Any]:
     """Everything needed to read the figures and to reproduce them."""
-    from profiling.measure.environment import describe_environment
+    from profiling.measure.environment import provenance
 
     trial = plan.trial
     return {
         "protocol": trial.protocol.name,
         "about": trial.protocol.about,
-        "command": command,
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "machine": describe_environment("cpu"),
+        **provenance(command),
         "target": trial.protocol.target,
         "split": trial.protocol.split,
         "with_solo": trial.protocol.with_solo,

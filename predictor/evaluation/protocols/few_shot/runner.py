@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -198,7 +197,7 @@ def report(
         InputError: the tables lack its campaign.
     """
     from predictor.examples.featurizer import shared_featurizer
-    from profiling.measure.environment import describe_environment
+    from profiling.measure.environment import provenance
 
     if protocol.sets is None:
         examples = resident_sets(tables["colocation"], tables["solo"], protocol.campaigns)
@@ -209,9 +208,7 @@ def report(
     return {
         "protocol": protocol.name,
         "about": protocol.about,
-        "command": command,
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "machine": describe_environment("cpu"),
+        **provenance(command),
         "target": TARGET,
         "sets": len(examples.set_ids),
         "points": int(examples.scored.sum()),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import datetime
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
@@ -288,7 +287,7 @@ def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = l
         InputError: the tables lack the campaigns.
     """
     from predictor.examples.featurizer import shared_featurizer
-    from profiling.measure.environment import describe_environment
+    from profiling.measure.environment import provenance
 
     if "solo" not in tables:
         raise InputError("the data lack a solo table", hint="cotenant data import")
@@ -296,9 +295,7 @@ def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = l
     return {
         "protocol": NAME,
         "about": ABOUT,
-        "command": command,
-        "date": datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d"),
-        "machine": describe_environment("cpu"),
+        **provenance(command),
         "target": TARGET,
         "points": len(points),
         "counts": list(COUNTS),
