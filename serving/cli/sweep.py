@@ -57,7 +57,8 @@ def command(
     from datasets.tables import sources_of
 
     sources_of(data, "colocation")  # report a folder without tables before the imports, which take seconds
-    from predictor.training.run import load_config, training_tables
+    from predictor.training.configuration import load_config
+    from predictor.training.run import training_tables
     from predictor.training.sweep import sweep
 
     network, training = load_config(config, seed)

@@ -103,7 +103,8 @@ def command(
         from predictor.config import read_config
 
         read_config(config)  # and a file that is not YAML
-        from predictor.training.run import load_config, planned_steps, train_run
+        from predictor.training.configuration import load_config
+        from predictor.training.run import planned_steps, train_run
 
         title = "held-out pairs, co-located / solo throughput"
         network, training = load_config(config, seed)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from predictor.training.run import load_config
+from predictor.training.configuration import load_config
 from profiling.errors import InputError
 
 

@@ -18,8 +18,8 @@ from predictor.examples.cross_fit import ExampleFold, Group, cross_fit
 from predictor.examples.examples import examples_of
 from predictor.examples.featurizer import Featurizer
 from predictor.training import sweep as module
+from predictor.training.configuration import load_config
 from predictor.training.networks import DivergedError
-from predictor.training.run import load_config
 from predictor.training.sweep import SPACE, configured, inner_groups, left_out_error, sweep, within_space
 from profiling.errors import InputError, UnavailableError
 from tests.mlflow_store import empty_store
