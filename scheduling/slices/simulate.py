@@ -344,8 +344,7 @@ class _Simulation:
 
     @staticmethod
     def _limited(workload: Workload, slot: Slot) -> Workload:
-        share = min(workload.sm_share_ratio, slot.sm_share_ratio)
-        return workload if share == workload.sm_share_ratio else replace(workload, sm_share_ratio=share)
+        return replace(workload, sm_share_ratio=min(workload.sm_share_ratio, slot.sm_share_ratio))
 
     def _steps(self, slot: Slot, members: tuple[Workload, ...]) -> tuple[float, ...] | None:
         sharing = slot.sharing if len(members) > 1 or slot.sm_share_ratio < 1 else "time-slice"
