@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from profiling.capture.options import options_of
+from profiling.capture.options import options_of, prepared_options
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -45,7 +46,7 @@ def capture_module(
     Raises:
         InputError: no tensor among the inputs, or the step cannot be traced without data.
     """
-    options = workload or Workload(model=name or type(model).__name__)
+    options = replace(workload or Workload(model=name or type(model).__name__), **prepared_options(model))
     shadow = to_meta(model, in_place)
     batch = map_tensors(inputs, _shape_of)
     title = name or type(model).__name__

@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
+from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import JOB_OPTIONS, Workload
+
+if TYPE_CHECKING:
+    from torch import nn
 
 _UNSTATED = {f.name: f.default for f in fields(Workload)}
 # Another precision changes a graph too, but a job's default cannot be told from one that is stated, see `as_captured`.
@@ -19,10 +23,39 @@ _FIXED = (
     "gradient_accumulation",
     "activation_checkpointing",
 )
+# How the kernels of a graph run; a graph states what the module itself was prepared for.
+PREPARED = ("compiler", "memory_layout")
+
+
+def prepared_options(model: nn.Module) -> dict[str, Any]:
+    """Options of `PREPARED` that a module states by itself, if they are not the defaults.
+
+    Args:
+        model: as the user made it, with its strides; compiled by `torch.compile` or `Module.compile`, or not.
+    """
+    options: dict[str, Any] = {}
+    if hasattr(model, "_orig_mod") or model._compiled_call_impl is not None:
+        options["compiler"] = "compile"
+    if any(_is_channels_last(parameter) for parameter in model.parameters()):
+        options["memory_layout"] = "channels-last"
+    return options
+
+
+def _is_channels_last(parameter: nn.Parameter) -> bool:
+    import torch
+    from torch.nn.parameter import is_lazy
+
+    return (
+        not is_lazy(parameter)
+        and parameter.dim() == 4
+        and parameter.layout == torch.strided
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+        and not parameter.is_contiguous()
+    )
 
 
 def options_of(workload: Workload) -> dict[str, object]:
-    """Options of a workload as stored in its graph; sequence length and image size only if given."""
+    """Options of a workload as stored in its graph; sizes and `PREPARED` only if given."""
     options: dict[str, object] = {
         "precision": workload.precision,
         "optimizer": workload.optimizer,
@@ -30,8 +63,8 @@ def options_of(workload: Workload) -> dict[str, object]:
         "gradient_accumulation": workload.gradient_accumulation,
         "activation_checkpointing": workload.activation_checkpointing,
     }
-    for name in ("sequence_length", "image_size"):
-        if getattr(workload, name) is not None:
+    for name in ("sequence_length", "image_size", *PREPARED):
+        if getattr(workload, name) != _UNSTATED[name]:
             options[name] = getattr(workload, name)
     return options
 
@@ -74,7 +107,8 @@ def check_options(workload: Workload, graph: ComputationGraph) -> None:
 def as_captured(workload: Workload, graph: ComputationGraph) -> Workload:
     """The job with what its graph was captured with, where it states nothing else.
 
-    That is batch size, precision and frozen layers; further ones make no difference to inference.
+    That is batch size, precision, compiler, memory layout and frozen layers; further ones of these make no difference to
+    inference.
 
     Raises:
         InputError: it freezes more layers than there are, or fewer than were frozen at the capture, whose gradients
@@ -95,8 +129,14 @@ def as_captured(workload: Workload, graph: ComputationGraph) -> Workload:
             got=workload.frozen_prefix,
             hint="capture the model again with nothing frozen",
         )
+    prepared = {
+        name: graph.options[name]
+        for name in PREPARED
+        if name in graph.options and getattr(workload, name) == _UNSTATED[name]
+    }
     return replace(
         workload,
+        **prepared,  # type: ignore[arg-type]
         batch_size=workload.batch_size or graph.batch_size,
         precision=own if workload.precision == _UNSTATED["precision"] else workload.precision,
         frozen_prefix=frozen if workload.mode == "inference" else max(workload.frozen_prefix, frozen),

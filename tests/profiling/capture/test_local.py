@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from profiling.capture import graph_for, local_workload, register_graph
+from profiling.capture.options import as_captured
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import Workload
 
@@ -91,3 +92,47 @@ def test_an_optimizer_cannot_be_added_to_a_graph_without_one(here: Path) -> None
 
 def test_zoo_names_are_unchanged(here: Path) -> None:
     assert local_workload("resnet18-cifar:batch_size=4") == Workload("resnet18-cifar", batch_size=4)
+
+
+PREPARED = """
+import torch
+from torch import nn
+
+def model():
+    return nn.Sequential(nn.Conv2d(3, 8, 3), nn.ReLU())
+
+def compiled(batch_size=8):
+    return torch.compile(model()), torch.zeros(batch_size, 3, 8, 8)
+
+def in_place(batch_size=8):
+    whole = model()
+    whole.compile()
+    return whole, torch.zeros(batch_size, 3, 8, 8)
+
+def channels_last(batch_size=8):
+    return model().to(memory_format=torch.channels_last), torch.zeros(batch_size, 3, 8, 8)
+"""
+
+
+@pytest.mark.parametrize(
+    ("factory", "option", "prepared", "other"),
+    [
+        ("compiled", "compiler", "compile", "eager"),
+        ("in_place", "compiler", "compile", "eager"),
+        ("channels_last", "memory_layout", "channels-last", "contiguous"),
+    ],
+)
+def test_a_module_states_how_it_was_prepared(
+    here: Path, factory: str, option: str, prepared: str, other: str
+) -> None:
+    (here / "prepared_of_test.py").write_text(PREPARED)
+    name = f"prepared_of_test:{factory}"
+    job = local_workload(name)
+    assert getattr(job, option) == prepared
+    # Over HTTP, a job names the graph alone.
+    by_hash = Workload(job.model)
+    assert getattr(as_captured(by_hash, graph_for(by_hash)), option) == prepared
+    stated = local_workload(f"{name}:{option}={other}")
+    assert getattr(as_captured(stated, graph_for(stated)), option) == other
+    plain = local_workload("own_factory_of_test:factory")
+    assert (plain.compiler, plain.memory_layout) == ("eager", "contiguous")
