@@ -1,4 +1,5 @@
-"""Nodes from `kubectl get nodes -o json`, by the labels of NVIDIA's GPU feature discovery or of GKE.
+"""Nodes from `kubectl get nodes -o json`, by the labels of NVIDIA's GPU feature discovery, of GKE or of AMD's node
+labeller.
 
 Their tenants are the annotated pods, if the output has any: `kubectl get nodes,pods -A -o json`.
 """
@@ -20,6 +21,9 @@ from scheduling.core.snapshot import Gpu, Node, check_counts
 
 PRODUCT = "nvidia.com/gpu.product"
 GKE = "cloud.google.com/gke-accelerator"
+AMD = "amd.com/gpu.product-name"
+# Whole GPUs; a node has one of them. Time slices and MPS shares can be renamed to `.shared`.
+_WHOLE = ("nvidia.com/gpu", "nvidia.com/gpu.shared", "amd.com/gpu")
 _GKE_SLICES = "cloud.google.com/gke-gpu-partition-size"
 _GKE_REPLICAS = "cloud.google.com/gke-max-shared-clients-per-gpu"
 _GKE_SHARING = "cloud.google.com/gke-gpu-sharing-strategy"
@@ -33,7 +37,7 @@ _SHARING = {"mps": "mps"}
 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
-    """Nodes with GPUs; other nodes and GPUs of other vendors are skipped.
+    """Nodes with GPUs; other nodes and GPUs of vendors other than NVIDIA and AMD are skipped.
 
     Raises:
         InputError: not the output of kubectl; GPUs of unknown type; a node that advertises compute instances of slices.
@@ -99,16 +103,16 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
                 hint="import that node from nvidia-smi -L, which lists the slices that they share",
             )
     # A card with slices counts in the label but not in the capacity.
-    number = int(capacity.get("nvidia.com/gpu", 0)) or int(capacity.get("nvidia.com/gpu.shared", 0))
+    number = next(filter(None, (int(capacity.get(name, 0)) for name in _WHOLE)), 0)
     advertised = _undivided(labels, "gpu", number)
     count = advertised if slices else int(labels.get("nvidia.com/gpu.count", 0)) or advertised
     if not count and not slices:
         return []
-    title = labels.get(PRODUCT) or labels.get(GKE)
+    title = labels.get(PRODUCT) or labels.get(GKE) or labels.get(AMD)
     if title is None:
         raise InputError(
             f"node {item['metadata']['name']} has GPUs of unknown type",
-            expected=f"the label {PRODUCT} (GPU feature discovery) or {GKE}",
+            expected=f"the label {PRODUCT} (GPU feature discovery), {GKE} or {AMD}",
         )
     memory = labels.get("nvidia.com/gpu.memory")
     # A product shared by time-slicing or MPS ends in -SHARED, one partitioned uniformly in -MIG-1g.5gb.

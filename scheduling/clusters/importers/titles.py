@@ -11,7 +11,7 @@ from profiling.errors import UnknownNameError
 
 
 def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None = None) -> str:
-    """The catalogue name of a product title such as `NVIDIA A100-SXM4-40GB`, `nvidia_a100` or `tesla-v100`.
+    """The catalogue name of a product title such as `NVIDIA A100-SXM4-40GB`, `tesla-v100` or `AMD_Instinct_MI300X_OAM`.
 
     Args:
         devices: names given by the caller, with precedence over recognised ones.
@@ -24,7 +24,7 @@ def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None
         return get_device(devices[title]).name
     words = re.sub(r"[\s_-]+", " ", title.strip().lower())
     try:
-        return get_device(words.replace(" ", "-")).name
+        return get_device(words.removeprefix("amd instinct ").removesuffix(" oam").replace(" ", "-")).name
     except UnknownNameError:
         pass
     memory_bytes = memory_bytes or stated_memory(words)

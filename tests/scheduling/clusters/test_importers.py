@@ -290,6 +290,11 @@ def node_json(labels: dict[str, str], capacity: dict[str, str]) -> dict[str, Any
             {"nvidia.com/gpu": "1"},
             {("p4", "time-slice"): 1},
         ),
+        (
+            {"amd.com/gpu.product-name": "AMD_Instinct_MI300X_OAM"},
+            {"amd.com/gpu": "8"},
+            {("mi300x", "time-slice"): 8},
+        ),
     ],
 )
 def test_kubernetes(
@@ -356,6 +361,7 @@ def test_titles() -> None:
         ("kubectl", "[]", "list of nodes"),
         ("kubectl", json.dumps(node_json({}, {"nvidia.com/gpu": "two"})), "does not match its format"),
         ("kubectl", json.dumps(node_json({}, {"nvidia.com/gpu": "1"})), "of unknown type"),
+        ("kubectl", json.dumps(node_json({}, {"amd.com/gpu": "1"})), "of unknown type"),
         ("kubectl", '{"items": []}', "no GPU"),
         (
             "kubectl",
