@@ -11,13 +11,16 @@ from typing import Any
 
 @contextmanager
 def warnings_as_notes() -> Iterator[None]:
-    """Print `UserWarning`s, such as a capture's assumptions, on stderr without their source location."""
+    """Print each `UserWarning`, such as a capture's assumption, once on stderr, without its source location."""
+    seen = set[str]()
     with warnings.catch_warnings():
         plain = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if category is UserWarning:
-                print(f"note: {message}", file=sys.stderr)
+                if str(message) not in seen:
+                    seen.add(str(message))
+                    print(f"note: {message}", file=sys.stderr)
             else:
                 plain(message, category, *place, **more)
 

@@ -10,7 +10,7 @@ import typer
 
 from profiling.errors import InputError
 from serving.cli.groups import group
-from serving.cli.output import JsonFlag, console, headline, print_json, progress
+from serving.cli.output import JsonFlag, console, headline, print_json, print_whole, progress
 
 if TYPE_CHECKING:
     from predictor.evaluation.protocols.few_shot.catalogue import LearningCurve
@@ -153,7 +153,7 @@ def _print_report(name: str, protocol: Protocol, report: dict[str, Any]) -> None
         grid.add_column(column, justify="left" if column == "predictor" else "right", no_wrap=True)
     for row in table(report):
         grid.add_row(*row)
-    console().print(grid)
+    print_whole(grid)
     for line in absent(report):
         console().print(line, highlight=False)
 

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli.given_options import no_effect
-from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.output import JsonFlag, console, print_json, print_whole, progress
 from serving.cli.simulate import (
     Belief,
     Cluster,
@@ -209,6 +209,6 @@ def _print(results: list[dict[str, Any]], seeds: int) -> None:
             error = f"\n±{form.format(errors[key])}" if key in errors and key in _WITH_ERROR else ""
             cells.append(form.format(scale * r[key]) + error)
         row(r, *cells)
-    console().print(table)
+    print_whole(table)
     if seeds > 1:
         console().print(f"means over {seeds} seeds, ± standard error", highlight=False)

@@ -10,7 +10,7 @@ import typer
 from datasets.schema import TABLES
 from serving.cli.given_options import no_effect
 from serving.cli.groups import group
-from serving.cli.output import Force, JsonFlag, console, counted, headline, print_json, progress
+from serving.cli.output import Force, JsonFlag, console, counted, headline, print_json, print_whole, progress
 
 app = group(
     "Import, describe and check measurements.\n\nExample: `cotenant data import gavel gavel/ -o data/`"
@@ -122,7 +122,7 @@ def stats(
             f"{row['ratio_p5']:.2f}-{row['ratio_p95']:.2f}" if known else "-",
         )
     if summary["colocation"]:
-        screen.print(grid)
+        print_whole(grid)
     elif not summary["tables"]:
         screen.print(f"the tables in {directory} have no rows")
 

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli.groups import group
-from serving.cli.output import JsonFlag, console, print_json
+from serving.cli.output import JsonFlag, console, print_json, print_whole
 
 app = group("Known GPU types.\n\nExample: `cotenant devices show v100`")
 
@@ -50,7 +50,7 @@ def list_types(file: FileOption = None, as_json: JsonFlag = False) -> None:
             f"{s.memory_bytes / 2**30:.0f}",
             f"{s.memory_bandwidth_bytes_per_s / 1e9:.0f}",
         )
-    console().print(table)
+    print_whole(table)
     console().print("FP64 to FP8: dense peak in TFLOP/s, on tensor cores if the GPU has them")
     for s in here:
         console().print(

@@ -7,6 +7,7 @@ takes seconds to import.
 from __future__ import annotations
 
 import sys
+from io import TextIOWrapper
 from typing import Annotated
 
 import typer
@@ -55,6 +56,8 @@ def _root(
 def main(arguments: list[str] | None = None) -> None:
     """Run the command; a `CotenantError` or an unusable file becomes one line on stderr and an exit code."""
     given = sys.argv[1:] if arguments is None else arguments
+    if isinstance(sys.stdout, TextIOWrapper):  # names may hold what the locale's encoding cannot write
+        sys.stdout.reconfigure(errors="backslashreplace")
     # Set explicitly, because train.py calls this too and `train.py train` is not a command.
     with errors_as_lines("cotenant", DEBUG in given), warnings_as_notes():
         import_packages()

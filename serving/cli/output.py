@@ -34,6 +34,16 @@ def console() -> Any:
     return Console(width=_UNBOUNDED, markup=False, emoji=False)
 
 
+def print_whole(table: Any) -> None:
+    """Print a table of names and numbers; where the terminal is narrower than its words, lines run on, uncut."""
+    from rich.measure import Measurement
+
+    screen = console()
+    least = Measurement.get(screen, screen.options.update(max_width=_UNBOUNDED), table).minimum
+    screen.width = max(screen.width, least)
+    screen.print(table)
+
+
 def headline(start: str, rest: str = "") -> Any:
     """A line for a console whose `start` is bold."""
     from rich.text import Text

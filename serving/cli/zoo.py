@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from serving.cli.groups import group
-from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.output import JsonFlag, console, print_json, print_whole, progress
 
 app = group("Bundled models.\n\nExample: `cotenant zoo list`")
 
@@ -55,7 +55,7 @@ def list_models(
     for e in entries:
         batch = f"{e.batch_size} x {e.sequence_length}" if e.sequence_length else str(e.batch_size)
         table.add_row(e.name, _count(e.parameters), batch, e.optimizer, e.description)
-    console().print(table)
+    print_whole(table)
 
 
 def _count(parameters: int) -> str:

@@ -13,5 +13,7 @@ def test_warning_is_a_line_without_its_location(capsys: pytest.CaptureFixture[st
         with warnings_as_notes():
             warnings.warn("odd:make: counted by shape", stacklevel=1)
             assert capsys.readouterr().err == "note: odd:make: counted by shape\n"
+            warnings.warn("odd:make: counted by shape", stacklevel=1)
+            assert capsys.readouterr().err == "", "a note is printed once"
             with pytest.warns(DeprecationWarning, match="old"):
                 warnings.warn("old", DeprecationWarning, stacklevel=1)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -109,3 +110,15 @@ def test_piped_tables_keep_whole_values(
     for line, entry in zip(lines.splitlines()[1:], entries, strict=True):
         assert line.startswith(entry["name"])
         assert line.rstrip().endswith(entry["description"])
+
+
+def test_names_that_the_locale_cannot_write_are_escaped(tmp_path: Path) -> None:
+    file = tmp_path / "cluster.yaml"
+    file.write_text("nodes: [{name: nœud-ü, gpus: [{device: v100}]}]\n", encoding="utf-8")
+    done = subprocess.run(
+        [sys.executable, "-m", "serving.cli.main", "place", "--cluster", str(file), "--job", "dcgan-64"],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert done.returncode == 0, done.stderr
+    assert rb"place on n\u0153ud-\xfc/0" in done.stdout

@@ -2,7 +2,9 @@ from __future__ import annotations
 
 import pytest
 
-from serving.cli.output import bullets, console, headline, plain_table
+from rich.table import Table
+
+from serving.cli.output import bullets, console, headline, plain_table, print_whole
 
 
 @pytest.mark.parametrize("name", ["run[lr]", "run[/lr]", "[bold]run[/bold]", "run:fire:", r"C:\[run]"])
@@ -12,3 +14,15 @@ def test_names_are_printed_as_they_are(name: str, capsys: pytest.CaptureFixture[
     for line in (name, headline("job", f"  {name}"), table, bullets([name])):
         console().print(line)
         assert name in capsys.readouterr().out
+
+
+def test_a_table_wider_than_the_terminal_is_not_cut(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    table = Table("policy", box=None)
+    for _ in range(4):
+        table.add_column("GPU\nhours", no_wrap=True)
+    table.add_row("isacpp-interference", *["123,456"] * 4)
+    print_whole(table)
+    assert capsys.readouterr().out.splitlines()[-1].split() == ["isacpp-interference", *["123,456"] * 4]
