@@ -48,9 +48,8 @@ class SliceConfig:
 
     Attributes:
         objective: `throughput`, the weighted sum of speeds relative to running alone on a whole card; `jct`,
-            the
-            weighted sum of completion times if all jobs stay where they are placed; `fairness`, the least
-            relative speed, then throughput.
+            the weighted sum of completion times at the planned speeds, as if no job sped up when one beside it
+            ends; `fairness`, the least relative speed, then throughput.
         sharing: how several jobs may share a card or a slice.
         mig: whether cards may be partitioned.
         max_together: largest set on a slice; a whole card may take more, see `max_on_card`.

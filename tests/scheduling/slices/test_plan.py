@@ -167,6 +167,14 @@ def test_a_slice_that_is_planned_for_is_not_called_a_card() -> None:
     assert not any("card" in reason for reason in plan.reasons)
 
 
+def test_a_shared_plan_says_that_its_completion_times_ignore_departures() -> None:
+    bound = AmdahlPredictor([1.0] * 2, [4] * 2)
+    jobs = [SliceJob(w, steps) for w, steps in zip(bound.jobs(), (100_000, 100), strict=True)]
+    for sharing, said in ((("mps",), 1), ((), 0)):
+        plan = plan_slices(jobs, "a100", bound, SliceConfig(objective="jct", sharing=sharing))
+        assert sum("when one beside it ends" in reason for reason in plan.reasons) == said
+
+
 def test_launch_bound_jobs_share_and_parallel_ones_get_slices() -> None:
     parallel = AmdahlPredictor([0.0] * 3, [4] * 3)
     plan = plan_slices(
