@@ -32,8 +32,16 @@ def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None
     matches = {spec.name for size in sizes if (spec := match_catalogue(words, size)) is not None}
     if len(matches) == 1:
         return matches.pop()
+    expected, got = "a product of the catalogue", None
+    if matches:
+        expected = "one of " + ", ".join(sorted(matches))
+    elif memory_bytes and (others := [s for s in list_devices() if match_catalogue(words, s.memory_bytes) == s]):
+        # The catalogue lists that name, which without the memory reads as a contradiction.
+        expected += " with " + ", ".join(f"{s.memory_bytes / 2**30:.0f} GiB ({s.name})" for s in others)
+        got = f"{memory_bytes / 2**30:.1f} GiB"
     raise UnknownNameError(
-        f"GPU type {title!r} is not recognised" if not matches else f"GPU type {title!r} is ambiguous",
-        expected="a product of the catalogue" if not matches else "one of " + ", ".join(sorted(matches)),
+        f"GPU type {title!r} is {'ambiguous' if matches else 'not recognised'}",
+        expected=expected,
+        got=got,
         hint=f"specify it with --device '{title}=CATALOGUE_NAME' (see `cotenant devices list`)",
     )

@@ -86,6 +86,8 @@ def test_slurm_mig_types() -> None:
     with pytest.raises(UnknownNameError, match="MIG"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:v100_3g.20gb:1\n", {"v100": "v100"})
     # A 1g of one card, or a 1g with twice the memory of the other.
+    with pytest.raises(UnknownNameError, match=r"with 10 GiB \(rtx-3080\), got 12.0 GiB"):
+        device_of("NVIDIA GeForce RTX 3080", {}, 12 * 2**30)
     with pytest.raises(UnknownNameError, match="ambiguous"):
         import_cluster("sinfo", "NODELIST GRES\nn gpu:nvidia_a100_1g.10gb:1\n")
     with pytest.raises(InputError, match=r"another kind of MIG slice.*whole slice"):
