@@ -159,7 +159,7 @@ def command(
     for line in dict.fromkeys(f"{r['policy']} failed: {r['error']}" for r in results if "error" in r):
         typer.echo(f"cotenant: {line}", err=True)
     show_remarks(next((run.remarks for run in runs if run.remarks), ()))
-    show_skipped([line for r in results for line in r.get("skipped", ())])
+    show_skipped([line for r in results for line in r.get("skipped", ())], seeds)
     show_tenants(cluster)
     if any("error" in r for r in results):
         raise typer.Exit(1)

@@ -190,11 +190,13 @@ def show_tenants(cluster: str) -> None:
         typer.echo(f"ignoring {counted(tenants, 'tenant')} of {cluster}: all GPUs start empty", err=True)
 
 
-def show_skipped(lines: list[str]) -> None:
+def show_skipped(lines: list[str], seeds: int = 1) -> None:
     """List the skipped jobs on stderr, one line each."""
     distinct = list(dict.fromkeys(lines))  # seeds often skip the same jobs
     if distinct:
-        typer.echo(f"skipped {counted(len(distinct), 'job')} that can never run on this cluster:", err=True)
+        when = ", each under one seed or more" if seeds > 1 else ""
+        what = counted(len(distinct), "job")
+        typer.echo(f"skipped {what} that can never run on this cluster{when}:", err=True)
     for line in distinct:
         typer.echo(f"  {line}", err=True)
 

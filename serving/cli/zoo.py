@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from serving.cli.groups import group
-from serving.cli.output import JsonFlag, console, print_json, print_whole, progress
+from serving.cli.output import JsonFlag, print_json, print_whole, progress
 
 app = group("Bundled models.\n\nExample: `cotenant zoo list`")
 

@@ -35,7 +35,9 @@ def device_of(title: str, devices: Mapping[str, str], memory_bytes: float | None
     expected, got = "a product of the catalogue", None
     if matches:
         expected = "one of " + ", ".join(sorted(matches))
-    elif memory_bytes and (others := [s for s in list_devices() if match_catalogue(words, s.memory_bytes) == s]):
+    elif memory_bytes and (
+        others := [s for s in list_devices() if match_catalogue(words, s.memory_bytes) == s]
+    ):
         # The catalogue lists that name, which without the memory reads as a contradiction.
         expected += " with " + ", ".join(f"{s.memory_bytes / 2**30:.0f} GiB ({s.name})" for s in others)
         got = f"{memory_bytes / 2**30:.1f} GiB"

@@ -1,7 +1,6 @@
 from __future__ import annotations
 
 import pytest
-
 from rich.table import Table
 
 from serving.cli.output import bullets, console, headline, plain_table, print_whole

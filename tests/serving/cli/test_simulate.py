@@ -111,7 +111,7 @@ def test_compare_writes_jobs_and_skips_infeasible_ones(
         "--seeds", "2", "--jobs", str(path), "--json",
     )  # fmt: skip
     assert code == 0
-    assert "skipped" in err
+    assert "can never run on this cluster, each under one seed or more:" in err
     bodies = json.loads(out)["policies"]
     assert bodies[0]["skipped"]
     assert bodies[0]["seeds"] == [2, 3]
