@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch.amp import autocast_mode
+
+from profiling.capture.patching import patched
 
 # From https://docs.pytorch.org/docs/stable/amp.html (CUDA) and ATen/autocast_mode.h: names of C functions, and of
 # functions that call a listed one (a square is a power, 1 / x a reciprocal), without in-place variants.
@@ -159,18 +161,11 @@ def autocast_regions(dtype: torch.dtype | None) -> Iterator[None]:
         start(region, _STANDS_IN, dtype or torch.float16, enabled, cache_enabled)
 
     is_enabled, lower = torch.is_autocast_enabled, torch.get_autocast_dtype
-    places: list[tuple[Any, str, Callable[..., Any]]] = [
+    places = [
         (autocast_mode.autocast, "__init__", begin),
         (torch, "is_autocast_enabled", lambda *_: is_enabled(_STANDS_IN)),
         (torch, "get_autocast_dtype", lambda *_: lower(_STANDS_IN)),
         (torch, "get_autocast_gpu_dtype", lambda: lower(_STANDS_IN)),
     ]
-    saved = [(owner, name, getattr(owner, name)) for owner, name, _ in places]
-    try:
-        for owner, name, function in places:
-            setattr(owner, name, function)
-        with torch.autocast(_STANDS_IN, dtype, enabled=dtype is not None):
-            yield
-    finally:
-        for owner, name, function in saved:
-            setattr(owner, name, function)
+    with patched(places), torch.autocast(_STANDS_IN, dtype, enabled=dtype is not None):
+        yield

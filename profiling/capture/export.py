@@ -16,6 +16,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from profiling.capture.cost import cost_of, packet_name, products_per_element, tensor_bytes
 from profiling.capture.functions import fused_functions
 from profiling.capture.fused import recurrent_flops
+from profiling.capture.patching import patched
 from profiling.capture.sizes import sizes_of
 from profiling.capture.static import StaticOperator, assemble
 from profiling.errors import InputError
@@ -256,17 +257,11 @@ def _no_checkpoints() -> Iterator[None]:
         raise _not_followed("activation checkpointing, which runs operators again in the backward pass")
 
     places = [
-        (checkpoint, "_checkpoint_without_reentrant_generator"),
-        (checkpoint.CheckpointFunction, "apply"),
+        (checkpoint, "_checkpoint_without_reentrant_generator", refuse),
+        (checkpoint.CheckpointFunction, "apply", refuse),
     ]
-    saved = [getattr(place, name) for place, name in places]
-    try:
-        for place, name in places:
-            setattr(place, name, refuse)
+    with patched(places):
         yield
-    finally:
-        for (place, name), function in zip(places, saved, strict=True):
-            setattr(place, name, function)
 
 
 def _composite_flops(func: Any, name: str, args: Any, kwargs: Any) -> float:

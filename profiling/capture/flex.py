@@ -10,7 +10,6 @@ from __future__ import annotations
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from types import FunctionType
 from typing import Any
 
 import torch
@@ -20,6 +19,7 @@ from torch.overrides import _len_torch_function_stack, _pop_mode, _push_mode
 from torch.utils._python_dispatch import _disable_current_modes
 
 from profiling.capture import fused
+from profiling.capture.patching import patched
 
 # A mask is evaluated for every score, a row of blocks at a time; larger ones would take minutes.
 _MAX_SCORES = 1 << 30
@@ -32,19 +32,12 @@ def flex_functions() -> Iterator[None]:
     Models import these functions by name and wrap them in `torch.compile`, so it is their code that is replaced.
     Compiled functions run uncompiled meanwhile.
     """
-    replaced: tuple[tuple[FunctionType, FunctionType], ...] = (
-        (flex.flex_attention, _flex_attention),  # type: ignore[assignment]
-        (flex.create_block_mask, _create_block_mask),  # type: ignore[assignment]
-    )
-    saved = [(function, function.__code__) for function, _ in replaced]
-    try:
-        for function, other in replaced:
-            function.__code__ = other.__code__
-        with torch.compiler.set_stance("force_eager"):
-            yield
-    finally:
-        for function, code in saved:
-            function.__code__ = code
+    places = [
+        (flex.flex_attention, "__code__", _flex_attention.__code__),
+        (flex.create_block_mask, "__code__", _create_block_mask.__code__),
+    ]
+    with patched(places), torch.compiler.set_stance("force_eager"):
+        yield
 
 
 # Code of these two runs with the globals of torch's module, so they import what they use.

@@ -15,6 +15,7 @@ from profiling.capture import fused
 from profiling.capture.answers import note, truth_of
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
 from profiling.capture.flex import flex_functions
+from profiling.capture.patching import patched
 from profiling.training import tensors_of
 
 _CELLS = {"lstm_cell": 4, "gru_cell": 3}
@@ -102,15 +103,9 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
         (torch._tensor, "has_torch_function_unary"),
         (torch.backends.mha, "get_fastpath_enabled"),
     ]
-    saved = [(module, name, getattr(module, name)) for module, name in places]
-    try:
-        for module, name in places:
-            setattr(module, name, lambda *_: False)
-        with flex_functions(), autocast_regions(autocast), DeviceFunctions() as mode:
-            yield mode
-    finally:
-        for module, name, function in saved:
-            setattr(module, name, function)
+    undisturbed = patched([(module, name, lambda *_: False) for module, name in places])
+    with undisturbed, flex_functions(), autocast_regions(autocast), DeviceFunctions() as mode:
+        yield mode
 
 
 def _has_float32(value: Any) -> bool:
