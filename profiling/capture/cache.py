@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
@@ -53,10 +54,8 @@ def read(key: str) -> ComputationGraph | None:
 
 def register_graph(graph: ComputationGraph) -> str:
     """Store a graph on this machine and return the model name for jobs: `graph:<content hash>`."""
-    from profiling.files import write_whole
-
     name = REGISTERED + graph.content_hash
-    write_whole(_registered_path(name), json.dumps(graph.to_dict(), separators=(",", ":")))
+    graph.save(_registered_path(name))
     return name
 
 
@@ -92,9 +91,5 @@ def _registered_path(name: str) -> Path:
 
 def write(key: str, graph: ComputationGraph) -> None:
     """Store a graph under that key, unless the folder cannot be written."""
-    from profiling.files import write_whole
-
-    try:
-        write_whole(cache_dir() / f"{key}.json", json.dumps(graph.to_dict(), separators=(",", ":")))
-    except OSError:
-        return
+    with suppress(OSError):
+        graph.save(cache_dir() / f"{key}.json")
