@@ -107,6 +107,20 @@ class JobInput:
         in_fp32 = None if self.in_fp32 is None else self.in_fp32.without_optimizer()
         return replace(self, optimizer_bytes=0.0, optimizer_kernels=0.0, in_fp32=in_fp32)
 
+    def only(self, rows: slice | NDArray[np.intp]) -> JobInput:
+        """Some operators, with the work of the passes that run; `in_fp32` stays as it is."""
+        work = {f.name: getattr(self.work, f.name) for f in fields(OperatorWork)}
+        chosen = {
+            name: (part * self.mask if part.ndim == 2 else part)[..., rows] for name, part in work.items()
+        }
+        return replace(
+            self,
+            features=self.features[rows],
+            work=OperatorWork(**chosen),
+            mask=np.ones_like(self.mask[:, rows]),
+            kind=self.kind[rows],
+        )
+
     @property
     def launches(self) -> float:
         """Kernels per step, without those of `library_launches`."""

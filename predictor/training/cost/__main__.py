@@ -53,9 +53,9 @@ _WHOLE = 1.0
 
 
 def learnable(solo: pd.DataFrame) -> pd.DataFrame:
-    """Rows that the shipped cost model may learn from."""
-    barred = {source.name for source in withheld(set(solo.source.astype(str)))}
-    return solo[~solo.source.isin([*barred, *HELD_OUT])].reset_index(drop=True)
+    """Steps that the shipped cost model may learn from: none of co-location campaigns."""
+    rows = learnable_rows(solo)
+    return rows[~rows.source.isin(HELD_OUT)].reset_index(drop=True)
 
 
 def without_sources(table: pd.DataFrame, sources: Sequence[str]) -> pd.DataFrame:
@@ -84,13 +84,12 @@ def thinned(solo: pd.DataFrame, timm: float, shares: float) -> pd.DataFrame:
 def script_rows(solo: pd.DataFrame) -> pd.DataFrame:
     """Steps of training scripts with their loaders that a shipped model may learn from, without benchmark
     harnesses."""
-    barred = {source.name for source in withheld(set(solo.source.astype(str)))}
-    kept = solo.source.isin(SCRIPTS) & ~solo.source.isin(barred) & (solo["mode"] == "training")
-    return solo[kept].reset_index(drop=True)
+    rows = learnable_rows(solo)
+    return rows[rows.source.isin(SCRIPTS) & (rows["mode"] == "training")].reset_index(drop=True)
 
 
 def learnable_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Single operators, or kernels, that the shipped cost model may learn from."""
+    """Rows of sources that a shipped model may learn from."""
     barred = {source.name for source in withheld(set(table.source.astype(str)))}
     return table[~table.source.isin(barred)].reset_index(drop=True)
 

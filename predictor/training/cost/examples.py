@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.cost.job import JobInput
-from models.cost.work import Floats, OperatorWork
+from models.cost.work import Floats
 from predictor.examples.featurizer import GraphSource
 from profiling.devices import get_device
 from profiling.errors import CotenantError
@@ -113,28 +113,9 @@ def merge_rows(job: JobInput, first: np.ndarray, inverse: np.ndarray) -> JobInpu
         first: [R] number of the operator that represents a group.
         inverse: [N] group of each operator.
     """
-    work = job.work
-    repeat = np.bincount(inverse, weights=work.repeat).astype(np.float64)
-    compute, traffic, block, kernels, padding, serial, least = (c[:, first] for c in _columns(job))
-    return replace(
-        job,
-        features=job.features[first],
-        work=OperatorWork(
-            compute,
-            traffic,
-            block,
-            kernels,
-            repeat,
-            work.density[first],
-            work.double_density[first],
-            padding,
-            serial,
-            least,
-            work.occupancy[first],
-        ),
-        mask=np.ones_like(compute),
-        kind=job.kind[first],
-    )
+    repeat = np.bincount(inverse, weights=job.work.repeat).astype(np.float64)
+    merged = job.only(first)
+    return replace(merged, work=replace(merged.work, repeat=repeat))
 
 
 def _columns(job: JobInput) -> list[Floats]:

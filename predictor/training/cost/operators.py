@@ -5,21 +5,17 @@ They show how fast a device runs one kind of operator.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.cost.single_operators import operators_job
-from models.cost.work import Floats, OperatorWork
 from predictor.training.cost.examples import CostExample
 from profiling.devices import get_device
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
-
-    from models.cost.job import JobInput
 
 
 def operator_examples(rows: pd.DataFrame) -> list[CostExample]:
@@ -39,7 +35,7 @@ def operator_examples(rows: pd.DataFrame) -> list[CostExample]:
             examples.append(
                 CostExample(
                     int(part.index[position]),
-                    _one(job, position),
+                    job.only(slice(position, position + 1)),
                     float(np.log(latency_s[position])),
                     "operators",
                     timing="operator",
@@ -52,30 +48,3 @@ def sample_operators(rows: pd.DataFrame, most: int, seed: int = 0) -> pd.DataFra
     """At most `most` rows of each kind on each device."""
     shuffled = rows.sample(frac=1.0, random_state=seed)
     return shuffled.groupby(["device", "kind"], sort=False).head(most).reset_index(drop=True)
-
-
-def _one(job: JobInput, position: int) -> JobInput:
-    chosen, work, mask = slice(position, position + 1), job.work, job.mask
-
-    def of(passes: Floats) -> Floats:
-        return (passes * mask)[:, chosen]
-
-    return replace(
-        job,
-        features=job.features[chosen],
-        work=OperatorWork(
-            of(work.compute_s),
-            of(work.traffic_bytes),
-            of(work.block_s),
-            of(work.kernels),
-            work.repeat[chosen],
-            work.density[chosen],
-            work.double_density[chosen],
-            of(work.padding_s),
-            of(work.serial_s),
-            of(work.least_s),
-            work.occupancy[chosen],
-        ),
-        mask=np.ones((2, 1)),
-        kind=job.kind[chosen],
-    )
