@@ -140,10 +140,12 @@ class Predictor:
 
     def _arrays_of(self, sets: Sequence[ColocationSet], rows: Integers) -> PredictionArrays:
         sharing = np.array([s.sharing for s in sets])
-        if len(set(sharing.tolist())) <= 1:
-            return self.predict_rows(rows, sharing[0] if len(sharing) else "time-slice")
+        modes = sorted(set(sharing.tolist()))
+        if len(modes) <= 1:
+            return self.predict_rows(rows, modes[0] if modes else "time-slice")
         excess = np.zeros(rows.shape)
-        for mode in set(sharing.tolist()):
+        # In a fixed order: MPS asks for pairs under time slicing, which are cached, and another batch rounds differently.
+        for mode in modes:
             excess[sharing == mode] = self._excess(rows[sharing == mode], mode)
         return self._arrays(rows, excess, sharing == "time-slice", sharing == "mig")
 

@@ -108,6 +108,18 @@ def test_arrays_equal_predictions(predictor: Predictor) -> None:
     np.testing.assert_allclose(one_by_one, arrays.slowdown[arrays.mask], rtol=1e-5)
 
 
+def test_modes_are_answered_in_a_fixed_order(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[str] = []
+
+    def excess(rows: np.ndarray, sharing: str) -> np.ndarray:
+        asked.append(sharing)
+        return np.zeros(rows.shape)
+
+    monkeypatch.setattr(predictor, "_excess", excess)
+    predictor.predict_arrays([ColocationSet("a100", JOBS[:2], mode) for mode in ("time-slice", "mps", "mig")])
+    assert asked == ["mig", "mps", "time-slice"]
+
+
 @pytest.mark.parametrize(
     ("device", "count", "words"),
     [
