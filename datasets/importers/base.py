@@ -91,11 +91,7 @@ def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
             if candidate.is_file():
                 return candidate
     if required:
-        raise InputError(
-            f"{folder} lacks the files that this importer reads",
-            expected=" or ".join(names),
-            hint="`cotenant data sources` shows where to clone it from",
-        )
+        raise lacks_files(folder, " or ".join(names))
     return None
 
 
@@ -109,12 +105,17 @@ def find_files(folder: Path, *patterns: str) -> list[Path]:
         raise InputError(f"no folder at {folder}", expected="a clone of upstream or a folder with its files")
     files = sorted({path for pattern in patterns for path in folder.rglob(pattern) if path.is_file()})
     if not files:
-        raise InputError(
-            f"{folder} lacks the files that this importer reads",
-            expected=" or ".join(patterns),
-            hint="`cotenant data sources` shows where to clone it from",
-        )
+        raise lacks_files(folder, " or ".join(patterns))
     return files
+
+
+def lacks_files(folder: Path, expected: str) -> InputError:
+    """The error of a folder without anything that an importer reads."""
+    return InputError(
+        f"{folder} lacks the files that this importer reads",
+        expected=expected,
+        hint="`cotenant data sources` shows where to clone it from",
+    )
 
 
 def spec(model: str, **options: Any) -> str:

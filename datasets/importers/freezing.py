@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets.importers.base import CsvRow, CsvRows, Import, find_file, spec
+from datasets.importers.base import CsvRow, CsvRows, Import, find_file, lacks_files, spec
 from datasets.importers.numpy_only import load_npy
 from profiling.errors import InputError
 from profiling.zoo.aliases import ALIASES
@@ -52,11 +52,7 @@ def read(folder: Path) -> Import:
     placements = sorted(folder.glob("**/frozen/*/placements.csv"))
     pickles = sorted(folder.glob("**/memory/model_*.npy"))
     if throughput is None and memory is None and not placements and not pickles:
-        raise InputError(
-            f"{folder} lacks the files that this importer reads",
-            expected="throughput.csv and memory.csv, or APP/frozen/MODEL/placements.csv",
-            hint="`cotenant data sources` shows where to clone it from",
-        )
+        raise lacks_files(folder, "throughput.csv and memory.csv, or APP/frozen/MODEL/placements.csv")
     if throughput is not None:
         _read_throughput(result, throughput)
     if memory is not None:

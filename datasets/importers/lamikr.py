@@ -7,14 +7,13 @@ optimiser step. `float` is TF32 from Ampere on, which is torch's default for con
 
 from __future__ import annotations
 
-import csv
 import re
 from pathlib import Path
 from statistics import median
 
-from datasets.importers.base import Import, find_files, lookup, spec
+from datasets.importers.base import CsvRows, Import, find_files, lookup, spec
 from profiling.errors import InputError
-from profiling.files import check_once, read_json
+from profiling.files import read_json
 
 DEVICES = {
     "A100_SXM4_40GB": "a100",
@@ -99,26 +98,7 @@ def _batch_size(result: Import, path: Path, series: int) -> int:
 
 def _read_series(path: Path) -> dict[str, list[float]]:
     """Network to its iterations in ms."""
-    with path.open(newline="", encoding="utf-8") as stream:
-        rows = list(csv.reader(stream))
-    if len(rows) < 2:
+    rows = list(CsvRows(path, ()))
+    if not rows:
         raise InputError(f"{path} is empty", expected="a header of networks and rows of iterations")
-    names = rows[0]
-    check_once(path, names)
-    result: dict[str, list[float]] = {name: [] for name in names}
-    for line, row in enumerate(rows[1:], 2):
-        if len(row) != len(names):
-            raise InputError(
-                f"{path}, line {line}: row length differs from the header", expected=f"{len(names)} cells"
-            )
-        for name, text in zip(names, row, strict=True):
-            try:
-                value = float(text)
-            except ValueError:
-                value = 0.0
-            if not 0 < value < float("inf"):
-                raise InputError(
-                    f"{path}, line {line}, column {name}", expected="ms, a number above 0", got=repr(text)
-                )
-            result[name].append(value)
-    return result
+    return {name: [row.number(name, above=0) for row in rows] for name in rows[0].cells}

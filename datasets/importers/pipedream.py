@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from datasets.importers.base import Import
+from datasets.importers.base import Import, lacks_files
 from profiling.capture.pipedream_profile import read_profile
 from profiling.errors import InputError
 
@@ -30,11 +30,7 @@ def read(folder: Path) -> Import:
         }
     )
     if not files:
-        raise InputError(
-            f"{folder} lacks the files that this importer reads",
-            expected="profiler/*/profiles/MODEL/graph.txt, MODEL/graph.txt or MODEL.graph.txt",
-            hint="`cotenant data sources` shows where to clone it from",
-        )
+        raise lacks_files(folder, "profiler/*/profiles/MODEL/graph.txt, MODEL/graph.txt or MODEL.graph.txt")
     seen: set[str] = set()
     for path in files:
         name = path.parent.name if path.name == "graph.txt" else path.name.removesuffix(".graph.txt")

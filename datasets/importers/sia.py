@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from datasets.importers.base import CsvRows, Import, spec
+from datasets.importers.base import CsvRows, Import, lacks_files, spec
 from profiling.errors import InputError
 from profiling.zoo.aliases import ALIASES
 
@@ -38,11 +38,7 @@ def read(folder: Path) -> Import:
     )
     files = sorted(root.glob("*/placements*.csv")) if root else []
     if not files:
-        raise InputError(
-            f"{folder} lacks the files that this importer reads",
-            expected="sia-simulator/traces/APPLICATION/placements-CLUSTER.csv, or traces/...",
-            hint="`cotenant data sources` shows where to clone it from",
-        )
+        raise lacks_files(folder, "sia-simulator/traces/APPLICATION/placements-CLUSTER.csv, or traces/...")
     seen: dict[str, set[tuple[str, ...]]] = {}
     # dgx-ext before dgx, which repeats a part of it.
     for path in sorted(
