@@ -10,6 +10,7 @@ from zlib import crc32
 
 import numpy as np
 import pandas as pd
+from cachetools import LRUCache
 
 from datasets.bundle import Bundle, Floats
 from models.baselines.contract import FoldPredictor
@@ -33,7 +34,8 @@ _RELATED_WEIGHT = 0.3
 # rows of a protocol.
 _PARTS, _CELL_STEPS = 6, 450
 
-_cell_fits: dict[tuple[int, int, int], CostModel] = {}
+# Folds ask for the parts in any order.
+_cell_fits: LRUCache[tuple[int, int, int], CostModel] = LRUCache(2 * _PARTS)
 
 
 class CostModelPredictor:
