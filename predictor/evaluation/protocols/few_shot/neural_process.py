@@ -13,12 +13,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from models.e_ggat import EGGATLayer
+from models.e_ggat import MOST_LAYERS, EGGATLayer
 from models.features import Floats
 from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, Fold
 from predictor.examples.examples import Integers
 from predictor.learning.ends import LEVEL_90
 from predictor.learning.members import MemberScale
+from profiling.checked_fields import check_fields
 
 _EDGE_WIDTH = 5
 # Of weights and episodes.
@@ -41,6 +42,11 @@ class NeuralProcessConfig:
     episodes: int = 150
     learning_rate: float = 3e-3
     most_shown: int = 16
+
+    def __post_init__(self) -> None:
+        check_fields(
+            "neural_process", self, ("width", "layers", "episodes", "learning_rate"), {"layers": MOST_LAYERS}
+        )
 
 
 class NeuralProcess(nn.Module):
