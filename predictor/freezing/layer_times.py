@@ -86,6 +86,10 @@ class LayerTimes:
         backward = float(self.backward_s[k:].sum() - (self.input_gradient_s[k] if k < self.layers else 0.0))
         return forward, backward, float(self.optimizer_s[k:].sum()), self.overhead_s
 
+    def trained_ratio(self, frozen_prefix: int) -> float:
+        """Share of the parameters' bytes behind a frozen prefix."""
+        return float(self.parameter_bytes[frozen_prefix:].sum() / max(self.parameter_bytes.sum(), 1e-300))
+
 
 def layer_times(
     graph: ComputationGraph,

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from predictor.examples.featurizer import Featurizer, JobOnDevice, shared_featurizer
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.freezing.allreduce import Exchange
+from predictor.freezing.frozen_steps import FrozenSteps, StepParts
 from predictor.freezing.layer_times import LayerTimes, layer_times
 from profiling.devices import DeviceSpec, get_device
 from profiling.errors import InputError
@@ -55,21 +56,6 @@ class LayerThroughput:
         return asdict(self)
 
 
-class _StepParts(NamedTuple):
-    """Seconds of the parts of a step, and the share of parameters that are trained."""
-
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
-    overhead_s: float
-    exchange_s: float
-    unfrozen_parameter_ratio: float
-
-    @property
-    def step_time_s(self) -> float:
-        return self.forward_s + self.backward_s + self.optimizer_s + self.overhead_s + self.exchange_s
-
-
 def layer_throughput(
     workload: Workload,
     device: str,
@@ -112,11 +98,7 @@ def layer_throughput(
     """
     spec = get_device(device)
     rate = _cache_rate(cache)
-    for name, value in (("gpus", gpus), ("nodes", nodes)):
-        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65536:
-            raise InputError(f"{name} is out of range", expected="an integer from 1 to 65536", got=value)
-    if nodes > gpus:
-        raise InputError("more nodes than GPUs", expected=f"nodes up to {gpus}", got=nodes)
+    _check_replicas(gpus, nodes)
     featurizer = featurizer or shared_featurizer()
 
     def job(prefix: int) -> JobOnDevice:
@@ -133,47 +115,23 @@ def layer_throughput(
     anchor = workload.solo.step_time_s or anchor_step_time_s
     stretch = anchor / job(measured_at).cost.step_time_s if anchor else 1.0
     exchange = _exchange(times, spec, nodes, network_bytes_per_s)
+    steps = FrozenSteps.of(job, times, stretch)
     is_training = workload.mode == "training"
 
-    # The step time is the cost model's; the layers' times only divide the device's part of it. What freezing
-    # saves beyond the optimiser is taken off the backward pass. Rescaling all parts instead would shorten the
-    # backward pass by more than the step, and an overlapping exchange would then cost more than was saved.
-    overhead = stretch * (unfrozen_job.cost.overhead_s + unfrozen_job.cost.host_s)
-    on_layers = sum(times.split(least)[:3])
-    if not on_layers:
-        raise InputError(
-            f"{workload.model} has no work in any layer",
-            expected="a graph whose operators compute or move something",
+    def step(prefix: int, cache_rate: float | None = None) -> StepParts:
+        parts = steps.parts(prefix, cache_rate)
+        if gpus == 1 or not is_training:
+            return parts
+        exposed_s = exchange.exposed_s(
+            np.array([times.trained_ratio(prefix)]),
+            np.array([parts.backward_s / graph.passes]),  # gradients are exchanged once, during the last pass
+            np.array([float(gpus)]),
+            np.array([float(nodes)]),
+            rewrapped=rewrapped,
         )
-    scale = (stretch * unfrozen_job.cost.step_time_s - overhead) / on_layers
+        return parts._replace(exchange_s=float(exposed_s[0]))
 
-    def parts(prefix: int, cache_rate: float | None) -> _StepParts:
-        on_device = stretch * job(prefix).cost.step_time_s - overhead
-        forward, _, optimizer, _ = (scale * part for part in times.split(prefix))
-        shrunk = min(1.0, on_device / (forward + optimizer))
-        forward, optimizer = shrunk * forward, shrunk * optimizer
-        backward = max(on_device - forward - optimizer, 0.0)  # the rest, but for rounding
-        if cache_rate is not None:
-            forward = shrunk * scale * times.split(prefix, cache_rate)[0]
-        trained = times.parameter_bytes[prefix:].sum() if is_training else 0.0
-        share = float(trained / max(times.parameter_bytes.sum(), 1e-300))
-        # Gradients are exchanged once per step, during the last pass.
-        exposed = (
-            float(
-                exchange.exposed_s(
-                    np.array([share]),
-                    np.array([backward / graph.passes]),
-                    np.array([float(gpus)]),
-                    np.array([float(nodes)]),
-                    rewrapped=rewrapped,
-                )[0]
-            )
-            if gpus > 1 and is_training
-            else 0.0
-        )
-        return _StepParts(forward, backward, optimizer, overhead, exposed, share)
-
-    frozen = parts(k, rate)
+    frozen = step(k, rate)
     return LayerThroughput(
         workload=str(workload),
         device=spec.name,
@@ -184,16 +142,20 @@ def layer_throughput(
         cached=rate is not None,
         step_time_s=frozen.step_time_s,
         samples_per_s=gpus * graph.step_samples / frozen.step_time_s,
-        forward_s=frozen.forward_s,
-        backward_s=frozen.backward_s,
-        optimizer_s=frozen.optimizer_s,
-        exchange_s=frozen.exchange_s,
-        overhead_s=frozen.overhead_s,
-        unfrozen_parameter_ratio=frozen.unfrozen_parameter_ratio,
-        speedup=parts(least, None).step_time_s / frozen.step_time_s,
+        **frozen._asdict(),
+        unfrozen_parameter_ratio=times.trained_ratio(k) if is_training else 0.0,
+        speedup=step(least).step_time_s / frozen.step_time_s,
         memory_bytes=_memory_bytes(job(k), job(measured_at), workload, heads),
         anchored=bool(anchor),
     )
+
+
+def _check_replicas(gpus: int, nodes: int) -> None:
+    for name, value in (("gpus", gpus), ("nodes", nodes)):
+        if not isinstance(value, int) or isinstance(value, bool) or not 1 <= value <= 65536:
+            raise InputError(f"{name} is out of range", expected="an integer from 1 to 65536", got=value)
+    if nodes > gpus:
+        raise InputError("more nodes than GPUs", expected=f"nodes up to {gpus}", got=nodes)
 
 
 @lru_cache(maxsize=32)
