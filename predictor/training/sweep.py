@@ -9,9 +9,10 @@ Several processes may work on one study at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
-from dataclasses import asdict, replace
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,9 +29,10 @@ from predictor.training.fit import solo_examples
 from predictor.training.networks import DivergedError, fit
 from predictor.training.progress import fingerprint
 from predictor.training.run import flat
+from predictor.training.study import check_installed, count_finished, errors_of, joined_study
 from predictor.training.tracking import tracked
 from profiling.collections.networks import networks_of
-from profiling.errors import InputError, UnavailableError, one_line
+from profiling.errors import InputError
 from profiling.files import check_folder, write_whole
 
 if TYPE_CHECKING:
@@ -76,14 +78,7 @@ def sweep(
         UnavailableError: Optuna is not installed, or the study cannot be written, as on a full disk.
         InputError: there are fewer architectures than folds, `trials` is below 1, or a file cannot be written.
     """
-    try:
-        import optuna
-        from optuna.trial import TrialState
-        from sqlalchemy.exc import SQLAlchemyError
-    except ImportError:
-        raise UnavailableError(
-            "Optuna is not installed", hint="pip install -e '.[sweep]' in the checkout"
-        ) from None
+    check_installed()
     if trials < 1:
         raise InputError("number of trials is out of range", expected="an integer from 1", got=trials)
     for file in (study_file, *([out] if out is not None else [])):
@@ -93,63 +88,17 @@ def sweep(
     use_store(tracking_uri)  # a store that cannot be used should not show after the first trial only
     use_experiment(experiment)
     examples = examples_of(colocation, solo)
-    groups = inner_groups(examples, folds)
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    study_file.parent.mkdir(parents=True, exist_ok=True)
+    tracking = partial(tracked, tracking_uri, experiment)
+    common = _Trials(
+        examples, inner_groups(examples, folds), solo, network, training, Featurizer(graph_source), tracking
+    )
     name = f"cotenant-{fingerprint((colocation, solo), network, training, folds)[:12]}"
-    featurizer = Featurizer(graph_source)
-
-    def begin(is_alone: bool) -> optuna.Study:
-        try:
-            study = optuna.create_study(
-                storage=f"sqlite:///{study_file}",
-                study_name=name,
-                load_if_exists=True,
-                pruner=optuna.pruners.MedianPruner(n_startup_trials=5),
-            )
-        except (SQLAlchemyError, RuntimeError, optuna.exceptions.OptunaError) as error:
-            raise InputError(
-                f"{study_file} cannot be used",
-                expected="the SQLite file of a study, or a name for a new one",
-                got=one_line(getattr(error, "orig", None) or error),
-            ) from None
-        if not study.trials:
-            study.enqueue_trial(within_space(network, training))
-        for cut_off in study.get_trials(states=(TrialState.RUNNING,)) if is_alone else ():
-            study.tell(cut_off.number, state=TrialState.FAIL)
-            study.enqueue_trial(cut_off.params)
-        return study
-
-    lock_file = study_file.with_name(f"{study_file.name}.{name}.lock")
-    with _failing_study(study_file), _joined(lock_file, begin) as study:
-        ended = (TrialState.COMPLETE, TrialState.PRUNED)
-        while (done := len(study.get_trials(deepcopy=False, states=ended))) < trials:
-            # One seed per trial: with a common one, every process and every resumed sweep would sample the
-            # same.
-            seed = training.seed + len(study.get_trials(deepcopy=False))
-            study.sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=8)
-            trial = study.ask(_distributions())
-            chosen, how = configured(trial.params, network, training)
-
-            def error(fold: ExampleFold, chosen: NetworkConfig = chosen, how: TrainingConfig = how) -> float:
-                return left_out_error(fold, solo, chosen, how, featurizer)
-
-            errors = _fold_errors(trial, examples, groups, error)
-            whole = len(errors) == len(groups)
-            with tracked(tracking_uri, experiment, f"{study.study_name} trial {trial.number}") as mlflow:
-                mlflow.log_params(flat({"network": asdict(chosen), "training": asdict(how)}))
-                mlflow.log_metrics({f"left-out fold {k + 1} mape_percent": e for k, e in enumerate(errors)})
-                if whole:
-                    mlflow.log_metric("left-out mape_percent", float(np.mean(errors)))
-                mlflow.set_tags({"study": study.study_name, "trial": trial.number})
-            if whole:
-                study.tell(trial, float(np.mean(errors)))
-            else:
-                study.tell(trial, state=TrialState.PRUNED)
+    with joined_study(study_file, name, within_space(network, training)) as study:
+        while (done := count_finished(study)) < trials:
+            error = common.run_one(study)
             if follow:
-                least = min(_errors_of(study), default=math.nan)
-                follow(done + 1, trials, float(np.mean(errors)) if errors else math.nan, least)
-    if not _errors_of(study):
+                follow(done + 1, trials, error, min(errors_of(study), default=math.nan))
+    if not errors_of(study):
         raise InputError(
             "no trial has an error",
             expected="trainings that do not diverge",
@@ -170,6 +119,56 @@ def sweep(
     }
 
 
+@dataclass(frozen=True, slots=True)
+class _Trials:
+    """What the trials of a sweep have in common.
+
+    Attributes:
+        examples, groups: sets, and the architectures held out in turn.
+        solo: solo runs.
+        network, training: values of the fields that are not swept.
+        featurizer: graphs and costs.
+        tracking: opens a run of MLflow with a name.
+    """
+
+    examples: Examples
+    groups: list[Group]
+    solo: pd.DataFrame
+    network: NetworkConfig
+    training: TrainingConfig
+    featurizer: Featurizer
+    tracking: Callable[[str], AbstractContextManager[Any]]
+
+    def run_one(self, study: Study) -> float:
+        """Run, log and tell the next trial; returns its mean error so far, NaN without any."""
+        from optuna.samplers import TPESampler
+        from optuna.trial import TrialState
+
+        # One seed per trial: with a common one, every process and every resumed sweep would sample the same.
+        seed = self.training.seed + len(study.get_trials(deepcopy=False))
+        study.sampler = TPESampler(seed=seed, n_startup_trials=8)
+        trial = study.ask(_distributions())
+        network, training = configured(trial.params, self.network, self.training)
+
+        def error(fold: ExampleFold) -> float:
+            return left_out_error(fold, self.solo, network, training, self.featurizer)
+
+        errors = _fold_errors(trial, self.examples, self.groups, error)
+        mean = float(np.mean(errors)) if errors else math.nan
+        whole = len(errors) == len(self.groups)
+        with self.tracking(f"{study.study_name} trial {trial.number}") as mlflow:
+            mlflow.log_params(flat({"network": asdict(network), "training": asdict(training)}))
+            mlflow.log_metrics({f"left-out fold {k + 1} mape_percent": e for k, e in enumerate(errors)})
+            if whole:
+                mlflow.log_metric("left-out mape_percent", mean)
+            mlflow.set_tags({"study": study.study_name, "trial": trial.number})
+        if whole:
+            study.tell(trial, mean)
+        else:
+            study.tell(trial, state=TrialState.PRUNED)
+        return mean
+
+
 def _fold_errors(
     trial: Trial, examples: Examples, groups: list[Group], error: Callable[[ExampleFold], float]
 ) -> list[float]:
@@ -182,51 +181,6 @@ def _fold_errors(
             if number + 1 < len(groups) and trial.should_prune():
                 break
     return errors
-
-
-def _errors_of(study: Study) -> list[float]:
-    """Errors of the trials that were neither pruned nor diverged."""
-    from optuna.trial import TrialState
-
-    done = study.get_trials(deepcopy=False, states=(TrialState.COMPLETE,))
-    return [trial.value for trial in done if trial.value is not None]
-
-
-@contextmanager
-def _failing_study(study_file: Path) -> Iterator[None]:
-    """Turn what Optuna raises when its storage fails within the block into `UnavailableError`."""
-    from optuna.exceptions import StorageInternalError
-
-    try:
-        yield
-    except StorageInternalError as error:
-        cause = error.__cause__ or error
-        raise UnavailableError(
-            "the study failed during the sweep",
-            got=f"{study_file}: {one_line(getattr(cause, 'orig', None) or cause)}",
-            hint="if its disk is full, free some space and repeat the command to resume",
-        ) from error
-
-
-@contextmanager
-def _joined(lock_file: Path, begin: Callable[[bool], Study]) -> Iterator[Study]:
-    """Open the study with `begin(is_alone)`, where `is_alone` says that no other process works on it.
-
-    If so, trials marked as running were interrupted. The lock is released when the process ends, even by a
-    kill.
-    """
-    import fcntl
-
-    with lock_file.open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            is_alone = True
-        except BlockingIOError:
-            fcntl.flock(lock, fcntl.LOCK_SH)  # once the other process has opened the study
-            is_alone = False
-        study = begin(is_alone)
-        fcntl.flock(lock, fcntl.LOCK_SH)
-        yield study
 
 
 # Field -> choices, or the ends of a range; the third entry says how it is sampled.

@@ -289,12 +289,6 @@ def test_a_store_that_cannot_be_used_ends_a_sweep_before_its_first_trial(
     assert not (tmp_path / "study.db").exists()
 
 
-def test_a_file_that_is_no_study(measured: Tables, tmp_path: Path, store: str) -> None:
-    (tmp_path / "study.db").write_text("a letter, " * 100)
-    with pytest.raises(InputError, match=r"study\.db cannot be used.*not a database"):
-        run(measured, tmp_path, store, 1)
-
-
 def test_one_architecture_cannot_be_held_out(measured: Tables) -> None:
     colocation, solo = measured
     alike = colocation.groupby("set_id").architecture.transform(lambda names: (names == "alpha").all())
