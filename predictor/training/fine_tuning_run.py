@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import asdict
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,17 +15,14 @@ import numpy as np
 from predictor.config import LossCallback
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import examples_of
-from predictor.fitted.checkpoint import save
 from predictor.fitted.learned_sets import learned_rows
 from predictor.fitted.mlflow_registry import log_predictor
-from predictor.fitted.model_card import model_card
 from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, new_sets
 from predictor.training.output import claimed
-from predictor.training.run import described, flat, learned_sets, log_scores, training_tables
+from predictor.training.run import described, flat, learned_sets, log_scores, save_with_card, training_tables
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
-from profiling.files import write_json, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -78,18 +74,10 @@ def fine_tune_run(
         run_id, uri = mlflow.active_run().info.run_id, mlflow.get_tracking_uri()
         mlflow.log_params(flat({"from": base.version, "fine_tuning": asdict(config)}))
         log_tables(mlflow, colocation, solo, str(data.resolve()))
-        live = LiveMetrics(run_id, report)
-        try:
+        with LiveMetrics(run_id, report) as live:
             after = fine_tune(base, colocation, solo, config, live)
-        finally:
-            live.flush()
         comparison = before_and_after(base, after, colocation, solo)
-
-        def beside(made: Path) -> None:
-            write_json(made / "metrics.json", {"split": "before and after", "comparison": comparison})
-            write_whole(made / "MODEL_CARD.md", model_card(after, comparison, BEFORE_AND_AFTER))
-
-        output.save(partial(save, after, out, beside))
+        save_with_card(output, after, comparison, "before and after", BEFORE_AND_AFTER)
         manifest = after.fitted_.manifest
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
         # Use the metric names of a training, so that MLflow's comparison charts both.

@@ -11,9 +11,9 @@ from models.colocation_network import NetworkConfig
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.featurizer import GraphSource
 from predictor.fitted.checkpoint import save
-from predictor.fitted.model_card import model_card
+from predictor.fitted.model_card import PAIRS_LEFT_OUT, model_card
 from predictor.predictor import Predictor
-from predictor.training.output import claimed, progress_folder
+from predictor.training.output import Output, claimed, progress_folder
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, log_tables, tracked
 from profiling.errors import InputError
@@ -149,8 +149,7 @@ def train_run(
             solo,
             str(data.resolve() if data else "the measurements that come with the project"),
         )
-        live = LiveMetrics(run_id, report)
-        try:
+        with LiveMetrics(run_id, report) as live:
             compared = compare(
                 colocation, solo, network, training, baselines, live, progress.within("compare"), graph_source
             )
@@ -161,14 +160,7 @@ def train_run(
             predictor = Predictor(network, training, graph_source).fit(colocation, solo, live, progress)
             if progress.resumed:
                 live.complete(progress.losses)
-        finally:
-            live.flush()
-
-        def beside(made: Path) -> None:
-            write_json(made / "metrics.json", {"split": "by-pair", "comparison": comparison})
-            write_whole(made / "MODEL_CARD.md", model_card(predictor, comparison))
-
-        output.save(partial(save, predictor, out, beside))
+        save_with_card(output, predictor, comparison, "by-pair")
         log_scores(mlflow, learned_sets(predictor, colocation, solo))
         mlflow.log_figure(scatter(compared), "predicted_against_measured.png")
         from predictor.fitted.mlflow_registry import log_predictor
@@ -181,6 +173,33 @@ def train_run(
         "tracking_uri": uri,
         "resumed": progress.resumed,
     }
+
+
+def save_with_card(
+    output: Output,
+    predictor: Predictor,
+    comparison: dict[str, dict[str, Any]],
+    split: str,
+    compared: str = PAIRS_LEFT_OUT,
+) -> None:
+    """Write the checkpoint, and beside it `metrics.json` and the model card.
+
+    Args:
+        output: the folder.
+        predictor: as fitted.
+        comparison: predictor name to metrics.
+        split, compared: what was compared, for `metrics.json` and for the card.
+
+    Raises:
+        ConflictError: see `Output.save`.
+        OSError: the folder cannot be written.
+    """
+
+    def beside(made: Path) -> None:
+        write_json(made / "metrics.json", {"split": split, "comparison": comparison})
+        write_whole(made / "MODEL_CARD.md", model_card(predictor, comparison, compared))
+
+    output.save(partial(save, predictor, output.folder, beside))
 
 
 def read_graphs(folder: Path) -> GraphSource:

@@ -8,7 +8,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from predictor.config import LossCallback
 from predictor.training.validation import VALIDATION
@@ -29,7 +29,8 @@ class LiveMetrics:
     """A `LossCallback` that logs curves to a run while they grow, and passes on what it receives.
 
     Training losses are `loss PHASE` (`loss encoder`, `loss network 1`), errors on architectures left out
-    `validation mae left out N`. The losses of those fits themselves are not logged.
+    `validation mae left out N`. The losses of those fits themselves are not logged. As a context manager, it sends
+    what is left at the end.
     """
 
     def __init__(self, run_id: str, report: LossCallback | None = None) -> None:
@@ -39,6 +40,12 @@ class LiveMetrics:
         self._logged: dict[str, int] = {}
         self._waiting: list[Any] = []
         self._sent_s = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.flush()
 
     def __call__(self, phase: str, step: int, steps: int, loss: float) -> None:
         name = metric_name(phase)

@@ -326,7 +326,7 @@ def test_a_full_disk_leaves_the_earlier_predictor_with_its_card(
     def full(path: Path, *_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device", str(path))
 
-    monkeypatch.setattr("predictor.training.fine_tuning_run.write_whole", full)
+    monkeypatch.setattr("predictor.training.run.write_whole", full)
     with pytest.raises(OSError, match="No space left"):
         fine_tune_run(str(home / "m1"), home / "tables", out, QUICK, tracking_uri=store, force=True)
     assert {path: path.read_bytes() for path in out.rglob("*") if path.is_file()} == before
