@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -17,6 +17,7 @@ from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders
 from predictor.evaluation.protocols.few_shot.processes import CorrectedLearner
 from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
+from predictor.fitted.fitted import Manifest
 from predictor.fitted.learned_sets import learned_rows
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.ends import log_slowdowns
@@ -163,61 +164,84 @@ def evaluate_observing(
         raise InputError("unknown method to choose sets", expected="one of " + ", ".join(PROBES), got=probes)
     predictor._table()  # raises where nothing was fitted
     check_rows(colocation)
-    manifest = predictor.fitted_.manifest
     seen = learned_rows(predictor.fitted_, colocation)
-    left_out = int(colocation[seen].set_id.nunique())
-    examples = examples_of(colocation, solo)
-    size = np.bincount(examples.set_index, minlength=len(examples.set_ids))
-    keep = examples.resident & (size > 1) & ~np.isin(examples.set_ids, manifest.set_ids)
-    examples = examples.subset([s for s, k in zip(examples.set_ids, keep, strict=True) if k])
-    learned = networks_of(manifest.architectures)
-    first = one_name(examples.architectures)
-    given = [", ".join(sorted(set(names))) for names in (examples.architectures, examples.devices)]
-    new = sorted({one for one in first.values() if network_of(one) not in learned})
-    what = "architecture"
-    if not new:
-        # An architecture known from CPUs, or from GPUs of other types, is new on this one.
-        elsewhere = ~np.isin(np.array(examples.devices, dtype=str), manifest.coverage.devices)
-        examples = examples.subset([examples.set_ids[s] for s in np.unique(examples.set_index[elsewhere])])
-        new, what = sorted({first[name] for name in examples.architectures}), "architecture on its device"
-    if not new:
-        raise InputError(
-            "the model has learned from every architecture in the data on these devices",
-            expected="co-location rows of another architecture or device",
-            got=" on ".join(given) if all(given) else "no sets but those that it has learned from",
-        )
+    new = new_to(predictor.fitted_.manifest, examples_of(colocation, solo))
     parts: list[_Part] = []
     observed_sets = 0
-    for block in _blocks(examples):
-        some, count = _observed_block(predictor, block, new, observe, probes, seed)
+    for block in _blocks(new.examples):
+        some, count = _observed_block(predictor, block, new.architectures, observe, probes, seed)
         parts += some
         observed_sets += count
     if not parts:
         raise InputError(
             "no sets left to score", expected="more sets than those observed", got=f"observe {observe}"
         )
-
-    def scored(chosen: list[_Part]) -> dict[str, Any]:
-        measured, first, ratio, lower, upper = (
-            np.concatenate([part[1][column] for part in chosen]) for column in range(5)
-        )
-        return {"metrics": score(measured, ratio, lower, upper), "before": score(measured, first)}
-
+    names = sorted({name for name, _ in parts})
     return {
         "model_version": predictor.version,
         "observe": observe,
         "probes": probes,
         "seed": seed,
-        "left_out": left_out,
-        "new": what,
+        "left_out": int(colocation[seen].set_id.nunique()),
+        "new": new.what,
         "observed_sets": observed_sets,
-        "architectures": sorted({part[0] for part in parts}),
-        **scored(parts),
-        "by_model": {
-            name: scored([part for part in parts if part[0] == name])
-            for name in sorted({part[0] for part in parts})
-        },
+        "architectures": names,
+        **_scored(parts),
+        "by_model": {name: _scored([part for part in parts if part[0] == name]) for name in names},
     }
+
+
+class New(NamedTuple):
+    """What a model has not learned from.
+
+    Attributes:
+        examples: the sets that the model has not learned from, or those of them on new devices.
+        architectures: sorted names.
+        what: `architecture`, or `architecture on its device`.
+    """
+
+    examples: Examples
+    architectures: list[str]
+    what: str
+
+
+def new_to(manifest: Manifest, examples: Examples) -> New:
+    """Architectures that a model has not learned from; if it has from all, those on devices new to it.
+
+    Args:
+        manifest: of the model.
+        examples: measured sets, of which those that it learned from are ignored.
+
+    Raises:
+        InputError: there are none.
+    """
+    size = np.bincount(examples.set_index, minlength=len(examples.set_ids))
+    keep = examples.resident & (size > 1) & ~np.isin(examples.set_ids, manifest.set_ids)
+    examples = examples.subset([s for s, k in zip(examples.set_ids, keep, strict=True) if k])
+    learned = networks_of(manifest.architectures)
+    first = one_name(examples.architectures)
+    new = sorted({one for one in first.values() if network_of(one) not in learned})
+    if new:
+        return New(examples, new, "architecture")
+    given = [", ".join(sorted(set(names))) for names in (examples.architectures, examples.devices)]
+    # An architecture known from CPUs, or from GPUs of other types, is new on this one.
+    elsewhere = ~np.isin(np.array(examples.devices, dtype=str), manifest.coverage.devices)
+    examples = examples.subset([examples.set_ids[s] for s in np.unique(examples.set_index[elsewhere])])
+    new = sorted({first[name] for name in examples.architectures})
+    if not new:
+        raise InputError(
+            "the model has learned from every architecture in the data on these devices",
+            expected="co-location rows of another architecture or device",
+            got=" on ".join(given) if all(given) else "no sets but those that it has learned from",
+        )
+    return New(examples, new, "architecture on its device")
+
+
+def _scored(parts: Sequence[_Part]) -> dict[str, Any]:
+    measured, first, ratio, lower, upper = (
+        np.concatenate([values[column] for _, values in parts]) for column in range(5)
+    )
+    return {"metrics": score(measured, ratio, lower, upper), "before": score(measured, first)}
 
 
 def _blocks(examples: Examples) -> list[Examples]:

@@ -8,7 +8,8 @@ import pandas as pd
 import pytest
 
 from predictor.evaluation import observing
-from predictor.evaluation.observing import evaluate_observing
+from predictor.evaluation.observing import evaluate_observing, new_to
+from predictor.examples.examples import examples_of
 from predictor.predictor import Predictor
 from profiling.errors import InputError
 
@@ -46,6 +47,19 @@ def test_nothing_new_is_refused(predictor: Predictor, measured: tuple[pd.DataFra
         evaluate_observing(predictor, *measured, -1)
     with pytest.raises(InputError, match="choose"):
         evaluate_observing(predictor, *measured, 1, "guessed")
+
+
+def test_new_architectures_come_before_new_devices(
+    predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    examples, manifest = examples_of(*measured), replace(predictor.fitted_.manifest, set_ids=())
+    without = replace(manifest, architectures=tuple(a for a in manifest.architectures if a != "alpha"))
+    on_k80 = replace(manifest.coverage, devices=("k80", "p100"))
+    assert new_to(without, examples)[1:] == (["alpha"], "architecture")
+    assert new_to(replace(without, coverage=on_k80), examples)[1:] == (["alpha"], "architecture")
+    new = new_to(replace(manifest, coverage=on_k80), examples)
+    assert new.what == "architecture on its device"
+    assert set(new.examples.devices) == set(examples.devices) - {"p100"}
 
 
 def test_networks_trained_elsewhere_are_new_on_a_device(
