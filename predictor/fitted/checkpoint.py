@@ -70,26 +70,13 @@ def save(predictor: Predictor, folder: Path | str, beside: Callable[[Path], None
         UnavailableError: it has not been fitted.
         OSError: the folder cannot be written.
     """
-    import torch
     from safetensors.torch import save as tensors_to_bytes
 
     if not hasattr(predictor, "fitted_"):
         raise UnavailableError("the predictor has not been fitted", hint="call fit() first")
     fitted, target = predictor.fitted_, Path(folder)
     model = fitted.model
-    tensors = {f"encoder.{k}": v for k, v in model.encoder.state_dict().items()}
-    for number, network in enumerate(model.networks):
-        tensors |= {f"networks.{number}.{k}": v for k, v in network.state_dict().items()}
-    tensors |= {
-        **{f"scaler.{f.name}": torch.from_numpy(getattr(model.scaler, f.name)) for f in fields(Scaler)},
-        "domain.points": torch.from_numpy(np.ascontiguousarray(fitted.domain.points)),
-    }
-    if fitted.replay is not None:
-        tensors |= to_tensors(fitted.replay)
-    if model.process is not None:
-        arrays = stored_process.to_arrays(model.process)
-        tensors |= {f"process.{name}": torch.from_numpy(values) for name, values in arrays.items()}
-    body = tensors_to_bytes({k: v.contiguous() for k, v in tensors.items()})
+    body = tensors_to_bytes({k: v.contiguous() for k, v in _tensors_of(fitted).items()})
     predictor.version = f"{target.resolve().name}-{_digest(body)}"
     config = {
         "format": FORMAT,
@@ -140,7 +127,6 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
         manifest = read_json(source / "manifest.json")
         _check_finite(config, "config")
         _check_finite(manifest, "manifest")
-        campaigns = _typed(tuple[str, ...], config["campaigns"], "campaigns")
         body = (source / "weights.safetensors").read_bytes()
         if not config["model_version"].endswith(_digest(body)):
             raise ValueError("weights and configuration have different versions")
@@ -148,40 +134,10 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
         for name, digest in config.get("digests", {}).items():
             if _digest((source / name).read_bytes()) != digest:
                 raise ValueError(f"{name} is not the one that was written with the weights")
-        tensors = bytes_to_tensors(body)
         network = _network_config(config["network"])
-        _check_tensors(tensors, network)
-        training = TrainingConfig(**config["training"])
-        encoder = WorkloadEncoder(network.encoder)
-        encoder.load_state_dict(_under("encoder.", tensors))
-        networks = []
-        for number in range(_typed(PositiveInt, config["networks"], "networks")):
-            loaded = ColocationNetwork(network, campaigns)
-            loaded.load_state_dict(_under(f"networks.{number}.", tensors))
-            networks.append(loaded.eval())
         featurizer = Featurizer(graph_source, CostModel.load(source / COST))
-        process = None
-        if config["process"] is not None:
-            _typed(KernelParameters, config["process"]["parameters"], "process.parameters")
-            arrays = {name: values.numpy() for name, values in _under("process.", tensors).items()}
-            process = stored_process.from_arrays(arrays, config["process"], featurizer)
-        model = CotenantModel(
-            network,
-            campaigns,
-            encoder.eval(),
-            networks,
-            Scaler(**{f.name: tensors[f"scaler.{f.name}"].numpy() for f in fields(Scaler)}),
-            featurizer,
-            process,
-        )
-        fitted = Fitted(
-            model,
-            _typed(HeadCalibration, config["heads"], "heads"),
-            _typed(Intervals, config["intervals"], "intervals"),
-            Domain(tensors["domain.points"].numpy(), _typed(float, config["domain_radius"], "domain_radius")),
-            _typed(Manifest, manifest, "manifest"),
-            from_tensors(tensors),
-        )
+        fitted = _fitted(config, manifest, bytes_to_tensors(body), network, featurizer)
+        training = TrainingConfig(**config["training"])
     except (
         AttributeError,
         LookupError,
@@ -198,6 +154,59 @@ def load(folder: Path | str, graph_source: GraphSource | None = None) -> Predict
             hint="download or train it again",
         ) from None
     return Predictor.of(fitted, config["model_version"], network, training)
+
+
+def _tensors_of(fitted: Fitted) -> dict[str, Any]:
+    """Everything fitted that is an array, by name in the file; see `_fitted`."""
+    import torch
+
+    model = fitted.model
+    tensors = {f"encoder.{k}": v for k, v in model.encoder.state_dict().items()}
+    for number, network in enumerate(model.networks):
+        tensors |= {f"networks.{number}.{k}": v for k, v in network.state_dict().items()}
+    tensors |= {
+        **{f"scaler.{f.name}": torch.from_numpy(getattr(model.scaler, f.name)) for f in fields(Scaler)},
+        "domain.points": torch.from_numpy(np.ascontiguousarray(fitted.domain.points)),
+    }
+    if fitted.replay is not None:
+        tensors |= to_tensors(fitted.replay)
+    if model.process is not None:
+        arrays = stored_process.to_arrays(model.process)
+        tensors |= {f"process.{name}": torch.from_numpy(values) for name, values in arrays.items()}
+    return tensors
+
+
+def _fitted(
+    config: dict[str, Any],
+    manifest: dict[str, Any],
+    tensors: dict[str, Any],
+    network: NetworkConfig,
+    featurizer: Featurizer,
+) -> Fitted:
+    """What `_tensors_of` made tensors of, with the rest from `config.json` and `manifest.json`."""
+    _check_tensors(tensors, network)
+    campaigns = _typed(tuple[str, ...], config["campaigns"], "campaigns")
+    encoder = WorkloadEncoder(network.encoder)
+    encoder.load_state_dict(_under("encoder.", tensors))
+    networks = []
+    for number in range(_typed(PositiveInt, config["networks"], "networks")):
+        loaded = ColocationNetwork(network, campaigns)
+        loaded.load_state_dict(_under(f"networks.{number}.", tensors))
+        networks.append(loaded.eval())
+    process = None
+    if config["process"] is not None:
+        _typed(KernelParameters, config["process"]["parameters"], "process.parameters")
+        arrays = {name: values.numpy() for name, values in _under("process.", tensors).items()}
+        process = stored_process.from_arrays(arrays, config["process"], featurizer)
+    scaler = Scaler(**{f.name: tensors[f"scaler.{f.name}"].numpy() for f in fields(Scaler)})
+    return Fitted(
+        CotenantModel(network, campaigns, encoder.eval(), networks, scaler, featurizer, process),
+        _typed(HeadCalibration, config["heads"], "heads"),
+        _typed(Intervals, config["intervals"], "intervals"),
+        Domain(tensors["domain.points"].numpy(), _typed(float, config["domain_radius"], "domain_radius")),
+        _typed(Manifest, manifest, "manifest"),
+        from_tensors(tensors),
+    )
 
 
 def _read_config(source: Path) -> dict[str, Any]:
