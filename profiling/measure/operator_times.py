@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -20,6 +20,8 @@ from profiling.operators import ATEN
 
 _MODULE = "cotenant-module|"
 _BACKWARD = "autograd::engine::evaluate_function: "
+# Path of a module, and kind of an operator in it.
+_Place = tuple[str, str]
 
 
 def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
@@ -48,46 +50,13 @@ def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
     # Kernels are also separate events, but their time already counts for the operator that launched them.
     events = [e for e in recording.events() or [] if e.device_type == DeviceType.CPU]
     on_device = device == "cuda"
-
-    def self_time_s(event: Any) -> float:
-        if not on_device:
-            return float(event.self_cpu_time_total) * 1e-6
-        # A range (of the optimiser or a module) also appears on the device, as a "kernel" with the range's name.
-        return sum(float(k.duration) for k in event.kernels if k.name != event.name) * 1e-6
-
-    if on_device and not any(self_time_s(event) > 0 for event in events):
+    if on_device and not any(_self_time_s(event, on_device) > 0 for event in events):
         raise UnavailableError(
             "torch.profiler recorded no kernel on the GPU",
             hint="CUPTI may lack privileges: NVreg_RestrictProfilingToAdminUsers=0, or CAP_SYS_ADMIN in a "
             "container",
         )
-
-    places: dict[int, tuple[str, str]] = {}
-    ordered = sorted(events, key=lambda e: e.time_range.start)
-    for event in ordered:
-        lineage = list(_lineage(event))
-        if event.sequence_nr >= 0 and event.name.startswith("aten::") and not _backward_root(lineage):
-            # Operators without gradients have the number of the next autograd node, which is made by the last of them.
-            places[event.sequence_nr] = _place(lineage)
-
-    forward: dict[tuple[str, str], float] = defaultdict(float)
-    backward: dict[tuple[str, str], float] = defaultdict(float)
-    optimizer_s = 0.0
-    for event in ordered:
-        seconds = self_time_s(event)
-        if seconds <= 0 or event.name.startswith(_MODULE):
-            continue
-        lineage = list(_lineage(event))
-        root = _backward_root(lineage)
-        if any(e.name.startswith("Optimizer.") for e in lineage):
-            optimizer_s += seconds
-        elif root is not None:
-            inner = _place(lineage)
-            number = next((e.sequence_nr for e in lineage if e.sequence_nr >= 0), -1)
-            # A checkpointed block reruns its modules within the backward pass, so their path is known.
-            backward[inner if inner[0] else places.get(number, ("", "other"))] += seconds
-        else:
-            forward[_place(lineage)] += seconds
+    forward, backward, optimizer_s = attributed(events, on_device)
     scale = 1.0 if on_device else min(1.0, plain_s / profiled_s)
     rows = [
         {
@@ -104,6 +73,50 @@ def profile_operators(job: Any, device: str, steps: int) -> dict[str, Any]:
         "step_time_s": plain_s / steps,
         "profiler_scale": scale,
     }
+
+
+def attributed(
+    events: Sequence[Any], on_device: bool
+) -> tuple[dict[_Place, float], dict[_Place, float], float]:
+    """Self times of the profiler's events: forward and backward seconds by place, and the optimiser's.
+
+    Args:
+        events: operators and ranges on the CPU, in any order.
+        on_device: whether the time of their kernels counts, rather than their own.
+    """
+    ordered = sorted(events, key=lambda e: e.time_range.start)
+    places: dict[int, _Place] = {}
+    for event in ordered:
+        lineage = list(_lineage(event))
+        if event.sequence_nr >= 0 and event.name.startswith("aten::") and not _backward_root(lineage):
+            # Operators without gradients have the number of the next autograd node, which is made by the last of them.
+            places[event.sequence_nr] = _place(lineage)
+
+    forward: dict[_Place, float] = defaultdict(float)
+    backward: dict[_Place, float] = defaultdict(float)
+    optimizer_s = 0.0
+    for event in ordered:
+        seconds = _self_time_s(event, on_device)
+        if seconds <= 0 or event.name.startswith(_MODULE):
+            continue
+        lineage = list(_lineage(event))
+        if any(e.name.startswith("Optimizer.") for e in lineage):
+            optimizer_s += seconds
+        elif _backward_root(lineage) is not None:
+            inner = _place(lineage)
+            number = next((e.sequence_nr for e in lineage if e.sequence_nr >= 0), -1)
+            # A checkpointed block reruns its modules within the backward pass, so their path is known.
+            backward[inner if inner[0] else places.get(number, ("", "other"))] += seconds
+        else:
+            forward[_place(lineage)] += seconds
+    return forward, backward, optimizer_s
+
+
+def _self_time_s(event: Any, on_device: bool) -> float:
+    if not on_device:
+        return float(event.self_cpu_time_total) * 1e-6
+    # A range (of the optimiser or a module) also appears on the device, as a "kernel" with the range's name.
+    return sum(float(k.duration) for k in event.kernels if k.name != event.name) * 1e-6
 
 
 def _timed(job: Any, device: str, steps: int) -> float:
@@ -156,7 +169,7 @@ def _backward_root(lineage: list[Any]) -> Any:
     return next((e for e in reversed(lineage) if e.name.startswith(_BACKWARD)), None)
 
 
-def _place(lineage: list[Any]) -> tuple[str, str]:
+def _place(lineage: list[Any]) -> _Place:
     """Innermost module's path, and the kind of the outermost operator within it that has one."""
     kind = "other"
     for event in lineage:
