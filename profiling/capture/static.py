@@ -119,20 +119,9 @@ def assemble(
     Raises:
         InputError: `frozen_prefix` is out of range, or activation checkpointing is requested.
     """
-    if workload.precision == FP8:
-        return in_fp8(
-            assemble(
-                name,
-                operators,
-                batch_size=batch_size,
-                input_bytes=input_bytes,
-                workload=replace(workload, precision=UNDER),
-                source=source,
-                layers=layers,
-                frozen=frozen,
-                read=read,
-            )
-        )
+    is_fp8 = workload.precision == FP8
+    if is_fp8:
+        workload = replace(workload, precision=UNDER)
     if workload.activation_checkpointing:
         raise InputError(
             f"a graph from {source} has no activation checkpointing",
@@ -145,10 +134,7 @@ def assemble(
             expected=f"0 to {len(names)} atomic layers",
             got=workload.frozen_prefix,
         )
-    sizes: dict[str, tuple[int, float]] = {}
-    for op in operators:
-        for parameter, elements, size in op.parameters:
-            sizes.setdefault(parameter, (elements, size))
+    sizes = _parameters(operators)
     trained = {p for p in sizes if layer_of[p] >= workload.frozen_prefix and p not in frozen}
     layers_trained = {layer_of[p] for p in trained}
     needs = _needs(operators, trained, read)
@@ -160,7 +146,7 @@ def assemble(
     elements = sum(sizes[p][0] for p in trained)
     trained_bytes = scale * sum(sizes[p][1] for p in trained)
     accumulation_bytes = (workload.gradient_accumulation - 1) * 3 * trained_bytes
-    return ComputationGraph(
+    graph = ComputationGraph(
         name=name,
         operators=built,
         edges=edges,
@@ -189,6 +175,16 @@ def assemble(
         },
         source=source,
     )
+    return in_fp8(graph) if is_fp8 else graph
+
+
+def _parameters(operators: Sequence[StaticOperator]) -> dict[str, tuple[int, float]]:
+    """Elements and bytes of every parameter, in order of first use."""
+    sizes: dict[str, tuple[int, float]] = {}
+    for op in operators:
+        for parameter, elements, size in op.parameters:
+            sizes.setdefault(parameter, (elements, size))
+    return sizes
 
 
 def _layers(
