@@ -17,9 +17,9 @@ _DEFAULTS = ("batch_size", "sequence_length", "image_size", "optimizer")
 @lru_cache(maxsize=50_000)
 def in_short(workload: Workload) -> Workload:
     """The job without the options that are its model's defaults, under the model's own name: the same for every
-    spelling of a job. A registered graph has one batch size and one size of its samples, so they go without saying."""
+    spelling of a job. A registered graph has one of each, those of its capture, so they go without saying."""
     if workload.model.startswith(REGISTERED):
-        return replace(workload, batch_size=None, sequence_length=None, image_size=None)
+        return replace(workload, batch_size=None, sequence_length=None, image_size=None, optimizer=None)
     try:
         if collection_of(workload.model):
             default = default_job(workload.model)

@@ -20,6 +20,7 @@ from profiling.workload import Workload
         ("hf/bert-base:batch_size=8,sequence_length=512,optimizer=adam", "hf/bert-base:optimizer=adam"),
         ("nasbench/none:batch_size=256", None),
         ("graph:0123:batch_size=4", "graph:0123"),
+        ("graph:0123:batch_size=4,optimizer=adam", "graph:0123"),
         ("graph:0123:sequence_length=64,precision=amp", "graph:0123:precision=amp"),
         ("no-such-model:batch_size=4", None),
     ],
