@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets.tables import available_tables, empty_table, read_table, validate_table
 from profiling.errors import InputError
+from profiling.workload import REGISTERED
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,7 +19,8 @@ _RUN = ["device", "workload", "campaign"]
 def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The `colocation` table of a folder, and solo runs of its campaigns.
 
-    If there is no `solo` table, or it lacks a member, the member's own `solo_step_time_s` is used.
+    If there is no `solo` table, or it lacks a member, the member's own `solo_step_time_s` is used. Architectures that
+    have a job in common are one, under one name.
 
     Raises:
         InputError: no `colocation` table, or an invalid table.
@@ -26,7 +28,32 @@ def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
     colocation = read_table(directory, "colocation")
     has_solo = "solo" in available_tables(directory)
     solo = read_table(directory, "solo") if has_solo else empty_table("solo")
+    colocation, solo = _with_one_architecture([colocation, solo])
     return colocation, solo_runs(colocation, solo)
+
+
+def _with_one_architecture(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
+    """The tables with one architecture for each job: held out under one of two names, it would be learned from under
+    the other. The first table's names come first, and hashes of graphs last."""
+    import pandas as pd
+
+    named = pd.concat([table[["workload", "architecture"]].assign(table=n) for n, table in enumerate(tables)])
+    named = named.assign(hashed=named["architecture"].astype(str).str.startswith(REGISTERED))
+    named = named.sort_values(["hashed", "table", "architecture"]).drop_duplicates(
+        ["workload", "architecture"]
+    )
+    one: dict[str, str] = {}
+
+    def first(name: str) -> str:
+        while one.get(name, name) != name:
+            name = one[name]
+        return name
+
+    rank = {name: place for place, name in enumerate(named["architecture"].drop_duplicates())}
+    for _, names in named.groupby("workload", sort=False)["architecture"]:
+        same = sorted({first(name) for name in names}, key=rank.__getitem__)
+        one |= dict.fromkeys(same, same[0])
+    return [table.assign(architecture=table["architecture"].map(first)) for table in tables]
 
 
 def rows_of(table: pd.DataFrame, names: Iterable[str], column: str = "campaign") -> pd.DataFrame:

@@ -75,3 +75,23 @@ def test_sources_that_a_shipped_model_may_not_learn_from() -> None:
     check_may_learn(["lucid"], own_use=True)
     with pytest.raises(InputError, match=r"lucid \(LicenseRef-S-Lab-1.0.*--own-use"):
         check_may_learn(["gavel", "lucid"])
+
+
+def test_a_job_has_one_architecture_in_all_tables(tmp_path: Path) -> None:
+    mine, other, alone = "graph:01", "graph:02", "graph:03"
+    rows = [
+        example("colocation", set_id="a", member=0, workload=mine, architecture="mlp", batch_size=4),
+        example("colocation", set_id="a", member=1, workload=A),
+        example("colocation", set_id="b", member=0, workload=mine, architecture=mine, batch_size=4),
+        example("colocation", set_id="b", member=1, workload=other, architecture=other, batch_size=8),
+    ]
+    write_table(tmp_path, "colocation", make_table("colocation", rows))
+    runs = [
+        example("solo", workload=job, architecture=name, batch_size=4, samples_per_s=None)
+        for job, name in ((mine, "nets:mlp"), (other, "nets:mlp"), (alone, alone))
+    ]
+    write_table(tmp_path, "solo", make_table("solo", runs))
+    colocation, solo = read_sets(tmp_path)
+    assert colocation["architecture"].tolist() == ["mlp", "resnet18-cifar", "mlp", "mlp"]
+    names = dict(zip(solo["workload"], solo["architecture"], strict=True))
+    assert [names[job] for job in (mine, other, alone)] == ["mlp", "mlp", alone]

@@ -36,3 +36,8 @@ def test_an_id_that_another_set_has_is_refused(predictor: Predictor, measured: T
         evaluate_observing(predictor, other, solo, 1)
     with pytest.raises(InputError, match=message):
         new_sets(predictor, other)
+
+
+def test_sets_are_learned_under_the_hash_of_a_graph_too(predictor: Predictor, measured: Tables) -> None:
+    hashed = measured[0].assign(architecture="graph:0123")
+    assert learned_rows(predictor.fitted_, hashed).all()
