@@ -20,6 +20,8 @@ _RATIO_APART = 0.2
 # Larger than noise explains: a slowdown, or a percentage. The largest ratio in the public measurements is
 # 1.5.
 _LARGEST_RATIO = 2.0
+# Median of the ratios in a file above which they look like slowdowns. The largest of a public campaign is 0.94.
+_LARGEST_MEDIAN_RATIO = 1.1
 # No device has more memory; a larger number is in another unit.
 _MOST_BYTES = 1e13
 _MEASURED_MEMORY = ("memory_bytes", "set_memory_bytes")
@@ -49,6 +51,19 @@ def with_names(table: str, frame: pd.DataFrame) -> list[Fault]:
     else:
         faults = _contradicted_rates(frame) if table == "solo" else []
     return faults + _more_than_memory(frame)
+
+
+def like_slowdowns(frame: pd.DataFrame) -> str | None:
+    """What to say of typed rows of `colocation` most of which are faster together than alone; None of others."""
+    if "throughput_ratio" not in frame:
+        return None
+    ratios = frame.loc[frame["is_target"] & ~frame["censored"], "throughput_ratio"]
+    if not ratios.median() > _LARGEST_MEDIAN_RATIO:
+        return None
+    return (
+        f"{(ratios > 1).sum()} of {len(ratios)} throughput_ratio are above 1, faster together than alone; check that "
+        "they are co-located / solo throughput, and not slowdowns"
+    )
 
 
 def _in_other_units(frame: pd.DataFrame) -> list[Fault]:

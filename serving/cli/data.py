@@ -150,12 +150,14 @@ def validate(
 ) -> None:
     """Check a file of measurements and print every fault: row, column, expected and actual value.
 
-    Exit code 2 if there are any. Step times over 100 times longer or shorter than predicted are noted, not refused.
+    Exit code 2 if there are any. Step times over 100 times longer or shorter than predicted are noted, not refused;
+    so are ratios that look like slowdowns.
 
     Example: `cotenant data validate mine.csv -o data/`
     """
     from dataclasses import asdict
 
+    from datasets.contradictions import like_slowdowns
     from datasets.user_files import add_rows, check_file, taken_sources
     from predictor.examples.plausibility import implausible_rows
 
@@ -169,6 +171,10 @@ def validate(
         typer.echo(f"note: {file}, row {row}: {note}; check that it is in seconds per step", err=True)
     if len(notes) > limit:
         typer.echo(f"note: {len(notes) - limit} more step times are far from predicted", err=True)
+    slowdowns = None if faults else like_slowdowns(rows)
+    if slowdowns:
+        typer.echo(f"note: {file}: {slowdowns}", err=True)
+        notes = [(1, slowdowns), *notes]
     # An importer's own files are valid, but no rows of the user's.
     taken = [
         (f.row, f"--out would refuse source {f.got}") for f in (taken_sources(rows) if not faults else [])

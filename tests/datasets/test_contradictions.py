@@ -8,6 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
+from datasets.contradictions import like_slowdowns
 from datasets.user_files import check_file, template
 
 
@@ -20,6 +21,26 @@ def test_a_slowdown_entered_as_throughput_ratio_is_reported(tmp_path: Path) -> N
     # A bound is no point.
     path.write_text(template().replace("0.71,", "1,").replace("False", "True"))
     assert check_file(path)[2] == []
+
+
+@pytest.mark.parametrize(
+    ("ratios", "censored", "said"),
+    [
+        ((1.2, 1.41), "False", "2 of 2"),
+        ((0.83, 0.71), "False", None),
+        ((1.2, 0.9), "False", None),  # one job may be faster, by a baseline measured cold
+        ((1.2, 1.41), "True", None),
+    ],
+)
+def test_slowdowns_without_step_times_are_noticed(
+    tmp_path: Path, ratios: tuple[float, float], censored: str, said: str | None
+) -> None:
+    path = tmp_path / "mine.csv"
+    frame = pd.read_csv(io.StringIO(template())).drop(columns=["step_time_s", "solo_step_time_s"])
+    frame.assign(throughput_ratio=ratios, censored=censored).to_csv(path, index=False)
+    _, rows, faults = check_file(path)
+    note = like_slowdowns(rows)
+    assert (faults, note and note[:6]) == ([], said)
 
 
 def test_memory_in_gigabytes_is_a_fault(tmp_path: Path) -> None:

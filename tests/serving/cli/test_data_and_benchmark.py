@@ -100,6 +100,17 @@ def test_template_validates_and_becomes_data(tmp_path: Path, capsys: pytest.Capt
     assert "throughput_ratio: " in printed(capsys, "data", "template", "--describe")
 
 
+def test_ratios_that_look_like_slowdowns_are_noted(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.csv"
+    frame = pd.read_csv(io.StringIO(printed(capsys, "data", "template")))
+    slow = 1 / frame["throughput_ratio"]
+    frame.assign(throughput_ratio=slow, step_time_s=None, solo_step_time_s=None).to_csv(mine, index=False)
+    (note,) = answer(capsys, "data", "validate", str(mine))["notes"]
+    assert "slowdowns" in note["note"]
+
+
 def test_a_filled_in_template_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.csv"
     mine.write_text("my,own,rows\n")
