@@ -17,7 +17,6 @@ from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features, occupancies
 from predictor.learning.spelling import Spelling
 from profiling.errors import CotenantError
-from profiling.spelling import in_short
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
@@ -102,7 +101,7 @@ class KnownMembers:
         self._families = Numbers()
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
         # The jobs of a fitted process keep the names that it was fitted with, however they are spelled now.
-        self._fitted = {in_short(job): job for job in reversed(start.jobs)}
+        self._fitted = {self.spelled(job): job for job in reversed(start.jobs)}
         self._devices = Numbers()
         of_setting = np.array([self._devices[device] for device, _ in start.settings], np.int64)
         if len(of_setting):

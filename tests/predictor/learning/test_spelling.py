@@ -53,6 +53,20 @@ def test_it_is_the_zoos_job_with_the_options_of_the_capture(
     assert spelled(replace(SAME, **options)) == spelled(expected)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"precision": "amp"}, {"precision": "amp", "gradient_accumulation": 4, "optimizer": "sgd"}],
+)
+def test_a_graph_has_the_options_of_its_capture_stated_or_not(options: dict[str, object]) -> None:
+    captured = Workload("dcgan-64", 64, precision="amp", gradient_accumulation=4, optimizer="sgd")
+    graph = replace(graph_for(captured.captured()), name="own")
+    own = Workload(REGISTERED + graph.content_hash)
+    spelled = Spelling(Featurizer(lambda workload: graph))
+    expected = replace(own, precision="amp", gradient_accumulation=4)
+    assert spelled(replace(own, **options)) == expected  # type: ignore[arg-type]
+    assert spelled(replace(own, precision="bf16")).precision == "bf16"
+
+
 def test_other_graphs_keep_their_names() -> None:
     spelled = Spelling(Featurizer(source))
     own = Workload(REGISTERED + OWN.content_hash)
