@@ -12,7 +12,14 @@ from dataclasses import dataclass, field
 
 from profiling.errors import InfeasibleError, InputError
 from scheduling.ring.fabric import SERVER_UPLINKS, Fabric, Link
-from scheduling.ring.model import RingCluster, RingJob, RingTiming, iterations_per_slot, ring_timing
+from scheduling.ring.model import (
+    RingCluster,
+    RingJob,
+    RingTiming,
+    execution_s,
+    iterations_per_slot,
+    ring_timing,
+)
 
 Gpu = tuple[int, int]  # server, GPU of that server
 
@@ -231,7 +238,7 @@ class RingRun:
     def _end_s(self, run: Running) -> float:
         slot_s = self.execution.slot_s
         if slot_s is None:
-            return run.since_s + run.left * run.timing.iteration_time_s
+            return run.since_s + execution_s(run.job, run.left, run.timing.iteration_time_s)
         done = iterations_per_slot(run.timing, slot_s)
         return run.since_s + -(-run.left // done) * slot_s if done else float("inf")
 

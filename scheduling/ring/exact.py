@@ -11,7 +11,7 @@ from typing import Any
 from profiling.errors import InfeasibleError, InputError, LimitError
 from scheduling.core.highs import solve_milp
 from scheduling.ring.dispatch import check_gangs
-from scheduling.ring.engine import Assignment, Execution, Gpu, RingSchedule, replay
+from scheduling.ring.engine import Assignment, Execution, Gpu, RingRun, RingSchedule, replay
 from scheduling.ring.fabric import SERVER_UPLINKS
 from scheduling.ring.model import RingCluster, RingJob, iterations_per_slot, ring_timing
 
@@ -29,9 +29,21 @@ class ExactSchedule:
 
 def distributions(servers: Sequence[int], gpus: int) -> Iterator[dict[int, int]]:
     """Every way to place a gang: server index → GPUs."""
-    for counts in itertools.product(*(range(min(count, gpus) + 1) for count in servers)):
-        if sum(counts) == gpus:
-            yield {server: count for server, count in enumerate(counts) if count}
+    room = list(itertools.accumulate(reversed(servers), initial=0))[::-1]  # GPUs from each server on
+    stack: list[tuple[tuple[tuple[int, int], ...], int, int]] = [((), 0, gpus)]
+    while stack:
+        placed, first, left = stack.pop()
+        if not left:
+            yield dict(placed)
+            continue
+        for server in range(first, len(servers)):
+            if room[server] < left:
+                break
+            least = max(left - room[server + 1], 1)
+            stack += (
+                ((*placed, (server, count)), server + 1, left - count)
+                for count in range(min(servers[server], left), least - 1, -1)
+            )
 
 
 def exact(
@@ -80,8 +92,12 @@ def exact(
 
     slots = round(incumbent.makespan_s / slot_s)
     limit(slots * len(jobs))  # at least as many; the program itself may be too large to be written down
-    program = _Program(cluster, jobs, slot_s, slots)
-    limit(program.size)
+    placements: list[list[dict[int, int]]] = []
+    for job in jobs:
+        placements.append(list(itertools.islice(distributions(cluster.servers, job.gpus), largest + 1)))
+        limit(slots * sum(map(len, placements)))
+    limit(_size(placements, slots))
+    program = _Program(cluster, jobs, slot_s, slots, placements)
     result = program.solve(time_limit_s)
     if result.status == 2:
         raise InfeasibleError("no schedule within the incumbent's makespan", hint="is it in slot time?")
@@ -97,6 +113,18 @@ def exact(
     return ExactSchedule(schedule, bound, result.status == 0)
 
 
+def _size(placements: Sequence[Sequence[Mapping[int, int]]], slots: int) -> int:
+    """Number of variables of a `_Program`."""
+    split_jobs = _split_jobs(placements)
+    each = (1 + (split_jobs if len(option) > 1 else 1) for options in placements for option in options)
+    return slots * sum(each) + 1
+
+
+def _split_jobs(placements: Sequence[Sequence[Mapping[int, int]]]) -> int:
+    """Number of jobs that some placement splits, and so may contend."""
+    return sum(any(len(option) > 1 for option in options) for options in placements)
+
+
 class _Program:
     """Variables and constraints of `exact`; the last variable is the makespan in slots.
 
@@ -107,14 +135,19 @@ class _Program:
         work: iterations done by each z.
     """
 
-    def __init__(self, cluster: RingCluster, jobs: Sequence[RingJob], slot_s: float, slots: int) -> None:
-        self.cluster, self.jobs, self.slots = cluster, jobs, slots
-        self.placements = [list(distributions(cluster.servers, job.gpus)) for job in jobs]
+    def __init__(
+        self,
+        cluster: RingCluster,
+        jobs: Sequence[RingJob],
+        slot_s: float,
+        slots: int,
+        placements: Sequence[Sequence[Mapping[int, int]]],
+    ) -> None:
+        self.cluster, self.jobs, self.slots, self.placements = cluster, jobs, slots, placements
         self.columns: dict[tuple[int, int, int, int], int] = {}
         self.starts: dict[tuple[int, int, int], int] = {}
         self.work: list[float] = []
-        # Jobs that some placement splits, and so may contend.
-        self.split_jobs = sum(any(len(c) > 1 for c in options) for options in self.placements)
+        self.split_jobs = _split_jobs(placements)
         for j, job in enumerate(jobs):
             for c, option in enumerate(self.placements[j]):
                 for p in range(1, self.split_jobs + 1) if len(option) > 1 else (0,):
@@ -126,7 +159,7 @@ class _Program:
             for c in range(len(self.placements[j])):
                 for t in range(slots):
                     self.starts[j, c, t] = len(self.work) + len(self.starts)
-        self.size = len(self.work) + len(self.starts) + 1
+        self.size = _size(placements, slots)
         self.runs: dict[tuple[int, int, int], list[int]] = {}
         for (j, c, _, t), column in self.columns.items():
             self.runs.setdefault((j, c, t), []).append(column)
@@ -204,8 +237,6 @@ def _with_gpus(
     execution: Execution,
 ) -> list[Assignment]:
     """Replace counts by GPU numbers: the lowest idle ones of each server at the start."""
-    from scheduling.ring.engine import RingRun
-
     by_name = {job.name: job for job in jobs}
     run = RingRun(cluster, execution)
     assignments = []

@@ -154,6 +154,22 @@ def ring_timing(
     return RingTiming(contention, bandwidth, iteration_time_s)
 
 
+def execution_s(job: RingJob, iterations: float, iteration_time_s: float) -> float:
+    """Seconds of `iterations` steps of `job`.
+
+    Raises:
+        InputError: not a finite number.
+    """
+    seconds = iterations * iteration_time_s
+    if not seconds < math.inf:
+        raise InputError(
+            f"job {job.name!r}: execution time is out of range",
+            expected="iterations that take a finite time",
+            got=f"{iterations:g} of {iteration_time_s:g} s",
+        )
+    return seconds
+
+
 def ring_timings(
     cluster: RingCluster,
     jobs: Mapping[str, RingJob],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from scheduling.ring.engine import Gpu, RingRun
-from scheduling.ring.model import RingCluster, RingJob, ring_timing
+from scheduling.ring.model import RingCluster, RingJob, execution_s, ring_timing
 
 Pick = Callable[[RingJob, RingRun], "tuple[Gpu, ...] | None"]
 
@@ -23,7 +23,7 @@ def estimate_s(cluster: RingCluster, job: RingJob) -> float:
             break
     # ring_timing reads only whether a placement spans servers, and how many.
     placement = dict.fromkeys(range(servers), 1)
-    return job.iterations * ring_timing(cluster, job, placement, 1).iteration_time_s
+    return execution_s(job, job.iterations, ring_timing(cluster, job, placement, 1).iteration_time_s)
 
 
 def fa_ffp(

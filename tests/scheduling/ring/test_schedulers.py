@@ -192,3 +192,26 @@ def test_exact_refuses_a_long_schedule_before_building_it():
     jobs, execution = [job("a", 2, iterations=1e12)], Execution(slot_s=1.0)
     with pytest.raises(LimitError, match="too large"):
         exact(cluster(2), jobs, execution, best_list(cluster(2), jobs, execution))
+
+
+def test_placements_are_listed_in_order_however_many_servers_there_are():
+    servers = (1, 3, 2)
+    for gpus in range(1, sum(servers) + 2):
+        counts = itertools.product(*(range(min(count, gpus) + 1) for count in servers))
+        listed = [{s: n for s, n in enumerate(row) if n} for row in counts if sum(row) == gpus]
+        assert list(distributions(servers, gpus)) == listed
+    assert len(list(distributions((1,) * 40, 2))) == 40 * 39 / 2
+    assert list(distributions((1,) * 2000, 2000)) == [dict.fromkeys(range(2000), 1)]
+
+
+def test_exact_refuses_too_many_placements_before_listing_them():
+    place, jobs = cluster(*(8,) * 40), [job("a", 40), job("b", 40)]
+    execution = Execution(slot_s=10.0)
+    with pytest.raises(LimitError, match="too large"):
+        exact(place, jobs, execution, best_list(place, jobs, execution))
+
+
+@pytest.mark.parametrize("name", SCHEDULERS)
+def test_a_job_that_takes_longer_than_a_number_can_hold_is_named(name):
+    with pytest.raises(InputError, match="job 'a': execution time is out of range"):
+        SCHEDULERS[name](cluster(4), [job("a", 2, 1e3, iterations=1e308)])
