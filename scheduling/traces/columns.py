@@ -15,7 +15,7 @@ from profiling.errors import InputError
 from profiling.files import check_once, csv_header
 from scheduling.core.limits import LATEST_S
 from scheduling.traces.cells import Cells, Floats
-from scheduling.traces.logged import LoggedJob
+from scheduling.traces.logged import MOST_GPUS, LoggedJob
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -99,6 +99,8 @@ PAI_TASKS = (
     "job_name", "task_name", "inst_num", "status", "start_time", "end_time", "plan_cpu", "plan_mem", "plan_gpu",
     "gpu_type",
 )  # fmt: skip
+# Largest batch size that a job may tune its own to, over its own.
+_LARGEST_RATIO = 1e9
 # What is needed to tell tasks of one job with a header line.
 _PAI_NEEDED = frozenset({"job_name", "task_name", "inst_num", "start_time", "end_time", "plan_gpu"})
 
@@ -121,7 +123,7 @@ def read_columns(path: Path, columns: Columns | None = None) -> list[LoggedJob]:
     duration = _durations(cells, names, submit, by_stamp)
     gpus = _gpus(cells, names)
     given = _optional_numbers(cells, frame, names, gpus)
-    with np.errstate(divide="ignore", invalid="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         larger = given["max_batch_size"] / given["batch_size"]
         noise = given["noise_scale"] / given["batch_size"]
     due = _due(cells, frame, names, submit, by_stamp)
@@ -187,6 +189,7 @@ def _optional_numbers(cells: Cells, frame: pd.DataFrame, names: Columns, gpus: F
             "is not from 1 to the GPUs of the job",
         ),
         ("max_gpus", given["max_gpus"] < gpus, "is below the GPUs of the job"),
+        ("max_gpus", given["max_gpus"] > MOST_GPUS, f"is above {MOST_GPUS:g}"),
         ("batch_size", given["batch_size"] <= 0, "is not above 0"),
         (
             "max_batch_size",
@@ -197,6 +200,11 @@ def _optional_numbers(cells: Cells, frame: pd.DataFrame, names: Columns, gpus: F
             "max_batch_size",
             np.isfinite(given["max_batch_size"]) & np.isnan(given["batch_size"]),
             "is given without a batch size of the job",
+        ),
+        (
+            "max_batch_size",
+            given["max_batch_size"] / _LARGEST_RATIO > given["batch_size"],
+            f"is above {_LARGEST_RATIO:g} times the batch size of the job",
         ),
         ("noise_scale", given["noise_scale"] <= 0, "is not above 0"),
     ):

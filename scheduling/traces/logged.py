@@ -19,6 +19,8 @@ from scheduling.traces.remarks import Remark, RowCount, counted_rows
 
 # Default for a job with tunable batch whose noise scale the log does not state; ours.
 _NOISE_RATIO = 8.0
+# Most GPUs of a job in a log.
+MOST_GPUS = 1e9
 # Digits of seconds since 1970 from September 2001 on.
 _EPOCH_DIGITS = 10
 
@@ -67,11 +69,13 @@ class LoggedJob:
             return Remark("submission time is out of range", f"{self.submit_s:g}")
         if self.gpus == 0 and not self.duration_s < 1.0:  # a job that never ran may not have any yet
             return Remark("requests no whole GPU")
+        if self.duration_s > LATEST_S:
+            return Remark("duration is out of range", f"{self.duration_s:g}")
         if not isfinite(self.duration_s):
             return Remark("has not ended", self.state)
         if self.duration_s < 1.0:
             return Remark("ran for less than 1 s, or never", self.state)
-        if not 0 < self.gpus < 1e9 or self.gpus % 1:
+        if not 0 < self.gpus <= MOST_GPUS or self.gpus % 1:
             return Remark("does not request a whole number of GPUs", f"{self.gpus:g}")
         return None
 

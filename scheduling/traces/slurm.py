@@ -79,8 +79,8 @@ def _together(parts: Sequence[LoggedJob]) -> LoggedJob:
 
 def _rows(path: Path) -> Iterator[dict[str, str]]:
     # Not `splitlines`, which also splits at characters that a job's name may have (U+0085, U+2028).
-    lines = [line for line in read_text(path).split("\n") if line.strip()]
-    names, separator = _split(lines[0]), _separator(lines[0])
+    header, *lines = read_text(path).split("\n")
+    names, separator = _split(header), _separator(header)
     if separator is None:
         raise InputError(
             f"{path} has columns aligned by spaces",
@@ -97,8 +97,15 @@ def _rows(path: Path) -> Iterator[dict[str, str]]:
             got=", ".join(names),
             hint="`sacct -aX -P -o JobID,User,Submit,Start,End,Elapsed,State,Priority,AllocTRES` has all that are read",
         )
-    for number, line in enumerate(lines[1:], 2):
-        values = next(csv.reader([line], delimiter=separator)) if separator == "," else line.split(separator)
+    for number, line in enumerate(lines, 2):
+        if not line.strip():
+            continue
+        try:
+            values = (
+                next(csv.reader([line], delimiter=separator)) if separator == "," else line.split(separator)
+            )
+        except csv.Error as error:
+            raise InputError(f"{path}, line {number}", expected=f"{len(names)} fields", got=error) from None
         if separator == "," and len(values) > len(names):
             values = _rejoin(names, values)
         values = values[: len(names)]
@@ -159,8 +166,8 @@ def _elapsed_s(row: dict[str, str]) -> float:
     match = _ELAPSED.fullmatch(row.get("Elapsed", "").strip())
     if match is None:
         return stamp_s(row.get("End", "")) - stamp_s(row.get("Start", ""))
-    days, hours, minutes, seconds = (int(part or 0) for part in match.groups())
-    return ((days * 24 + hours) * 60 + minutes) * 60.0 + seconds
+    days, hours, minutes, seconds = (float(part or 0) for part in match.groups())
+    return ((days * 24 + hours) * 60 + minutes) * 60 + seconds
 
 
 def _is_number(text: str) -> bool:

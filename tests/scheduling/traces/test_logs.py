@@ -238,6 +238,37 @@ def test_submissions_beyond_double_precision_are_left_out(tmp_path: Path) -> Non
     assert ignored(path) == {"submission time is out of range": (1, ("1e+300",))}
 
 
+@pytest.mark.parametrize("days", ["9" * 12, "9" * 400, "9" * 5000])
+def test_durations_beyond_double_precision_are_left_out(tmp_path: Path, days: str) -> None:
+    path = tmp_path / "sacct.txt"
+    path.write_text(SACCT.replace("1-01:00:00", f"{days}-01:00:00"))
+    assert ignored(path)["duration is out of range"][0] == 1
+
+
+def test_a_faulty_line_of_sacct_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
+    header = "JobID,Submit,Elapsed,AllocTRES"
+    for line in ("7,short", f"7,2024-05-01T10:00:00,01:00:00,gres/gpu=1,{'x' * 200_000}"):
+        with pytest.raises(InputError, match="line 4: expected 4 fields"):
+            read(tmp_path / "sacct.txt", f"{header}\n\n\n{line}\n")
+
+
+@pytest.mark.parametrize(
+    ("columns", "fault"),
+    [
+        ("max_gpus\n0,100,1,1e300", "max_gpus is above 1e+09"),
+        ("batch_size,max_batch_size\n0,100,1,1,1e308", "max_batch_size is above 1e+09 times the batch size of the job"),
+        (
+            "batch_size,max_batch_size\n0,100,1,1e-300,1e300",
+            "max_batch_size is above 1e+09 times the batch size of the job",
+        ),
+    ],
+)  # fmt: skip
+def test_ranges_that_no_cluster_has_are_left_out(tmp_path: Path, columns: str, fault: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(f"timestamp,duration,num_gpus,{columns}\n0,100,1\n")
+    assert list(ignored(path)) == [fault]
+
+
 @pytest.mark.parametrize("scale", ["nan", "0", "-1", "inf", "many"])
 def test_a_unit_of_gpus_is_a_number_above_0(scale: str) -> None:
     with pytest.raises(InputError, match="gpu_scale"):
