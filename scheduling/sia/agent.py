@@ -12,7 +12,7 @@ import numpy as np
 from predictor.types import Floats
 from scheduling.core.job import TraceJob
 from scheduling.sia.application import MICROBATCHES, Application
-from scheduling.sia.goodput import best_batch
+from scheduling.sia.goodput import best_batch, efficiency
 from scheduling.sia.throughput import ThroughputParams, accumulation_s, fit, network_s
 
 
@@ -210,7 +210,5 @@ class Agent:
         step = compute + network_s(params, nodes, replicas)
         total = np.asarray(replicas, float) * MICROBATCHES
         assert self.gradient is not None
-        from scheduling.sia.goodput import efficiency
-
         value: Floats = total / step * efficiency(total, self.application.batches[0], *self.gradient)
         return np.where(total <= self.application.batches[-1], value, 0.0)

@@ -29,14 +29,18 @@ class Best(NamedTuple):
 
 
 def efficiency(batch: Any, initial: int, sqr: float, var: float) -> Any:
-    """Progress per sample relative to the initial batch: gain / scale.
-
-    Both follow from the gradient's squared norm and variance.
-    """
+    """Progress per sample relative to the initial batch: gain / scale."""
     scale = batch / initial
+    return step_gain(scale, sqr, var) / scale
+
+
+def step_gain(scale: Any, sqr: float, var: float) -> Any:
+    """Progress of a step with `scale` times the initial batch, in steps of the initial batch.
+
+    It follows from the gradient's squared norm `sqr` and variance `var`; 1 if both are 0.
+    """
     below = var / scale + sqr
-    gain = np.where(below > 0, (var + sqr) / np.where(below > 0, below, 1.0), 1.0)
-    return gain / scale
+    return np.where(below > 0, (var + sqr) / np.where(below > 0, below, 1.0), 1.0)
 
 
 def best_batch(

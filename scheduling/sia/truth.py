@@ -10,6 +10,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import Segment
 from scheduling.sia.agent import Agent, Observation
 from scheduling.sia.application import CALIBRATION, Application
+from scheduling.sia.goodput import step_gain
 
 
 class GoodputTruth:
@@ -50,8 +51,7 @@ class GoodputTruth:
         on = app.on[device]
         step, sync = on.times_s(placement, agent.local_batch)
         agent.running = Observation(snapshot.now_s, device, placement, step, sync, (sqr, var))
-        scale = batch / app.batches[0]
-        gain = (var + sqr) / (var / scale + sqr)
+        gain = float(step_gain(batch / app.batches[0], sqr, var))
         total = step + (step - sync) * (agent.accumulation if on.stages == 1 else 0)
         rate = gain / total / CALIBRATION.get(app.name, 1.0)
         return Segment(rate, max(job.job.iterations - app.progress(agent.epoch + 1), 0.0))

@@ -255,6 +255,20 @@ def test_a_rigid_job_with_few_samples_per_gpu_runs() -> None:
     assert result.jobs[0].restarts == 0
 
 
+def test_a_job_without_gradients_runs_at_its_throughput() -> None:
+    applications = load_applications(shared_data("sia", "traces"), ["t4"])
+    cifar = applications["cifar10"]
+    cifar.gradient = lambda batch, epoch: (0.0, 0.0)  # type: ignore[method-assign] # noqa: ARG005
+    job = TraceJob("j", Workload("cifar10"), cifar.progress(1), application="cifar10", batch_size=256)
+    truth = GoodputTruth(applications)
+    cluster = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "t4"}]}]})
+    config = SimulationConfig(reevaluate_each_round=True)
+    result = simulate(
+        [job], cluster, sia(SiaConfig()), truth, TablePredictor({}, {}), config, agent=truth.agent
+    )
+    assert result.jobs[0].finished_s is not None
+
+
 @pytest.mark.parametrize(
     ("kind", "stages", "seen", "most"),
     [
