@@ -163,15 +163,20 @@ class GradientNormTracker:
             raise InputError(
                 "tracker state is damaged", expected="the output of state_dict", got=repr(error)
             ) from None
-        if norms.shape != (len(self.layers),) or weights.shape != norms.shape:
+        count = len(self.layers)
+        if norms.shape != (count,):
             raise InputError(
-                "tracker state belongs to another model",
-                expected=f"{len(self.layers)} layers",
-                got=norms.shape,
+                "tracker state belongs to another model", expected=f"{count} layers", got=norms.shape
             )
+        if {weights.shape, measured_at.shape} != {(count,)} or peaks.shape != (count + 1,):
+            raise InputError(
+                "tracker state is damaged",
+                expected=f"a weight and a step of each of {count} layers, and {count + 1} peaks",
+                got=[weights.shape, measured_at.shape, peaks.shape],
+            )
+        self.freeze(prefix)
         self.config, self.steps, self._norms, self._weights = config, steps, norms, weights
         self._measured_at, self._peaks, self._previous = measured_at, peaks, None
-        self.freeze(prefix)
 
     def _apply(self, prefix: int, training: bool = True) -> None:
         for index, (layer, parameters) in enumerate(zip(self.layers, self._parameters, strict=True)):

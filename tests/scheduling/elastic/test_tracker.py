@@ -72,6 +72,11 @@ def test_continues_from_a_checkpoint() -> None:
     assert [p.requires_grad for p in other.parameters()] == [p.requires_grad for p in model.parameters()]
     with pytest.raises(InputError, match="another model"):
         GradientNormTracker([nn.Linear(2, 2)]).load_state_dict(tracker.state_dict())
+    before = again.state_dict()
+    for damage in ({"peaks": [0.0]}, {"measured_at": []}, {"frozen_prefix": 9}):
+        with pytest.raises(InputError, match="damaged|out of range"):
+            again.load_state_dict(before | {"steps": 99} | damage)
+        assert again.state_dict() == before
     with pytest.raises(InputError, match="damaged"):
         again.load_state_dict({})
 
