@@ -233,6 +233,8 @@ class Service:
                 await self.stored(upkeep, self)
             except CotenantError as error:
                 log.warning("upkeep failed", error=error.message)
+            except Exception:  # must not end it for good
+                log.exception("upkeep failed")
             collector.settle_now_and_then(
                 idle=not self.slots.taken and all(lane.idle for lane in self._lanes)
             )
@@ -246,6 +248,8 @@ class Service:
                 await run(*call)
             except CotenantError as error:
                 log.warning("cannot read the store", error=error.message)
+            except Exception:  # must not end it for good
+                log.exception("cannot read the store")
 
     def belief(self) -> Belief:
         """The serving model with its corrections. Raises `UnavailableError` while there is none."""

@@ -202,3 +202,17 @@ def test_readiness_responds_while_the_store_hangs(start: Start, monkeypatch: pyt
     finally:
         back.set()
     until(lambda: client.get("/v1/health/ready").status_code == 200, "the store is back")
+
+
+def test_background_work_outlives_an_unexpected_error(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = {"upkeep": 0, "forget_deleted": 0}
+    for name in calls:
+
+        def fail(_: Any, name: str = name) -> int:
+            calls[name] += 1
+            raise KeyError(name)
+
+        monkeypatch.setattr(f"serving.app.{name}", fail)
+    monkeypatch.setattr("serving.service.POLL_S", 0.01)
+    start(reservation_s=0.04)
+    until(lambda: min(calls.values()) > 1, "both are called again after they failed")
