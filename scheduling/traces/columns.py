@@ -260,7 +260,8 @@ def _gpus(cells: Cells, names: Columns) -> Floats:
     gpus = cells.numbers(names.gpus) * names.gpu_scale
     if names.instances is not None:
         gpus = gpus * np.nan_to_num(cells.numbers(names.instances, optional=True), nan=1.0)
-    gpus = gpus.round(6)  # .29 of 100 instances
+    with np.errstate(over="ignore"):
+        gpus = gpus.round(6)  # .29 of 100 instances
     whole = np.ceil(gpus)
     cells.mark(gpus <= 0, names.gpus, "is not above 0")
     if names.gpu_scale != 1.0:

@@ -182,7 +182,7 @@ def stamp_s(text: object) -> float:
     text = text.strip()
     # As Slurm writes them with `SLURM_TIME_FORMAT=%s`. Fewer digits may be a date without separators.
     if text.isdecimal() and len(text) >= _EPOCH_DIGITS:
-        return float(text)
+        return at_s if isfinite(at_s := float(text)) else float("nan")
     try:
         when = datetime.fromisoformat(text)
     except ValueError:

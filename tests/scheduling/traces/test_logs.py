@@ -245,6 +245,12 @@ def test_durations_beyond_double_precision_are_left_out(tmp_path: Path, days: st
     assert ignored(path)["duration is out of range"][0] == 1
 
 
+def test_a_deadline_beyond_double_precision_is_none(tmp_path: Path) -> None:
+    text = f"JobID|Submit|Elapsed|AllocTRES|Deadline\n7|2024-05-01|01:00:00|gres/gpu=1|{'9' * 400}\n"
+    (job,) = read(tmp_path / "sacct.txt", text)
+    assert job.deadline_s is None
+
+
 def test_a_faulty_line_of_sacct_is_named_by_its_number_in_the_file(tmp_path: Path) -> None:
     header = "JobID,Submit,Elapsed,AllocTRES"
     for line in ("7,short", f"7,2024-05-01T10:00:00,01:00:00,gres/gpu=1,{'x' * 200_000}"):
