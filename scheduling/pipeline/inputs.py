@@ -75,8 +75,11 @@ def read_input(source: str, device: str | None = None, *, as_published: bool = F
     graph = graph_for(job)
     times = operator_times(graph, get_device(device), job)
     never = default_cost_model().never_measured(device, job.precision)
-    if job.solo.step_time_s is not None:
-        scale = job.solo.step_time_s / sum(map(sum, times))
+    total_s = sum(map(sum, times))
+    if (
+        job.solo.step_time_s is not None and total_s > 0
+    ):  # a graph without operators is refused when it is cut
+        scale = job.solo.step_time_s / total_s
         times, never = [(forward * scale, backward * scale) for forward, backward in times], ""
     return PipelineInput(graph, times, never)
 

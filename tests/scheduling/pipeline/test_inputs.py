@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from profiling.capture import graph_for
 from profiling.errors import InputError, UnknownNameError
+from profiling.workload import Workload
 from scheduling.pipeline.inputs import read_input
 
 
@@ -41,3 +46,12 @@ def test_what_was_never_measured_is_stated() -> None:
 def test_an_unknown_device_is_refused_beside_a_profile_too() -> None:
     with pytest.raises(UnknownNameError):
         read_input("vgg16.graph.txt", "v1000")
+
+
+def test_a_graph_without_operators_is_refused_with_a_step_time_too(tmp_path: Path) -> None:
+    body = graph_for(Workload("resnet18-cifar")).to_dict()
+    body |= {"operators": {column: [] for column in body["operators"]}, "edges": []}
+    (tmp_path / "graph.json").write_text(json.dumps(body))
+    for spec in ("graph.json", "graph.json:step_time_s=0.1"):
+        with pytest.raises(InputError, match="cannot be planned"):
+            read_input(str(tmp_path / spec), "v100").states()
