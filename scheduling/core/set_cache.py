@@ -159,6 +159,15 @@ class SetCache:
         rows[empty] = 0
         return rows
 
+    def pairs(self, device: int, members: Ints) -> tuple[Ints, Ints]:
+        """([P] rows of sets of two on a device, [P, 2] columns of their members in these rows).
+
+        Args:
+            members: [P, 2] workload numbers, in any order.
+        """
+        rows = self.rows(np.full(len(members), device), members, np.ones(members.shape, bool))
+        return rows, np.argsort(members, axis=1, kind="stable")
+
     def answer(self, device: str, workloads: Sequence[Workload], sharing: str = "time-slice") -> SetAnswer:
         """The prediction for `workloads` on a device; the simple interface for a single set.
 

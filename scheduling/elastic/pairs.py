@@ -92,12 +92,5 @@ def pair_slowdowns(
     cache = SetCache.of(predictor)
     with cache.lock:
         members = np.array([[cache.workload_id(w) for w in pair] for pair in pairs])
-        order = np.argsort(members, axis=1, kind="stable")
-        rows = cache.rows(
-            np.full(len(pairs), cache.device_id(device, sharing)),
-            np.take_along_axis(members, order, axis=1),
-            np.ones(members.shape, bool),
-        )
-        # The cache has members by number; `order` is its own inverse.
-        slowdown = np.take_along_axis(cache.slowdown[rows][:, :2], order, axis=1)
-        return slowdown, cache.fits[rows].copy()
+        rows, columns = cache.pairs(cache.device_id(device, sharing), members)
+        return np.take_along_axis(cache.slowdown[rows], columns, axis=1), cache.fits[rows]

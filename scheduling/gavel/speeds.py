@@ -71,18 +71,17 @@ def pair_speeds(
         return {}
     numbers = np.array([belief.workload_id(j.job.workload) for j in jobs], np.int64)
     members = numbers[np.array(pairs)]
-    order = members.argsort(axis=1, kind="stable")
-    ascending = np.take_along_axis(members, order, axis=1)
     speed = np.zeros((len(pairs), len(kinds), 2))
     solo = alone[np.array(pairs)]  # [P, 2, W]
     for column, kind in enumerate(kinds):
         device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
-        rows = belief.rows(np.full(len(pairs), device), ascending, np.ones(ascending.shape, bool))
-        together = np.empty((len(pairs), 2))
-        np.put_along_axis(together, order, 1.0 / belief.step_time_s[rows, :2], axis=1)
+        with belief.lock:
+            rows, columns = belief.pairs(device, members)
+            together = 1.0 / np.take_along_axis(belief.step_time_s[rows], columns, axis=1)
+            fits = belief.fits[rows]
         own = solo[:, :, column]
         with np.errstate(divide="ignore", invalid="ignore"):
             gain = np.where(own > 0, together / own, 0.0).sum(axis=1)
-        worth = belief.fits[rows] & (own > 0).all(axis=1) & (gain > 1.0)
+        worth = fits & (own > 0).all(axis=1) & (gain > 1.0)
         speed[:, column] = np.where(worth[:, None], together, 0.0)
     return {pair: speed[k] for k, pair in enumerate(pairs) if speed[k].any()}

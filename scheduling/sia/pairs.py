@@ -121,13 +121,9 @@ def sharing_pairs(
     first, second = np.triu_indices(len(rows), 1)
     for kind, column in single.items():
         device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
-        members = np.column_stack([ids[first], ids[second]])
-        swap = members[:, 0] > members[:, 1]
-        members.sort(axis=1)
         with belief.lock:
-            at = belief.rows(np.full(len(members), device), members, np.ones(members.shape, bool))
-            slow, fits = belief.slowdown[at, :2], belief.fits[at]
-        slow = np.where(swap[:, None], slow[:, ::-1], slow)
+            at, columns = belief.pairs(device, np.column_stack([ids[first], ids[second]]))
+            slow, fits = np.take_along_axis(belief.slowdown[at], columns, axis=1), belief.fits[at]
         gain = (1.0 / slow).sum(axis=1)
         good = np.flatnonzero(fits & (slow.max(axis=1) <= max_slowdown) & (gain > 1.0))
         taken = np.zeros(len(rows), int)
@@ -174,10 +170,9 @@ def _staying(
             kind = int(snapshot.type_of[gpu])
             device = belief.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
             ids = np.array([[belief.workload_id(current_workload(jobs[r])) for r in (first, second)]])
-            order = np.argsort(ids[0], kind="stable")
             with belief.lock:
-                at = belief.rows(np.array([device]), ids[:, order], np.ones((1, 2), bool))
-                slow = belief.slowdown[at[0], :2][np.argsort(order, kind="stable")]
+                at, columns = belief.pairs(device, ids)
+                slow = belief.slowdown[at[0], columns[0]]
             alone = goodput[[first, second], single[kind]]
             if (alone > 0).all():
                 together = alone / slow
