@@ -3,14 +3,14 @@ guards."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 
 from predictor.types import Floats
 from profiling.errors import InputError
-from scheduling.elastic.penalty import FreezingGuards, allowed_prefixes, frozen_penalty
+from scheduling.elastic.penalty import FreezingGuards, allowed_changes, frozen_penalty
 
 
 def best_prefix(
@@ -32,11 +32,7 @@ def best_prefix(
         current: index of the current prefix.
         min_gain: relative gain required for a change.
     """
-    # The current prefix may use the debt up to its cap, a new one only up to a lower limit, or the two would
-    # alternate.
-    stricter = replace(guards, max_debt_ratio=0.8 * guards.max_debt_ratio)
-    allowed = allowed_prefixes(norm_share, progress, debt, stricter)
-    allowed[current] = allowed_prefixes(norm_share, progress, debt, guards)[current]
+    allowed = allowed_changes(norm_share, progress, debt, guards, np.arange(len(norm_share)) == current)
     rate = np.where(allowed, throughput * (1.0 - frozen_penalty(norm_share, guards.kappa)), -1.0)
     best = int(np.argmax(rate))
     stays = bool(allowed[current]) and rate[best] < (1.0 + min_gain) * rate[current]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,7 +13,7 @@ from predictor.types import Floats
 from profiling.checked_fields import check_range
 from profiling.errors import InputError
 from scheduling.core.job import TraceJob
-from scheduling.elastic.penalty import FreezingGuards, allowed_prefixes, frozen_penalty
+from scheduling.elastic.penalty import FreezingGuards, allowed_changes, frozen_penalty
 
 SIZES = (1, 2, 3, 4, 8, 12, 16)
 
@@ -133,15 +133,8 @@ def best_by_size(jobs: Sequence[ElasticJob], config: IceFrogConfig) -> tuple[Flo
         rate[i, :, : len(job.norm_share)] = job.rate
     progress = np.array([[job.progress] for job in jobs])
     debt = np.array([[job.debt] for job in jobs])
-    # The current prefix may use the debt up to its cap, a new one only up to a lower limit, or the two would
-    # alternate.
-    stricter = replace(config.guards, max_debt_ratio=0.8 * config.guards.max_debt_ratio)
-    is_present = np.arange(width)[None, :] == np.array([[job.prefix] for job in jobs])
-    allowed = np.where(
-        is_present,
-        allowed_prefixes(share, progress, debt, config.guards),
-        allowed_prefixes(share, progress, debt, stricter),
-    )
+    is_current = np.arange(width)[None, :] == np.array([[job.prefix] for job in jobs])
+    allowed = allowed_changes(share, progress, debt, config.guards, is_current)
     rates = rate * np.where(allowed, 1.0 - frozen_penalty(share, config.guards.kappa), 0.0)[:, None, :]
     best = rates.argmax(axis=2)
     now = np.array([job.prefix for job in jobs])[:, None, None]

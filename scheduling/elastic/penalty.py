@@ -8,7 +8,7 @@ progress); the form is our own.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -71,3 +71,26 @@ def allowed_prefixes(
     affordable = within_debt | (frozen_penalty(share, guards.kappa) <= guards.max_debt_ratio)
     warm = np.asarray(progress) >= guards.warmup_progress
     return (share <= 0.0) | ((share <= guards.max_norm_share) & affordable & warm)
+
+
+def allowed_changes(
+    norm_share: Floats,
+    progress: float | Floats,
+    debt: float | Floats,
+    guards: FreezingGuards,
+    is_current: Bools,
+) -> Bools:
+    """[..., K] prefixes to which a job may change, or which it may keep; arguments as for `allowed_prefixes`.
+
+    The current prefix may use the debt up to its cap, a new one only up to a lower limit, or the two would
+    alternate.
+
+    Args:
+        is_current: [..., K] whether a prefix is the current one.
+    """
+    stricter = replace(guards, max_debt_ratio=0.8 * guards.max_debt_ratio)
+    return np.where(
+        is_current,
+        allowed_prefixes(norm_share, progress, debt, guards),
+        allowed_prefixes(norm_share, progress, debt, stricter),
+    )
