@@ -118,7 +118,7 @@ def _pack(
         chosen = _most(steps[-1])
         parts, left = [], chosen
         for before, name in zip(steps[-2::-1], reversed(names), strict=True):
-            inside = _within(left, jobs, largest)
+            inside = within(left, jobs, largest)
             take = int(inside[np.argmax(before[left & ~inside] + values[name][inside])])
             parts.append(take)
             left &= ~take
@@ -152,7 +152,7 @@ def _fold(
     return steps
 
 
-def _within(mask: int, jobs: int, largest: int) -> NDArray[np.int64]:
+def within(mask: int, jobs: int, largest: int) -> NDArray[np.int64]:
     """Subsets of `mask` of at most `largest` jobs, smallest first so that ties leave slices empty."""
     whole, part, first = subsets(jobs, largest)
     end = first[mask + 1] if mask + 1 < len(first) else len(whole)

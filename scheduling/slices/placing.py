@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from predictor.types import Floats
 from profiling.devices import has_mig, mig_layout
-from scheduling.slices.exact import subsets
+from scheduling.slices.exact import subsets, within
 
 # Differences that are rounding errors, not seconds.
 _TIE_S = 1e-9
@@ -62,9 +62,8 @@ def least_seconds(
         return None
     chosen, at, mask = [], len(steps), (1 << jobs) - 1
     while mask:
-        at, place, taken = _taken(
-            steps[at - 1], least, least[at][mask], seconds, mask, _parts(mask, part, first)
-        )
+        parts = within(mask, jobs, largest)
+        at, place, taken = _taken(steps[at - 1], least, least[at][mask], seconds, mask, parts)
         if place is not None:
             chosen.append((place, tuple(k for k in range(jobs) if taken >> k & 1)))
         mask &= ~taken
@@ -90,10 +89,6 @@ def _taken(
         if totals[at] <= goal + _TIE_S:
             return following, place, int(parts[at])
     raise AssertionError("a finite optimum has a choice behind it")
-
-
-def _parts(mask: int, part: NDArray[np.int64], first: NDArray[np.int64]) -> NDArray[np.int64]:
-    return part[first[mask] : first[mask + 1] if mask + 1 < len(first) else len(part)]
 
 
 @lru_cache(maxsize=64)
