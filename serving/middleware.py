@@ -60,12 +60,12 @@ class RequestMiddleware:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # answered like GET; the server drops the body
-            scope = {**scope, "method": "GET"}
-        arrived = scope.pop(ARRIVED, None)
+        arrived = scope.pop(ARRIVED, None)  # of the listener's own scope, which it looks at again
         if arrived is not None:
             self.service.delay.begun(arrived)
             SINCE.set(arrived)
+        if scope["method"] == "HEAD":  # answered like GET; the server drops the body
+            scope = {**scope, "method": "GET"}
         exchange = _Exchange(self.service, scope, receive, send)
         with tracing.span(self.tracer, scope, exchange.request_id) as attributes:
             await exchange.run(self.app)

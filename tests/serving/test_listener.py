@@ -235,6 +235,18 @@ def test_the_limit_falls_while_requests_wait_too_long_and_rises_again() -> None:
     assert limit.limit >= limit.START + 2 * limit.STEP
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
+def test_nothing_waits_once_a_connection_is_closed(tmp_path: Path, method: str) -> None:
+    config = ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error")
+    app = create_app(config, TableSource())
+    request = f"{method} /v1/devices HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 0\r\n\r\n"
+    with serve(app) as port:
+        with connected(port, request.encode()) as connection:
+            assert connection.recv(65536)
+        until(lambda: not app.state.service.listener.connections, "the connection is closed")
+        assert app.state.service.delay.waiting == 0
+
+
 def test_new_workloads_wait_while_requests_are_shed() -> None:
     limit = DelayLimit(LONG_S)
     spare = SpareTime(limit, ratio=1e-6)
