@@ -12,7 +12,7 @@ import re
 import time
 from collections import Counter, deque
 from enum import Enum
-from functools import lru_cache
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -98,7 +98,9 @@ class Listener:
     def _start_some(self) -> None:
         for _ in range(min(_STARTED_IN_A_TURN, len(self._to_start))):
             connection, cycle, app = self._to_start.popleft()
-            if not cycle.disconnected:
+            if cycle.disconnected:
+                self.delay.left(cycle.scope)
+            else:
                 connection.handle(cycle, app)
         if self._to_start:
             asyncio.get_running_loop().call_soon(self._start_some)
@@ -375,6 +377,10 @@ class BoundedProtocol(HttpToolsProtocol):
     def handle(self, cycle: Any, app: Any) -> None:
         """Handle a request in its own task."""
         task = self.loop.create_task(cycle.run_asgi(app))
-        task.add_done_callback(self.tasks.discard)
+        task.add_done_callback(partial(self._handled, cycle.scope))
         self.tasks.add(task)
         self._task = task
+
+    def _handled(self, scope: dict[str, Any], task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        self.listener.delay.left(scope)  # unless it has begun: the task may have been cancelled before it ran

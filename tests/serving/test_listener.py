@@ -8,6 +8,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
@@ -15,9 +16,9 @@ import pytest
 
 from serving.app import create_app
 from serving.config import ServiceConfig
-from serving.delay import DelayLimit, SpareTime
+from serving.delay import ARRIVED, DelayLimit, SpareTime
 from serving.lanes import OverloadError
-from serving.listener import Listener
+from serving.listener import BoundedProtocol, Listener
 from serving.metrics import Metrics
 from serving.middleware import headers_for
 from tests.serving.live import serve
@@ -247,6 +248,31 @@ def test_nothing_waits_once_a_connection_is_closed(tmp_path: Path, method: str) 
         assert app.state.service.delay.waiting == 0
 
 
+def test_requests_that_end_before_they_begin_do_not_wait_for_ever() -> None:
+    """As those do that are pipelined on a connection which closes in the same turn of the loop."""
+
+    async def run(_: Any) -> None: ...
+
+    async def main() -> int:
+        delay = DelayLimit(1.0)
+        listener = Listener(ServiceConfig(), Metrics(), delay)
+        connection: Any = SimpleNamespace(loop=asyncio.get_running_loop(), tasks=set(), listener=listener)
+        connection._handled = lambda *given: BoundedProtocol._handled(connection, *given)
+        cycles: list[Any] = [
+            SimpleNamespace(scope={ARRIVED: 0.0}, run_asgi=run, disconnected=gone) for gone in (False, True)
+        ]
+        assert delay.admit()
+        assert delay.admit()
+        BoundedProtocol.handle(connection, cycles[0], None)
+        connection._task.cancel()
+        listener.start(connection, cycles[1], None)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        return delay.waiting
+
+    assert asyncio.run(main()) == 0
+
+
 def test_new_workloads_wait_while_requests_are_shed() -> None:
     limit = DelayLimit(LONG_S)
     spare = SpareTime(limit, ratio=1e-6)
@@ -389,6 +415,7 @@ def test_requests_start_in_order_a_few_per_turn() -> None:
         class Cycle:
             def __init__(self, number: int) -> None:
                 self.number, self.disconnected = number, number == 3
+                self.scope: dict[str, Any] = {}
 
         listener = Listener(ServiceConfig(), Metrics(), DelayLimit(0.025))
         for number in range(20):
