@@ -74,7 +74,7 @@ def test_continues_from_a_checkpoint() -> None:
         GradientNormTracker([nn.Linear(2, 2)]).load_state_dict(tracker.state_dict())
     before = again.state_dict()
     for damage in ({"peaks": [0.0]}, {"measured_at": []}, {"frozen_prefix": 9}):
-        with pytest.raises(InputError, match="damaged|out of range"):
+        with pytest.raises(InputError, match=r"damaged|out of range"):
             again.load_state_dict(before | {"steps": 99} | damage)
         assert again.state_dict() == before
     with pytest.raises(InputError, match="damaged"):

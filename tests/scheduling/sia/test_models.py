@@ -258,7 +258,7 @@ def test_a_rigid_job_with_few_samples_per_gpu_runs() -> None:
 def test_a_job_without_gradients_runs_at_its_throughput() -> None:
     applications = load_applications(shared_data("sia", "traces"), ["t4"])
     cifar = applications["cifar10"]
-    cifar.gradient = lambda batch, epoch: (0.0, 0.0)  # type: ignore[method-assign] # noqa: ARG005
+    cifar.gradient = lambda batch, epoch: (0.0, 0.0)  # type: ignore[method-assign]
     job = TraceJob("j", Workload("cifar10"), cifar.progress(1), application="cifar10", batch_size=256)
     truth = GoodputTruth(applications)
     cluster = ClusterSnapshot.from_mapping({"nodes": [{"name": "n", "gpus": [{"device": "t4"}]}]})
