@@ -16,11 +16,9 @@ import pytest
 
 from serving.app import create_app
 from serving.config import ServiceConfig
-from serving.delay import ARRIVED, DelayLimit, SpareTime
-from serving.lanes import OverloadError
+from serving.delay import ARRIVED, DelayLimit
 from serving.listener import BoundedProtocol, Listener
 from serving.metrics import Metrics
-from serving.middleware import headers_for
 from tests.serving.live import serve
 from tests.serving.table import TableSource
 from tests.waiting import LONG_S, until
@@ -212,30 +210,6 @@ def test_client_disconnects_are_499_and_not_faults(tmp_path: Path) -> None:
         until(lambda: app.state.service.delay.waiting == 0, "nobody waits")
 
 
-def test_the_limit_falls_while_requests_wait_too_long_and_rises_again() -> None:
-    limit = DelayLimit(LONG_S)
-    for _ in range(40):
-        assert limit.admit()
-    limit.adapt(2 * LONG_S)
-    assert limit.limit == 0.7 * 40
-    assert not limit.admit()
-    for _ in range(40):
-        limit.begun(time.perf_counter())
-    limit.adapt(0.0)
-    assert limit.limit == 0.7 * 40 + limit.STEP
-    for _ in range(100):
-        limit.adapt(2 * LONG_S)
-    assert limit.limit == limit.FLOOR
-    for _ in range(100):
-        limit.adapt(0.0)
-    assert limit.START <= limit.limit < limit.START + limit.STEP, "nobody has come near it"
-    for _ in range(round(limit.limit)):
-        limit.wait()
-    limit.adapt(0.0)
-    limit.adapt(0.0)
-    assert limit.limit >= limit.START + 2 * limit.STEP
-
-
 @pytest.mark.parametrize("method", ["GET", "HEAD", "OPTIONS", "POST"])
 def test_nothing_waits_once_a_connection_is_closed(tmp_path: Path, method: str) -> None:
     config = ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error")
@@ -271,39 +245,6 @@ def test_requests_that_end_before_they_begin_do_not_wait_for_ever() -> None:
         return delay.waiting
 
     assert asyncio.run(main()) == 0
-
-
-def test_new_workloads_wait_while_requests_are_shed() -> None:
-    limit = DelayLimit(LONG_S)
-    spare = SpareTime(limit, ratio=1e-6)
-    for _ in range(100):
-        spare.take(4)  # nothing is shed
-    for _ in range(10):
-        limit.refused()
-        limit.adapt(0.0)
-    assert limit.shedding
-    spare.take(1)
-    with pytest.raises(OverloadError, match="new workloads wait") as refused:
-        spare.take(1)
-    assert headers_for(refused.value)["Retry-After"] == str(round(spare.MEAN_S / spare.ratio))
-    for _ in range(200):
-        limit.adapt(0.0)
-    assert not limit.shedding
-    spare.take(1)
-
-
-def test_retry_after_of_new_workloads_follows_from_their_cost() -> None:
-    limit = DelayLimit(LONG_S)
-    spare = SpareTime(limit, ratio=0.5)
-    for _ in range(10):
-        limit.refused()
-        limit.adapt(0.0)
-    for _ in range(100):
-        spare.spent(400 * LONG_S, 4)
-    spare.take(2)
-    with pytest.raises(OverloadError) as refused:
-        spare.take(1)
-    assert refused.value.retry_after_s == pytest.approx(2 * 100 * LONG_S / 0.5, rel=0.1)
 
 
 def test_shed_requests_are_answered_late_on_a_kept_connection(tmp_path: Path) -> None:
