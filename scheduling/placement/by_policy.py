@@ -27,8 +27,9 @@ _JOB_ID = "job"
 class PolicyPlacer(Placer):
     """A `Placer` whose choice is a policy's.
 
-    `ranked` begins with the GPU chosen by the policy. The policy sees the cluster with its tenants running and the job as the only waiting one. No job may be
-    stopped or moved, because the service does neither. A stateful policy starts afresh each time.
+    `ranked` begins with the GPU chosen by the policy, which sees the cluster with its tenants running and the job as the
+    only waiting one. No job may be stopped or moved, because the service does neither. A stateful policy starts afresh
+    each time.
     """
 
     def __init__(self, predictor: SetPredictor | SetCache, policy: Policy) -> None:

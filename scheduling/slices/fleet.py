@@ -191,11 +191,9 @@ def _joined(
 class _Program:
     """Assign jobs of K kinds to cards of P patterns.
 
-    Variables: x[k, d] jobs of kind k on device d, and y[p] cards of pattern p. Constraints: the sum of x[k,
-    d]
-    over d is at most count[k]; the sum of x[k, d] over k is at most the sum of y[p] patterns[p, d] over p;
-    the
-    sum of y is at most `gpus`. Only y has to be declared integer.
+    Variables: x[k, d] jobs of kind k on device d, and y[p] cards of pattern p. Constraints: the sum of x[k, d] over d is
+    at most count[k]; the sum of x[k, d] over k is at most the sum of y[p] patterns[p, d] over p; the sum of y is at most
+    `gpus`. Only y has to be declared integer.
     """
 
     def __init__(
