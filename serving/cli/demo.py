@@ -167,7 +167,7 @@ def _policies_table(results: dict[str, Any]) -> Any:
         "mean completion",
         "last job done",
         right=("GPU hours", "mean completion", "last job done"),
-        title="\n3. The same jobs under three policies (simulated, cost of sharing off by 15 %)",
+        title="\n3. The same jobs, three policies (simulated, cost of sharing off by 15 %)",
     )
     for name, words in _POLICIES.items():
         body = results[name].to_json()
