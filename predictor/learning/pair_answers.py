@@ -171,14 +171,14 @@ class PairAnswers:
         """Answer for members beside their partners."""
         with self._lock:
             try:
-                at, shares, mean, prior, variance, covariance = self._looked_up(keys)
+                at, weights, mean, prior, variance, covariance = self._looked_up(keys)
             except KeyError:
                 self._meet(keys)
-                at, shares, mean, prior, variance, covariance = self._looked_up(keys)
+                at, weights, mean, prior, variance, covariance = self._looked_up(keys)
             added, own = self._pairs.added, [self._own[key[0]] for key in keys]
         most = max(map(len, at))
         places = np.array([row + [_NOBODY] * (most - len(row)) for row in at])
-        weight = np.array([row + [0.0] * (most - len(row)) for row in shares], np.float32)
+        padded = np.array([row + [0.0] * (most - len(row)) for row in weights], np.float32)
         return Answers(
             mean,
             variance,
@@ -187,13 +187,13 @@ class PairAnswers:
             [one.solo_variance for one in own],
             [one.solo_prior_variance for one in own],
             covariance,
-            np.einsum("rm,rmu->ru", weight, added[places]),
+            np.einsum("rm,rmu->ru", padded, added[places]),
         )
 
     def _looked_up(
         self, keys: Sequence[Key]
     ) -> tuple[list[list[int]], list[list[float]], list[float], list[float], list[float], list[float]]:
-        """Rows of each key's pairs, their shares, means, prior variances, variances and covariances with the solo step
+        """Rows of each key's pairs, their weights, means, prior variances, variances and covariances with the solo step
         time.
 
         Raises:
@@ -202,39 +202,39 @@ class PairAnswers:
         place, means, variances = self._pairs.place, self._pairs.mean, self._pairs.variance
         covariance, absorbed, between = self._pairs.covariance, self._pairs.absorbed, self._pairs.between
         priors, ratio = self._pairs.prior, self.process.variance_ratio
-        at, shares, mean, prior, variance, shared = [], [], [], [], [], []
+        at, weights_of, mean, prior, variance, shared = [], [], [], [], [], []
         for key in keys:
             own, partners = key[0], key[1:]
             rows = [place[own, partner] for partner in partners or (_ALONE,)]
-            share = self._shares_of(partners)
+            weights = self._weights_of(partners)
             at.append(rows)
-            shares.append(share)
-            mean.append(_weighted(share, means, rows))
+            weights_of.append(weights)
+            mean.append(_weighted(weights, means, rows))
             if not partners:
                 prior.append(0.0)
                 variance.append(0.0)
                 shared.append(0.0)
                 continue
             # Variance of a mean over partners: the variance of each, plus twice the covariance of every two.
-            squares = [s * s for s in share]
+            squares = [weight * weight for weight in weights]
             before, left = _weighted(squares, priors, rows), _weighted(squares, variances, rows)
             plain = sum(squares) * self._prior.variance.beside_one
-            for (one, a), (other, b) in combinations(zip(partners, share, strict=True), 2):
+            for (one, a), (other, b) in combinations(zip(partners, weights, strict=True), 2):
                 both, twice = covariance[own, one, other], 2 * a * b
                 before += twice * both[0]
                 left += twice * both[1]
                 plain += twice * between[place[one, other]]
             alone = self._own[own]
             left, before = self._prior.without_pairs(max(left + alone.variance, 0.0), before, plain)
-            moved = _weighted(share, absorbed, rows)
+            moved = _weighted(weights, absorbed, rows)
             prior.append(before)
             left = calibrated(left, before, ratio)
             variance.append(left + moved**2 * alone.solo_variance)
             shared.append(-moved * alone.solo_variance)
-        return at, shares, mean, prior, variance, shared
+        return at, weights_of, mean, prior, variance, shared
 
-    def _shares_of(self, partners: Sequence[int]) -> list[float]:
-        """By which the mean over partners weights them."""
+    def _weights_of(self, partners: Sequence[int]) -> list[float]:
+        """Weights of the pairs with some partners in the mean over them, which sum to 1."""
         if len(partners) < 2:
             return [1.0]
         occupancy = self._known.members.occupancy[list(partners)]
@@ -314,8 +314,8 @@ class PairAnswers:
         self._pairs.add(new, half, earlier, total, mean, prior, variance, absorbed, between)
 
 
-def _weighted(shares: Sequence[float], values: Sequence[float], rows: Sequence[int]) -> float:
-    return sum([share * values[row] for share, row in zip(shares, rows, strict=True)])
+def _weighted(weights: Sequence[float], values: Sequence[float], rows: Sequence[int]) -> float:
+    return sum([weight * values[row] for weight, row in zip(weights, rows, strict=True)])
 
 
 def _grown(rows: _Rows, capacity: int) -> _Rows:

@@ -11,7 +11,7 @@ import torch
 from torch import nn
 
 from profiling.capture.module import capture_module, first_dimension, job_of, refuse_lazy
-from profiling.capture.options import options_of, prepared_options
+from profiling.capture.options import execution_options, options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -163,4 +163,4 @@ def _own_options(workload: Workload, job: TrainingJob) -> dict[str, object]:
                 got=asked,
                 hint="set it in the factory, or return (module, inputs, loss)",
             )
-    return {**options_of(workload), **prepared_options(job.model), **own}
+    return {**options_of(workload), **execution_options(job.model), **own}

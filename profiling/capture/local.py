@@ -10,7 +10,7 @@ from typing import Any
 from profiling.capture import cache
 from profiling.capture.derive import with_optimizer
 from profiling.capture.naming import named_workload, registered_name
-from profiling.capture.options import PREPARED, check_options
+from profiling.capture.options import EXECUTION, check_options
 from profiling.capture.precision import with_precision
 from profiling.capture.source import graph_for
 from profiling.graph import ComputationGraph
@@ -61,7 +61,7 @@ def _of_graph(workload: Workload, graph: ComputationGraph, given: frozenset[str]
         graph = with_precision(graph, workload.precision)
     if "optimizer" in given and workload.optimizer:
         graph = with_optimizer(graph, workload.optimizer)
-    if stated := given.intersection(PREPARED):
+    if stated := given.intersection(EXECUTION):
         graph = replace(
             graph, options={**graph.options, **{name: getattr(workload, name) for name in stated}}
         )

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from profiling.capture.options import options_of, prepared_options
+from profiling.capture.options import execution_options, options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -46,7 +46,7 @@ def capture_module(
     Raises:
         InputError: no tensor among the inputs, or the step cannot be traced without data.
     """
-    options = replace(workload or Workload(model=name or type(model).__name__), **prepared_options(model))
+    options = replace(workload or Workload(model=name or type(model).__name__), **execution_options(model))
     shadow = to_meta(model, in_place)
     batch = map_tensors(inputs, _shape_of)
     title = name or type(model).__name__

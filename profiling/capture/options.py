@@ -23,12 +23,12 @@ _FIXED = (
     "gradient_accumulation",
     "activation_checkpointing",
 )
-# How the kernels of a graph run; a graph states what the module itself was prepared for.
-PREPARED = ("compiler", "memory_layout")
+# How the kernels of a graph run; a module of one's own may imply it.
+EXECUTION = ("compiler", "memory_layout")
 
 
-def prepared_options(model: nn.Module) -> dict[str, Any]:
-    """Options of `PREPARED` that a module states by itself, if they are not the defaults.
+def execution_options(model: nn.Module) -> dict[str, Any]:
+    """Options of `EXECUTION` that a module implies, if they are not the defaults.
 
     Args:
         model: as the user made it, with its strides; compiled by `torch.compile` or `Module.compile`, or not.
@@ -55,7 +55,7 @@ def _is_channels_last(parameter: nn.Parameter) -> bool:
 
 
 def options_of(workload: Workload) -> dict[str, object]:
-    """Options of a workload as stored in its graph; sizes and `PREPARED` only if given."""
+    """Options of a workload as stored in its graph; sizes and `EXECUTION` only if given."""
     options: dict[str, object] = {
         "precision": workload.precision,
         "optimizer": workload.optimizer,
@@ -63,7 +63,7 @@ def options_of(workload: Workload) -> dict[str, object]:
         "gradient_accumulation": workload.gradient_accumulation,
         "activation_checkpointing": workload.activation_checkpointing,
     }
-    for name in ("sequence_length", "image_size", *PREPARED):
+    for name in ("sequence_length", "image_size", *EXECUTION):
         if getattr(workload, name) != _UNSTATED[name]:
             options[name] = getattr(workload, name)
     return options
@@ -129,14 +129,14 @@ def as_captured(workload: Workload, graph: ComputationGraph) -> Workload:
             got=workload.frozen_prefix,
             hint="capture the model again with nothing frozen",
         )
-    prepared = {
+    execution = {
         name: graph.options[name]
-        for name in PREPARED
+        for name in EXECUTION
         if name in graph.options and getattr(workload, name) == _UNSTATED[name]
     }
     return replace(
         workload,
-        **prepared,  # type: ignore[arg-type]
+        **execution,  # type: ignore[arg-type]
         batch_size=workload.batch_size or graph.batch_size,
         precision=own if workload.precision == _UNSTATED["precision"] else workload.precision,
         frozen_prefix=frozen if workload.mode == "inference" else max(workload.frozen_prefix, frozen),

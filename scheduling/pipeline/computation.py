@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from models.cost import default_cost_model
+from profiling.capture.options import as_captured
 from profiling.devices import DeviceSpec
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -45,9 +46,9 @@ def operator_times(
     """(forward, backward) seconds of each operator by the cost model; all repeats together.
 
     Args:
-        job: its options; by default, the precision that the graph was captured in.
+        job: its options; by default, those that the graph was captured with.
     """
-    workload = job or Workload(graph.name, precision=str(graph.options.get("precision", "fp32")))
+    workload = job or as_captured(Workload(graph.name), graph)
     busy = default_cost_model().cost(graph, device, workload).operators.busy_s
     return [(float(forward), float(backward)) for forward, backward in busy.T]
 

@@ -13,7 +13,7 @@ from models.cost.model import SHIPPED
 from predictor import load_predictor
 from predictor.campaigns.plan import candidate
 from predictor.freezing import layer_throughput
-from profiling.capture import graph_for
+from profiling.capture import graph_for, register_graph
 from profiling.devices import get_device
 from profiling.workload import ColocationSet, Workload
 from scheduling.pipeline.computation import operator_times
@@ -35,6 +35,27 @@ def test_step_time_is_the_same_everywhere(device: str) -> None:
     assert candidate(JOB, spec).step_time_s == pytest.approx(cost.step_time_s)
     times = operator_times(graph_for(JOB), spec)
     assert sum(map(sum, times)) == pytest.approx(cost.operators.busy_s.sum())
+
+
+def test_a_graph_of_a_compiled_module_is_timed_as_compiled_everywhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    plain = graph_for(Workload("torchvision/resnet50", 8))
+    graph = replace(plain, options={**plain.options, "compiler": "compile", "memory_layout": "channels-last"})
+    job, spec, predictor = Workload(register_graph(graph)), get_device("v100"), load_predictor("default")
+    stated = replace(job, batch_size=8, compiler="compile", memory_layout="channels-last")
+    cost = default_cost_model().cost(graph, spec, stated)
+    assert (
+        cost.step_time_s
+        < 0.9 * default_cost_model().cost(graph, spec, replace(job, batch_size=8)).step_time_s
+    )
+    for asked in (job, stated):
+        alone = predictor.predict(ColocationSet("v100", (asked,))).members[0]
+        assert alone.solo_step_time_s.value == pytest.approx(cost.step_time_s, rel=1e-6)
+        assert predictor.throughput(asked, "v100", 0).step_time_s == pytest.approx(cost.step_time_s, rel=1e-6)
+        assert layer_throughput(asked, "v100", 0).step_time_s == pytest.approx(cost.step_time_s)
+    assert sum(map(sum, operator_times(graph, spec))) == pytest.approx(cost.operators.busy_s.sum())
 
 
 @pytest.mark.parametrize("prefix", [0, 1, 50, 100, ALL])

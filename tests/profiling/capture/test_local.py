@@ -94,7 +94,7 @@ def test_zoo_names_are_unchanged(here: Path) -> None:
     assert local_workload("resnet18-cifar:batch_size=4") == Workload("resnet18-cifar", batch_size=4)
 
 
-PREPARED = """
+IMPLIED = """
 import torch
 from torch import nn
 
@@ -115,23 +115,23 @@ def channels_last(batch_size=8):
 
 
 @pytest.mark.parametrize(
-    ("factory", "option", "prepared", "other"),
+    ("factory", "option", "implied", "other"),
     [
         ("compiled", "compiler", "compile", "eager"),
         ("in_place", "compiler", "compile", "eager"),
         ("channels_last", "memory_layout", "channels-last", "contiguous"),
     ],
 )
-def test_a_module_states_how_it_was_prepared(
-    here: Path, factory: str, option: str, prepared: str, other: str
+def test_a_module_implies_how_its_kernels_run(
+    here: Path, factory: str, option: str, implied: str, other: str
 ) -> None:
-    (here / "prepared_of_test.py").write_text(PREPARED)
-    name = f"prepared_of_test:{factory}"
+    (here / "implied_of_test.py").write_text(IMPLIED)
+    name = f"implied_of_test:{factory}"
     job = local_workload(name)
-    assert getattr(job, option) == prepared
+    assert getattr(job, option) == implied
     # Over HTTP, a job names the graph alone.
     by_hash = Workload(job.model)
-    assert getattr(as_captured(by_hash, graph_for(by_hash)), option) == prepared
+    assert getattr(as_captured(by_hash, graph_for(by_hash)), option) == implied
     stated = local_workload(f"{name}:{option}={other}")
     assert getattr(as_captured(stated, graph_for(stated)), option) == other
     plain = local_workload("own_factory_of_test:factory")
