@@ -121,7 +121,7 @@ def _print_pairs(out: Any, ranked: list[Any]) -> None:
             if not pair.fits
             else "yes"
             if pair.throughput_ratio > 1.2
-            else "no: nothing gained"
+            else "no: little gained"
         )
         table.add_row(
             "\n".join(w.model for w in pair.jobs.workloads),
