@@ -3,6 +3,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -19,6 +20,7 @@ from predictor.examples.examples import Integers, examples_of
 from predictor.examples.featurizer import Featurizer, GraphSource
 from predictor.fitted.device_memory import set_memory_bytes
 from predictor.fitted.fitted import Fitted
+from predictor.learning.set_process import NETWORK_SHARE
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.types import Prediction, PredictionArrays
 from profiling.devices.mig import check_slices
@@ -51,6 +53,7 @@ class Predictor:
         self.training = training
         self.graph_source = graph_source
         self.version = version
+        self.network_share = NETWORK_SHARE
 
     @classmethod
     def of(cls, fitted: Fitted, version: str, network: NetworkConfig, training: TrainingConfig) -> Predictor:
@@ -64,6 +67,16 @@ class Predictor:
         self.table_ = JobTable(fitted.model, fitted.heads, fitted.manifest.coverage)
         self.slices_ = OwnSlices(self.table_, fitted.heads, fitted.model.featurizer)
         self.describer_ = Describer(fitted, self.table_, self.slices_)
+
+    def with_network_share(self, network_share: float) -> Predictor:
+        """The same predictor with another weight of the networks in their mean with the process.
+
+        Args:
+            network_share: from 0 to 1.
+        """
+        other = copy.copy(self)
+        other.network_share = network_share
+        return other
 
     def fit(
         self,
@@ -157,7 +170,9 @@ class Predictor:
     def _excess(self, rows: Integers, sharing: str) -> np.ndarray:
         """[S, M] slowdown - 1."""
         table = self._table()
-        return self.slices_.excess(rows) if sharing == "mig" else table.excess(rows, sharing)
+        if sharing == "mig":
+            return self.slices_.excess(rows)
+        return table.excess(rows, sharing, self.network_share)
 
     def _arrays(
         self, rows: Integers, excess: np.ndarray, time_sliced: np.ndarray, mig: np.ndarray

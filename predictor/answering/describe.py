@@ -11,9 +11,10 @@ import numpy as np
 
 from predictor.answering.bounds import within_shares
 from predictor.answering.explain import sentence, shares_of
-from predictor.answering.job_table import JobTable, setting_rows
+from predictor.answering.job_table import JobTable
 from predictor.answering.own_slices import Cut, OwnSlices
 from predictor.answering.set_network import prior_parts
+from predictor.answering.settings import setting_rows
 from predictor.examples.examples import Integers
 from predictor.examples.plausibility import MOST_OFF
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio

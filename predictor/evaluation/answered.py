@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.features import Floats
+from predictor.learning.set_process import NETWORK_SHARE
 
 if TYPE_CHECKING:
     from predictor.answering.job_table import JobTable
@@ -14,27 +15,34 @@ if TYPE_CHECKING:
     from predictor.predictor import Predictor
 
 
-def answered_log_ratio(predictor: Predictor, examples: Examples) -> tuple[Floats, Floats]:
+def answered_log_ratio(
+    predictor: Predictor, examples: Examples, network_share: float = NETWORK_SHARE
+) -> tuple[Floats, Floats]:
     """[T] log of co-located / solo throughput, and [T] log slowdown.
 
     They come from the networks and the process, for the rows' campaigns, with the bounds that apply to
-    answers (`JobTable.excess`).
+    answers (`Contention.excess`).
+
+    Args:
+        predictor: a fitted one.
+        examples: the rows.
+        network_share: weight of the networks in their mean with the process.
     """
-    ratio, slow = predictor.fitted_.model.predict_log_ratio(examples)
-    moved = _moved(predictor.table_, examples)
+    ratio, slow = predictor.fitted_.model.predict_log_ratio(examples, network_share)
+    moved = _moved(predictor.table_, examples, network_share)
     return ratio - moved, slow + moved
 
 
-def _moved(table: JobTable, examples: Examples) -> Floats:
+def _moved(table: JobTable, examples: Examples, network_share: float) -> Floats:
     sets, position = examples.places
     rows = np.full((len(examples.set_ids), int(position.max(initial=0)) + 1), -1, dtype=np.int64)
     keys = list(zip(examples.workloads, examples.devices, examples.mode, strict=True))
     rows[sets, position] = table.rows(keys)
     modes = np.full(len(rows), "", dtype=object)
     modes[sets] = examples.mode
-    moved = np.zeros(rows.shape)
+    moved, c = np.zeros(rows.shape), table.contention(network_share)
     for mode in sorted(set(modes.tolist())):
         asked = np.flatnonzero(modes == mode)
-        bounded, plain = table.excess(rows[asked], mode), table.unbounded_excess(rows[asked], mode)
+        bounded, plain = (answer(rows[asked], mode) for answer in (c.excess, c.unbounded_excess))
         moved[asked] = np.log1p(bounded) - np.log1p(plain)
     return moved[sets, position]

@@ -23,7 +23,6 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.ends import log_slowdowns
 from predictor.learning.known_members import KnownMembers, NamedMembers
 from predictor.learning.leave_one_out import LeftOut, calibrated
-from predictor.learning.link import to_scale
 from predictor.learning.measured import partners_of
 from predictor.learning.members import default_scale
 from predictor.learning.prior import Prior
@@ -66,9 +65,10 @@ class ModelLearner(CorrectedLearner):
         own = np.array(known.numbers(keys, steps), dtype=np.int64)
         rows = Rows(own, partners_of(own, examples.set_index))
         ratio, slow = answered_log_ratio(predictor, examples)
+        of_networks, _ = answered_log_ratio(predictor, examples, 1.0)
         with np.errstate(divide="ignore", invalid="ignore"):
             log_slowdown = -np.log(examples.ratio)
-        super().__init__(prior, known.members, rows, to_scale(-ratio, prior.parameters.knee), log_slowdown)
+        super().__init__(prior, known.members, rows, -ratio, -of_networks, log_slowdown)
         self.before = -ratio
         self.half = half_widths(predictor.fitted_, examples, slow)
 

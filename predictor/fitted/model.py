@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -24,10 +23,8 @@ from predictor.examples.examples import (
     variants_of,
 )
 from predictor.examples.featurizer import Featurizer, JobOnDevice
+from predictor.learning.set_process import NETWORK_SHARE, SetProcess
 from profiling.workload import Workload
-
-if TYPE_CHECKING:
-    from predictor.learning.set_process import SetProcess
 
 # Graphs are encoded in batches; more than this many operators at once only cost memory.
 OPERATORS_AT_ONCE = 20_000
@@ -148,8 +145,15 @@ class CotenantModel:
             workloads, devices, self.featurizer, self.encode(zip(workloads, devices, strict=True))
         )
 
-    def predict_log_ratio(self, examples: Examples) -> tuple[Floats, Floats]:
-        """[T] the observed log ratio, and the latent log slowdown: means over the ensemble and the process."""
+    def predict_log_ratio(
+        self, examples: Examples, network_share: float = NETWORK_SHARE
+    ) -> tuple[Floats, Floats]:
+        """[T] the observed log ratio, and the latent log slowdown: means over the ensemble and the process.
+
+        Args:
+            examples: measured or hypothetical rows.
+            network_share: weight of the ensemble.
+        """
         inputs, places = self.inputs(examples), examples.places
         ratio, latent = [], []
         with torch.no_grad():
@@ -162,8 +166,11 @@ class CotenantModel:
             return result
         expected = self._process_log_slowdown(examples, inputs)
         known = ~np.isnan(expected)
-        ratio_too, latent_too = (result[0] - expected) / 2, (result[1] + expected) / 2
-        return np.where(known, ratio_too, result[0]), np.where(known, latent_too, result[1])
+        both = [
+            np.where(known, network_share * of_networks + (1.0 - network_share) * of_process, of_networks)
+            for of_networks, of_process in zip(result, (-expected, expected), strict=True)
+        ]
+        return both[0], both[1]
 
     def _process_log_slowdown(self, examples: Examples, inputs: SetTensors) -> Floats:
         """[T] the process's answer; NaN if it has none."""

@@ -103,6 +103,11 @@ class Corrector:
             member.in_domain,
         )
 
+    def reweighed(self, shift: Shift, member: MemberPrediction, slowdown: float) -> Shift:
+        """The shift of the member's answer that is right for another predicted `slowdown`."""
+        before, now = (self._link.to_scale(math.log(max(s, 1.0))) for s in (member.slowdown.value, slowdown))
+        return shift._replace(excess=shift.excess + now - before)
+
     def _solo(self, solo: Quantity, shift: Shift) -> tuple[Quantity, float]:
         """The solo step time, and the log distance of its ends."""
         half = math.log(solo.upper / solo.value)

@@ -16,7 +16,7 @@ import numpy as np
 from predictor.examples.observations import Observation
 from predictor.learning.alone import NAMES, NO_NOTES, Alone, Notes, Told
 from predictor.learning.known_members import KnownMembers
-from predictor.learning.observed import Observed, set_of
+from predictor.learning.observed import Expected, Observed, set_of
 from profiling.spelling import in_short
 from profiling.workload import ColocationSet, SoloProfile, Workload
 
@@ -30,6 +30,8 @@ Job = tuple[str, bool, Workload]
 # Jobs with their SPECs of which is kept what to tell.
 _KEPT = 50_000
 _UNKNOWN = -1
+# Columns of `Observed` that the predictor is asked for.
+_PREDICTED = "log_solo_s", "log_slowdown", "towards_networks"
 
 
 class MeasuredAlone:
@@ -201,7 +203,7 @@ class MeasuredAlone:
         together = (seen.partners >= 0).any(1)
         own = np.where(together, told[seen.own], seen.own)
         partners = np.where(seen.partners >= 0, told[seen.partners], -1)
-        solo, slowdown = seen.log_solo_s.copy(), seen.log_slowdown.copy()
+        columns = {name: getattr(seen, name).copy() for name in _PREDICTED}
         differs = (own != seen.own) | (partners != seen.partners).any(1)
         asked = np.intersect1d(np.flatnonzero(differs), kept)
         done = asked[asked < len(earlier)]
@@ -211,13 +213,15 @@ class MeasuredAlone:
             & (partners[done][:, :width] == earlier.partners[done]).all(1)
             & (partners[done][:, width:] < 0).all(1)
         ]
-        solo[done], slowdown[done] = earlier.log_solo_s[done], earlier.log_slowdown[done]
+        for name, column in columns.items():
+            column[done] = getattr(earlier, name)[done]
         new = np.setdiff1d(asked, done)
         if len(new):
-            arrays = predictor.predict_arrays(self.told_sets([set_of(seen.keys[row]) for row in new])[0])
-            solo[new] = np.log(arrays.solo_step_time_s[:, 0])
-            slowdown[new] = np.log(np.maximum(arrays.slowdown[:, 0], 1.0))
-        return replace(seen, own=own, partners=partners, log_solo_s=solo, log_slowdown=slowdown)
+            sets, _ = self.told_sets([set_of(seen.keys[row]) for row in new])
+            expected = Expected.of(predictor, sets)
+            for name, column in columns.items():
+                column[new] = getattr(expected, name)
+        return replace(seen, own=own, partners=partners, **columns)
 
 
 class ToldTable:

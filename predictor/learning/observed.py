@@ -6,13 +6,17 @@ import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from models.features import Floats
 from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
+from predictor.learning.link import to_scale
 from predictor.learning.rows import equally_wide
+from predictor.learning.set_process import NETWORK_SHARE
+from predictor.types import PredictionArrays
 from profiling.spelling import in_short
 from profiling.workload import ColocationSet, Workload
 
@@ -43,6 +47,34 @@ def set_of(key: ObservedKey) -> ColocationSet:
     return ColocationSet(device, (own, *others), sharing)
 
 
+class Expected(NamedTuple):
+    """A predictor's answers for the first members of R sets.
+
+    Attributes:
+        log_solo_s, log_slowdown: [R] predicted.
+        towards_networks: [R] see `Observed`.
+        solo_step_time_s: [R, M] predicted for all members.
+    """
+
+    log_solo_s: Floats
+    log_slowdown: Floats
+    towards_networks: Floats
+    solo_step_time_s: Floats
+
+    @classmethod
+    def of(cls, predictor: Any, sets: Sequence[ColocationSet]) -> Expected:
+        arrays = predictor.predict_arrays(sets)
+        log_slowdown, towards = _log_slowdown(arrays), np.zeros(len(sets))
+        if hasattr(predictor, "with_network_share"):
+            of_networks = predictor.with_network_share(1.0).predict_arrays(sets)
+            towards = _log_slowdown(of_networks) - log_slowdown
+        return cls(np.log(arrays.solo_step_time_s[:, 0]), log_slowdown, towards, arrays.solo_step_time_s)
+
+
+def _log_slowdown(arrays: PredictionArrays) -> Floats:
+    return np.log(np.maximum(arrays.slowdown[:, 0], 1.0))
+
+
 @dataclass(frozen=True, slots=True)
 class Observed:
     """N rows in order of arrival; additions create a new object.
@@ -52,6 +84,7 @@ class Observed:
         values: observed log step times.
         own: [N] number of the member; partners: [N, P] numbers of those beside it, -1 where there are fewer.
         log_solo_s, log_slowdown: [N] predicted.
+        towards_networks: [N] change of `log_slowdown` if the networks answered alone.
         rank: [N] hash of the key's name, the same in every operating-system process.
         log_step_s: [N] median observed; count: [N] observations.
     """
@@ -63,6 +96,7 @@ class Observed:
     partners: Integers
     log_solo_s: Floats
     log_slowdown: Floats
+    towards_networks: Floats
     rank: Integers
     log_step_s: Floats
     count: Integers
@@ -71,7 +105,7 @@ class Observed:
     def nothing(cls) -> Observed:
         none, no_number = np.zeros(0), np.zeros(0, np.int64)
         return cls(
-            (), {}, (), no_number, np.zeros((0, 1), np.int64), none, none, no_number, none, no_number
+            (), {}, (), no_number, np.zeros((0, 1), np.int64), none, none, none, no_number, none, no_number
         )  # fmt: skip
 
     def __len__(self) -> int:
@@ -81,15 +115,14 @@ class Observed:
         self,
         keys: Sequence[ObservedKey],
         numbers: Integers,
-        log_solo_s: Floats,
-        log_slowdown: Floats,
+        expected: Expected,
     ) -> Observed:
         """Add rows without observations.
 
         Args:
             keys: R new ones.
             numbers: [R, M] of the observed member and those beside it, -1 where there are fewer.
-            log_solo_s, log_slowdown: [R] predicted for it.
+            expected: predicted for it.
         """
         parts = equally_wide(self.partners, numbers[:, 1:])
         start, more, names = len(self), len(keys), list(map(name_of, keys))
@@ -100,8 +133,9 @@ class Observed:
             values=(*self.values, *([()] * more)),
             own=np.concatenate([self.own, numbers[:, 0]]),
             partners=np.concatenate(parts),
-            log_solo_s=np.concatenate([self.log_solo_s, log_solo_s]),
-            log_slowdown=np.concatenate([self.log_slowdown, log_slowdown]),
+            log_solo_s=np.concatenate([self.log_solo_s, expected.log_solo_s]),
+            log_slowdown=np.concatenate([self.log_slowdown, expected.log_slowdown]),
+            towards_networks=np.concatenate([self.towards_networks, expected.towards_networks]),
             rank=np.concatenate([self.rank, np.array([_rank(name) for name in names], np.int64)]),
             log_step_s=np.concatenate([self.log_step_s, np.zeros(more)]),
             count=np.concatenate([self.count, np.zeros(more, np.int64)]),
@@ -115,6 +149,14 @@ class Observed:
             values[row] = (*values[row], *more)
             step[row], count[row] = median(values[row]), len(values[row])
         return replace(self, values=tuple(values), log_step_s=step, count=count)
+
+    def expected(self, rows: Integers, knee: float, network_share: float) -> Floats:
+        """[R] slowdowns predicted for some rows with a weight of the networks.
+
+        They are on the scale of `predictor.learning.link`.
+        """
+        change = (network_share - NETWORK_SHARE) / (1.0 - NETWORK_SHARE) * self.towards_networks[rows]
+        return to_scale(np.maximum(self.log_slowdown[rows] + change, 0.0), knee)
 
     def sample(self, most: int, earlier: Integers | None = None) -> Integers:
         """Numbers of at most `most` rows: as many of every member, and beside every member, as there is room for.

@@ -53,7 +53,7 @@ def of_rows(rows: Integers, sharing: str, predictor: Any) -> SlowdownOf:
 
     def slowdown_of(chosen: Integers, places: Integers) -> Floats:
         parts = np.take_along_axis(rows[chosen], places, 1)
-        return 1.0 + np.asarray(predictor.table_.excess(parts, sharing))
+        return 1.0 + np.asarray(predictor.table_.excess(parts, sharing, predictor.network_share))
 
     return slowdown_of
 

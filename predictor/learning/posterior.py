@@ -8,7 +8,7 @@ on the set of observations, not on their order or how they were split over calls
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -30,7 +30,7 @@ from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured import partners_of
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import default_scale
-from predictor.learning.observed import Observed, ObservedKey, key_of, name_of, set_of
+from predictor.learning.observed import Expected, Observed, ObservedKey, key_of, name_of, set_of
 from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.predictable import predictable
 from predictor.learning.prior import Priors
@@ -175,13 +175,8 @@ class Posterior:
         if not keys:
             return self._observed
         sets = [set_of(key) for key in keys]
-        arrays = self.predictor.predict_arrays(sets)
-        return self._observed.met(
-            keys,
-            self._numbers(sets, arrays.solo_step_time_s),
-            np.log(arrays.solo_step_time_s[:, 0]),
-            np.log(np.maximum(arrays.slowdown[:, 0], 1.0)),
-        )
+        expected = Expected.of(self.predictor, sets)
+        return self._observed.met(keys, self._numbers(sets, expected.solo_step_time_s), expected)
 
     def _numbers(self, sets: Sequence[ColocationSet], solo_step_time_s: Floats) -> Integers:
         """[S, M] numbers of members, -1 where there is none."""
@@ -235,7 +230,7 @@ class Posterior:
     def rows_of(self, sets: Sequence[ColocationSet]) -> tuple[Rows, Floats]:
         """Rows of the process for all members of some sets, set by set, and their corrected log slowdowns."""
         sets, _ = self._ready().measured.told_sets(sets)
-        arrays = self.predictor.predict_arrays(sets)
+        arrays = self._ready().predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         present = numbers >= 0
         own = numbers[present]
@@ -248,11 +243,12 @@ class Posterior:
         the predictor's."""
         if self._knows_nothing or not len(sets):
             return self.predictor.predict_arrays(sets)
-        sets, _ = self._ready().measured.told_sets(sets)
-        arrays = self.predictor.predict_arrays(sets)
+        state = self._ready()
+        sets, _ = state.measured.told_sets(sets)
+        arrays = state.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         sharing = np.array([s.sharing for s in sets])
-        corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, self.predictor), sharing)
+        corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, state.predictor), sharing)
         places, most = self._time_sliced(sets)
         return no_slower(corrected, places, most) if places else corrected
 
@@ -268,11 +264,12 @@ class Posterior:
 
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
         """Like `predict_arrays`, for rows cached by the caller (the fastest entry point)."""
-        answer: Callable[[Integers, str], PredictionArrays] = self._table_of().predict_rows
         if self._knows_nothing or not len(rows):
-            return answer(rows, sharing)
-        rows = self._ready().told_table(rows)
-        arrays = answer(rows, sharing)
+            answer: PredictionArrays = self._table_of().predict_rows(rows, sharing)
+            return answer
+        self._table_of()
+        predictor, rows = self._ready().predictor, self._ready().told_table(rows)
+        arrays = predictor.predict_rows(rows, sharing)
         # Read once, because other threads extend them too.
         known, count = self._of_row, len(keys := self._table_of().table_.keys)
         if len(known) < count:
@@ -283,7 +280,7 @@ class Posterior:
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
         modes = np.full(len(rows), sharing)
-        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, self._table_of()), modes)
+        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, predictor), modes)
         places = bounded_rows(rows, sharing, self.predictor, self._ready().under_mps)
         if not places:
             return corrected
@@ -361,6 +358,12 @@ class Posterior:
         keys = [(own, *sorted((*row[:m], *row[m + 1 :]))) for row in numbers for m, own in enumerate(row)]
         state = self._ready()
         shifts = state.shifts.of(keys)
+        if state.predictor is not self.predictor:
+            slowdown, size = state.predictor.predict_arrays(sets).slowdown, map(len, numbers)
+            weighted = [
+                value for row, count in zip(slowdown.tolist(), size, strict=True) for value in row[:count]
+            ]
+            shifts = list(map(self._corrector.reweighed, shifts, members, weighted))
         after = map(self._corrector, members, shifts, state.pairs.slowest(sets, numbers))
         shift = iter(shifts)
         places, most = self._time_sliced(sets)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.linalg import cholesky, solve_triangular
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 # Of training pairs that hold in the user's cluster against such that do not.
 _LOG_PRIOR_ODDS = 2.0
-# Observed rows, of lowest rank, that tell whether the predictor is right about its training pairs.
+# Observed rows that tell whether the predictor is right about its training pairs, and how its parts count.
 _MOST_COMPARED = 64
 # Smallest variance, so that its inverse is finite.
 _LEAST = 1e-9
@@ -96,6 +96,20 @@ class Prior:
         return 1.0 / (told + 1.0 / plain), plain
 
 
+class Compared(NamedTuple):
+    """Observed rows that a predictor is judged by.
+
+    Attributes:
+        numbers: [N] of the rows.
+        evidence: these rows.
+        covariance: [N, N] of the predictor's true errors, before anything was observed.
+    """
+
+    numbers: Integers
+    evidence: Evidence
+    covariance: Floats
+
+
 class Priors:
     """Priors, by the devices and sharing modes that something was observed on.
 
@@ -131,15 +145,21 @@ class Priors:
             self._made[key] = Prior(self._config.parameters, pairs.within(np.array(key)), self.start.members)
         return self._made[key]
 
-    def contradicted(self, prior: Prior, observed: Evidence) -> bool:
+    def compared(self, prior: Prior, observed: Evidence) -> Compared:
+        """Some observed rows, those of lowest rank, that are plausible for a predictor, with a prior for them."""
+        some = plausible(observed.target, self.ignorant.variance.beside_one, observed.noise)
+        numbers = some[np.argsort(observed.rank[some], kind="stable")[:_MOST_COMPARED]]
+        evidence = observed.take(numbers)
+        return Compared(numbers, evidence, prior.process.joint(evidence.members, evidence.rows)[1])
+
+    def contradicted(self, prior: Prior, observed: Compared) -> bool:
         """Whether observations speak against the prior's training pairs; see `contradicts`."""
         if not len(prior.training):
             return False
-        some = plausible(observed.target, self.ignorant.variance.beside_one, observed.noise)
-        compared = observed.take(some[np.argsort(observed.rank[some], kind="stable")[:_MOST_COMPARED]])
-        members, rows = compared.members, compared.rows
-        informed, plain = (p.process.joint(members, rows)[1] for p in (prior, self._plain))
-        return contradicts(compared.target, compared.noise, members.model[rows.own], informed, plain)
+        some = observed.evidence
+        plain = self._plain.process.joint(some.members, some.rows)[1]
+        model = some.members.model[some.rows.own]
+        return contradicts(some.target, some.noise, model, observed.covariance, plain)
 
     @cached_property
     def _pairs(self) -> TrainingPairs:

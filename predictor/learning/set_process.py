@@ -33,6 +33,8 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Examples, Integers
     from predictor.examples.featurizer import Featurizer
 
+NETWORK_SHARE = 0.5
+"""Weight of the networks in the mean with the process before anything was observed."""
 # Size of the sets that the process answers for.
 _PAIR = 2
 # Above this many training rows, as many inducing rows represent them all.
@@ -238,10 +240,21 @@ class SetProcess:
             out |= self._known.utilization_measured[: len(members)]
         return out
 
-    def blended(self, excess: Floats, numbers: Integers, occupied: Floats) -> Floats:
-        """[S, M] geometric mean of `slowdown` and `excess` + 1, minus 1.
+    def blended(
+        self, excess: Floats, numbers: Integers, occupied: Floats, network_share: float = NETWORK_SHARE
+    ) -> Floats:
+        """[S, M] weighted geometric mean of `excess` + 1 and `slowdown`, minus 1.
 
         `excess` where the process has no answer.
+
+        Args:
+            excess: [S, M] the networks' slowdown - 1.
+            numbers, occupied: see `slowdown`.
+            network_share: weight of the networks.
         """
-        blend = np.sqrt(self.slowdown(numbers, occupied) * (1.0 + excess)) - 1.0
+        slowdown, of_networks = self.slowdown(numbers, occupied), 1.0 + excess
+        if network_share == NETWORK_SHARE:  # ten times as fast as powers
+            blend = np.sqrt(slowdown * of_networks) - 1.0
+        else:
+            blend = slowdown ** (1.0 - network_share) * of_networks**network_share - 1.0
         return np.where(np.isnan(blend), excess, blend)

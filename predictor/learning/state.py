@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
 
 from predictor.learning.basis import Label
 from predictor.learning.config import PosteriorConfig
@@ -11,11 +11,13 @@ from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import of_slowdowns, of_solo_step_times
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured_alone import MeasuredAlone, ToldTable
+from predictor.learning.network_share import at_share, learned_share
 from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.prior import Priors
 from predictor.learning.process import Process
+from predictor.learning.set_process import NETWORK_SHARE
 from predictor.learning.shifts import Shifts, rows_in_answers
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
@@ -30,6 +32,7 @@ class State:
     """A posterior's answers follow from these; a new one is made when something was observed.
 
     Attributes:
+        predictor: the prior mean, with its networks as much weight as was learned.
         told: the observations, with answers of the predictor once it is told.
         kept: numbers of the rows of these that count.
         measured: what to tell the predictor of jobs alone.
@@ -41,6 +44,7 @@ class State:
         under_mps: devices with sets observed under MPS.
     """
 
+    predictor: Any
     told: Observed
     kept: Integers
     measured: MeasuredAlone
@@ -87,14 +91,22 @@ class State:
             solo, solo_rows, jobs = of_solo_step_times(told, kept, known, config, prior, errors)
             limits = SoloLimits(told, numbers, known, solo)
             evidence = of_slowdowns(told, rows, known, config, solo, limits)
-            if not priors.contradicted(prior, evidence):
+            some = priors.compared(prior, evidence)
+            if not priors.contradicted(prior, some):
                 break
             prior = priors.ignorant
+        knee, compared = config.parameters.knee, rows[some.numbers]
+        towards = told.expected(compared, knee, 1.0) - told.expected(compared, knee, 0.0)
+        share = learned_share(some.evidence.target, some.evidence.noise, towards, some.covariance)
+        moved = told.expected(rows, knee, share) - told.expected(rows, knee, NETWORK_SHARE)
+        evidence = replace(evidence, target=evidence.target - moved)
         given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
         used, places, shares = rows_in_answers(rows[given.observed], solo_rows, jobs, len(solo))
         answers = PairAnswers(given, solo, prior, known, places, shares, limits)
         corrections = Corrections(given, solo, limits)
+        weighted = at_share(predictor, share)
         return cls(
+            weighted,
             told,
             kept,
             measured,
@@ -104,6 +116,6 @@ class State:
             given,
             corrections,
             Shifts(answers, observed, used, labels),
-            PairSlowdowns(predictor, lambda *pairs: corrections.slowdown(known.members, *pairs)),
+            PairSlowdowns(weighted, lambda *pairs: corrections.slowdown(known.members, *pairs)),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
         )

@@ -31,7 +31,10 @@ def off_by(factor: float, learned: list[str]) -> Any:
             manifest=Manifest(tuple(learned)),
             model=SimpleNamespace(predict_log_ratio=predict_log_ratio, campaigns=()),
         ),
-        table_=SimpleNamespace(rows=lambda keys: range(len(keys)), excess=nothing, unbounded_excess=nothing),
+        table_=SimpleNamespace(
+            rows=lambda keys: range(len(keys)),
+            contention=lambda: SimpleNamespace(excess=nothing, unbounded_excess=nothing),
+        ),
     )
 
 

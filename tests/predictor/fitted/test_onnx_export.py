@@ -81,7 +81,7 @@ def test_exported_slowdown_stays_below_the_limit_set_by_the_neighbour(
     """A neighbour that is less busy than any learned from."""
     import onnxruntime
 
-    from predictor.answering.job_table import setting_rows
+    from predictor.answering.settings import setting_rows
 
     model = predictor.fitted_.model
     pair = [Workload("alpha", 32), Workload.parse("beta:batch_size=32,utilization_ratio=0.001")]
@@ -109,7 +109,7 @@ def test_exported_set_network_equals_the_predictor(predictor: Predictor, exporte
     expected = networks.predict_arrays(sets).slowdown
     assert json.loads((exported / "export.json").read_text())["process_left_out"]
     variants, where = model.variants([w for s in sets for w in s.workloads], ["v100"] * (2 * len(sets)))
-    from predictor.answering.job_table import setting_rows
+    from predictor.answering.settings import setting_rows
 
     session = onnxruntime.InferenceSession(exported / "set_network_2.onnx")
     slowdown, ratio, utilization_residual = session.run(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.learning.observed import Observed
+from predictor.learning.observed import Expected, Observed
 from profiling.workload import Workload
 
 
@@ -13,7 +13,8 @@ def observed(pairs: list[tuple[int, int]]) -> Observed:
     jobs = [Workload.parse(f"alpha:batch_size={size}") for size in range(1, 60)]
     keys = [("v100", "mps", jobs[own], (jobs[other],) if other >= 0 else ()) for own, other in pairs]
     nothing = np.zeros(len(pairs))
-    return Observed.nothing().met(keys, np.array(pairs), nothing, nothing)
+    expected = Expected(nothing, nothing, nothing, nothing[:, None])
+    return Observed.nothing().met(keys, np.array(pairs), expected)
 
 
 def test_all_rows_are_kept_if_there_is_room() -> None:

@@ -186,7 +186,10 @@ def test_a_step_that_waits_longer_keeps_the_device_busy_for_as_long(predictor: P
     assert after.total_utilization_ratio.value <= together + 1e-9 < before.total_utilization_ratio.value
     arrays = posterior.predict_arrays([asked])
     np.testing.assert_allclose(
-        arrays.utilization_ratio[0], [m.utilization_ratio.value for m in after.members], rtol=1e-5
+        # Both scale utilisations that add up to more than 1, before and after weighing the networks anew.
+        arrays.utilization_ratio[0],
+        [m.utilization_ratio.value for m in after.members],
+        rtol=1e-3,
     )
 
 

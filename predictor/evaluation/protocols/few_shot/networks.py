@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.evaluation.protocols.few_shot.contenders import LEARNERS, LearnerFactory, learners
 from predictor.evaluation.protocols.few_shot.learners import FewShotLearner, Fold
 from predictor.evaluation.protocols.few_shot.processes import Averaged, PosteriorLearner
+from predictor.learning.set_process import NETWORK_SHARE
 
 if TYPE_CHECKING:
     from predictor.config import TrainingConfig
@@ -46,7 +47,10 @@ def learners_of(
             config or TrainingConfig(),
         )
         made = learners(fold)
-        posterior = PosteriorLearner(fold, -model.predict_log_ratio(fold.test)[0])
+        expected, of_networks = (
+            -model.predict_log_ratio(fold.test, share)[0] for share in (NETWORK_SHARE, 1.0)
+        )
+        posterior = PosteriorLearner(fold, expected, of_networks)
         both = Averaged(posterior, made["process"])
         return made | {"posterior": posterior, "posterior-and-process": both}
 

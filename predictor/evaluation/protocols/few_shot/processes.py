@@ -18,10 +18,12 @@ from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope, to_scale
+from predictor.learning.network_share import learned_share
 from predictor.learning.prior import Prior, contradicts, plausible
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
+from predictor.learning.set_process import NETWORK_SHARE
 from predictor.learning.training_pairs import TrainingPairs
 
 
@@ -108,31 +110,57 @@ class CorrectedLearner(Conditioned):
         prior: of the predictor's errors.
         members: that `rows` number, beginning with those of `prior`.
         rows: the test rows.
-        expected: [T] the predictor's answers, on the scale of `predictor.learning.link`.
+        expected: [T] log slowdowns predicted; of_networks: [T] by the predictor's networks alone.
         log_slowdown: as for `Conditioned`.
     """
 
     def __init__(
-        self, prior: Prior, members: Members, rows: Rows, expected: Floats, log_slowdown: Floats
+        self,
+        prior: Prior,
+        members: Members,
+        rows: Rows,
+        expected: Floats,
+        of_networks: Floats,
+        log_slowdown: Floats,
     ) -> None:
         p = prior.parameters
         self._informed, self._ignorant = (
             Expectation(*one.process.joint(members, rows)) for one in (prior, Prior.nothing(p))
         )
         self._prior, self._model = prior, members.model[rows.own]
-        super().__init__(p, self._informed, expected, log_slowdown)
+        self._expected, self._of_networks = expected, of_networks
+        super().__init__(p, self._informed, to_scale(expected, p.knee), log_slowdown)
         self.start = self.start_of(np.zeros(0, np.int64))
 
     def start_of(self, seen: Integers) -> Expectation:
         """Before any observation, according to whether those numbered `seen` contradict the training pairs."""
-        error, noise, plain = self.observed[seen], self.noise[seen], self._ignorant.covariance
-        rows = seen[plausible(error, UNEXPLAINED * np.diag(plain)[seen], noise)]
+        rows = self._plausible(seen)
         both = (e.covariance[np.ix_(rows, rows)] for e in (self._informed, self._ignorant))
         if len(self._prior.training) and not contradicts(
             self.observed[rows], self.noise[rows], self._model[rows], *both
         ):
             return self._informed
-        return replace(self._ignorant, covariance=UNEXPLAINED * plain)
+        return replace(self._ignorant, covariance=UNEXPLAINED * self._ignorant.covariance)
+
+    def _plausible(self, seen: Integers) -> Integers:
+        plain = np.diag(self._ignorant.covariance)[seen]
+        return seen[plausible(self.observed[seen], UNEXPLAINED * plain, self.noise[seen])]
+
+    def _moved(self, start: Expectation, seen: Integers) -> Floats:
+        """[T] change of the expected values because of the networks' weight, learned from those numbered `seen`."""
+        rows, knee = self._plausible(seen), self.parameters.knee
+
+        def at(network_share: float) -> Floats:
+            change = (network_share - NETWORK_SHARE) / (1.0 - NETWORK_SHARE)
+            return to_scale(self._expected + change * (self._of_networks - self._expected), knee)
+
+        share = learned_share(
+            self.observed[rows],
+            self.noise[rows],
+            (at(1.0) - at(0.0))[rows],
+            start.covariance[np.ix_(rows, rows)],
+        )
+        return at(share) - self.centre
 
     def variances(self, seen: Integers, expected: Expectation) -> tuple[Floats, Floats]:
         """[T] variances with and without observations, by which the service narrows intervals."""
@@ -146,7 +174,9 @@ class CorrectedLearner(Conditioned):
     def expectation(self, seen: Integers) -> Expectation:
         if not len(seen):
             return self.start
-        return self.start_of(seen).observe(seen, self.observed[seen], self.noise[seen])
+        start = self.start_of(seen)
+        start = replace(start, mean=start.mean + self._moved(start, seen))
+        return start.observe(seen, self.observed[seen], self.noise[seen])
 
 
 class PosteriorLearner(CorrectedLearner):
@@ -155,9 +185,10 @@ class PosteriorLearner(CorrectedLearner):
     Args:
         fold: the rows.
         expected: [T] log slowdowns of the test rows, predicted without having learned from them.
+        of_networks: [T] the same by the predictor's networks alone; by default, as expected.
     """
 
-    def __init__(self, fold: Fold, expected: Floats) -> None:
+    def __init__(self, fold: Fold, expected: Floats, of_networks: Floats | None = None) -> None:
         measured, test, points = fold.measured, fold.test_rows, fold.train_points
         p = PosteriorConfig().parameters
         members = replace(measured.members, place=fold.scale.place(measured.features, p))
@@ -165,7 +196,12 @@ class PosteriorLearner(CorrectedLearner):
         rows = Rows(measured.rows.own[pairs], measured.rows.partners[pairs].max(1)[:, None])
         training = TrainingPairs.among(p, members, rows, -fold.log_ratio[pairs])
         super().__init__(
-            Prior(p, training, members), members, measured.rows.take(test), to_scale(expected, p.knee), -fold.log_ratio[test],
+            Prior(p, training, members),
+            members,
+            measured.rows.take(test),
+            expected,
+            expected if of_networks is None else of_networks,
+            -fold.log_ratio[test],
         )  # fmt: skip
 
 

@@ -1,0 +1,189 @@
+"""Slowdowns of co-location sets: the networks' and the process's answers, and what bounds them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.features import OCCUPANCY, Floats
+from predictor.answering.bounds import (
+    at_most_all_the_time,
+    never_faster_with_more,
+    no_busier_than_pairs,
+    processor_sharing_excess,
+)
+from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs, PairsWithin
+from predictor.answering.pair_corrections import corrected_excess
+from predictor.answering.repeated import each_once
+from predictor.answering.set_network import Array
+from predictor.answering.settings import setting_rows
+from predictor.answering.shares import beside_shares
+
+if TYPE_CHECKING:
+    from predictor.answering.job_table import JobTable
+    from predictor.examples.examples import Integers
+    from predictor.fitted.model import CotenantModel
+
+# Answers [P, 2] about pairs, from rows [P, 2] without -1.
+PairsOf = Callable[["Integers"], Floats]
+# If MPS was never measured, jobs are assumed to be at most as slow under it as time-sliced.
+_TIME_SLICE, _MPS = "time-slice", "mps"
+
+
+class Contention:
+    """What the jobs of a table do to each other.
+
+    Args:
+        table: rows of the jobs.
+        model: networks and process.
+        network_share: weight of the networks in the mean of log slowdowns, from 0 to 1; the process has the rest.
+    """
+
+    def __init__(self, table: JobTable, model: CotenantModel, network_share: float) -> None:
+        self._table, self._process, self._campaigns = table, model.process, model.campaigns
+        self.network_share = network_share
+        self._settings: dict[str, Array] = {}
+        self._pairs: dict[str, KeptPairs] = {}
+
+    def excess(self, rows: Integers, sharing: str) -> Floats:
+        """Predicted latent slowdown - 1: the ensemble's mean log slowdown, averaged with the process's.
+
+        An additional neighbour makes no job faster, nor slower than by its share of the time if that was measured;
+        unmeasured MPS makes none slower than time slicing; and jobs on a core get at most all of its time.
+
+        Args:
+            rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are computed once.
+            sharing: sharing mode of all sets.
+
+        Returns:
+            [S, M]; 0 where masked.
+        """
+        count, width = len(self._table.solo_step_s), rows.shape[1]
+        if width < 3:
+            return self._under_shares(self._of_pairs(rows, sharing), rows)
+        # Subsets of a set have pairs in common.
+        within = PairsWithin(partial(self._about_pairs, sharing), rows)
+        correction = self._corrections_of(within, rows) if sharing == _TIME_SLICE else None
+        whole = partial(self._bounded, sharing, correction)
+
+        def excess_of_pairs(pairs: Integers) -> Floats:
+            return within(pairs)[..., 0]
+
+        def of_parts(parts: Integers) -> Floats:
+            if parts.shape[1] == 2:
+                return self._under_shares(excess_of_pairs(parts), parts)
+            return each_once(answer, parts, count)
+
+        def answer(parts: Integers) -> Floats:
+            if sharing != _TIME_SLICE:
+                return self._under_shares(whole(parts), parts)
+            limited = no_busier_than_pairs(whole, excess_of_pairs, parts, self._table.whole_use)
+            return self._under_shares(limited, parts)
+
+        left = None if sharing == "mig" else self._table.left
+        # Different sets of a few jobs share many subsets.
+        return each_once(partial(never_faster_with_more, of_parts, left=left), rows, count)
+
+    def _of_pairs(self, pairs: Integers, sharing: str) -> Floats:
+        """[P, 2] excess of jobs that may use all multiprocessors, from rows [P, 2], -1 where a job is alone."""
+        if 0 < len(pairs) <= MOST_ASKED and pairs.shape[1] == 2 and (pairs >= 0).all():
+            return self._about_pairs(sharing, pairs)[..., 0]
+        return each_once(partial(self._bounded, sharing, None), pairs, len(self._table.solo_step_s))
+
+    def _about_pairs(self, sharing: str, pairs: Integers) -> Floats:
+        """[P, 2, 2] excess of jobs that may use all multiprocessors, and the process's log correction of the networks'."""
+        if len(pairs) > MOST_ASKED:
+            return self._new_pairs(sharing, pairs)
+        kept = self._pairs.get(sharing)
+        if kept is None:
+            kept = self._pairs[sharing] = KeptPairs(partial(self._new_pairs, sharing))
+        return kept(pairs)
+
+    def _new_pairs(self, sharing: str, pairs: Integers) -> Floats:
+        """`_about_pairs`, not cached."""
+        plain = self._excess_of_networks(pairs, sharing)
+        blended = self._blended(plain, pairs)
+        correction = np.log1p(blended) - np.log1p(plain)
+        return np.stack([self._limited(blended, sharing, pairs), correction], -1)
+
+    def _corrections_of(self, within: PairsOf, rows: Integers) -> PairsOf | None:
+        """Log corrections [P, 2] of pairs; None where the process has no answer to any."""
+        if (
+            self._process is None
+            or not self._process.covers(self._table.process_number[rows[rows >= 0]]).any()
+        ):
+            return None
+        return lambda pairs: within(pairs)[..., 1]
+
+    def _bounded(self, sharing: str, correction: PairsOf | None, rows: Integers) -> Floats:
+        """[S, M] excess of jobs that may use all multiprocessors, in larger sets with corrections of their pairs."""
+        excess = self.unbounded_excess(rows, sharing)
+        if correction is not None:
+            excess = corrected_excess(excess, rows, correction, self._table.whole_use)
+        return self._limited(excess, sharing, rows)
+
+    def _limited(self, excess: Floats, sharing: str, rows: Integers) -> Floats:
+        """What is known of some devices and jobs, whatever the networks and the process have learned."""
+        time_sliced = self._table.is_time_sliced(rows[:, 0]) if sharing == _MPS else np.zeros(0, dtype=bool)
+        if time_sliced.any():
+            sliced = self._table.time_sliced(rows[time_sliced])
+            correction = None
+            if rows.shape[1] > 2:
+                correction = self._corrections_of(
+                    PairsWithin(partial(self._about_pairs, _TIME_SLICE), sliced), sliced
+                )
+            in_turn = self._bounded(_TIME_SLICE, correction, sliced)
+            excess[time_sliced] = np.minimum(excess[time_sliced], in_turn)
+        if self._table.processor_shared.any():
+            present = rows >= 0
+            shared = np.where(present, self._table.processor_shared[rows], True).all(1)
+            busy = np.where(present, self._table.whole_use[rows], 0.0)[shared]
+            excess[shared] = processor_sharing_excess(busy) * present[shared]
+        if self._table.on_core.any():
+            together = self._table.on_core[rows[:, 0]]
+            busy = np.where(rows >= 0, self._table.whole_use[rows], 0.0)[together]
+            excess[together] = at_most_all_the_time(excess[together], busy)
+        return excess
+
+    def _under_shares(self, excess: Floats, rows: Integers) -> Floats:
+        """[S, M] excess of jobs under their shares."""
+        if (self._table.sm_share < 1.0).any():
+            return np.asarray(
+                excess * beside_shares(self._table.sm_share[rows], rows >= 0) * self._table.unlimited[rows]
+            )
+        return excess
+
+    def _excess_of_networks(self, rows: Integers, sharing: str) -> Floats:
+        """[S, M] the ensemble's mean."""
+        if sharing not in self._settings:
+            self._settings[sharing] = setting_rows([sharing], self._campaigns)[0]
+        setting = self._settings[sharing]
+        each = [
+            n.excess(p, rows, setting)
+            for n, p in zip(self._table.networks, self._table.prepared, strict=True)
+        ]
+        if len(each) == 1:
+            return each[0].astype(np.float64)
+        return np.asarray(np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64)))
+
+    def unbounded_excess(self, rows: Integers, sharing: str) -> Floats:
+        """Like `excess`, without the bounds, and of sets of three or more without corrections of their pairs."""
+        return self._blended(self._excess_of_networks(rows, sharing), rows)
+
+    def _blended(self, excess: Floats, rows: Integers) -> Floats:
+        """[S, M] the mean of the networks' excess and the process's; the networks' where it has no answer."""
+        if self._process is None:
+            return excess
+        numbers, own = (
+            self._table.process_number[rows],
+            self._table.prepared[0].demand[rows, OCCUPANCY].astype(np.float64),
+        )
+        present = rows >= 0
+        if not present.all():
+            numbers, own = np.where(present, numbers, -1), np.where(present, own, 0.0)
+        # Column by column, because numpy reduces rows of two or three slowly.
+        together = sum(own.T, np.zeros(len(rows)))
+        return self._process.blended(excess, numbers, together[:, None] - own, self.network_share)
