@@ -19,7 +19,7 @@ Tables = tuple[pd.DataFrame, pd.DataFrame]
 def off_by(factor: float, learned: list[str]) -> Any:
     """A predictor of `factor` times the measured value, which claims to have been trained on these sets."""
 
-    def predict_log_ratio(examples: Examples) -> tuple[np.ndarray, np.ndarray]:
+    def predict_log_ratio(examples: Examples, _network_share: float) -> tuple[np.ndarray, np.ndarray]:
         assert not set(examples.set_ids) & set(learned)
         return np.log(factor * examples.ratio), np.zeros(len(examples.ratio))
 
@@ -33,7 +33,7 @@ def off_by(factor: float, learned: list[str]) -> Any:
         ),
         table_=SimpleNamespace(
             rows=lambda keys: range(len(keys)),
-            contention=lambda: SimpleNamespace(excess=nothing, unbounded_excess=nothing),
+            contention=lambda _network_share: SimpleNamespace(excess=nothing, unbounded_excess=nothing),
         ),
     )
 
