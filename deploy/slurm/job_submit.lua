@@ -47,8 +47,9 @@ function slurm_job_submit(job, partitions, uid)
   local later = job.begin_time ~= nil and job.begin_time > os.time() -- 0 if the user gave none
   local held = job.priority == 0                                     -- sbatch --hold
   local several = job.min_nodes ~= nil and job.min_nodes > 1 and job.min_nodes < NO_VAL
+  local component = job.het_job_offset ~= nil and job.het_job_offset < NO_VAL -- of a heterogeneous job
   local taken = job.admin_comment ~= nil and job.admin_comment ~= ""
-  local left = job.array_inx ~= nil or later or held or several or taken
+  local left = job.array_inx ~= nil or later or held or several or component or taken
   if marked and batch and asks_for_a_gpu(job) and not left then
     job.begin_time = os.time() + HOLD_S
     job.admin_comment = "cotenant:held"

@@ -17,11 +17,9 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from profiling.errors import UnknownNameError
+from scheduling.clusters.importers.pod_tenants import MOST_TENANTS
 from scheduling.clusters.importers.titles import device_of
 from serving.integrations.ask import ServiceClient
-
-MOST_TENANTS = 16
-"""Jobs on one GPU that the service accepts (its limit `set_jobs`)."""
 
 
 @dataclass(frozen=True, slots=True)

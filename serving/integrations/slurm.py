@@ -207,8 +207,9 @@ class SlurmBridge:
         """Check once; returns the changes by job number.
 
         The service is asked about held jobs in order until one is placed; the next is asked about once that one runs
-        and counts as a tenant. A job of which Slurm refuses a change (it has just been cancelled, say) does not keep
-        the others waiting: its hold expires by itself.
+        and counts as a tenant, or, after seconds without an answer, once the queue has been read again. A job of which
+        Slurm refuses a change (it has just been cancelled, say) does not keep the others waiting: its hold expires by
+        itself.
 
         Raises:
             subprocess.SubprocessError, OSError, ValueError: Slurm does not respond.
@@ -239,7 +240,8 @@ class SlurmBridge:
             changes = decide(job, jobs, nodes, self.service, self.config, now_s)
             if changes["AdminComment"].startswith(HELD) and asked_later(job, now_s + MARGIN_S / 2):
                 continue  # already held
-            if self._change(job, changes, done, now_s) and "ReqNodeList" in changes:
+            changed = self._change(job, changes, done, now_s)
+            if (changed and "ReqNodeList" in changes) or changes["AdminComment"] == NO_ANSWER:
                 self.ask_all = True
                 return done
         self.ask_all = False
@@ -296,7 +298,11 @@ def _update(job: int, changes: Mapping[str, str]) -> None:
 
 
 def _run(*command: str) -> str:
-    return subprocess.run(command, capture_output=True, text=True, check=True, timeout=30).stdout
+    # A job's name or comment may hold any bytes; those of one job must not hide the others.
+    done = subprocess.run(
+        command, capture_output=True, encoding="utf-8", errors="replace", check=True, timeout=30
+    )
+    return done.stdout
 
 
 def _json(*command: str) -> dict[str, Any]:

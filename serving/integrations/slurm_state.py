@@ -15,6 +15,7 @@ from functools import lru_cache
 from typing import Any
 
 from profiling.errors import InputError, LimitError, UnknownNameError
+from scheduling.clusters.importers.pod_tenants import MOST_TENANTS
 from scheduling.clusters.importers.slurm import (
     device_of_type,
     features_of,
@@ -84,7 +85,8 @@ class SlurmJob:
     Attributes:
         partition: those that it may run in, joined by commas.
         shards: requested shards; 1 if it requests a whole GPU.
-        constrained: it limits its nodes itself, is in a reservation, or requests several nodes or GPUs.
+        constrained: it limits its nodes itself, is in a reservation, requests several nodes or GPUs, or is part of a
+            heterogeneous job, of which `scontrol update` changes all parts at once.
         whole: it requests a whole GPU instead of shards.
         gpu_type: requested type; empty for any.
         gres: its request for GPUs per node (`--gres`), which `scontrol update` can narrow down to a type; empty if
@@ -145,6 +147,7 @@ class SlurmJob:
                 raw.get(key) for key in ("required_nodes", "excluded_nodes", "features", "resv_name")
             )
             or number(raw.get("node_count")) > 1
+            or number(raw.get("het_job_id")) > 0
             or (whole and amount > 1),
             pinned=bool(raw.get("required_nodes")),
             whole=whole,
@@ -182,15 +185,17 @@ def number(value: Any) -> float:
 
 
 def used_gpus(detail: str) -> dict[int, tuple[str, int]]:
-    """`gres_detail` of one node: GPU index to (`gpu` or `shard`, how many).
+    """`gres_detail` of one node: GPU index to (`gpu`, `shard` or `mps`, how many).
 
     >>> used_gpus("shard:2(IDX:1)")
     {1: ('shard', 2)}
     >>> used_gpus("shard:v100:1(0/4,1/4)")
     {1: ('shard', 1)}
+    >>> used_gpus("mps:50(IDX:0)")
+    {0: ('mps', 50)}
     """
     used: dict[int, tuple[str, int]] = {}
-    for kind, count, inner in re.findall(r"\b(gpu|shard)(?::[^:,()]+)*?:(\d+)\(([^)]*)\)", detail):
+    for kind, count, inner in re.findall(r"\b(gpu|shard|mps)(?::[^:,()]+)*?:(\d+)\(([^)]*)\)", detail):
         if inner.startswith("IDX:"):
             indices = _indices(inner[4:])
             each = int(count) if len(indices) == 1 else 1
@@ -216,9 +221,9 @@ def cluster_for(
     """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
 
     Omitted: nodes that are down, in none of the job's partitions or without enough free CPUs; GPUs of an unknown
-    or not the requested type, allocated whole, without free shards, or with a job that has no mark or whose
-    state is in `PAUSED`; and, if `job` requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be
-    read are omitted and logged.
+    or not the requested type, allocated whole or by MPS, without free shards, with more than `MOST_TENANTS` jobs, for
+    which the service would refuse the whole cluster, or with a job that has no mark or whose state is in `PAUSED`;
+    and, if `job` requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be read are omitted and logged.
 
     Args:
         devices: GPU type in Slurm to catalogue name, for types that `device_of_type` does not recognise; of GPUs
@@ -297,7 +302,7 @@ def _device(kind: str, devices: Mapping[str, str]) -> str | None:
 def _tenants(
     node: str, index: int, jobs: list[SlurmJob], now_s: float
 ) -> tuple[list[dict[str, Any]] | None, int]:
-    """The tenants of a GPU (None if unknown), and how many shards they hold, as a negative number."""
+    """The tenants of a GPU (None if unknown or too many), and how many shards they hold, as a negative number."""
     tenants, held = [], 0
     for job in jobs:
         kind, count = job.holds.get(node, {}).get(index, ("", 0))
@@ -309,13 +314,13 @@ def _tenants(
             request = read_comment(job.comment)
         except InputError:
             request = None
-        if request is None or kind == "gpu":
+        if request is None or kind != "shard":
             return None, held
         held -= count
         left = iterations_left(job, request, now_s)
         length = {} if left is None else {"iterations_left": left}
         tenants.append({"job": request.job, **length, "job_id": str(job.id)})
-    return tenants, held
+    return (tenants if len(tenants) <= MOST_TENANTS else None), held
 
 
 def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float | None:

@@ -19,6 +19,7 @@ SHARD = {
     "begin_time": 0,
     "priority": NO_VAL,
     "min_nodes": NO_VAL,
+    "het_job_offset": NO_VAL,
 }
 
 
@@ -72,6 +73,8 @@ def test_shards_and_one_gpu_are_held(asked: str) -> None:
         {"comment": "cotenants"},
         {"comment": None},
         {"array_inx": "0-3"},
+        {"het_job_offset": 0},
+        {"het_job_offset": 1},
         {"priority": 0},
         {"begin_time": int(time.time()) + 3600},
     ],
@@ -82,7 +85,9 @@ def test_other_jobs_are_not_touched(changes: dict[str, Any]) -> None:
     assert job.begin_time == changes.get("begin_time", 0)
 
 
-@pytest.mark.parametrize("changes", [{"min_nodes": 1}, {"min_nodes": None}, {"admin_comment": ""}])
+@pytest.mark.parametrize(
+    "changes", [{"min_nodes": 1}, {"min_nodes": None}, {"admin_comment": ""}, {"het_job_offset": None}]
+)
 def test_one_node_and_no_admin_comment_are_the_usual_case(changes: dict[str, Any]) -> None:
     assert submitted(**changes).admin_comment == "cotenant:held"
 

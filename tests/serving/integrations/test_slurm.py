@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 import subprocess
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -188,6 +190,19 @@ def test_a_refused_change_does_not_keep_other_jobs_waiting(service: ServiceClien
     assert list(bridge.refused) == [20]
 
 
+def test_after_each_missing_answer_the_queue_is_read_again() -> None:
+    """Each may take seconds, in which the holds of other jobs expire and they start."""
+    job = held()
+
+    class Starting(Recorded):
+        def jobs(self) -> list[SlurmJob]:
+            return [replace(job, id=k) for k in range(20 + len(self.changed), 23)]
+
+    slurm = Starting(job)
+    bridge = SlurmBridge(slurm, away(), CONFIG)  # type: ignore[arg-type]
+    assert [list(bridge.step()) for _ in range(3)] == [[20], [21], [22]]
+
+
 @pytest.mark.parametrize(
     "best",
     [{"gpu": "0"}, {"node": "node-a", "gpu": "x", "finish_s": 1.0}, {"node": "node-a", "gpu": "0"}, None],
@@ -208,6 +223,19 @@ def test_nodes_of_newer_versions(monkeypatch: pytest.MonkeyPatch) -> None:
     }
     monkeypatch.setattr("serving.integrations.slurm._run", lambda *command: json.dumps(told[command]))
     assert Slurm().nodes() == [{"name": "a"}]
+
+
+def test_a_job_with_bytes_that_are_no_text_does_not_hide_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "out").write_bytes(
+        b'{"jobs": [{"job_id": 1, "comment": "\xfe"}, {"job_id": 2, "comment": "a"}]}'
+    )
+    squeue = tmp_path / "squeue"
+    squeue.write_text(f"#!/bin/sh\ncat {tmp_path}/out\n")
+    squeue.chmod(0o755)
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    assert [job.comment for job in Slurm().jobs()] == ["\ufffd", "a"]
 
 
 def test_without_the_service_the_job_is_released_unchanged() -> None:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from profiling.errors import InputError
+from scheduling.clusters.importers.pod_tenants import MOST_TENANTS
 from serving.integrations.slurm_state import (
     Request,
     SlurmJob,
@@ -103,6 +104,9 @@ def test_excluded_jobs_and_gpus() -> None:
     assert ("node-a", "0") not in left([replace(running, comment="")], nodes)  # says nothing about itself
     assert ("node-a", "0") not in left([replace(running, holds={"node-a": {0: ("gpu", 1)}})], nodes)
     assert ("node-a", "0") not in left([replace(running, holds={"node-a": {0: ("shard", 4)}})], nodes)
+    assert ("node-a", "0") not in left(
+        [replace(running, holds={"node-a": used_gpus("mps:50(IDX:0)")})], nodes
+    )
     assert (
         left([], [nodes[0] | {"state": "draining"}])
         == left([], [nodes[0] | {"state_flags": ["DRAIN"]}])
@@ -115,6 +119,21 @@ def test_excluded_jobs_and_gpus() -> None:
         left([], [nodes[0] | {"alloc_cpus": 4}]) == left([], [nodes[0] | {"gres": "gpu:odd:1,shard:4"}]) == []
     )
     assert left([], nodes, replace(job, shards=5)) == []
+
+
+def test_a_gpu_with_more_jobs_than_the_service_accepts_is_left_out() -> None:
+    """The service would refuse the whole cluster."""
+    jobs, nodes = recorded()
+    running = next(j for j in jobs if j.state == "RUNNING")
+    job = next(j for j in jobs if j.state == "PENDING")
+    many = [nodes[0] | {"gres": "gpu:v100:1,shard:64"}]
+
+    def tenants(number: int) -> list[int]:
+        cluster = cluster_for(job, [replace(running, id=k) for k in range(number)], many, DEVICES, 0)
+        return [len(gpu["tenants"]) for node in cluster["nodes"] for gpu in node["gpus"]]
+
+    assert tenants(MOST_TENANTS) == [MOST_TENANTS]
+    assert tenants(MOST_TENANTS + 1) == []
 
 
 @pytest.mark.parametrize(
@@ -154,6 +173,15 @@ def test_jobs_for_several_partitions() -> None:
 def test_constrained_jobs(key: str) -> None:
     assert SlurmJob.read({"job_id": 1, key: "a"}).constrained
     assert not SlurmJob.read({"job_id": 1, key: ""}).constrained
+
+
+@pytest.mark.parametrize(
+    ("het_job_id", "constrained"),
+    [(6, True), (0, False), ({"set": True, "number": 6}, True), ({"set": False, "number": 0}, False)],
+)
+def test_parts_of_a_heterogeneous_job_are_constrained(het_job_id: Any, constrained: bool) -> None:
+    """A change of its first part changes all."""
+    assert SlurmJob.read({"job_id": 6, "het_job_id": het_job_id}).constrained is constrained
 
 
 @pytest.mark.parametrize(
