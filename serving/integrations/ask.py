@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import logging
+import os
+import ssl
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 from urllib.parse import quote
 
@@ -21,7 +24,8 @@ class ServiceClient:
     """A client of the service.
 
     Attributes:
-        url: base URL, such as `http://127.0.0.1:8080`.
+        url: base URL, such as `http://127.0.0.1:8080`. Over https the authorities of `SSL_CERT_FILE` or `SSL_CERT_DIR`
+            are trusted, without either those of `certifi`.
         token: bearer token with scope `place`, or `admin` for `put_cluster`; None if the service requires none.
         timeout_s: seconds after which to give up.
     """
@@ -41,6 +45,7 @@ class ServiceClient:
                 expected="http://HOST:PORT or https://...",
                 got=self.url,
             )
+        _authorities()
 
     def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any] | None:
         """The response of `POST /v1/place`; None if there is no usable one.
@@ -105,6 +110,7 @@ class ServiceClient:
                 headers=headers,
                 timeout=self.timeout_s,
                 trust_env=False,
+                verify=_authorities(),
             )
         except httpx.HTTPError as error:
             log.warning("the service does not respond: %s", error)
@@ -113,6 +119,22 @@ class ServiceClient:
             return response.status_code, response.json()
         except ValueError:
             return response.status_code, response.text
+
+
+def _authorities() -> ssl.SSLContext:
+    """Those that sign the service's certificate. Raises `InputError`."""
+    paths = os.environ.get("SSL_CERT_FILE"), os.environ.get("SSL_CERT_DIR")
+    try:
+        return _context(paths)
+    except OSError as error:
+        raise InputError(
+            "the certificates of SSL_CERT_FILE cannot be read", expected="a PEM file", got=f"{paths[0]}: {error}"
+        ) from None
+
+
+@lru_cache(maxsize=1)  # reading them takes longer than asking the service
+def _context(_paths: tuple[str | None, str | None]) -> ssl.SSLContext:
+    return httpx.create_ssl_context()
 
 
 def _usable(answer: Any) -> bool:
