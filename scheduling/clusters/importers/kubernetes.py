@@ -70,10 +70,10 @@ def nodes_of(
         InputError, UnknownNameError: GPUs of unknown type; a node that advertises compute instances of slices.
         AttributeError, KeyError, TypeError, ValueError: a label or capacity of another format.
     """
-    nodes, total = [], 0
+    nodes, total, cards = [], 0, _Cards(devices)
     for item in items:
         try:
-            gpus = _gpus(item, devices)
+            gpus = _gpus(item, cards)
         except (InputError, UnknownNameError, AttributeError, KeyError, TypeError, ValueError) as error:
             if skipped is None:
                 raise
@@ -86,7 +86,29 @@ def nodes_of(
     return with_tenants(nodes, pods)
 
 
-def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
+class _Cards:
+    """Catalogue names of GPU types. A cluster has few types, and looking one up takes milliseconds."""
+
+    def __init__(self, devices: Mapping[str, str]) -> None:
+        self._devices = devices
+        self._known: dict[tuple[str, bool, float | None], str | InputError] = {}
+
+    def name(self, title: str, product: bool, memory_bytes: float | None) -> str:
+        """As `device_of`; `product` if the title is NVIDIA's, not GKE's."""
+        key = title, product, memory_bytes
+        if key not in self._known:
+            given = self._devices if product else _GKE_CARDS | dict(self._devices)
+            try:
+                self._known[key] = device_of(title, given, memory_bytes)
+            except InputError as error:
+                self._known[key] = error
+        found = self._known[key]
+        if isinstance(found, InputError):
+            raise found.with_traceback(None)
+        return found
+
+
+def _gpus(item: dict[str, Any], cards: _Cards) -> list[Gpu]:
     labels: dict[str, str] = item["metadata"].get("labels") or {}
     capacity: dict[str, Any] = (item.get("status") or {}).get("capacity") or {}
     slices = [
@@ -118,8 +140,7 @@ def _gpus(item: dict[str, Any], devices: Mapping[str, str]) -> list[Gpu]:
     # A product shared by time-slicing or MPS ends in -SHARED, one partitioned uniformly in -MIG-1g.5gb.
     whole, _, uniform = title.removesuffix("-SHARED").partition("-MIG-")
     uniform = uniform or labels.get(_GKE_SLICES, "")
-    given = devices if PRODUCT in labels else _GKE_CARDS | dict(devices)
-    card = device_of(whole, given, None if uniform or memory is None else float(memory) * 2**20)
+    card = cards.name(whole, PRODUCT in labels, None if uniform or memory is None else float(memory) * 2**20)
     device = canonical(f"{card}:mig={uniform}") if uniform else card
     strategy = labels.get("nvidia.com/gpu.sharing-strategy") or labels.get(_GKE_SHARING, "")
     sharing = _SHARING.get(strategy, "time-slice")

@@ -11,6 +11,7 @@ import pytest
 
 from profiling.errors import InputError, LimitError, UnknownNameError
 from scheduling.clusters.importers import import_cluster
+from scheduling.clusters.importers.kubernetes import nodes_of
 from scheduling.clusters.importers.slurm import gpus_of, host_names
 from scheduling.clusters.importers.titles import device_of
 from scheduling.clusters.writing import to_yaml
@@ -306,6 +307,22 @@ def test_kubernetes(
     cluster = import_cluster("kubectl", json.dumps({"items": items}))
     assert len(cluster.nodes) == 1
     assert Counter((gpu.device, gpu.sharing) for _, gpu in cluster.gpus()) == expected
+
+
+def test_each_type_in_a_cluster_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It takes milliseconds, and a controller reads thousands of nodes every few seconds."""
+    asked, skipped = list[str](), list[str]()
+
+    def counted(title: str, *given: Any) -> str:
+        asked.append(title)
+        return device_of(title, *given)
+
+    monkeypatch.setattr("scheduling.clusters.importers.kubernetes.device_of", counted)
+    titles = ["Tesla-K80", "Abacus-9000"] * 3
+    items = [node_json({"nvidia.com/gpu.product": title}, {"nvidia.com/gpu": "1"}) for title in titles]
+    assert len(nodes_of(items, [], {}, lambda name, error: skipped.append(str(error)))) == 3
+    assert asked == ["Tesla-K80", "Abacus-9000"]
+    assert len(skipped) == 3
 
 
 def test_titles() -> None:
