@@ -135,7 +135,8 @@ class Authenticator:
         self.store, self.grace_s = store, grace_s
         self._remembered: LRUCache[str, tuple[float, Caller]] = LRUCache(_REMEMBERED)
         self._lock = threading.Lock()  # tokens are looked up in threads
-        bootstrap = os.environ.get(BOOTSTRAP_VARIABLE)
+        # A Secret made from a file ends with a line break, which no header can have.
+        bootstrap = os.environ.get(BOOTSTRAP_VARIABLE, "").strip()
         self._bootstrap = digest(bootstrap) if bootstrap else None
         # Unknown tokens cost a store query, so each address may try only a few.
         self.failures = RateLimit(1.0, 30)

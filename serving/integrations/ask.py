@@ -26,7 +26,8 @@ class ServiceClient:
     Attributes:
         url: base URL, such as `http://127.0.0.1:8080`. Over https the authorities of `SSL_CERT_FILE` or `SSL_CERT_DIR`
             are trusted, without either those of `certifi`.
-        token: bearer token with scope `place`, or `admin` for `put_cluster`; None if the service requires none.
+        token: bearer token with scope `place`, or `admin` for `put_cluster`; None if the service requires none. White
+            space around it, such as a file's last line break, does not count.
         timeout_s: seconds after which to give up.
     """
 
@@ -46,6 +47,11 @@ class ServiceClient:
                 got=self.url,
             )
         _authorities()
+        if self.token is not None:
+            token = self.token.strip()
+            if not (token.isascii() and token.isprintable()):  # the message does not show it
+                raise InputError("the token is invalid", expected="printable ASCII characters")
+            object.__setattr__(self, "token", token)
 
     def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any] | None:
         """The response of `POST /v1/place`; None if there is no usable one.
@@ -115,6 +121,9 @@ class ServiceClient:
         except httpx.HTTPError as error:
             log.warning("the service does not respond: %s", error)
             return None, None
+        except ValueError as error:  # infinite iterations, say
+            log.warning("the request is not JSON: %s", error)
+            return None, None
         try:
             return response.status_code, response.json()
         except ValueError:
@@ -128,7 +137,9 @@ def _authorities() -> ssl.SSLContext:
         return _context(paths)
     except OSError as error:
         raise InputError(
-            "the certificates of SSL_CERT_FILE cannot be read", expected="a PEM file", got=f"{paths[0]}: {error}"
+            "the certificates of SSL_CERT_FILE cannot be read",
+            expected="a PEM file",
+            got=f"{paths[0]}: {error}",
         ) from None
 
 

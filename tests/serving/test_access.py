@@ -105,7 +105,7 @@ def test_sessions_end_with_their_bootstrap_token(
 
 
 def test_bootstrap_token(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "first-of-all")
+    monkeypatch.setenv("COTENANT_BOOTSTRAP_TOKEN", "first-of-all\n")  # as a Secret made from a file
     client = start(auth="on")
     assert client.put("/v1/cluster", json=NODE, headers=bearer("first-of-all")).status_code == 200
 

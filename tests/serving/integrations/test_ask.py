@@ -1,7 +1,8 @@
-"""The schedulers' client over TLS."""
+"""The schedulers' client: TLS, tokens, and requests that cannot be sent."""
 
 from __future__ import annotations
 
+import math
 import shutil
 import ssl
 import subprocess
@@ -65,3 +66,20 @@ def test_an_authority_that_cannot_be_read(
     monkeypatch.setenv("SSL_CERT_FILE", str(file))
     with pytest.raises(InputError, match="the certificates of SSL_CERT_FILE cannot be read"):
         ServiceClient("https://cotenant.example.com")
+
+
+def test_white_space_around_a_token_does_not_count() -> None:
+    """A Secret made from a file ends with a line break, which no header may have."""
+    assert ServiceClient(token="abc\n").token == "abc"
+
+
+@pytest.mark.parametrize("token", ["a\nb", "\u00e9", "a\0"])
+def test_an_invalid_token_is_not_shown(token: str) -> None:
+    with pytest.raises(InputError, match=r"^the token is invalid: expected printable ASCII characters\.$"):
+        ServiceClient(token=token)
+
+
+@pytest.mark.parametrize(("job", "iterations"), [("resnet18-cifar", math.inf), ("\udcff", 1.0)])
+def test_a_request_that_is_not_json_has_no_answer(job: str, iterations: float) -> None:
+    """The scheduler goes on without one."""
+    assert ServiceClient().place(job, iterations, {"nodes": []}) is None
