@@ -18,9 +18,12 @@ from typing import Any
 
 import yaml
 
-from profiling.errors import CotenantError, UnavailableError
+from profiling.errors import CotenantError, InputError, UnavailableError
+from profiling.workload import REGISTERED
 from scheduling.clusters.importers.kubernetes import nodes_of
+from scheduling.clusters.importers.pods import PodJob
 from scheduling.core.snapshot import ClusterSnapshot
+from serving.extender.pods import read_job
 from serving.integrations.ask import ServiceClient
 from serving.integrations.pod_progress import PodProgress, without_progress
 from serving.integrations.settings import check_settings
@@ -104,7 +107,7 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
     due = 0.0
     with _news() as news:
         while True:
-            cluster = _cluster(config, api, progress)
+            cluster = _cluster(config, api, progress, _Jobs(client, upload.cluster))
             if cluster is not None:
                 last, seats = seats, without_progress(cluster)
                 if upload.cluster is None or seats != last or time.monotonic() >= due:
@@ -117,7 +120,7 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
 
 def look(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> bool:
     """Upload the cluster as it is now; returns whether that succeeded."""
-    cluster = _cluster(config, api, PodProgress(client))
+    cluster = _cluster(config, api, PodProgress(client), _Jobs(client))
     return cluster is not None and Upload(client).store(cluster)
 
 
@@ -152,6 +155,32 @@ class Upload:
         return True
 
 
+class _Jobs:
+    """Reads the jobs of pods as the service does, which would refuse the whole cluster for one that it does not know.
+
+    Args:
+        stored: what the service has stored, and so knows; None if that is unknown.
+    """
+
+    def __init__(self, client: ServiceClient, stored: dict[str, Any] | None = None) -> None:
+        self._client = client
+        nodes = stored["nodes"] if stored is not None else []
+        tenants = (tenant for node in nodes for gpu in node["gpus"] for tenant in gpu["tenants"])
+        self._lacks = {tenant["job"]["workload"]: False for tenant in tenants}
+
+    def read(self, pod: dict[str, Any]) -> PodJob | None:
+        """As `pods.read_job`; `InputError`, too, for numbers out of range and a graph that is not registered."""
+        job = read_job(pod)
+        if job is not None and (graph := job.workload.model).startswith(REGISTERED):
+            if graph not in self._lacks:
+                self._lacks[graph] = self._client.lacks(graph)
+            if self._lacks[graph]:
+                raise InputError(
+                    "graph is not registered", expected="graph:HASH of /v1/workloads", got=graph[:80]
+                )
+        return job
+
+
 class _News(logging.Filter):
     """Drops what the last look logged already."""
 
@@ -183,11 +212,13 @@ def _news() -> Iterator[_News]:
             logger.removeFilter(news)
 
 
-def _cluster(config: KubernetesConfig, api: ApiServer, progress: PodProgress) -> dict[str, Any] | None:
+def _cluster(
+    config: KubernetesConfig, api: ApiServer, progress: PodProgress, jobs: _Jobs
+) -> dict[str, Any] | None:
     """The body of `PUT /v1/cluster`; None, with a warning, if Kubernetes does not answer or has no GPU."""
     try:
         pods = api.pods()
-        nodes = nodes_of(api.nodes(), pods, config.devices, _skipped)
+        nodes = nodes_of(api.nodes(), pods, config.devices, _skipped, jobs.read)
     except CotenantError as error:
         log.warning("the cluster was not read: %s", error)
         return None

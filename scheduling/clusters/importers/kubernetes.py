@@ -14,7 +14,8 @@ from profiling.devices import canonical
 from profiling.devices.mig import VARIANT
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import parse_json
-from scheduling.clusters.importers.pod_tenants import with_tenants
+from scheduling.clusters.importers.pod_tenants import ReadJob, with_tenants
+from scheduling.clusters.importers.pods import read_job
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.limits import CLUSTER_GPUS
 from scheduling.core.snapshot import Gpu, Node, check_counts
@@ -58,6 +59,7 @@ def nodes_of(
     pods: Iterable[dict[str, Any]],
     devices: Mapping[str, str],
     skipped: Callable[[str, Exception], None] | None = None,
+    read: ReadJob = read_job,
 ) -> list[Node]:
     """Nodes with GPUs, from nodes and pods as the API server describes them.
 
@@ -65,6 +67,7 @@ def nodes_of(
         items, pods: their objects.
         devices: catalogue names by GPU type, for types that are not recognised.
         skipped: called with the name of a node that cannot be read, and why; if None, that is raised.
+        read: the job of a pod, as in `with_tenants`.
 
     Raises:
         InputError, UnknownNameError: GPUs of unknown type; a node that advertises compute instances of slices.
@@ -83,7 +86,7 @@ def nodes_of(
         check_counts({"GPUs": total}, CLUSTER_GPUS)
         if gpus:
             nodes.append(Node(str(item["metadata"]["name"]), tuple(gpus)))
-    return with_tenants(nodes, pods)
+    return with_tenants(nodes, pods, read)
 
 
 class _Cards:

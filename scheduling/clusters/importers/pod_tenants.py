@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,17 +18,23 @@ from scheduling.core.snapshot import Node, Tenant
 
 MOST_TENANTS = 16
 """Tenants of one GPU that the service accepts (its limit `set_jobs`)."""
+ReadJob = Callable[[dict[str, Any]], PodJob | None]
 _STEP_TIME_S = 0.1  # of a job that states neither its iterations nor its step time
 _ENDED = ("Succeeded", "Failed")
 _LOG = logging.getLogger("cotenant.importers")
 
 
-def with_tenants(nodes: Sequence[Node], pods: Iterable[dict[str, Any]]) -> list[Node]:
+def with_tenants(
+    nodes: Sequence[Node], pods: Iterable[dict[str, Any]], read: ReadJob = read_job
+) -> list[Node]:
     """The nodes with the annotated pods that are bound to them and have not ended.
 
     Nothing in a pod says which GPU it got. The oldest are seated first, each on the GPUs with the fewest tenants among
     those that its request can get. All their iterations count as left. Pods with mistakes are skipped with a warning,
     as are those for which there is no room or no such GPU.
+
+    Args:
+        read: the job of a pod, as `pods.read_job`, perhaps with further checks.
     """
     on: dict[str, list[tuple[PodJob, Tenant]]] = defaultdict(list)
     for pod in sorted(pods, key=_age):
@@ -36,7 +42,7 @@ def with_tenants(nodes: Sequence[Node], pods: Iterable[dict[str, Any]]) -> list[
         if not where or field(field(pod, "status"), "phase") in _ENDED:
             continue
         try:
-            job = read_job(pod)
+            job = read(pod)
             if job is not None:
                 _check_known(job.workload.model)
                 tenant = Tenant(job.workload, _iterations(job), name_of(pod), job.max_slowdown)

@@ -122,6 +122,55 @@ def test_running_pods_become_tenants_and_leave_again(
         assert len(httpx.get(f"{service.url}/v1/cluster").json()["cluster"]["nodes"]) == 2, "kept as it was"
 
 
+@pytest.mark.parametrize(
+    "annotations",
+    [
+        {"max-slowdown": "inf"},
+        {"max-slowdown": "1e9"},
+        {"memory-bytes": "1e30"},
+        {"sm-share-ratio": "0.00001"},
+        {"workload": "graph:" + "0" * 64},
+    ],
+)
+def test_a_pod_that_the_service_does_not_accept_is_left_out(
+    tmp_path: Path,
+    stand_in: tuple[StandIn, ApiServer],
+    caplog: pytest.LogCaptureFixture,
+    annotations: dict[str, str],
+) -> None:
+    """Anybody may annotate a pod; the others still become tenants."""
+    state, api = stand_in
+    state.nodes = [node("a", gpu="1")]
+    odd = train("odd", where="a")
+    odd["metadata"]["annotations"] |= {f"cotenant.dev/{key}": text for key, text in annotations.items()}
+    state.pods = [odd, train("1", where="a", iterations="1000")]
+    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db"), TableSource())) as port:
+        service = ServiceClient(f"http://127.0.0.1:{port}")
+        assert look(service, CONFIG, api)
+        stored = service.cluster()
+    assert stored is not None
+    assert [tenant["job_id"] for tenant in stored["cluster"]["nodes"][0]["gpus"][0]["tenants"]] == ["ml/1"]
+    assert "odd is not imported" in caplog.text
+
+
+def test_a_graph_that_the_service_has_as_a_tenant_is_not_asked_about() -> None:
+    class Asked(Stored):
+        asked = 0
+
+        def lacks(self, _graph: str) -> bool:
+            self.asked += 1
+            return False
+
+    service, pod = Asked(), train("1", where="a", workload="graph:" + "0" * 64)
+    jobs = kubernetes._Jobs(service)  # type: ignore[arg-type]
+    assert jobs.read(pod) is not None
+    assert jobs.read(pod) is not None
+    tenants = [{"job": {"workload": "graph:" + "0" * 64}}]
+    stored = {"nodes": [{"gpus": [{"tenants": tenants}]}]}
+    assert kubernetes._Jobs(service, stored).read(pod) is not None  # type: ignore[arg-type]
+    assert service.asked == 1
+
+
 def test_all_pages_are_read_and_only_bound_pods_asked_for(stand_in: tuple[StandIn, ApiServer]) -> None:
     state, api = stand_in
     state.nodes = [node(name) for name in "abcde"]
