@@ -11,7 +11,7 @@ import json
 import logging
 import os
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ import yaml
 from profiling.errors import CotenantError, InputError, UnavailableError
 from profiling.workload import REGISTERED
 from scheduling.clusters.importers.kubernetes import nodes_of
-from scheduling.clusters.importers.pods import PodJob
+from scheduling.clusters.importers.pods import PREFIX, PodJob
 from scheduling.core.snapshot import ClusterSnapshot
 from serving.extender.pods import read_job
 from serving.integrations.ask import ServiceClient
@@ -93,11 +93,12 @@ class ApiServer:
         return cls(client.CoreV1Api())
 
     def nodes(self) -> list[dict[str, Any]]:
-        return _listed(self._core.list_node)
+        """Their names, labels and capacities."""
+        return _listed(self._core.list_node, _part_of_node)
 
     def pods(self) -> list[dict[str, Any]]:
-        """Those that are bound to a node and have not ended."""
-        return _listed(self._core.list_pod_for_all_namespaces, field_selector=_BOUND)
+        """Annotated ones that are bound to a node and have not ended."""
+        return _listed(self._core.list_pod_for_all_namespaces, _annotated, field_selector=_BOUND)
 
 
 def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None:
@@ -235,8 +236,26 @@ def _skipped(node: str, error: Exception) -> None:
     log.warning("node %s is left out: %s", node, why)
 
 
-def _listed(method: Any, **options: Any) -> list[dict[str, Any]]:
-    """All objects, as JSON. Raises `UnavailableError`."""
+# A large cluster's nodes and pods take gigabytes; little of it is read.
+def _part_of_node(node: dict[str, Any]) -> dict[str, Any]:
+    metadata, status = node["metadata"], node.get("status") or {}
+    return {
+        "metadata": {"name": metadata["name"], "labels": metadata.get("labels")},
+        "status": {"capacity": status.get("capacity")},
+    }
+
+
+def _annotated(pod: dict[str, Any]) -> dict[str, Any] | None:
+    metadata = pod["metadata"]
+    if f"{PREFIX}workload" not in (metadata.get("annotations") or {}):
+        return None
+    return {**pod, "metadata": {key: value for key, value in metadata.items() if key != "managedFields"}}
+
+
+def _listed(
+    method: Any, part: Callable[[dict[str, Any]], dict[str, Any] | None], **options: Any
+) -> list[dict[str, Any]]:
+    """`part` of all objects, as JSON, without those of which it is None. Raises `UnavailableError`."""
     from kubernetes.client import ApiException
     from urllib3.exceptions import HTTPError
 
@@ -250,7 +269,7 @@ def _listed(method: Any, **options: Any) -> list[dict[str, Any]]:
             if response.status != 200:
                 raise ApiException(http_resp=response)
             body = json.loads(response.data)
-            items += body["items"]
+            items += [kept for item in body["items"] if (kept := part(item)) is not None]
             more = body["metadata"].get("continue")
             if not more:
                 return items

@@ -23,7 +23,7 @@ from serving.config import ServiceConfig
 from serving.integrations import kubernetes
 from serving.integrations.ask import ServiceClient
 from serving.integrations.kubernetes import ApiServer, KubernetesConfig, look, run
-from tests.scheduling.clusters.test_pod_tenants import node, train
+from tests.scheduling.clusters.test_pod_tenants import node, pod, train
 from tests.serving.live import serve
 from tests.serving.table import TableSource
 
@@ -161,13 +161,13 @@ def test_a_graph_that_the_service_has_as_a_tenant_is_not_asked_about() -> None:
             self.asked += 1
             return False
 
-    service, pod = Asked(), train("1", where="a", workload="graph:" + "0" * 64)
+    service, own = Asked(), train("1", where="a", workload="graph:" + "0" * 64)
     jobs = kubernetes._Jobs(service)  # type: ignore[arg-type]
-    assert jobs.read(pod) is not None
-    assert jobs.read(pod) is not None
+    assert jobs.read(own) is not None
+    assert jobs.read(own) is not None
     tenants = [{"job": {"workload": "graph:" + "0" * 64}}]
     stored = {"nodes": [{"gpus": [{"tenants": tenants}]}]}
-    assert kubernetes._Jobs(service, stored).read(pod) is not None  # type: ignore[arg-type]
+    assert kubernetes._Jobs(service, stored).read(own) is not None  # type: ignore[arg-type]
     assert service.asked == 1
 
 
@@ -177,6 +177,18 @@ def test_all_pages_are_read_and_only_bound_pods_asked_for(stand_in: tuple[StandI
     assert [item["metadata"]["name"] for item in api.nodes()] == list("abcde")
     assert api.pods() == []
     assert state.selectors == {"", "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"}
+
+
+def test_only_what_is_read_is_kept(stand_in: tuple[StandIn, ApiServer]) -> None:
+    """All nodes and pods of a large cluster take gigabytes."""
+    state, api = stand_in
+    large: dict[str, Any] = {"images": [{"names": ["a"]}]}
+    state.nodes = [node("a") | {"status": large | node("a")["status"]}]
+    state.pods = [pod("other"), train("1")]
+    state.pods[1]["metadata"]["managedFields"] = [large]
+    assert "images" not in api.nodes()[0]["status"]
+    (kept,) = api.pods()
+    assert kept == train("1")
 
 
 def test_a_node_that_cannot_be_read_is_left_out(
