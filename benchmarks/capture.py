@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.command_line import run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from profiling.graph import ComputationGraph, Operator, TensorEdge
 
@@ -57,6 +57,7 @@ _CASES = {
 
 def main() -> None:
     """Run every case and record the figures."""
+    benchmark_parser(__file__, __doc__).parse_args()
     figures: dict[str, Any] = {}
     for name, body in _CASES.items():
         done = subprocess.run(

@@ -14,7 +14,7 @@ from typing import Any
 
 import psutil
 
-from benchmarks.command_line import run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import loop_ms, record
 from benchmarks.stored import DEVICES, JOBS
 from profiling.workload import Workload
@@ -66,6 +66,7 @@ def measure(states: int, copies: int) -> dict[str, Any]:
 
 def main() -> None:
     """Measure and record."""
+    benchmark_parser(__file__, __doc__).parse_args()
     cases = [measure(*case) for case in _CASES]
     for case in cases:
         print(case)

@@ -20,7 +20,7 @@ from typing import Any
 import httpx
 import yaml
 
-from benchmarks.command_line import run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.kubernetes_cluster import (
     DEPLOY,
     KubernetesNode,
@@ -55,6 +55,7 @@ PERIOD_S = 1.0
 
 
 def main() -> None:
+    benchmark_parser(__file__, __doc__).parse_args()
     absent = missing()
     if absent:
         print("skipped: needs " + ", ".join(absent))

@@ -12,7 +12,7 @@ import math
 from dataclasses import dataclass
 from typing import Any
 
-from benchmarks.command_line import run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 from models.cost import default_cost_model
 from profiling.capture import graph_for
@@ -152,6 +152,7 @@ def compare(case: Case) -> dict[str, Any]:
 
 
 def main() -> None:
+    benchmark_parser(__file__, __doc__).parse_args()
     rows = [compare(case) for case in CASES]
     for row in rows:
         mark = " " if row["is_plausible"] else "*"

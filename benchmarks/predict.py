@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from benchmarks.command_line import run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record
 
 if TYPE_CHECKING:
@@ -57,6 +57,7 @@ def _jobs(batch_sizes: Iterable[int]) -> list[Workload]:
 
 def main() -> None:
     """Print and record the figures of the default predictor."""
+    benchmark_parser(__file__, __doc__).parse_args()
     import torch
 
     from predictor import load_predictor

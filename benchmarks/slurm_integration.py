@@ -18,7 +18,7 @@ from typing import Any
 
 import httpx
 
-from benchmarks.command_line import run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.processes import end, output, start, start_service
 from benchmarks.record import record
 from benchmarks.slurm_cluster import SlurmNode, missing, start_slurm
@@ -40,6 +40,7 @@ JOBS = (
 
 
 def main() -> None:
+    benchmark_parser(__file__, __doc__).parse_args()
     absent = missing()
     if absent:
         print("skipped: needs " + ", ".join(absent))

@@ -42,6 +42,14 @@ def test_every_option_is_explained(file: Path) -> None:
         assert not calls(file, "ArgumentParser")
 
 
+@pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)
+def test_every_benchmark_reads_its_command_line(file: Path) -> None:
+    """Otherwise `--help` measures for minutes and replaces the record."""
+    if calls(file, "run_benchmark") and file.stem != "reality_job":  # a job that `reality` starts
+        assert calls(file, "benchmark_parser")
+        assert calls(file, "parse_args")
+
+
 def test_part_of_a_benchmark_needs_a_name(capsys: pytest.CaptureFixture[str]) -> None:
     parser = benchmark_parser("/somewhere/rings.py", None)
     parser.add_argument("--max-gpus", type=int, default=4, help="GPUs")
