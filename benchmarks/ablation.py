@@ -81,7 +81,7 @@ class SharedEncoder:
         from predictor.training.fit import solo_examples
         from predictor.training.networks import fit_encoder
 
-        network, training = self.inner.network, self.inner.training
+        network, training = self.inner.network, replace(self.inner.training, seed=seed)
         solo = solo_examples(train.solo)
         key = (solo.workloads, solo.devices, network.encoder, training.encoder_steps, seed)
         if SharedEncoder.last is None or SharedEncoder.last[0] != key:
