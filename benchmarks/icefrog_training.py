@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.icefrog_tasks import UNMEASURED, Run, Task, digits, pretrained_text, text
 from benchmarks.icefrog_transformers import gpt, vit
-from benchmarks.record import RESULTS, record, stored_figures
+from benchmarks.record import RESULTS, record, record_part, stored_figures
 from profiling.files import read_json, write_json
 from scheduling.elastic.controller import FreezingController
 from scheduling.elastic.curves import NORM_CURVES
@@ -260,12 +260,12 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         }
         print({k: v for k, v in figures[task.name].items() if k not in ("runs", "penalties")})
     if options.only:  # read as late as possible, because two of these may run at the same time
-        figures = stored_figures("icefrog_training") | figures
+        stored = stored_figures("icefrog_training")
         curves = read_json(NORM_CURVES)["curves"] | curves
-        penalties = {name: figure["penalties"] for name, figure in figures.items()}
+        penalties = {name: figure["penalties"] for name, figure in stored.items()} | penalties
     write_json(NORM_CURVES, {"progress": np.round(GRID, 3).tolist(), "curves": curves})
     print(f"picture: {plot(penalties, curves).name}; curves: {NORM_CURVES.name}")
-    record("icefrog_training", figures)
+    (record_part if options.only else record)("icefrog_training", figures)
     return figures
 
 

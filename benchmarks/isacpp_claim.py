@@ -29,7 +29,7 @@ import numpy as np
 from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
-from benchmarks.record import record, stored_figures
+from benchmarks.record import record, record_part
 from predictor.examples.featurizer import shared_featurizer
 from predictor.learning.set_process import SetProcess
 from predictor.types import SetPredictor
@@ -259,8 +259,7 @@ def main() -> None:
     names = [name for name in BELIEFS if name in arguments.beliefs.split(",")]
     if not any(name.startswith("predictor") for name in names):
         arguments.model = "none"
-    figures = stored_figures(stem) if arguments.jobs else {}
-    figures |= {
+    figures: dict[str, Any] = {
         "model": arguments.model, "left_out_folds": arguments.folds, "new_models": arguments.new_models,
     }  # fmt: skip
     sizes = SIZES[: arguments.sizes]
@@ -290,7 +289,7 @@ def main() -> None:
                 ]
                 figures[f"{name}, {jobs} jobs on {gpus} GPUs"] = body = report([f.result() for f in futures])
                 _print(f"{name}: {jobs} jobs, {gpus} GPUs, {arguments.seeds} seeds", body)
-                record(stem, figures)
+                (record_part if arguments.jobs else record)(stem, figures)
     print(markdown(figures, names))
     print(floor_markdown(figures, names))
 

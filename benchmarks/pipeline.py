@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import record, stored_figures
+from benchmarks.record import record_part
 from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode, read_profile
 from profiling.errors import InfeasibleError
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
@@ -46,17 +46,17 @@ def main() -> None:
         "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these; the others keep their figures"
     )
     arguments = parser.parse_args()
-    figures = stored_figures("pipeline")
+    figures: dict[str, Any] = {}
     if "layers" in arguments.parts:
         figures["layers_5000"] = _layers(5000)
-        record("pipeline", figures)
+        record_part("pipeline", figures)
     if "dag" in arguments.parts:
         figures["dag_of_1500_states"] = _dag()
-        record("pipeline", figures)
+        record_part("pipeline", figures)
     if "models" in arguments.parts and arguments.profiles:
         profiles = [read_profile(path) for path in sorted(arguments.profiles.glob("*.txt"))]
         figures["models"] = {profile.name: _model(profile) for profile in profiles}
-        record("pipeline", figures)
+        record_part("pipeline", figures)
 
 
 def _model(profile: PipeDreamProfile) -> dict[str, Any]:

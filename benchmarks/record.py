@@ -2,38 +2,19 @@
 
 from __future__ import annotations
 
-import datetime
-import os
-import platform
+import re
+import shlex
 import sys
 import time
 from pathlib import Path
 from typing import Any
 
 from profiling.files import read_json, write_json
+from profiling.measure.environment import provenance
 
 RESULTS = Path(__file__).parent / "results"
-
-
-def machine() -> dict[str, Any]:
-    """Processor, cores, memory and versions, on which figures depend."""
-    import psutil
-
-    processor = platform.processor() or platform.machine()
-    try:
-        for line in Path("/proc/cpuinfo").read_text().splitlines():
-            if line.startswith("model name"):
-                processor = line.partition(":")[2].strip()
-                break
-    except OSError:
-        pass
-    return {
-        "processor": processor,
-        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
-        "memory_bytes": psutil.virtual_memory().total,
-        "system": f"{platform.system()} {platform.release()}",
-        "python": platform.python_version(),
-    }
+# An absolute path in an argument, such as that of `--data=/a/b` or `philly:/a/b.csv`, but not the one in a URL.
+_PATH = re.compile(r"(?<![^=:,])/(?!/)[^,:]*")
 
 
 def loop_ms() -> float:
@@ -53,14 +34,29 @@ def stored_figures(name: str) -> dict[str, Any]:
 
 def record(name: str, figures: dict[str, Any]) -> Path:
     """Write `figures` to `benchmarks/results/NAME.json` with date, machine and command, and print where."""
+    return _written(name, {"figures": figures})
+
+
+def record_part(name: str, part: dict[str, Any]) -> Path:
+    """`record` some figures and keep the others.
+
+    `earlier` states date, machine and command of those that were kept, and which these are (`of`).
+    """
+    path = RESULTS / f"{name}.json"
+    stored = read_json(path) if path.exists() else {"figures": {}}
+    figures, runs = stored.pop("figures"), stored.pop("earlier", [])
+    known = {figure for run in runs for figure in run["of"]}
+    runs.append({**stored, "of": [figure for figure in figures if figure not in known]})
+    kept = ({**run, "of": [figure for figure in run["of"] if figure not in part]} for run in runs)
+    earlier = [run for run in kept if run["of"]]
+    return _written(name, {"figures": figures | part} | ({"earlier": earlier} if earlier else {}))
+
+
+def _written(name: str, body: dict[str, Any]) -> Path:
     # Local paths mean nothing to a reader; the last part shows which data was used.
-    words = [Path(word).name if word.startswith("/") else word for word in sys.argv[1:]]
+    words = [_PATH.sub(lambda path: Path(path[0]).name, word) for word in sys.argv[1:]]
     module = getattr(sys.modules["__main__"].__spec__, "name", f"benchmarks.{name}")
-    command = " ".join(["python", "-m", module, *words])
-    today = datetime.datetime.now(datetime.UTC).strftime("%Y-%m-%d")
-    path = write_json(
-        RESULTS / f"{name}.json",
-        {"date": today, "machine": machine(), "command": command, "figures": figures},
-    )
+    command = shlex.join(["python", "-m", module, *words])
+    path = write_json(RESULTS / f"{name}.json", provenance(command) | body)
     print(f"written: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}")
     return path

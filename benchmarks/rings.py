@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import RESULTS, record, stored_figures
+from benchmarks.record import RESULTS, record_part
 from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
 from scheduling.ring.engine import Execution, RingSchedule
 from scheduling.ring.exact import exact
@@ -305,7 +305,7 @@ def main() -> None:
         "--parts", nargs="+", choices=PARTS, default=PARTS, help="only these; the others keep their figures"
     )
     options = parser.parse_args()
-    figures: dict[str, Any] = {"seeds": options.seeds}
+    figures: dict[str, Any] = {}
     if "order" in options.parts:
         order(options.seeds, figures)
     if "lists" in options.parts:
@@ -316,7 +316,7 @@ def main() -> None:
         figures["gap"] = gaps(2 * options.seeds, 30.0)
     if "online" in options.parts:
         figures["online"] = online(options.seeds, MEDIUM)
-    record("rings", stored_figures("rings") | figures)
+    record_part("rings", figures)
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import record, stored_figures
+from benchmarks.record import record_part, stored_figures
 from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.scenario_spec import ScenarioSpec
 
@@ -140,14 +140,14 @@ def main() -> None:
     )
     parser.add_argument("--ilp", action="store_true", help="only the integer program")
     arguments = parser.parse_args()
-    figures = stored_figures("sia")
+    figures: dict[str, Any] = {}
     if arguments.only is None:
         figures["program"] = program()
     if not arguments.ilp and arguments.data is not None:
-        rows = {row["workload"]: row for row in figures.get("reproduction", ())}
+        rows = {row["workload"]: row for row in stored_figures("sia").get("reproduction", ())}
         rows |= {row["workload"]: row for row in reproduce(arguments.data, arguments.only, arguments.shifts)}
         figures["reproduction"] = [rows[name] for name in PUBLISHED if name in rows]
-    record("sia", figures)
+    record_part("sia", figures)
 
 
 if __name__ == "__main__":
