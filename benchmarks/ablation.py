@@ -147,7 +147,12 @@ def main() -> None:
         "--heads", action="store_true", help="training heads and settings instead of the network's parts"
     )
     parser.add_argument("--folds", type=int, help="number of folds of each protocol (default: all)")
-    parser.add_argument("--variant", action="append", help="only this one; repeatable (default: all)")
+    parser.add_argument(
+        "--variant",
+        action="append",
+        choices=list(VARIANTS | HEADS),
+        help="only this one; repeatable (default: all)",
+    )
     parser.add_argument("--seeds", type=int, default=1, help="trainings of each variant, scored together")
     parser.add_argument("--quick", action="store_true", help="a fifth of the training for every variant")
     add_name(parser)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from profiling.command_line import errors_as_lines
@@ -21,6 +21,32 @@ def benchmark_parser(file: str, description: str | None) -> argparse.ArgumentPar
         description=description,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+
+
+def names_of(known: Iterable[str]) -> Callable[[str], list[str]]:
+    """Type of an option that takes some of the known names, separated by commas.
+
+    Its default must be a list, which `record_name` compares.
+    """
+
+    def names(text: str) -> list[str]:
+        chosen = text.split(",")
+        if unknown := [name for name in chosen if name not in known]:
+            raise argparse.ArgumentTypeError(f"expected some of {', '.join(known)}; got {', '.join(unknown)}")
+        return chosen
+
+    return names
+
+
+def several(text: str) -> int:
+    """Type of an option: how many runs, of which at least two give a standard deviation.
+
+    Raises:
+        ArgumentTypeError: fewer, or not a number.
+    """
+    if not text.isdecimal() or int(text) < 2:
+        raise argparse.ArgumentTypeError(f"expected a number from 2, for a standard deviation; got {text}")
+    return int(text)
 
 
 def add_name(parser: argparse.ArgumentParser) -> None:

@@ -317,7 +317,7 @@ def table_of(runs: Mapping[Case, dict[str, Any]]) -> list[dict[str, Any]]:
     return table
 
 
-def main(arguments: list[str] | None = None) -> None:
+def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--trace", type=Path, required=True, help="CSV of Philly's jobs")
     parser.add_argument(
@@ -332,12 +332,17 @@ def main(arguments: list[str] | None = None) -> None:
         default=sorted(JOBS_AT_LOAD),
         help="only these loads (default: %(default)s)",
     )
-    parser.add_argument("--policies", nargs="+", help="only these; `icefrog` then uses kappa 2 and no cache")
+    parser.add_argument(
+        "--policies",
+        nargs="+",
+        choices=(*PEERS, *CONTROLS, *(c for c in CONTROLS.values() if c not in PEERS)),
+        help="only these; `icefrog` then uses kappa 2 and no cache",
+    )
     parser.add_argument("--name", default="icefrog_simulation", help="name of the results file")
     parser.add_argument(
         "--processes", type=int, default=1, help="processes that simulate (default: %(default)s)"
     )
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     for kind in range(len(TYPES)):  # capture the graphs once, before the pool
         for cache in (False, True):
             step_parts(kind, cache)
@@ -349,9 +354,8 @@ def main(arguments: list[str] | None = None) -> None:
             if c.policy != "icefrog" or (c.kappa, c.cache, c.curve) == (2.0, False, "measured")
         ]
         todo = [c for c in plain if c.policy in options.policies]
-    before = stored_figures(options.name)
     # Runs of other windows and loads are kept; a repeated case replaces its earlier run.
-    runs = {Case(**row["case"]): row for row in before.get("runs", ())}
+    runs = {Case(**row["case"]): row for row in stored_figures(options.name).get("runs", ())}
     results: Iterable[dict[str, Any]] = map(run, todo, [options.trace] * len(todo))
     if options.processes > 1:
         with ProcessPoolExecutor(options.processes) as pool:
@@ -362,8 +366,6 @@ def main(arguments: list[str] | None = None) -> None:
         runs[case] = {"case": asdict(case), **kept}
         print(case, f"{row['mean_jct_s']:.0f} s, simulated in {row['wall_s']:.0f} s", flush=True)
     table = table_of(runs)
-    # Results from before single runs were stored have only table rows; loads may be run one at a time.
-    table += [r for r in before.get("rows", ()) if r["load"] not in {case.load for case in runs}]
     record(
         options.name, {"types": [t[0] for t in TYPES], "rows": table, "runs": [runs[case] for case in runs]}
     )

@@ -19,7 +19,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark, several
 from benchmarks.icefrog_tasks import UNMEASURED, Run, Task, digits, pretrained_text, text
 from benchmarks.icefrog_transformers import gpt, vit
 from benchmarks.record import RESULTS, record, record_part, stored_figures
@@ -195,11 +195,13 @@ def plot(penalties: dict[str, list[dict[str, float]]], curves: dict[str, Any]) -
     return path
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
+def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
-    parser.add_argument("--seeds", type=int, default=5, help="trainings of each task (default: %(default)s)")
+    parser.add_argument(
+        "--seeds", type=several, default=5, help="trainings of each task (default: %(default)s)"
+    )
     parser.add_argument("--only", nargs="+", choices=TASKS, help="only these; the others keep their figures")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     torch.set_num_threads(1)
     figures: dict[str, Any] = {}
     curves: dict[str, Any] = {}
@@ -266,7 +268,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
     write_json(NORM_CURVES, {"progress": np.round(GRID, 3).tolist(), "curves": curves})
     print(f"picture: {plot(penalties, curves).name}; curves: {NORM_CURVES.name}")
     (record_part if options.only else record)("icefrog_training", figures)
-    return figures
 
 
 if __name__ == "__main__":

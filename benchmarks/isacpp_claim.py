@@ -26,14 +26,14 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, names_of, record_name, run_benchmark
 from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
 from benchmarks.record import record, record_part
 from predictor.examples.featurizer import shared_featurizer
 from predictor.learning.set_process import SetProcess
 from predictor.types import SetPredictor
-from profiling.errors import CotenantError
+from profiling.errors import InputError
 from scheduling.beliefs.constant import ConstantPredictor
 from scheduling.beliefs.posterior import PosteriorLearner
 from scheduling.beliefs.table import NoisyPredictor, TablePredictor
@@ -218,7 +218,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument(
         "--beliefs",
-        default=",".join(ASKED),
+        type=names_of(BELIEFS),
+        default=list(ASKED),
         help=f"only these; without `predictor` no model is loaded. `{EXPLORING}` is one more",
     )
     parser.add_argument("--floor", action="store_true", help="`isacpp` alone in every figure")
@@ -256,7 +257,7 @@ def main() -> None:
         "beliefs",
         "floor",
     )
-    names = [name for name in BELIEFS if name in arguments.beliefs.split(",")]
+    names = [name for name in BELIEFS if name in arguments.beliefs]
     if not any(name.startswith("predictor") for name in names):
         arguments.model = "none"
     figures: dict[str, Any] = {
@@ -277,6 +278,10 @@ def main() -> None:
                     share = len(set_ids & seen) / len(set_ids)
                     figures[f"{name}: part of its sets that the model learned from"] = round(share, 3)
                     print(f"{name}: the model learned from {100 * share:.0f} % of its sets")
+        if not cases:
+            raise InputError(
+                "no table of that name", expected="part of `CAMPAIGN DEVICE`", got=arguments.table
+            )
         several = arguments.folds or arguments.new_models or arguments.model in ("noisy", "none")
         behind = "" if several else arguments.model
         # small traces of all tables first, recorded after each, so that an early stop leaves complete rows
@@ -302,10 +307,7 @@ def _model(
         return None, set()
     from predictor import load_predictor
 
-    try:
-        model = load_predictor(arguments.model)
-    except CotenantError as error:
-        raise SystemExit(f"isacpp_claim: {error.message}") from None
+    model = load_predictor(arguments.model)
     if arguments.new_models:
         return new_models_predictor(arguments.model, data, pool), set()
     if arguments.folds:

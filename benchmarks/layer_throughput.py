@@ -76,9 +76,7 @@ def held_out(arch: pd.DataFrame, frame: pd.DataFrame, model: str) -> dict[str, A
     """Errors with each value of k, each batch size, and each pair of both held out of the fit."""
     shape = profile(arch, model)
     own = frame[(frame.model == model) & ~warm_up(frame)]
-    rows = Rows.of(
-        own.frozen_layers, own.local_bsz, own.step_time_s, own.num_gpus, own.num_nodes, own.sync_time_s
-    )
+    rows = Rows.of(own.frozen_layers, own.local_bsz, own.step_time_s, own.num_gpus, own.num_nodes)
     one_gpu = rows.gpus == 1
     summaries: dict[str, Any] = {}
 
@@ -182,10 +180,10 @@ def memory(frame: pd.DataFrame) -> dict[str, Any]:
     return summaries
 
 
-def main(arguments: list[str] | None = None) -> dict[str, Any]:
+def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with the three CSV files")
-    options = parser.parse_args(arguments)
+    options = parser.parse_args()
     arch, rows, peaks = (
         pd.read_csv(options.data / f"{n}.csv") for n in ("arch_info", "throughput", "memory")
     )
@@ -197,7 +195,6 @@ def main(arguments: list[str] | None = None) -> dict[str, Any]:
         for key, entry in value.items():
             print("   ", key, entry)
     record("layer_throughput", figures)
-    return figures
 
 
 if __name__ == "__main__":

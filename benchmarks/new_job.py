@@ -21,7 +21,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from datasets.tables import read_table
 from models.features import Floats
@@ -138,7 +138,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, required=True, help="tables with Gavel's sets")
     parser.add_argument("--observe", type=int, default=4, help="sets observed (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="draws the sets (default: %(default)s)")
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "new_job", "observe", "seed")
     colocation = read_table(options.data, "colocation")
     colocation = colocation[colocation.campaign.isin(CAMPAIGNS)]
     examples = examples_of(colocation, read_table(options.data, "solo"))
@@ -163,7 +165,7 @@ def main() -> None:
             "by_model": {name: round(100 * float(e[rows].mean()), 2) for name, e in by_model.items()},
         }
     print({rows: figures[rows]["error_percent"] for rows in next(iter(by_model.values()))})
-    record("new_job", figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from datasets.tables import read_table
 from predictor import load_predictor
@@ -125,7 +125,9 @@ def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
     parser.add_argument("--data", type=Path, required=True, help="folder with imported tables")
     parser.add_argument("--model", default="default", help="a checkpoint or a name (default: %(default)s)")
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "observed_alone", "model")
     colocation, solo = (read_table(options.data, name) for name in ("colocation", "solo"))
     predictor = load_predictor(options.model)
     learned = predictor.fitted_.manifest.set_ids
@@ -138,7 +140,7 @@ def main() -> None:
             **table(rows),
         }
         print(campaign, figures[str(campaign)])
-    record("observed_alone", figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

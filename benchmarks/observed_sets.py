@@ -168,9 +168,9 @@ def main() -> None:
     sets_of = {name: measured_sets(arguments.data, name) for name in CAMPAIGNS + LEARNED}
     predictor = load_predictor()
     figures: dict[str, Any] = {"model": predictor.version, "sets": arguments.sets, "seeds": arguments.seeds}
-    third = arguments.sets // 3
     for campaign in CAMPAIGNS:
         sets = sets_of[campaign]
+        third = min(arguments.sets, len(sets)) // 3
         blocks: dict[str, list[list[list[list[float]]]]] = {way: [[], [], []] for way in WAYS}
         for seed in range(arguments.seeds):
             order = np.random.default_rng(seed).permutation(len(sets))[: arguments.sets]

@@ -18,7 +18,7 @@ import numpy as np
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record_part
 from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode, read_profile
-from profiling.errors import InfeasibleError
+from profiling.errors import InfeasibleError, InputError
 from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
 from scheduling.pipeline.partition import partition
 from scheduling.pipeline.plan import plan
@@ -55,6 +55,8 @@ def main() -> None:
         record_part("pipeline", figures)
     if "models" in arguments.parts and arguments.profiles:
         profiles = [read_profile(path) for path in sorted(arguments.profiles.glob("*.txt"))]
+        if not profiles:
+            raise InputError("no profiles", expected="NAME.graph.txt files", got=str(arguments.profiles))
         figures["models"] = {profile.name: _model(profile) for profile in profiles}
         record_part("pipeline", figures)
 

@@ -11,6 +11,7 @@ from __future__ import annotations
 import io
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 
 import torch
 from torch import Tensor, nn
@@ -85,7 +86,7 @@ def main() -> None:
         "asynchronous_largest_loss_difference": max(
             abs(a - b) for a, b in zip(real.losses, emulated.losses, strict=True)
         ),
-        "mean_loss_of_last_10": {name: sum(run.losses[-10:]) / 10 for name, run in runs.items()},
+        "mean_loss_of_last_10": {name: fmean(run.losses[-10:]) for name, run in runs.items()},
         "largest_weight_difference_from_plain_sgd": _difference(real.weights, plain.weights),
     }
     for name, value in figures.items():

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from profiling.workload import Workload
 from scheduling.core.job import JobState, TraceJob
@@ -158,7 +158,9 @@ def main() -> None:
     parser.add_argument(
         "--repeats", type=int, default=200, help="repeats of each decision (default: %(default)s)"
     )
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(parser, arguments, "placement", "model")
     predictor: Any = MadeUp()
     jobs: list[Workload] = predictor.jobs
     if arguments.model != "table":
@@ -167,7 +169,7 @@ def main() -> None:
         predictor, jobs = load_predictor(arguments.model), [Workload.parse(s) for s, _ in ZOO_MIX]
     figures = {"model": arguments.model, "one_job_of_10000_gpus": one_job(predictor, jobs, arguments.repeats)}
     figures["hundred_jobs_100_gpus"] = hundred(predictor, jobs)
-    record("placement", figures)
+    record(stem, figures)
 
 
 if __name__ == "__main__":

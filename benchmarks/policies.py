@@ -11,11 +11,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, names_of, record_name, run_benchmark
 from benchmarks.record import record
+from scheduling.policies import get_policy
 from scheduling.simulator.scenario_spec import ScenarioSpec
 from scheduling.simulator.sweep import run_all, summarize
 
+KINDS = ("rigid", "elastic", "tunable")
 TRACE, CLUSTER = "synthetic:rate=16,jobs=100", "small-mixed"
 POLICIES = (
     "fifo", "exclusive", "sjf", "srtf", "blind", "blind-sjf", "tiresias", "themis", "optimus", "optimus-shortest",
@@ -51,15 +53,19 @@ def main() -> None:
     )
     parser.add_argument(
         "--kinds",
-        default="rigid,elastic,tunable",
-        help="kinds of jobs, comma-separated (default: %(default)s)",
+        type=names_of(KINDS),
+        default=list(KINDS),
+        help="kinds of jobs, comma-separated (default: all)",
     )
     add_name(parser)
     arguments = parser.parse_args()
     stem = record_name(parser, arguments, "policies", "policies", "kinds")
-    figures: dict[str, dict[str, Any]] = {kind: {} for kind in arguments.kinds.split(",")}
+    chosen = arguments.policies.split(",")
+    for policy in chosen:  # a run that fails is a row of the table, a name that does not exist is an error
+        get_policy(policy)
+    figures: dict[str, dict[str, Any]] = {kind: {} for kind in arguments.kinds}
     lines = ["| jobs | policy | " + " | ".join(COLUMNS.values()) + " |\n" + "|---" * (2 + len(COLUMNS)) + "|"]
-    for policy in arguments.policies.split(","):
+    for policy in chosen:
         for kind, by_policy in figures.items():
             elastic, tunable = float(kind != "rigid"), float(kind == "tunable")
             spec = ScenarioSpec(

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark, several
 from benchmarks.record import record
 from scheduling.policies.elastic_sizes import best_sizes
 
@@ -99,7 +99,7 @@ def _total(rows: Rows, chosen: list[int]) -> float:
 def main() -> None:
     """Run and record."""
     parser = benchmark_parser(__file__, __doc__)
-    parser.add_argument("--cases", type=int, default=10, help="random rounds per number of jobs")
+    parser.add_argument("--cases", type=several, default=10, help="random rounds per number of jobs")
     arguments = parser.parse_args()
     draw, figures = np.random.default_rng(0), dict[str, Any]()
     for jobs in (10, 20, 40):

@@ -154,7 +154,7 @@ def main() -> None:
     )
     add_name(parser)
     options = parser.parse_args()
-    stem = record_name(parser, options, "pretraining", "variant")
+    stem = record_name(parser, options, "pretraining", "variant", "steps")
     tables = read_all(options.tables)
     wanted = {v: how for v, how in VARIANTS.items() if not options.variant or v in options.variant}
     starts: dict[str | None, WorkloadEncoder | None] = {None: None}

@@ -12,7 +12,7 @@ import math
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import benchmark_parser, run_benchmark, several
 from benchmarks.record import record
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
@@ -95,8 +95,8 @@ def changes(
 def main() -> None:
     """Run and record."""
     parser = benchmark_parser(__file__, __doc__)
-    parser.add_argument("--seeds", type=int, default=6, help="traces of each kind (default: %(default)s)")
-    seeds = max(parser.parse_args().seeds, 2)
+    parser.add_argument("--seeds", type=several, default=6, help="traces of each kind (default: %(default)s)")
+    seeds = parser.parse_args().seeds
     figures: dict[str, object] = {"seeds": seeds}
     for objective in ("jct", "interference", "makespan"):
         for jobs, gpus, span_s, sigma in TRACES:

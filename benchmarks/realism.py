@@ -62,7 +62,7 @@ def main() -> None:
     )
     add_name(parser)
     arguments = parser.parse_args()
-    stem = record_name(parser, arguments, "realism", "policies", "parts")
+    stem = record_name(parser, arguments, "realism", "policies", "parts", "load")
     folder = tempfile.TemporaryDirectory()
     cluster = write_whole(Path(folder.name) / "cluster.yaml", CLUSTER)
     trace = f"synthetic:rate=20,jobs={arguments.jobs},gangs=0.2"

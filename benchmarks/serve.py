@@ -35,7 +35,7 @@ from typing import Any
 import httpx
 import psutil
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.processes import free_port
 from benchmarks.record import record
 
@@ -98,9 +98,11 @@ def main() -> None:
         metavar="SECONDS",
         help="seconds beyond capacity; 0 to skip this (default: %(default)s)",
     )
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "serve", "model", "overload")
     with tempfile.TemporaryDirectory(prefix="cotenant-bench-") as folder, contextlib.ExitStack() as services:
-        record("serve", measure(Path(folder), options, services))
+        record(stem, measure(Path(folder), options, services))
 
 
 @dataclass(frozen=True, eq=False)

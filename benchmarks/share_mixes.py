@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from datasets.sets import rows_of
 from datasets.tables import read_table
@@ -94,7 +94,9 @@ def main() -> None:
     parser.add_argument(
         "--model", default="default", help="a checkpoint or a name (default: the shipped one)"
     )
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(parser, arguments, "share_mixes", "model")
     predictor = load_predictor(arguments.model)
     rows = without_those_chosen_on(measured_mixes(read_table(arguments.data, "mixes")))
     solo = read_table(arguments.data, "solo")
@@ -113,7 +115,7 @@ def main() -> None:
             some = np.isfinite(measured) & ((size == jobs) | (jobs == "2 to 7"))
             figures.append({"caps": f"{above:.0%} / {below:.0%}", "jobs": jobs} | scores(measured[some], log_ratio[some]))  # fmt: skip
     print(pd.DataFrame(figures).round(3).to_string(index=False))
-    record("share_mixes", {"model": predictor.version, "card": CARD, "mixes": int(rows["set_id"].nunique()), "log_ratios": figures})  # fmt: skip
+    record(stem, {"model": predictor.version, "card": CARD, "mixes": int(rows["set_id"].nunique()), "log_ratios": figures})  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from datasets.tables import read_table
 from predictor import load_predictor
@@ -92,7 +92,9 @@ def main() -> None:
     parser.add_argument(
         "--model", default="default", help="a checkpoint or a name (default: the shipped one)"
     )
+    add_name(parser)
     arguments = parser.parse_args()
+    stem = record_name(parser, arguments, "sharing_sums", "model")
     predictor = load_predictor(arguments.model)
     rows = table(
         sums(predictor, read_table(arguments.data, "colocation"), read_table(arguments.data, "solo"))
@@ -100,7 +102,7 @@ def main() -> None:
     equal = pairs(predictor)
     print(pd.DataFrame(rows).to_string(index=False))
     print(pd.DataFrame(equal).to_string(index=False))
-    record("sharing_sums", {"model": predictor.version, "sets": rows, "two_equal_jobs": equal})
+    record(stem, {"model": predictor.version, "sets": rows, "two_equal_jobs": equal})
 
 
 if __name__ == "__main__":

@@ -93,7 +93,7 @@ def main() -> None:
     add_cost_model(parser)
     add_name(parser)
     arguments = parser.parse_args()
-    stem = record_name(parser, arguments, "slices_measured", "cost_model")
+    stem = record_name(parser, arguments, "slices_measured", "cost_model", "seed")
     table = measured_table(read_parquet(arguments.data / "solo.parquet"))
     mixes = read_parquet(arguments.data / "mixes.parquet")
     predictor = with_cost_model(arguments.cost_model)

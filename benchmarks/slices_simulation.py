@@ -24,6 +24,7 @@ from benchmarks.command_line import add_name, benchmark_parser, record_name, run
 from benchmarks.left_out import add_cost_model, with_cost_model
 from benchmarks.record import record
 from predictor.types import SetPredictor
+from profiling.errors import UnknownNameError
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.slice_table import SliceTable
 from scheduling.beliefs.table import Solo
@@ -192,6 +193,8 @@ def main() -> None:
     arguments = parser.parse_args()
     stem = record_name(parser, arguments, "slices_simulation", "only", "cost_model")
     reference = Reference(arguments.data, with_cost_model(arguments.cost_model))
+    if arguments.only and arguments.only not in reference.traces:
+        raise UnknownNameError("no such trace", expected=", ".join(reference.traces), got=arguments.only)
     answers = reference.answers
     ratios = [
         (answers[m][n] / answers[m]["7g.40gb"]) / (step / steps["7g.40gb"]) - 1

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.record import record
 from models.colocation_network import NetworkConfig, member_width
 from models.workload_encoder import WorkloadEncoder
@@ -41,7 +41,9 @@ def main() -> None:
         default=5,
         help="groups of architectures that are left out in turn (default: %(default)s)",
     )
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "utilization_forest", "groups")
     colocation, solo = read_sets(options.tables)
     examples = examples_of(*(rows_of(table, [CAMPAIGN]) for table in (colocation, solo)))
     config = NetworkConfig()
@@ -95,7 +97,7 @@ def main() -> None:
             **{f"{way}_mae": float(e.mean()) for way, e in joined.items()},
         }
         print(f"{name:60} " + ", ".join(f"{key} {value:.4g}" for key, value in table[name].items()))
-    record("utilization_forest", table)
+    record(stem, table)
 
 
 if __name__ == "__main__":

@@ -32,7 +32,6 @@ class Rows:
     step_time_s: Floats
     gpus: Floats
     nodes: Floats
-    sync_time_s: Floats
 
     @classmethod
     def of(
@@ -42,13 +41,12 @@ class Rows:
         step_time_s: ArrayLike,
         gpus: ArrayLike = 1.0,
         nodes: ArrayLike = 1.0,
-        sync_time_s: ArrayLike = 0.0,
     ) -> Rows:
         """Build from array-likes, repeating scalars. Raises `InputError` if a time is not positive."""
         k = np.atleast_1d(np.asarray(frozen_prefix, dtype=np.int64))
         rest = [
             np.broadcast_to(np.asarray(v, dtype=np.float64), k.shape)
-            for v in (batch_size, step_time_s, gpus, nodes, sync_time_s)
+            for v in (batch_size, step_time_s, gpus, nodes)
         ]
         rows = cls(k, *rest)
         if not np.all(rows.step_time_s > 0) or not np.all(rows.batch_size > 0):

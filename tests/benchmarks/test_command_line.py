@@ -4,14 +4,23 @@ from __future__ import annotations
 
 import ast
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 import benchmarks
-from benchmarks import observed_sets, policies
-from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
+from benchmarks import observed_sets, pipeline, policies
+from benchmarks.command_line import (
+    add_name,
+    benchmark_parser,
+    names_of,
+    record_name,
+    run_benchmark,
+    several,
+)
 from datasets.tables import empty_table, write_table
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
 
 FILES = sorted(f for f in Path(benchmarks.__file__).parent.glob("*.py") if f.stem != "command_line")
 
@@ -94,3 +103,55 @@ def test_tables_without_the_campaign(tmp_path: Path) -> None:
         write_table(tmp_path, name, empty_table(name))
     with pytest.raises(InputError, match=r"lack the campaign.*lucid"):
         observed_sets.measured_sets(tmp_path, "lucid")
+
+
+def test_a_name_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    parser = benchmark_parser("/somewhere/policies.py", None)
+    parser.add_argument("--kinds", type=names_of(("rigid", "elastic")), default=["rigid"], help="kinds")
+    parser.add_argument("--seeds", type=several, default=3, help="seeds")
+    options = parser.parse_args(["--kinds", "elastic,rigid", "--seeds", "2"])
+    assert (options.kinds, options.seeds) == (["elastic", "rigid"], 2)
+    for words in (["--kinds", "rigid,elastik"], ["--seeds", "1"]):
+        with pytest.raises(SystemExit):
+            parser.parse_args(words)
+    printed = capsys.readouterr().err
+    assert "expected some of rigid, elastic; got elastik" in printed
+    assert "expected a number from 2" in printed
+
+
+def test_an_unknown_policy_leaves_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(policies, "record", lambda *_: pytest.fail("recorded"))
+    monkeypatch.setattr("sys.argv", ["policies", "--data", "tables", "--policies", "typo", "--name", "some"])
+    with pytest.raises(UnknownNameError, match="typo"):
+        policies.main()
+
+
+def test_a_folder_without_profiles_leaves_the_plans_recorded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(pipeline, "record_part", lambda *_: pytest.fail("recorded"))
+    monkeypatch.setattr("sys.argv", ["pipeline", "--profiles", str(tmp_path), "--parts", "models"])
+    with pytest.raises(InputError, match="no profiles"):
+        pipeline.main()
+
+
+def test_fewer_sets_than_asked_for_are_divided_into_thirds(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    sets = [(f"set {k}", k) for k in range(7)]
+    monkeypatch.setattr(observed_sets, "measured_sets", lambda *_: sets)
+    monkeypatch.setattr(
+        observed_sets,
+        "streamed",
+        lambda _, seen: {
+            way: [[[float(at // 2), 1.0, 0.0]] for at in range(len(seen))] for way in observed_sets.WAYS
+        },
+    )
+    monkeypatch.setattr(observed_sets, "held_out", lambda *_: {})
+    monkeypatch.setattr("predictor.load_predictor", lambda: SimpleNamespace(version="none"))
+    recorded: dict[str, Any] = {}
+    monkeypatch.setattr(observed_sets, "record", lambda _, figures: recorded.update(figures))
+    monkeypatch.setattr("sys.argv", ["observed_sets", "--data", str(tmp_path), "--sets", "150"])
+    observed_sets.main()
+    # The sets of each third, in the order of every seed, are off by e to the power of 0, 1 and 2.
+    assert recorded["lucid"]["alone"]["error_percent"] == [0.0, 171.8, 638.9]
