@@ -31,7 +31,8 @@ HEADER = (
 def earlier_results(plan: Plan) -> dict[str, Any]:
     """Results of an earlier run over the same rows and folds, for predictors that this run leaves out.
 
-    Results of predictors that have changed since, or no longer exist, are dropped.
+    Results of predictors that have changed since, or no longer exist, are dropped. `run` of the others has the
+    command, date and machine with which they were measured.
     """
     from predictor.evaluation.protocols.registry import contenders
 
@@ -42,8 +43,9 @@ def earlier_results(plan: Plan) -> dict[str, Any]:
         return {}
     now = {c.name: c.current_version for c in contenders(None)}
     run = {cell.contender.name for cell in plan.cells}
+    made = {key: earlier[key] for key in ("command", "date", "machine") if key in earlier}
     return {
-        name: result
+        name: {"run": made, **result}
         for name, result in earlier.get("predictors", {}).items()
         if name not in run and result.get("version", "1") == now.get(name)
     }
@@ -165,7 +167,8 @@ def markdown(report: dict[str, Any]) -> str:
             f"{len(report['seeds'])} seed(s), {report['sets']} sets, {points} points; MAE, RMSE and p90 in {get_target(report['target']).unit}."
         ),
         "",
-        f"`{report['command']}`, {report['date']}, {report['machine'].get('processor', 'unknown processor')}",
+        _origin(report),
+        *_kept(report["predictors"]),
         "",
         *_grid(HEADER, table(report)),
     ]
@@ -188,6 +191,23 @@ def markdown(report: dict[str, Any]) -> str:
         ]
         lines += ["", f"## {title}", "", *_grid((what, "n", *scored), rows)]
     return "\n".join(lines) + "\n"
+
+
+def _origin(run: dict[str, Any]) -> str:
+    """With what command, when and where figures were measured."""
+    return f"`{run['command']}`, {run['date']}, {run['machine'].get('processor', 'unknown processor')}"
+
+
+def _kept(predictors: dict[str, Any]) -> list[str]:
+    """Predictors whose results are those of an earlier run, by run."""
+    by_run: dict[str, list[str]] = {}
+    for name, result in predictors.items():
+        if result.get("run"):
+            by_run.setdefault(_origin(result["run"]), []).append(
+                f"{name} ({len(result.get('by_seed', {}))} seed(s))"
+            )
+    lines = [f"* {', '.join(names)}: {origin}" for origin, names in by_run.items()]
+    return ["", "Kept from earlier runs:", "", *lines] if lines else []
 
 
 def _bounds(scored: dict[str, Any]) -> list[str]:

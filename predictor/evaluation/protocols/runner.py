@@ -265,6 +265,7 @@ def _data_fingerprint(trial: Trial) -> str:
     import pandas as pd
 
     digest = hashlib.sha256()
-    for frame in (trial.frame, trial.solo, *trial.known.values()):
+    related = [] if trial.related is None else [trial.related]
+    for frame in (trial.frame, trial.solo, *trial.known.values(), *related):
         digest.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
     return digest.hexdigest()

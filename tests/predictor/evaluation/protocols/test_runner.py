@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -214,7 +215,13 @@ def test_results_of_other_predictors_are_kept(tmp_path: Path) -> None:
     assert set(earlier_results(second)) == {"constant"}
     both = collect(second, resamples=20) | earlier_results(second)
     write_report(second, make_report(second, both, "second"))
-    assert set(read_json(tmp_path / "results.json")["predictors"]) == {"constant", "additive"}
+    stored = read_json(tmp_path / "results.json")
+    assert set(stored["predictors"]) == {"constant", "additive"}
+    assert stored["command"] == "second"
+    assert stored["predictors"]["constant"]["run"]["command"] == "first"
+    assert "run" not in stored["predictors"]["additive"]
+    assert "* constant (1 seed(s)): `first`, " in markdown(stored)
+    assert earlier_results(second)["constant"]["run"]["command"] == "first"
     changed = read_json(tmp_path / "results.json")
     changed["predictors"]["constant"]["version"] = "another"
     write_json(tmp_path / "results.json", changed)
@@ -222,3 +229,12 @@ def test_results_of_other_predictors_are_kept(tmp_path: Path) -> None:
     changed["predictors"]["constant"]["version"] = mean.current_version
     write_json(tmp_path / "results.json", changed | {"sets": 1})
     assert earlier_results(second) == {}
+
+
+def test_other_related_rows_are_learned_from_again(tmp_path: Path) -> None:
+    trial = make_trial(MINE, TABLES)
+    with_more = replace(trial, related=trial.frame)
+    run_missing(make_plan(with_more, [CONSTANT], (0,), tmp_path))
+    assert not make_plan(with_more, [CONSTANT], (0,), tmp_path).missing
+    fewer = replace(trial, related=trial.frame.iloc[1:])
+    assert make_plan(fewer, [CONSTANT], (0,), tmp_path).missing
