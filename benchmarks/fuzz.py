@@ -7,7 +7,6 @@ operation gets valid and invalid requests. Answers that the document does not de
 from __future__ import annotations
 
 import os
-import subprocess
 import sys
 import tempfile
 from collections import Counter
@@ -17,6 +16,7 @@ from typing import Any
 import requests
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.processes import end
 from benchmarks.record import record, record_part
 from benchmarks.siege import Target
 
@@ -122,11 +122,7 @@ def main() -> None:
                 figures[name] |= fuzzed(base, headers, document, options.examples)
                 figures[name]["serves_afterwards"] = target.seconds("GET", "/v1/health/ready")[1] == 200
             finally:
-                target.process.terminate()
-                try:
-                    target.process.wait(60)
-                except subprocess.TimeoutExpired:
-                    target.process.kill()
+                end(target.process)
         print(name, figures[name], flush=True)
         (record_part if options.way else record)("fuzz", figures)
     if any(figures[name]["server_errors"] for name in options.way or WAYS):

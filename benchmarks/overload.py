@@ -31,6 +31,7 @@ import numpy as np
 import psutil
 
 from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
+from benchmarks.processes import memory_bytes
 from benchmarks.record import loop_ms, record
 from benchmarks.serve import BATCHES, DEVICES, MODELS, bodies_of_known_jobs, start_wrk, wrk_result
 from benchmarks.siege import Target
@@ -54,17 +55,28 @@ while True:
 """
 
 
+def request_bytes(method: str, path: str, body: Any) -> bytes:
+    """A request with a JSON body, or none if `body` is None."""
+    content = b"" if body is None else json.dumps(body).encode()
+    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    return head.encode() + content
+
+
+async def read_status(reader: asyncio.StreamReader) -> int:
+    """Read one whole answer and return its status."""
+    start = await reader.readuntil(b"\r\n\r\n")
+    await reader.readexactly(int(start.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
+    return int(start.split(b" ", 2)[1])
+
+
 async def ask(port: int, method: str, path: str, body: Any) -> tuple[int, float, float]:
     """Send one request on a new connection; the time runs from the request to the complete response."""
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    content = b"" if body is None else json.dumps(body).encode()
-    head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+    request = request_bytes(method, path, body)
     started = time.perf_counter()
     try:
-        writer.write(head.encode() + content)
-        start = await reader.readuntil(b"\r\n\r\n")
-        await reader.readexactly(int(start.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]))
-        return int(start.split(b" ", 2)[1]), time.perf_counter() - started, time.monotonic()
+        writer.write(request)
+        return await read_status(reader), time.perf_counter() - started, time.monotonic()
     except (asyncio.IncompleteReadError, ConnectionError):
         return 0, time.perf_counter() - started, time.monotonic()
     finally:
@@ -255,7 +267,7 @@ def overloaded(
             "rated_with_new": Phase(16, True, salts),
             "known_and_new": Phase(more, True, salts),
         }
-    memory = _memory_bytes(service)
+    memory = memory_bytes(service.pid)
     for number in range(rounds):
         order = list(phases) if number % 2 == 0 else list(reversed(phases))
         for name in order:
@@ -276,7 +288,7 @@ def overloaded(
     figures |= {
         "rounds": rounds,
         "memory_before_bytes": memory,
-        "memory_after_bytes": _memory_bytes(service),
+        "memory_after_bytes": memory_bytes(service.pid),
         "loop_ms": [round(ms, 1) for ms in loops],
         "load_average": psutil.getloadavg(),
     }
@@ -332,10 +344,6 @@ def _of_clients_s() -> float:
     """Processor seconds of this process and of finished load generators."""
     own, ended = resource.getrusage(resource.RUSAGE_SELF), resource.getrusage(resource.RUSAGE_CHILDREN)
     return own.ru_utime + own.ru_stime + ended.ru_utime + ended.ru_stime
-
-
-def _memory_bytes(service: psutil.Process) -> int:
-    return sum(p.memory_info().rss for p in [service, *service.children(recursive=True)])
 
 
 def main() -> None:

@@ -10,6 +10,7 @@ from contextlib import ExitStack, nullcontext
 from pathlib import Path
 
 import httpx
+import psutil
 
 
 def start_service(folder: Path, stack: ExitStack, *options: str) -> tuple[str, subprocess.Popen[bytes]]:
@@ -54,3 +55,18 @@ def free_port() -> int:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         return int(listener.getsockname()[1])
+
+
+def processor_s(pid: int) -> float:
+    """Processor seconds of a process and of its living descendants."""
+    return float(sum(sum(process.cpu_times()[:2]) for process in _family(pid)))
+
+
+def memory_bytes(pid: int) -> int:
+    """Resident memory of a process and of its descendants."""
+    return sum(process.memory_info().rss for process in _family(pid))
+
+
+def _family(pid: int) -> list[psutil.Process]:
+    parent = psutil.Process(pid)
+    return [parent, *parent.children(recursive=True)]

@@ -33,10 +33,9 @@ from pathlib import Path
 from typing import Any
 
 import httpx
-import psutil
 
 from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
-from benchmarks.processes import free_port
+from benchmarks.processes import free_port, memory_bytes, processor_s
 from benchmarks.record import record
 
 MODELS = ("resnet18-cifar", "lstm-wikitext2", "vgg11-cifar", "mobilenetv2-cifar", "transformer-multi30k")
@@ -130,12 +129,12 @@ class _Service:
 
     def load(self, path: str, bodies: list[Any], seconds: float, salt: int | None = None, connections: int = 0) -> dict[str, Any]:  # fmt: skip
         """Counts of wrk, with processor time per request."""
-        before = _processor_s(self.process)
+        before = processor_s(self.process.pid)
         wrk = start_wrk(
             self.folder, self.base + path, bodies, round(seconds), connections or self.connections, salt
         )
         result = wrk_result(wrk)
-        used = _processor_s(self.process) - before
+        used = processor_s(self.process.pid) - before
         return result | {"service_cpu_ms_per_request": 1000 * used / max(1, result["requests"])}
 
     def prepare(self, cluster: Any, asked: dict[str, list[Any]], workers: int) -> None:
@@ -203,11 +202,11 @@ def measure(folder: Path, options: argparse.Namespace, services: contextlib.Exit
             figures["observed"][name] = _compared(answers[plain], answers[told])
             print("observed", name, json.dumps(figures["observed"][name]), flush=True)
     if options.overload:
-        memory = _memory_bytes(plain.process)
+        memory = memory_bytes(plain.process.pid)
         result = plain.load("/v1/predict", asked["seen"], options.overload, connections=2048)
         figures["overload"] = result | {
             "memory_before_bytes": memory,
-            "memory_after_bytes": _memory_bytes(plain.process),
+            "memory_after_bytes": memory_bytes(plain.process.pid),
         }
         print("overload", json.dumps(figures["overload"]))
     return figures
@@ -341,19 +340,6 @@ def _start(folder: Path, port: int, options: argparse.Namespace) -> subprocess.P
             time.sleep(0.2)
         time.sleep(0.05)
     return service
-
-
-def _processes(service: subprocess.Popen[bytes]) -> list[psutil.Process]:
-    parent = psutil.Process(service.pid)
-    return list(itertools.chain([parent], parent.children(recursive=True)))
-
-
-def _processor_s(service: subprocess.Popen[bytes]) -> float:
-    return sum(sum(p.cpu_times()[:2]) for p in _processes(service))
-
-
-def _memory_bytes(service: subprocess.Popen[bytes]) -> int:
-    return sum(p.memory_info().rss for p in _processes(service))
 
 
 if __name__ == "__main__":

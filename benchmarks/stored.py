@@ -29,6 +29,8 @@ import numpy as np
 import psutil
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.overload import read_status, request_bytes
+from benchmarks.processes import processor_s
 from benchmarks.record import loop_ms, record
 from benchmarks.siege import Target, add_service
 
@@ -49,15 +51,10 @@ async def load(
     async def client() -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", port, limit=2**20)
         for method, path, body in bodies:
-            content = json.dumps(body).encode()
-            head = f"{method} {path} HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: application/json\r\nContent-Length: {len(content)}\r\n\r\n"
+            request = request_bytes(method, path, body)
             started = time.perf_counter()
-            writer.write(head.encode() + content)
-            start = await reader.readuntil(b"\r\n\r\n")
-            await reader.readexactly(
-                int(start.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0])
-            )
-            statuses[int(start.split(b" ", 2)[1])] += 1
+            writer.write(request)
+            statuses[await read_status(reader)] += 1
             seconds.append(time.perf_counter() - started)
         writer.close()
 
@@ -65,18 +62,12 @@ async def load(
     return statuses, seconds
 
 
-def busy(target: Target) -> float:
-    """Processor seconds used by all processes of the service together."""
-    parent = psutil.Process(target.process.pid)
-    return sum(sum(p.cpu_times()[:2]) for p in [parent, *parent.children(recursive=True)])
-
-
 def measured(target: Target, bodies: Iterator[tuple[str, str, Any]], connections: int) -> dict[str, Any]:
     """Rate, percentiles and statuses of a load."""
     loops = [loop_ms()]
-    before, started = busy(target), time.perf_counter()
+    before, started = processor_s(target.process.pid), time.perf_counter()
     statuses, seconds = asyncio.run(load(target.port, bodies, connections))
-    took, used = time.perf_counter() - started, busy(target) - before
+    took, used = time.perf_counter() - started, processor_s(target.process.pid) - before
     loops.append(loop_ms())
     p50, p99 = np.percentile(seconds, [50, 99])
     return {
