@@ -267,6 +267,10 @@ def main() -> None:
     if options.worker:
         worker(json.loads(options.worker))
         return
+    if options.seconds < 2:
+        parser.error(
+            f"--seconds: the first second of a measurement is left out; at least 2, got {options.seconds:g}"
+        )
     if reason := skip_reason():
         print(f"skipped: {reason}")
         return

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import benchmarks
-from benchmarks import observed_sets, pipeline, policies
+from benchmarks import observed_sets, pipeline, policies, ring_link
 from benchmarks.command_line import (
     add_name,
     benchmark_parser,
@@ -117,6 +117,16 @@ def test_a_name_that_does_not_exist_is_refused(capsys: pytest.CaptureFixture[str
     printed = capsys.readouterr().err
     assert "expected some of rigid, elastic; got elastik" in printed
     assert "expected a number from 2" in printed
+
+
+def test_a_ring_is_measured_for_longer_than_it_starts(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(ring_link, "skip_reason", lambda: pytest.fail("started"))
+    monkeypatch.setattr("sys.argv", ["ring_link", "--seconds", "1"])
+    with pytest.raises(SystemExit):
+        ring_link.main()
+    assert "at least 2, got 1" in capsys.readouterr().err
 
 
 def test_an_unknown_policy_leaves_no_record(monkeypatch: pytest.MonkeyPatch) -> None:
