@@ -6,13 +6,14 @@ import threading
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from models.features import Floats, demand_ratios
 from predictor.answering.contention import Contention
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
 from predictor.answering.settings import setting_rows
 from predictor.answering.shares import effective_share, unlimited
-from predictor.examples.examples import Integers, MemberVariants
+from predictor.examples.examples import Integers
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.fitted.model import CotenantModel
@@ -103,19 +104,18 @@ class JobTable:
         if not jobs:
             return
         featurizer = self._model.featurizer
+        workloads = [w for w, _, _ in jobs]
         whole = [unlimited(w, device, featurizer) for w, device, _ in jobs]
         ratio = np.array([r for _, r in whole])
         plain = [(w, device, mode) for (w, _), (_, device, mode) in zip(whole, jobs, strict=True)]
         variants, where = self._model.variants([w for w, _, _ in plain], [d for _, d, _ in plain])
+        members = [variants.jobs[v] for v in where]
         solo_step_s = variants.step_s[where] / ratio
         for (w, device, _), step_s in zip(jobs, solo_step_s.tolist(), strict=True):
             if w.solo.step_time_s is None:
                 _check_predicted(step_s, w, device)
-        member = self._model.scaler(variants.features)[where].astype(np.float32)
-        setting = setting_rows([mode for _, _, mode in jobs], self._model.campaigns)
         memory = [
-            member_memory_bytes(variants.jobs[v], w.solo, self._calibration)
-            for v, (w, _, _) in zip(where, jobs, strict=True)
+            member_memory_bytes(m, w.solo, self._calibration) for m, w in zip(members, workloads, strict=True)
         ]
         whole_use = variants.demand[where, 0]
         # Under a share, a kernel runs for more of the step.
@@ -125,57 +125,52 @@ class JobTable:
                 jobs, solo_step_s.tolist(), ratio.tolist(), whole_use.tolist(), strict=True
             )
         ]
-        grown = self._grown(variants, where, member, setting)
-        if self._process is not None:
-            numbers = self._process.numbers(plain, variants.step_s[where].tolist())
-            self.process_number = np.concatenate([self.process_number, np.array(numbers, np.int64)])
-        start = len(self.solo_step_s)
-        self.sm_share = np.concatenate([self.sm_share, [effective_share(w, device) for w, device, _ in jobs]])
-        self.unlimited = np.concatenate([self.unlimited, ratio])
-        self.solo_step_s = np.concatenate([self.solo_step_s, solo_step_s])
-        self.utilization = np.concatenate([self.utilization, utilization])
-        self.whole_use = np.concatenate([self.whole_use, whole_use])
-        self.memory_bytes = np.concatenate([self.memory_bytes, memory])
-        state = [min(variants.jobs[v].demand.state_bytes, m) for v, m in zip(where, memory, strict=True)]
-        self.state_bytes = np.concatenate([self.state_bytes, state])
-        self.device_bytes = np.concatenate(
-            [self.device_bytes, [variants.jobs[v].device.memory_bytes for v in where]]
+        is_cpu = np.array([m.device.is_cpu for m in members])
+        busy_measured = np.array([w.solo.utilization_ratio is not None for w in workloads]) & ~is_cpu
+        prepared = self._prepared_with(
+            self._model.scaler(variants.features)[where].astype(np.float32),
+            setting_rows([mode for _, _, mode in jobs], self._model.campaigns),
+            self._model.scaler.demand(variants.demand)[where].astype(np.float32),
         )
-        self.embedding = np.concatenate([self.embedding, variants.features[where, : self.embedding.shape[1]]])
-        measured = [w.solo.memory_bytes is not None for w, _, _ in jobs]
-        self.memory_measured = np.concatenate([self.memory_measured, measured])
-        busy = [
-            w.solo.utilization_ratio is not None and not variants.jobs[v].device.is_cpu
-            for v, (w, _, _) in zip(where, jobs, strict=True)
-        ]
-        self.utilization_measured = np.concatenate([self.utilization_measured, busy])
-        self.left = np.concatenate([self.left, np.where(busy, 1.0 - whole_use, 0.0)])
-        self.prepared = grown
+        start = len(self.solo_step_s)
         place = self._index | {job: start + offset for offset, job in enumerate(jobs)}
-        time_sliced = [
-            place[w, device, _TIME_SLICE] if self.is_bounded(device, mode) else -1 for w, device, mode in jobs
-        ]
-        self._time_sliced = np.concatenate([self._time_sliced, np.array(time_sliced, np.int64)])
-        shared = [
-            mode != "mig" and not variants.jobs[v].device.is_cpu and not self._coverage.has_mode(w.mode)
-            for v, (w, _, mode) in zip(where, jobs, strict=True)
-        ]
-        self.processor_shared = np.concatenate([self.processor_shared, shared])
-        on_core = [variants.jobs[v].device.is_cpu for v in where]
-        self.on_core = np.concatenate([self.on_core, on_core])
+        columns: dict[str, ArrayLike] = {
+            "solo_step_s": solo_step_s,
+            "utilization": utilization,
+            "utilization_measured": busy_measured,
+            "memory_bytes": memory,
+            "memory_measured": [w.solo.memory_bytes is not None for w in workloads],
+            "state_bytes": [min(m.demand.state_bytes, b) for m, b in zip(members, memory, strict=True)],
+            "device_bytes": [m.device.memory_bytes for m in members],
+            "embedding": variants.features[where, : self.embedding.shape[1]],
+            "_time_sliced": [
+                place[w, device, _TIME_SLICE] if self.is_bounded(device, mode) else -1
+                for w, device, mode in jobs
+            ],
+            "sm_share": [effective_share(w, device) for w, device, _ in jobs],
+            "unlimited": ratio,
+            "whole_use": whole_use,
+            "left": np.where(busy_measured, 1.0 - whole_use, 0.0),
+            "processor_shared": [
+                mode != "mig" and not m.device.is_cpu and not self._coverage.has_mode(w.mode)
+                for m, (w, _, mode) in zip(members, jobs, strict=True)
+            ],
+            "on_core": is_cpu,
+        }
+        if self._process is not None:
+            columns["process_number"] = self._process.numbers(plain, variants.step_s[where].tolist())
+        for name, values in columns.items():
+            setattr(self, name, np.concatenate([getattr(self, name), values]))
+        self.prepared = prepared
         self.keys.extend(jobs)
         # Last, so that a reader without the lock never sees an incomplete row.
-        for offset, job in enumerate(jobs):
-            self._index[job] = start + offset
+        self._index.update(place)
 
-    def _grown(
-        self, variants: MemberVariants, where: Integers, member: Array, setting: Array
-    ) -> list[PreparedJobs]:
-        demand = self._model.scaler.demand(variants.demand)[where].astype(np.float32)
-        if self.prepared:
-            demand = np.concatenate([self.prepared[0].demand, demand])
+    def _prepared_with(self, member: Array, setting: Array, demand: Array) -> list[PreparedJobs]:
+        """`prepared` with more rows."""
         entries = [network.entry(member, setting) for network in self.networks]
         if self.prepared:
+            demand = np.concatenate([self.prepared[0].demand, demand])
             entries = [np.concatenate([p.entry, e]) for p, e in zip(self.prepared, entries, strict=True)]
         return [PreparedJobs(entry, demand) for entry in entries]
 
