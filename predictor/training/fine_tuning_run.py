@@ -21,8 +21,8 @@ from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, new_sets
 from predictor.training.output import claimed
-from predictor.training.run import described, flat, learned_sets, log_scores, save_with_card, training_tables
-from predictor.training.tracking import LiveMetrics, log_tables, tracked
+from predictor.training.run import described, learned_sets, save_with_card, training_tables
+from predictor.training.tracking import LiveMetrics, flat, log_scores, log_tables, tracked
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -7,8 +7,7 @@ from typing import Any
 
 from predictor.fitted.checkpoint import load
 from predictor.fitted.mlflow_registry import log_predictor
-from predictor.training.run import log_scores
-from predictor.training.tracking import tracked
+from predictor.training.tracking import log_scores, tracked
 from profiling.files import read_json
 
 

@@ -15,7 +15,7 @@ from predictor.fitted.model_card import PAIRS_LEFT_OUT, model_card
 from predictor.predictor import Predictor
 from predictor.training.output import Output, claimed, progress_folder
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
-from predictor.training.tracking import LiveMetrics, log_tables, tracked
+from predictor.training.tracking import LiveMetrics, flat, log_scores, log_tables, tracked
 from profiling.errors import InputError
 from profiling.files import write_json, write_whole
 
@@ -311,14 +311,6 @@ def learned_sets(
     return {"learned sets": score(examples.ratio[scored], np.exp(log_ratio[scored]))}
 
 
-def log_scores(mlflow: Any, comparison: dict[str, dict[str, Any]]) -> None:
-    """Log every number of every predictor's metrics as `NAME METRIC`, except those logged before a kill."""
-    known = mlflow.get_run(mlflow.active_run().info.run_id).data.metrics
-    for name, scores in comparison.items():
-        numbers = {f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)}
-        mlflow.log_metrics({k: v for k, v in numbers.items() if k not in known})
-
-
 def described(colocation: pd.DataFrame) -> str:
     """Number of sets and their sources, for the name of a run."""
     sources = ", ".join(sorted({str(source) for source in colocation.source}))
@@ -337,10 +329,3 @@ def scatter(compared: dict[str, dict[str, Any]]) -> Any:
         axes.plot([0, 1.2], [0, 1.2], color="black", linewidth=0.8)
         axes.set(title=name, xlabel="measured ratio", ylabel="predicted ratio", xlim=(0, 1.3), ylim=(0, 1.3))
     return figure
-
-
-def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-    result: dict[str, Any] = {}
-    for key, value in values.items():
-        result |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
-    return result

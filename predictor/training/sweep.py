@@ -28,9 +28,8 @@ from predictor.fitted.mlflow_registry import use_experiment, use_store
 from predictor.training.fit import solo_examples
 from predictor.training.networks import DivergedError, fit
 from predictor.training.progress import fingerprint
-from predictor.training.run import flat
 from predictor.training.study import check_installed, count_finished, errors_of, joined_study
-from predictor.training.tracking import tracked
+from predictor.training.tracking import flat, tracked
 from profiling.collections.networks import networks_of
 from profiling.errors import InputError
 from profiling.files import check_folder, write_whole

@@ -190,3 +190,19 @@ def log_tables(mlflow: Any, colocation: pd.DataFrame, solo: pd.DataFrame, source
             digest = hashlib.sha256(table.to_csv(index=False).encode()).hexdigest()[:8]
             dataset = mlflow.data.from_pandas(table, source=source, name=name, digest=digest)
             mlflow.log_input(dataset, context="training")
+
+
+def log_scores(mlflow: Any, comparison: dict[str, dict[str, Any]]) -> None:
+    """Log every number of every predictor's metrics as `NAME METRIC`, except those logged before a kill."""
+    known = mlflow.get_run(mlflow.active_run().info.run_id).data.metrics
+    for name, scores in comparison.items():
+        numbers = {f"{name} {k}": v for k, v in scores.items() if isinstance(v, int | float)}
+        mlflow.log_metrics({k: v for k, v in numbers.items() if k not in known})
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Nested mappings as one, with dotted keys (`training.epochs`)."""
+    result: dict[str, Any] = {}
+    for key, value in values.items():
+        result |= flat(value, f"{prefix}{key}.") if isinstance(value, dict) else {f"{prefix}{key}": value}
+    return result

@@ -17,8 +17,7 @@ from sqlalchemy.exc import OperationalError
 
 from predictor.fitted.mlflow_registry import use_experiment, use_store
 from predictor.training import tracking
-from predictor.training.run import log_scores
-from predictor.training.tracking import LiveMetrics, log_tables, metric_name, tracked
+from predictor.training.tracking import LiveMetrics, log_scores, log_tables, metric_name, tracked
 from profiling.errors import InputError, UnavailableError
 from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import tables
