@@ -21,8 +21,9 @@ from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune, new_sets
 from predictor.training.output import claimed
-from predictor.training.run import described, learned_sets, save_with_card, training_tables
+from predictor.training.run import learned_sets, save_with_card
 from predictor.training.tracking import LiveMetrics, flat, log_scores, log_tables, tracked
+from predictor.training.training_tables import described, training_tables
 
 if TYPE_CHECKING:
     import pandas as pd

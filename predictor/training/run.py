@@ -16,7 +16,7 @@ from predictor.predictor import Predictor
 from predictor.training.output import Output, claimed, progress_folder
 from predictor.training.progress import NOTHING_KEPT, Progress, fingerprint
 from predictor.training.tracking import LiveMetrics, flat, log_scores, log_tables, tracked
-from profiling.errors import InputError
+from predictor.training.training_tables import described, training_tables
 from profiling.files import write_json, write_whole
 
 if TYPE_CHECKING:
@@ -27,58 +27,6 @@ if TYPE_CHECKING:
 # Number of folds of pairs, one of which is held out for the comparison; fewer if there are fewer pairs of
 # architectures.
 _FOLDS = 5
-
-
-def training_tables(
-    data: Path | None, bundled: bool, own_use: bool = False
-) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """`colocation` and `solo` of a folder and, if asked, of the bundled measurements.
-
-    Args:
-        data: the folder.
-        bundled: whether to add the bundled measurements.
-        own_use: allow rows whose licence forbids passing on a model; see `datasets.sources.check_may_learn`.
-
-    Raises:
-        InputError: there is nothing to train on, or there are such rows and `own_use` is not set.
-    """
-    import pandas as pd
-
-    from datasets.sets import read_sets
-    from datasets.sources import check_may_learn
-    from datasets.tables import point_targets
-
-    parts = []
-    if data is not None:
-        parts.append(read_sets(data))
-        check_may_learn({*parts[0][0].source, *parts[0][1].source}, own_use)
-    if bundled:
-        from datasets import bundled as own
-
-        tables = own.load()
-        if "colocation" in tables:
-            parts.append((tables["colocation"], tables["solo"]))
-    twice = set.intersection(*(set(c.set_id) for c, _ in parts)) if len(parts) == 2 else ()
-    if twice:
-        raise InputError(
-            f"{data} and the bundled measurements share sets",
-            expected="ids of its own for every set",
-            got=f"{len(twice)} ids in both, such as {min(twice)}",
-            hint="--no-bundled leaves out the bundled ones",
-        )
-    rows = sum(len(c) for c, _ in parts)
-    if not sum(len(point_targets(c)) for c, _ in parts):
-        raise InputError(
-            "nothing to train on",
-            expected="measured co-location sets",
-            got=f"{rows} rows without a ratio that is measured (is_target) and no bound (censored)"
-            if rows
-            else "none",
-            hint="cotenant data import",
-        )
-    if len(parts) == 1:
-        return parts[0]
-    return tuple(pd.concat(side, ignore_index=True) for side in zip(*parts, strict=True))  # type: ignore[return-value]
 
 
 def train_run(
@@ -309,13 +257,6 @@ def learned_sets(
         return {}
     log_ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
     return {"learned sets": score(examples.ratio[scored], np.exp(log_ratio[scored]))}
-
-
-def described(colocation: pd.DataFrame) -> str:
-    """Number of sets and their sources, for the name of a run."""
-    sources = ", ".join(sorted({str(source) for source in colocation.source}))
-    count = colocation.set_id.nunique()
-    return f"{count:,} {'set' if count == 1 else 'sets'} of {sources}"
 
 
 def scatter(compared: dict[str, dict[str, Any]]) -> Any:

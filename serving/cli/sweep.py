@@ -58,8 +58,8 @@ def command(
 
     sources_of(data, "colocation")  # report a folder without tables before the imports, which take seconds
     from predictor.training.configuration import load_config
-    from predictor.training.run import training_tables
     from predictor.training.sweep import sweep
+    from predictor.training.training_tables import training_tables
 
     network, training = load_config(config, seed)
     with resumable(), progress() as bar:

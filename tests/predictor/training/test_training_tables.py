@@ -9,7 +9,7 @@ import pytest
 
 import datasets
 from datasets.tables import write_table
-from predictor.training.run import training_tables
+from predictor.training.training_tables import training_tables
 from profiling.errors import InputError
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
