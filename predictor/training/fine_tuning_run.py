@@ -8,25 +8,22 @@ from __future__ import annotations
 from contextlib import ExitStack
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from predictor.config import LossCallback
-from predictor.evaluation.metrics import score
-from predictor.examples.examples import examples_of
-from predictor.fitted.learned_sets import learned_rows
 from predictor.fitted.mlflow_registry import log_predictor
 from predictor.load import load_predictor
-from predictor.predictor import Predictor
+from predictor.training.comparison import before_and_after, metrics_on
 from predictor.training.fine_tuning import FineTuning, fine_tune, new_sets
 from predictor.training.output import claimed
-from predictor.training.run import learned_sets, save_with_card
+from predictor.training.run import save_with_card
 from predictor.training.tracking import LiveMetrics, flat, log_scores, log_tables, tracked
 from predictor.training.training_tables import described, training_tables
 
-if TYPE_CHECKING:
-    import pandas as pd
+_CARD = (
+    "Before and after fine-tuning (co-located / solo throughput). The new sets were used in training; for unseen "
+    "sets, the intervals below are the only estimate"
+)
 
 
 def fine_tune_run(
@@ -78,11 +75,11 @@ def fine_tune_run(
         with LiveMetrics(run_id, report) as live:
             after = fine_tune(base, colocation, solo, config, live)
         comparison = before_and_after(base, after, colocation, solo)
-        save_with_card(output, after, comparison, "before and after", BEFORE_AND_AFTER)
+        save_with_card(output, after, comparison, "before and after", _CARD)
         manifest = after.fitted_.manifest
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
         # Use the metric names of a training, so that MLflow's comparison charts both.
-        log_scores(mlflow, comparison | learned_sets(after, new, solo))
+        log_scores(mlflow, comparison | metrics_on("learned sets", after, new, solo))
         log_predictor(out)
     return {
         "model_version": after.version,
@@ -91,27 +88,3 @@ def fine_tune_run(
         "run_id": run_id,
         "tracking_uri": uri,
     }
-
-
-BEFORE_AND_AFTER = (
-    "Before and after fine-tuning (co-located / solo throughput). The new sets were used in training; for unseen "
-    "sets, the intervals below are the only estimate"
-)
-
-
-def before_and_after(
-    base: Predictor, after: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
-) -> dict[str, dict[str, Any]]:
-    """Metrics of both on the new sets, and on those training sets of `base` that are in the tables."""
-    known = learned_rows(base.fitted_, colocation)
-    comparison = {}
-    for side, rows in (("new sets", colocation[~known]), ("old sets", colocation[known])):
-        if not len(rows):
-            continue
-        examples = examples_of(rows, solo)
-        scored = examples.scored
-        for name, predictor in ((f"before {side}", base), (f"after {side}", after)):
-            ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
-            if scored.any():
-                comparison[name] = score(examples.ratio[scored], np.exp(ratio[scored]))
-    return comparison

@@ -112,7 +112,7 @@ def test_a_run_killed_after_its_checkpoint_resumes(run: Runs, monkeypatch: pytes
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr("predictor.fitted.mlflow_registry.log_predictor", kill)
+        patch.setattr("predictor.training.run.log_predictor", kill)
         with pytest.raises(KeyboardInterrupt):
             run()
     assert run.config.exists()
@@ -126,7 +126,7 @@ def test_a_run_whose_store_failed_after_its_checkpoint_resumes(
         raise MlflowException("Connection refused")
 
     with monkeypatch.context() as patch:
-        patch.setattr("predictor.fitted.mlflow_registry.log_predictor", gone)
+        patch.setattr("predictor.training.run.log_predictor", gone)
         with pytest.raises(
             UnregisteredError, match=r"written to .*model but not registered.*refused.*repeat the command"
         ):

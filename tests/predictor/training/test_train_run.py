@@ -24,10 +24,8 @@ from predictor.evaluation.held_out import HeldOutAnswers, held_out_of
 from predictor.evaluation.promotion import promote
 from predictor.evaluation.protocols import networks
 from predictor.examples import featurizer
-from predictor.fitted.checkpoint import save
 from predictor.fitted.mlflow_registry import shipped, use_store, versions
-from predictor.predictor import Predictor
-from predictor.training.run import compare, train_run
+from predictor.training.run import train_run
 from predictor.training.tracking import LiveMetrics
 from profiling.errors import ConflictError, InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
@@ -316,33 +314,6 @@ def test_a_run_that_fails_at_its_start_leaves_nothing(data: Path, tmp_path: Path
     with pytest.raises(InputError, match="store cannot be opened"):
         quick_run(data, tmp_path / "model", f"sqlite:///{tmp_path}/nowhere/mlflow.db")
     assert {path.name for path in tmp_path.iterdir()} == {"file", "mlflow.db"}
-
-
-def test_tables_may_contain_architectures_with_bounds_only(measured: Tables) -> None:
-    colocation, solo = measured
-    pairs = colocation.groupby("set_id").architecture.transform(lambda names: "+".join(sorted(set(names))))
-    kept = colocation[pairs.isin(["alpha", "beta"])]
-    assert set(kept.architecture) == {"alpha", "beta"}
-    some = kept.assign(censored=kept.architecture == "beta")
-    predictor = Predictor(NETWORK, QUICK, graph_source).fit(
-        some, solo[solo.architecture.isin(["alpha", "beta"])]
-    )
-    assert compare(some, solo, NETWORK, QUICK, True, None, graph_source=graph_source) == {}
-    assert predictor.predict(ColocationSet("v100", (Workload("alpha"), Workload("beta")))).members
-
-
-def test_one_or_two_pairs_of_architectures_suffice(measured: Tables, tmp_path: Path) -> None:
-    colocation, solo = measured
-    kept = {
-        name: colocation[colocation.set_id.str.endswith(ends)]
-        for name, ends in (("two", ("/alpha+alpha", "/alpha+beta")), ("one", ("/alpha+alpha",)))
-    }
-    assert list(compare(kept["two"], solo, NETWORK, QUICK, False, None, graph_source=graph_source)) == [
-        "e-ggat"
-    ]
-    assert compare(kept["one"], solo, NETWORK, QUICK, False, None, graph_source=graph_source) == {}
-    save(Predictor(NETWORK, QUICK, graph_source).fit(kept["one"], solo), tmp_path / "model")
-    assert load_predictor(str(tmp_path / "model")).fitted_.domain.radius < 1.0
 
 
 def test_the_shipped_model_was_trained_on_redistributable_sources_only() -> None:
