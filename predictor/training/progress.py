@@ -137,27 +137,16 @@ class Progress:
         from safetensors import SafetensorError, safe_open
 
         path = self._path(name)
-        about = self._about(path)
-        if about is None:
-            return None
-        try:
-            with safe_open(path, framework="pt") as file:
-                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
-        except (SafetensorError, OSError):
-            return None
-        self._taken_up.append(path.name)
-        return tensors, about
-
-    def _about(self, path: Path) -> dict[str, Any] | None:
-        """What is stored beside the tensors; None if nothing is, or it is damaged or from another run."""
-        from safetensors import SafetensorError, safe_open
-
         try:
             with safe_open(path, framework="pt") as file:
                 about: dict[str, Any] = json.loads((file.metadata() or {}).get("about", "{}"))
+                if about.get("fingerprint") != self.fingerprint:
+                    return None
+                tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118 (not a mapping)
         except (SafetensorError, ValueError, OSError):
             return None
-        return about if about.get("fingerprint") == self.fingerprint else None
+        self._taken_up.append(path.name)
+        return tensors, about
 
 
 NOTHING_KEPT = Progress()
