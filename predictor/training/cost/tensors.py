@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,37 +10,31 @@ import torch
 from torch import Tensor
 
 from models.cost.form import TIMINGS
-from models.cost.job import effect_names
+from models.cost.job import JobInput, effect_names
 from models.cost.network import Jobs
 from models.cost.operator_features import fused
-from models.cost.work import strain_of, width_of
+from models.cost.work import Floats, strain_of, width_of
 from predictor.training.cost.examples import CostExample
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class CostTensors:
-    """All examples.
+    """All examples: J jobs with R operators in all. Mappings are from names of `Jobs`, with its shapes.
 
     Attributes:
         features: [R, F] of all operators, not standardised.
         start: [J + 1] first operator of each job.
+        by_operator: [..., R].
+        shared: [..., J] what all operators of a job have in common; in `Jobs` by operator.
+        by_job: [J].
         target, weight: [J] log seconds, and weight in the loss.
     """
 
     features: Tensor
     start: np.ndarray
-    kind: Tensor
-    passes: Tensor
-    repeat: Tensor
-    density: Tensor
-    double_density: Tensor
-    width: Tensor
-    strain: Tensor
-    share: Tensor
-    by_job: Tensor
-    effects: Tensor
-    campaign: Tensor
-    timing: Tensor
+    by_operator: dict[str, Tensor]
+    shared: dict[str, Tensor]
+    by_job: dict[str, Tensor]
     target: Tensor
     weight: Tensor
 
@@ -50,60 +44,65 @@ class CostTensors:
     ) -> CostTensors:
         """Stack examples; devices and campaigns not named have no effect of their own."""
         jobs = [e.job for e in examples]
-        start = np.concatenate([[0], np.cumsum([len(j.kind) for j in jobs])]).astype(np.int64)
         effects = [effect_names(j.device.name, j.precision) for j in jobs]
-        passes = []
-        for job in jobs:
-            work, bandwidth = job.work, job.device.memory_bandwidth_bytes_per_s
-            cached = np.minimum(work.traffic_bytes, job.device.l2_bytes) / bandwidth
-            passes.append(
-                np.stack(
-                    [
-                        work.compute_s,
-                        work.traffic_bytes / bandwidth,
-                        cached,
-                        work.block_s,
-                        work.kernels,
-                        work.padding_s,
-                        work.serial_s * (not job.is_compiled),
-                        work.least_s,
-                    ]
-                ).astype(np.float32)
-            )
-        by_job = [
-            (
-                j.optimizer_bytes / j.device.memory_bandwidth_bytes_per_s,
-                j.launches,
-                j.host_bytes / j.device.pcie_bytes_per_s if j.host_bytes else 0.0,
-                float(j.samples),
-                float(j.is_compiled),
-                float(j.host),
-                j.library_launches,
-            )
-            for j in jobs
-        ]
 
-        def numbers(names: Sequence[str], of: list[str]) -> Tensor:
+        def joined(values_of: Callable[[JobInput], Floats]) -> Tensor:
+            return torch.from_numpy(np.concatenate([values_of(j) for j in jobs], -1).astype(np.float32))
+
+        def floats(values: Iterable[float]) -> Tensor:
+            return torch.tensor(list(values), dtype=torch.float32)
+
+        def numbers(names: Sequence[str], of: Iterable[str]) -> Tensor:
             place = {name: k for k, name in enumerate(names)}
             return torch.tensor([place.get(name, -1) for name in of], dtype=torch.int64)
 
+        def traffic_s(job: JobInput) -> Floats:
+            return job.work.traffic_bytes / job.device.memory_bandwidth_bytes_per_s
+
+        def cached_s(job: JobInput) -> Floats:
+            cached_bytes = np.minimum(job.work.traffic_bytes, job.device.l2_bytes)
+            return cached_bytes / job.device.memory_bandwidth_bytes_per_s
+
         return cls(
-            torch.from_numpy(np.concatenate([j.features for j in jobs])),
-            start,
-            torch.from_numpy(np.concatenate([j.kind for j in jobs])),
-            torch.from_numpy(np.concatenate(passes, 2)),
-            torch.from_numpy(np.concatenate([j.work.repeat for j in jobs]).astype(np.float32)),
-            torch.from_numpy(np.concatenate([j.work.density for j in jobs]).astype(np.float32)),
-            torch.from_numpy(np.concatenate([j.work.double_density for j in jobs]).astype(np.float32)),
-            torch.tensor([width_of(j.device) for j in jobs], dtype=torch.float32),
-            torch.tensor([strain_of(j.device) for j in jobs], dtype=torch.float32),
-            torch.tensor([j.sm_share_ratio for j in jobs], dtype=torch.float32),
-            torch.tensor(by_job, dtype=torch.float32),
-            torch.stack([numbers(devices, list(names)) for names in zip(*effects, strict=True)]),
-            numbers(campaigns, [e.campaign for e in examples]),
-            torch.tensor([TIMINGS.index(e.timing) for e in examples], dtype=torch.int64),
-            torch.tensor([e.log_s for e in examples], dtype=torch.float32),
-            torch.tensor([e.weight for e in examples], dtype=torch.float32),
+            features=torch.from_numpy(np.concatenate([j.features for j in jobs])),
+            start=np.concatenate([[0], np.cumsum([len(j.kind) for j in jobs])]).astype(np.int64),
+            by_operator={
+                "kind": torch.from_numpy(np.concatenate([j.kind for j in jobs])),
+                "compute_s": joined(lambda j: j.work.compute_s),
+                "traffic_s": joined(traffic_s),
+                "cached_s": joined(cached_s),
+                "block_s": joined(lambda j: j.work.block_s),
+                "kernels": joined(lambda j: j.work.kernels),
+                "padding_s": joined(lambda j: j.work.padding_s),
+                "serial_s": joined(lambda j: j.work.serial_s * (not j.is_compiled)),
+                "least_s": joined(lambda j: j.work.least_s),
+                "repeat": joined(lambda j: j.work.repeat),
+                "density": joined(lambda j: j.work.density),
+                "double_density": joined(lambda j: j.work.double_density),
+            },
+            shared={
+                "effects": torch.stack([numbers(devices, names) for names in zip(*effects, strict=True)]),
+                "width": floats(width_of(j.device) for j in jobs),
+                "strain": floats(strain_of(j.device) for j in jobs),
+                "share": floats(j.sm_share_ratio for j in jobs),
+            },
+            by_job={
+                "optimizer_s": floats(
+                    j.optimizer_bytes / j.device.memory_bandwidth_bytes_per_s for j in jobs
+                ),
+                "launches": floats(j.launches for j in jobs),
+                "library_launches": floats(j.library_launches for j in jobs),
+                "host_s": floats(
+                    j.host_bytes / j.device.pcie_bytes_per_s if j.host_bytes else 0.0 for j in jobs
+                ),
+                "samples": floats(j.samples for j in jobs),
+                "campaign": numbers(campaigns, [e.campaign for e in examples]),
+                "job_compiled": floats(j.is_compiled for j in jobs),
+                "timing": torch.tensor([TIMINGS.index(e.timing) for e in examples], dtype=torch.int64),
+                "host": torch.tensor([j.host for j in jobs], dtype=torch.int64),
+            },
+            target=floats(e.log_s for e in examples),
+            weight=floats(e.weight for e in examples),
         )
 
     def __len__(self) -> int:
@@ -120,35 +119,13 @@ class CostTensors:
         """The network's input for some jobs."""
         rows, job = self.operators_of(jobs)
         which = torch.from_numpy(jobs)
-        passes, by_job = self.passes[:, :, rows], self.by_job[which]
-        features = ((self.features[rows] - mean) / scale).clamp(-20, 20)
+        by_operator = {name: values[..., rows] for name, values in self.by_operator.items()}
+        by_job = {name: values[which] for name, values in self.by_job.items()}
         return Jobs(
-            features=features,
-            kind=self.kind[rows],
+            features=((self.features[rows] - mean) / scale).clamp(-20, 20),
             job=job,
-            effects=self.effects[:, which][:, job],
-            compute_s=passes[0],
-            traffic_s=passes[1],
-            cached_s=passes[2],
-            block_s=passes[3],
-            kernels=passes[4],
-            padding_s=passes[5],
-            serial_s=passes[6],
-            least_s=passes[7],
-            repeat=self.repeat[rows],
-            density=self.density[rows],
-            double_density=self.double_density[rows],
-            width=self.width[which][job],
-            strain=self.strain[which][job],
-            share=self.share[which][job],
-            compiled=by_job[:, 4][job] * torch.from_numpy(fused(self.kind[rows].numpy())),
-            optimizer_s=by_job[:, 0],
-            launches=by_job[:, 1],
-            library_launches=by_job[:, 6],
-            host_s=by_job[:, 2],
-            samples=by_job[:, 3],
-            campaign=self.campaign[which],
-            job_compiled=by_job[:, 4],
-            timing=self.timing[which],
-            host=by_job[:, 5].long(),
+            compiled=by_job["job_compiled"][job] * torch.from_numpy(fused(by_operator["kind"].numpy())),
+            **by_operator,
+            **{name: values[..., which[job]] for name, values in self.shared.items()},
+            **by_job,
         )
