@@ -13,28 +13,24 @@ where they may be learned from, afterwards.
 from __future__ import annotations
 
 import argparse
-import re
 import sys
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import date
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pandas as pd
 
 from datasets import bundled
-from datasets.sources import get_source, withheld
 from datasets.tables import available_tables, read_table
-from models.cost.form import HOSTS
 from models.cost.model import MARKER, SHIPPED
-from predictor.fitted.intervals import conformal_quantile
 from predictor.training.cost.busy import busy_rows
-from predictor.training.cost.examples import CostExample, balanced, cost_examples
+from predictor.training.cost.examples import CostExample, cost_examples, weighted
 from predictor.training.cost.fit import CostConfig, fit_cost
+from predictor.training.cost.left_out import family, left_out_errors
 from predictor.training.cost.operators import operator_examples, sample_operators
+from predictor.training.cost.rows import learnable, learnable_rows, script_rows, thinned, without_sources
 from predictor.training.cost.scripts import with_script_devices, with_script_hosts
 from predictor.training.output import Output, claimed
 from profiling.capture import graph_for
@@ -42,56 +38,6 @@ from profiling.command_line import errors_as_lines
 from profiling.errors import UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
-
-HELD_OUT = ("gavel", "lucid")
-"""Sources of co-location campaigns."""
-
-SCRIPTS = ("gavel", "miso")
-"""Sources that ran training scripts with their input pipeline: PyTorch on older hosts, Keras on one of today."""
-
-_WHOLE = 1.0
-
-
-def learnable(solo: pd.DataFrame) -> pd.DataFrame:
-    """Steps that the shipped cost model may learn from: none of co-location campaigns."""
-    rows = learnable_rows(solo)
-    return rows[~rows.source.isin(HELD_OUT)].reset_index(drop=True)
-
-
-def without_sources(table: pd.DataFrame, sources: Sequence[str]) -> pd.DataFrame:
-    """The rows of other sources.
-
-    Raises:
-        UnknownNameError: unknown source.
-    """
-    for name in sources:
-        get_source(name)
-    return table[~table.source.isin(sources)].reset_index(drop=True)
-
-
-def thinned(solo: pd.DataFrame, timm: float, shares: float) -> pd.DataFrame:
-    """Sample timm's inference rows, and those under an MPS share, because many are of the same networks."""
-    is_timm = (solo.source == "timm") & (solo["mode"] == "inference")
-    is_share = solo.sm_share_ratio < _WHOLE
-    left_out = [
-        index
-        for many, part in ((is_timm, timm), (is_share, shares))
-        for index in solo[many].sample(frac=1.0 - part, random_state=0).index
-    ]
-    return solo.drop(index=left_out).reset_index(drop=True)
-
-
-def script_rows(solo: pd.DataFrame) -> pd.DataFrame:
-    """Steps of training scripts with their loaders that a shipped model may learn from, without benchmark
-    harnesses."""
-    rows = learnable_rows(solo)
-    return rows[rows.source.isin(SCRIPTS) & (rows["mode"] == "training")].reset_index(drop=True)
-
-
-def learnable_rows(table: pd.DataFrame) -> pd.DataFrame:
-    """Rows of sources that a shipped model may learn from."""
-    barred = {source.name for source in withheld(set(table.source.astype(str)))}
-    return table[~table.source.isin(barred)].reset_index(drop=True)
 
 
 def stored_graph(workload: Workload) -> ComputationGraph:
@@ -102,82 +48,6 @@ def stored_graph(workload: Workload) -> ComputationGraph:
         if not workload.model.startswith("timm/"):
             raise
         return graph_for(replace(workload, model=workload.model.replace("timm/", "timm-0.6/", 1)))
-
-
-def family(workload: str) -> str:
-    """The leading letters of a network's name without collection (`resnet`, `vit`), by which folds are
-    made."""
-    name = Workload.parse(workload).model.rpartition("/")[2]
-    letters = re.match(r"[a-z]+", name)
-    return letters.group() if letters else name
-
-
-def left_out_errors(
-    examples: Sequence[CostExample],
-    others: Sequence[CostExample],
-    families: Sequence[str],
-    folds: int,
-    config: CostConfig,
-) -> dict[str, Any]:
-    """Errors on families held out in turn, with a single network each.
-
-    Args:
-        examples: steps.
-        others: single operators, from which every fit learns.
-        families: family of each step's network.
-        folds: number of folds.
-        config: configuration of the fits.
-
-    Returns:
-        `error_on_left_out_families`, of each campaign (MAPE and median, percent), and `log_error_90`, the 90
-        % bound of |log predicted / measured|, separately for steps with data on the device and those fed by
-        the host.
-    """
-    config = replace(config, networks=1)
-    fold = _folds(families, folds)
-    predicted = np.zeros(len(examples))
-    for k in range(folds):
-        kept = [e for e, f in zip(examples, fold, strict=True) if f != k]
-        model = fit_cost(weighted([*kept, *others]), config)
-        for i in np.flatnonzero(fold == k):
-            example = examples[int(i)]
-            predicted[i] = model.cost_of(example.job, example.campaign).step_time_s
-    measured = np.exp([e.log_s for e in examples])
-    errors = 100.0 * np.abs(predicted / measured - 1.0)
-    groups = np.array([e.campaign for e in examples])
-    on_device = np.array([e.job.host == HOSTS.index("on_device") for e in examples])
-    off = np.abs(np.log(predicted / measured))
-    return {
-        "error_on_left_out_families": {
-            name: {
-                "rows": int((groups == name).sum()),
-                "mape_percent": round(float(errors[groups == name].mean()), 2),
-                "median_ape_percent": round(float(np.median(errors[groups == name])), 2),
-            }
-            for name in sorted(set(groups.tolist()))
-        },
-        "log_error_90": {
-            name: round(conformal_quantile(off[chosen]), 4)
-            for name, chosen in (("on_device", on_device), ("fed_by_host", ~on_device))
-            if chosen.any()
-        },
-    }
-
-
-def weighted(examples: Sequence[CostExample]) -> list[CostExample]:
-    """Examples weighted so that each campaign's timings on a device count as the square root of their
-    number."""
-    return balanced(examples, lambda e: f"{e.campaign} {e.timing} {e.job.device.name}")
-
-
-def _folds(families: Sequence[str], folds: int) -> np.ndarray:
-    """[N] fold of each row: whole families, the largest first into the smallest fold."""
-    names, counts = np.unique(np.array(families), return_counts=True)
-    size, fold_of = np.zeros(folds), {}
-    for k in np.argsort(-counts, kind="stable"):
-        fold_of[str(names[k])] = int(size.argmin())
-        size[fold_of[str(names[k])]] += counts[k]
-    return np.array([fold_of[f] for f in families])
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -139,3 +139,9 @@ def balanced(examples: Iterable[CostExample], group_of: Callable[[CostExample], 
     raw = np.array([sizes[g] ** -0.5 for g in groups])
     weights = raw / raw.mean() if len(raw) else raw
     return [replace(e, weight=float(w)) for e, w in zip(listed, weights, strict=True)]
+
+
+def weighted(examples: Iterable[CostExample]) -> list[CostExample]:
+    """Examples weighted so that each campaign's timings on a device count as the square root of their
+    number."""
+    return balanced(examples, lambda e: f"{e.campaign} {e.timing} {e.job.device.name}")

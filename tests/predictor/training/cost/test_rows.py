@@ -3,7 +3,7 @@
 import pandas as pd
 import pytest
 
-from predictor.training.cost.__main__ import without_sources
+from predictor.training.cost.rows import without_sources
 from profiling.errors import UnknownNameError
 
 
