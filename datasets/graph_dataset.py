@@ -132,19 +132,14 @@ class ColocationDataset(Dataset):
     def get(self, idx: int) -> Data:
         start, end = (int(p) for p in self.sets["set_pointer"][idx : idx + 2])
         members = end - start
-        pairs = (
-            torch.cartesian_prod(torch.arange(members), torch.arange(members))
-            if members > 1
-            else torch.empty(0, 2)
-        )
-        pairs = pairs[pairs[:, 0] != pairs[:, 1]] if members > 1 else pairs
+        are_different = ~torch.eye(members, dtype=torch.bool)
         return Data(
             x=self.sets["x"][start:end],
             graph_index=self.sets["graph_index"][start:end],
             censored=self.sets["censored"][start:end],
             is_target=self.sets["is_target"][start:end],
             set_x=self.sets["set_x"][idx : idx + 1],
-            edge_index=pairs.T.long().contiguous(),
+            edge_index=are_different.nonzero().T.contiguous(),
             num_nodes=members,
             set_id=self.index["set_ids"][idx],
             device=self.index["devices"][idx],
