@@ -58,11 +58,7 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
     axes.add_collection(LineCollection(segments, linewidths=widths, colors="#b0b0b0", zorder=1))
     flops = [(op.forward_flops + op.backward_flops) * op.repeat for op in graph.operators]
     top = max(flops) or 1.0
-    colours = [
-        matplotlib.colormaps[name](i)
-        for name in ("tab20", "Dark2")
-        for i in range(20 if name == "tab20" else 8)
-    ]
+    colours = [*matplotlib.color_sequences["tab20"], *matplotlib.color_sequences["Dark2"]]
     palette = [colours[kind_index(op.kind)] for op in graph.operators]
     axes.scatter(
         [x for x, _ in points],
