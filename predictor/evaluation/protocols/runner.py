@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,9 @@ from predictor.evaluation.protocols.protocol import Trial
 from predictor.evaluation.protocols.registry import Contender
 from profiling.errors import CotenantError
 from profiling.files import read_json, write_json
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,44 +154,28 @@ def collect(plan: Plan, resamples: int = 1000) -> dict[str, Any]:
         reason.
     """
     sides = {fold.name: plan.trial.bundles(fold)[1] for fold in plan.trial.folds}
-    names = dict.fromkeys(cell.contender.name for cell in plan.cells)
-    return {name: _collect_one(plan, name, sides, resamples) for name in names}
+    cells: dict[str, list[Cell]] = {}
+    for cell in plan.cells:
+        cells.setdefault(cell.contender.name, []).append(cell)
+    return {name: _collect_one(plan, own, sides, resamples) for name, own in cells.items()}
 
 
-def _collect_one(plan: Plan, name: str, sides: dict[str, Bundle], resamples: int) -> dict[str, Any]:
+def _collect_one(
+    plan: Plan, cells: Sequence[Cell], sides: dict[str, Bundle], resamples: int
+) -> dict[str, Any]:
     import pandas as pd
 
-    parts, seconds = [], []
-    for cell in plan.cells:
-        if cell.contender.name != name:
-            continue
-        stored = read_json(plan.folder / cell.file)
-        if "cannot" in stored:
-            return {"not_applicable": stored["cannot"]}
-        seconds.append(stored["seconds"])
-        test = sides[cell.fold.name]
-        protocol = plan.trial.protocol
-        columns = dict.fromkeys(("set_id", "architecture", protocol.unit, *protocol.by))
-        rows = test.rows[list(columns)].reset_index(drop=True)
-        answer = {
-            key: np.array(stored[key], dtype=np.float64)
-            for key in ("predicted", "lower", "upper")
-            if key in stored
-        }
-        at_least, at_most = test.bounds
-        parts.append(
-            rows.assign(
-                fold=cell.fold.name,
-                seed=cell.seed,
-                y=test.y,
-                point=test.points,
-                at_least=at_least,
-                at_most=at_most,
-                **answer,
-            )
-        )
+    contender, protocol = cells[0].contender, plan.trial.protocol
+    stored = [read_json(plan.folder / cell.file) for cell in cells]
+    for one in stored:
+        if "cannot" in one:
+            return {"not_applicable": one["cannot"]}
+    columns = list(dict.fromkeys(("set_id", "architecture", protocol.unit, *protocol.by)))
+    parts = [
+        _answered_rows(cell, sides[cell.fold.name], one, columns)
+        for cell, one in zip(cells, stored, strict=True)
+    ]
     rows = pd.concat(parts, ignore_index=True)
-    contender = next(cell.contender for cell in plan.cells if cell.contender.name == name)
     unsaid = int(rows.loc[rows["point"], "predicted"].isna().sum())
     if unsaid > (MOST_UNANSWERED * rows["point"].sum() if contender.partial else 0):
         return {"not_applicable": f"no prediction for {unsaid} of {int(rows['point'].sum())} rows"}
@@ -200,24 +187,43 @@ def _collect_one(plan: Plan, name: str, sides: dict[str, Bundle], resamples: int
         "intervals": bootstrap(
             points["y"],
             points["predicted"],
-            points[_drawn(points, plan.trial.protocol.unit)],
+            points[_drawn(points, protocol.unit)],
             resamples if len(points) < MANY else resamples // 10,
         ),
         "by_seed": {str(s): _score(part)["mape_percent"] for s, part in points.groupby("seed")},
-        "seconds_per_fold": round(float(np.mean(seconds)), 2),
+        "seconds_per_fold": round(float(np.mean([one["seconds"] for one in stored])), 2),
     }
-    if plan.trial.protocol.split == "by-model":
+    if protocol.split == "by-model":
         own = points[points["architecture"] == points["fold"]]
-        if get_target(plan.trial.protocol.target).of_set:
+        if get_target(protocol.target).of_set:
             own = points  # a set belongs to all its members
         result["held_out"] = _score(own)
         result["by_model"] = {str(k): _score(part) for k, part in own.groupby("fold")}
-    for column in plan.trial.protocol.by:
-        name_of = "by_model" if column == "architecture" else f"by_{column}"
-        if name_of not in result and (column == "architecture" or points[column].nunique() > 1):
-            result[name_of] = {str(k): _score(part) for k, part in points.groupby(column)}
+    for column in protocol.by:
+        name = "by_model" if column == "architecture" else f"by_{column}"
+        if name not in result and (column == "architecture" or points[column].nunique() > 1):
+            result[name] = {str(k): _score(part) for k, part in points.groupby(column)}
     bounds = bounds_kept(rows["predicted"], rows["at_least"], rows["at_most"])
     return result | ({"bounds": bounds} if bounds["n"] else {})
+
+
+def _answered_rows(cell: Cell, test: Bundle, stored: dict[str, Any], columns: list[str]) -> pd.DataFrame:
+    """The rows of a cell's test side with their targets and the stored answers."""
+    at_least, at_most = test.bounds
+    answer = {
+        key: np.array(stored[key], dtype=np.float64)
+        for key in ("predicted", "lower", "upper")
+        if key in stored
+    }
+    return test.rows[columns].assign(
+        fold=cell.fold.name,
+        seed=cell.seed,
+        y=test.y,
+        point=test.points,
+        at_least=at_least,
+        at_most=at_most,
+        **answer,
+    )
 
 
 # Largest share of unanswered rows at which a partial predictor is scored on the others.
