@@ -239,32 +239,24 @@ def _answers(
 
 
 def run(
-    points: SoloPoints, counts: Sequence[int] = COUNTS, seeds: Sequence[int] = SEEDS, done: Callable[[str], None] = lambda _n: None
-) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:  # fmt: skip
+    points: SoloPoints,
+    counts: Sequence[int] = COUNTS,
+    seeds: Sequence[int] = SEEDS,
+    done: Callable[[str], None] = lambda _n: None,
+) -> dict[str, dict[str, dict[str, dict[str, Any]]]]:
     """Learner -> axis -> count -> metrics of the step time, with each architecture held out in turn."""
     parts: dict[tuple[str, str, int], list[tuple[Integers, _Answer]]] = {}
     same = one_name(points.architectures)
     architectures = np.array([same[name] for name in points.architectures])
     for architecture in sorted(set(same.values())):
-        train, test = np.flatnonzero(architectures != architecture), np.flatnonzero(architectures == architecture)  # fmt: skip
+        train, test = (
+            np.flatnonzero(side) for side in (architectures != architecture, architectures == architecture)
+        )
         groups = {axis: points.groups(axis, test) for axis in AXES}
         if not any(groups.values()) or not len(train):
             continue
-        process, ratios = SoloProcess(points, train), _Ratios(points, train)
-        start, first = process.expectation(test), int(test[0])
-        place = np.zeros(int(test[-1]) - first + 1, dtype=np.int64)
-        place[test - first] = np.arange(len(test))
-        for axis, several in groups.items():
-            for seed in seeds:
-                rng = np.random.default_rng(seed)
-                for group in several:
-                    order = rng.permutation(group)
-                    at = place[order - first]
-                    told = Expectation(start.mean[at], start.covariance[np.ix_(at, at)])
-                    for count in counts:
-                        if count < len(order):
-                            for name, answer in _answers(points, process, ratios, told, order, count):
-                                parts.setdefault((name, axis, count), []).append((order[count:], answer))
+        for key, asked, answer in _held_out(points, train, test, groups, counts, seeds):
+            parts.setdefault(key, []).append((asked, answer))
         done(architecture)
     figures: dict[str, Any] = {}
     for (name, axis, count), some in sorted(parts.items(), key=lambda item: LEARNERS.index(item[0][0])):
@@ -278,6 +270,28 @@ def run(
             measured, ends["middle"], ends.get("lower"), ends.get("upper")
         )
     return figures
+
+
+def _held_out(
+    points: SoloPoints,
+    train: Integers,
+    test: Integers,
+    groups: dict[str, list[Integers]],
+    counts: Sequence[int],
+    seeds: Sequence[int],
+) -> Iterator[tuple[tuple[str, str, int], Integers, _Answer]]:
+    """(learner, axis, count), points asked and the answer, for the groups of one architecture in random orders."""
+    process, ratios = SoloProcess(points, train), _Ratios(points, train)
+    start = process.expectation(test)
+    for axis, several in groups.items():
+        for seed in seeds:
+            rng = np.random.default_rng(seed)
+            for order in map(rng.permutation, several):
+                at = np.searchsorted(test, order)
+                told = Expectation(start.mean[at], start.covariance[np.ix_(at, at)])
+                for count in (c for c in counts if c < len(order)):
+                    for name, answer in _answers(points, process, ratios, told, order, count):
+                        yield (name, axis, count), order[count:], answer
 
 
 def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = lambda _n: None) -> dict[str, Any]:  # fmt: skip
