@@ -32,7 +32,7 @@ from predictor.predictor import Predictor
 from predictor.training.accelerator import moved, training_device
 from predictor.training.fit import left_out_errors, residuals_of, within
 from predictor.training.heads import fit_heads
-from predictor.training.networks import batch_loss, finite, hide_campaigns
+from predictor.training.networks import batch_loss, hide_campaigns, take_step
 from predictor.training.replay import remember, together, with_more_campaigns
 from predictor.training.targets import TargetBatch, measured_batches
 from predictor.training.validation import HeldOut
@@ -210,11 +210,7 @@ def _tune(
         for batch in batches:
             output = network(hide_campaigns(batch.sets, 0.5))
             loss = loss + batch_loss(output, batch, beta) / len(batches)
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        value = finite(loss, phase)
+        value = take_step(loss, network, optimizer, schedule, phase)
         if report:
             report(phase, epoch + 1, config.epochs, value)
         if validation is not None:

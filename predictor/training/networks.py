@@ -79,11 +79,7 @@ def fit_encoder(
         predicted = encoder(moved(graphs, device), totals, devices, log_step).log_step_s
         error = predicted - torch.tensor(target[chosen], dtype=torch.float32, device=device)
         loss = torch.log1p((error / config.encoder_scale) ** 2).mean()
-        loss.backward()
-        nn.utils.clip_grad_norm_(encoder.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        value = finite(loss, "encoder")
+        value = take_step(loss, encoder, optimizer, schedule, "encoder")
         progress.note("encoder", step + 1, value)
         if report:
             report("encoder", step + 1, config.encoder_steps, value)
@@ -153,11 +149,7 @@ def _fit_one(
         for batch in given:
             output = network(hide_campaigns(batch.sets, config.campaign_dropout))
             loss = loss + batch.weight * batch_loss(output, batch, config.beta) / len(given)
-        loss.backward()
-        nn.utils.clip_grad_norm_(network.parameters(), 1.0)
-        optimizer.step()
-        schedule.step()
-        value = finite(loss, phase)
+        value = take_step(loss, network, optimizer, schedule, phase)
         progress.note(phase, epoch + 1, value)
         if report:
             report(phase, epoch + 1, config.epochs, value)
@@ -170,12 +162,22 @@ class DivergedError(InputError):
     """A loss is not finite."""
 
 
-def finite(loss: Tensor, phase: str) -> float:
-    """The loss as a number.
+def take_step(
+    loss: Tensor,
+    module: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    schedule: torch.optim.lr_scheduler.LRScheduler,
+    phase: str,
+) -> float:
+    """Update the module by the gradient of a loss; returns the loss.
 
     Raises:
         DivergedError: it is not finite.
     """
+    loss.backward()
+    nn.utils.clip_grad_norm_(module.parameters(), 1.0)
+    optimizer.step()
+    schedule.step()
     value = float(loss.item())
     if not math.isfinite(value):
         raise DivergedError(
