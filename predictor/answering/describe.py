@@ -36,9 +36,8 @@ _BOOSTED = 0.65
 class _Facts:
     """Facts repeated in every answer about a row of the job table. Errors are 90 % bounds of a log.
 
-    `unmeasured` says that no step time was measured on the device or in the precision, if one is predicted;
-    `far_off` that a measured one contradicts the data sheet or is far from the model's, `too_little` that measured
-    memory contradicts the graph.
+    `unmeasured` says that no step time was measured on the device or in the precision, if one is predicted.
+    `doubts` are reasons not to trust what was measured of the job or is predicted for it.
     `least_s` is the shortest solo step time that the data sheet allows, 0 for a measured one.
     """
 
@@ -48,8 +47,7 @@ class _Facts:
     measured: bool
     in_domain: bool
     unmeasured: str
-    far_off: str
-    too_little: str
+    doubts: tuple[str, ...]
     solo_error: float
     least_s: float
     memory_error: float
@@ -152,40 +150,19 @@ class Describer:
             room = _room(numbers.fits[k], numbers.upper[k], device)
         else:
             halves, room = np.full(count, SLICE_LOG_ERROR), _cut_in_words(cut, facts)
-        members, reasons = [], [room]
+        log_errors = halves[:count].tolist() if count > 1 else [0.0]
+        members = [
+            self._member(numbers, k, i, fact, log_error)
+            for i, (fact, log_error) in enumerate(zip(facts, log_errors, strict=True))
+        ]
+        reasons = [room]
         for i, fact in enumerate(facts):
-            slowdown = numbers.slowdown[k][i]
-            half = float(halves[i]) if count > 1 else 0.0
-            apart = math.exp(half)
-            slow = Quantity(slowdown, max(1.0, slowdown / apart), slowdown * apart)
-            solo = _around(numbers.solo[k][i], fact.solo_error).at_least(fact.least_s)
-            step = _around(solo.value * slowdown, math.hypot(half, fact.solo_error))
-            members.append(
-                MemberPrediction(
-                    job=fact.spec,
-                    solo_step_time_s=solo,
-                    step_time_s=step.at_least(solo.lower),
-                    slowdown=slow,
-                    throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
-                    memory_bytes=fact.memory(numbers.memory[k][i]),
-                    utilization_ratio=_ratio(numbers.utilization[k][i], intervals.utilization_error),
-                    in_domain=fact.in_domain,
-                )
-            )
             if count > 1 and cut is None:
-                shares = shares_of(slowdown - 1, parts[i], fact.job)
-                reasons.append(sentence(fact.model, slowdown, shares))
-            reasons.extend(filter(None, (fact.far_off, fact.too_little)))
-            if not fact.in_domain:
-                reasons.append(
-                    f"{fact.model} is unlike the models that the predictor learned from; its interval may be too narrow"
-                )
+                slowdown = numbers.slowdown[k][i]
+                reasons.append(sentence(fact.model, slowdown, shares_of(slowdown - 1, parts[i], fact.job)))
+            reasons.extend(fact.doubts)
         never = [*together, *_alone(facts)]
-        reasons.extend(never)
-        if colocation_set.sharing != "mps" and any(w.sm_share_ratio < 1 for w in colocation_set.workloads):
-            reasons.append("sm_share_ratio is taken as enforced, which only MPS does (sharing: mps)")
-        if colocation_set.sharing == "mps":
-            reasons.extend(_without_mps(device, colocation_set.workloads))
+        reasons.extend([*never, *_not_enforced(device, colocation_set)])
         if count > 1 and cut is None and self.table.is_processor_shared(rows[:count]):
             reasons.append(
                 "slowdowns follow from processor sharing, i.e. how long each job keeps the device busy alone"
@@ -203,6 +180,23 @@ class Describer:
             fits=numbers.fits[k],
             reasons=tuple(reasons),
             never_measured=tuple(never),
+        )
+
+    def _member(self, numbers: _Numbers, k: int, i: int, fact: _Facts, log_error: float) -> MemberPrediction:
+        """Member `i` of set `k`, given the 90 % bound of its slowdown's error."""
+        slowdown, factor = numbers.slowdown[k][i], math.exp(log_error)
+        slow = Quantity(slowdown, max(1.0, slowdown / factor), slowdown * factor)
+        solo = _around(numbers.solo[k][i], fact.solo_error).at_least(fact.least_s)
+        step = _around(solo.value * slowdown, math.hypot(log_error, fact.solo_error))
+        return MemberPrediction(
+            job=fact.spec,
+            solo_step_time_s=solo,
+            step_time_s=step.at_least(solo.lower),
+            slowdown=slow,
+            throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
+            memory_bytes=fact.memory(numbers.memory[k][i]),
+            utilization_ratio=_ratio(numbers.utilization[k][i], self.fitted.intervals.utilization_error),
+            in_domain=fact.in_domain,
         )
 
     def never_measured(self, sets: Sequence[ColocationSet], rows: Integers) -> list[list[str]]:
@@ -238,15 +232,16 @@ class Describer:
         job = fitted.model.featurizer.job(workload, device)
         graph_error, solo_memory_error = fitted.heads.memory_log_error
         measured_bytes, room_bytes = workload.solo.memory_bytes, job.device.memory_bytes
+        in_domain = fitted.domain.contains(embedding)
+        doubts = (_far_off(workload, job), _too_little(workload, job), "" if in_domain else _unlike(workload))
         facts = self._facts[row] = _Facts(
             spec=str(workload),
             model=workload.model,
             job=job,
             measured=workload.solo.step_time_s is not None,
-            in_domain=fitted.domain.contains(embedding),
+            in_domain=in_domain,
             unmeasured=self._unmeasured(workload, job),
-            far_off=_far_off(workload, job),
-            too_little=_too_little(workload, job),
+            doubts=tuple(filter(None, doubts)),
             solo_error=self._solo_error(workload, job),
             least_s=_BOOSTED * job.cost.floor_s if workload.solo.step_time_s is None else 0.0,
             memory_error=graph_error if measured_bytes is None else solo_memory_error,
@@ -286,11 +281,14 @@ class Describer:
         return math.hypot(off, *[NEW_DEVICE_LOG_ERROR] * (is_new + (not is_known)))
 
 
-def _without_mps(device: DeviceSpec, workloads: Sequence[Workload]) -> list[str]:
-    """What the device lacks of MPS, in words."""
+def _not_enforced(device: DeviceSpec, colocation_set: ColocationSet) -> list[str]:
+    """What the sharing mode or the device does not enforce, in words."""
+    has_shares = any(w.sm_share_ratio < 1 for w in colocation_set.workloads)
+    if colocation_set.sharing != "mps":
+        return ["sm_share_ratio is taken as enforced, which only MPS does (sharing: mps)"] * has_shares
     if not device.has_mps:
         return [f"{device.name} has no MPS; this is an estimate for processes that run at the same time"]
-    if not device.has_mps_shares and any(w.sm_share_ratio < 1 for w in workloads):
+    if not device.has_mps_shares and has_shares:
         return [
             f"MPS enforces no sm_share_ratio on {device.name}, only from Volta on; it is taken as enforced"
         ]
@@ -322,6 +320,10 @@ def _too_little(workload: Workload, job: JobOnDevice) -> str:
         f"{workload.model}: its measured memory ({measured_bytes:.3g} bytes) is less than its parameters, gradients "
         f"and optimiser state ({least_bytes:.3g} bytes); check its unit, precision and optimiser"
     )
+
+
+def _unlike(workload: Workload) -> str:
+    return f"{workload.model} is unlike the models that the predictor learned from; its interval may be too narrow"
 
 
 def _cut_in_words(cut: Cut, facts: Sequence[_Facts]) -> str:
