@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -31,9 +32,12 @@ class Fault:
     expected: str
     got: str
 
+    @property
+    def where(self) -> str:
+        return f"row {self.row}, column {self.column}" if self.row else f"column {self.column}"
+
     def __str__(self) -> str:
-        where = f"row {self.row}, column {self.column}" if self.row else f"column {self.column}"
-        return f"{where}: expected {self.expected}, got {self.got}"
+        return f"{self.where}: expected {self.expected}, got {self.got}"
 
 
 def empty_table(name: str) -> pd.DataFrame:
@@ -78,29 +82,9 @@ def find_faults(name: str, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Faul
         by row.
     """
     import pandas as pd
-    import pandera.pandas as pandera
 
     fields = table_fields(name)
-    names = [field.name for field in fields]
-    faults = [
-        Fault(0, str(column), "one of " + ", ".join(names), "an unknown column")
-        for column in frame.columns
-        if column not in names
-    ]
-    data: dict[str, Any] = {}
-    for field in fields:
-        if field.name not in frame:
-            if field.required and not field.derived:
-                faults.append(Fault(0, field.name, field.expected, "no such column"))
-                continue
-            data[field.name] = pd.Series(
-                [None] * len(frame), dtype=object if field.derived else DTYPES[field.kind]
-            )
-            continue
-        data[field.name], bad = _cells(field, frame[field.name].reset_index(drop=True))
-        faults.extend(
-            Fault(row + 1, field.name, field.expected, _shown(got)) for row, got in bad[:MOST_FAULTS]
-        )
+    data, faults = _converted(fields, frame)
     contradictions = [
         Fault(row + 1, column, f"{follows}, as the row's other columns say", _shown(got))
         for row, column, follows, got in fill_derived(fields, data)[:MOST_FAULTS]
@@ -110,29 +94,62 @@ def find_faults(name: str, frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Faul
         return typed, faults[:MOST_FAULTS]
     faults += _bad_specs(typed)
     told = {(fault.row, fault.column) for fault in faults}
-    by_name = {field.name: field for field in fields}
     # Do not report derived columns as missing if the SPEC itself is invalid.
     told |= {(f.row, d.name) for f in faults if f.column == "workload" for d in fields if d.derived}
-    try:
-        typed = pandera_schema(name).validate(typed, lazy=True)
-    except pandera.errors.SchemaErrors as error:
-        cases = error.failure_cases.drop_duplicates(["column", "index"]).head(MOST_FAULTS)
-        violations = [
-            Fault(
-                0 if pd.isna(case["index"]) else int(case["index"]) + 1,
-                str(case["column"]),
-                by_name[case["column"]].expected if case["column"] in by_name else str(case["check"]),
-                "nothing" if pd.isna(case["failure_case"]) else _shown(case["failure_case"]),
-            )
-            for case in cases.to_dict("records")
-        ]
-        # An unreadable cell is empty by now, and already reported.
-        faults += [fault for fault in violations if (fault.row, fault.column) not in told]
-    else:
+    typed, violations = _checked(name, typed)
+    # An unreadable cell is empty by now, and already reported.
+    faults += [fault for fault in violations if (fault.row, fault.column) not in told]
+    if not violations:
         faults += _row_faults(name, typed)
     told |= {(fault.row, fault.column) for fault in faults}
     faults += [fault for fault in contradictions if (fault.row, fault.column) not in told]
     return typed, sorted(faults, key=lambda f: (f.row, f.column))[:MOST_FAULTS]
+
+
+def _converted(fields: Sequence[Field], frame: pd.DataFrame) -> tuple[dict[str, Any], list[Fault]]:
+    """The columns by name, each converted to its type, and what is unknown, missing or cannot be converted."""
+    import pandas as pd
+
+    names = [field.name for field in fields]
+    faults = [
+        Fault(0, str(column), "one of " + ", ".join(names), "an unknown column")
+        for column in frame.columns
+        if column not in names
+    ]
+    data: dict[str, Any] = {}
+    for field in fields:
+        if field.name in frame:
+            data[field.name], bad = _cells(field, frame[field.name].reset_index(drop=True))
+            faults += [
+                Fault(row + 1, field.name, field.expected, _shown(got)) for row, got in bad[:MOST_FAULTS]
+            ]
+        elif field.required and not field.derived:
+            faults.append(Fault(0, field.name, field.expected, "no such column"))
+        else:
+            dtype = object if field.derived else DTYPES[field.kind]
+            data[field.name] = pd.Series([None] * len(frame), dtype=dtype)
+    return data, faults
+
+
+def _checked(name: str, typed: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
+    """The rows as the table's schema gives them, and what violates it."""
+    import pandas as pd
+    import pandera.pandas as pandera
+
+    try:
+        return pandera_schema(name).validate(typed, lazy=True), []
+    except pandera.errors.SchemaErrors as error:
+        cases = error.failure_cases.drop_duplicates(["column", "index"]).head(MOST_FAULTS)
+    expected = {field.name: field.expected for field in table_fields(name)}
+    return typed, [
+        Fault(
+            0 if pd.isna(case["index"]) else int(case["index"]) + 1,
+            str(case["column"]),
+            expected.get(case["column"], str(case["check"])),
+            "nothing" if pd.isna(case["failure_case"]) else _shown(case["failure_case"]),
+        )
+        for case in cases.to_dict("records")
+    ]
 
 
 def _shown(value: Any) -> str:
@@ -244,10 +261,9 @@ def validate_table(name: str, frame: pd.DataFrame, where: str | None = None) -> 
     typed, faults = find_faults(name, frame)
     if faults:
         first = faults[0]
-        place = f"row {first.row}, column {first.column}" if first.row else f"column {first.column}"
         more = f"{len(faults) - 1} more; see `cotenant data validate`" if len(faults) > 1 else None
         raise InputError(
-            f"{where or 'table ' + name}, {place}", expected=first.expected, got=first.got, hint=more
+            f"{where or 'table ' + name}, {first.where}", expected=first.expected, got=first.got, hint=more
         )
     return typed
 
