@@ -58,7 +58,7 @@ class NetworkConfig:
             )
 
     def check_whole(self) -> None:
-        """Check that predictors can answer with such networks: those without a part have no twin in NumPy, nor an export.
+        """Check that no part is ablated: predictors answer, and ONNX is exported, with whole networks only.
 
         Raises:
             InputError: a part is missing.

@@ -107,7 +107,7 @@ def before_and_after(
 def metrics_on(
     name: str, predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
 ) -> dict[str, dict[str, Any]]:
-    """`name` to the predictor's metrics on these sets; empty if no ratio of theirs was measured."""
+    """The predictor's metrics on these sets, under `name`; empty if none of their ratios was measured."""
     examples = examples_of(colocation, solo)
     scored = examples.scored
     if not scored.any():

@@ -112,7 +112,8 @@ def claimed(out: Path, force: bool, fingerprint: str = "", marker: str = MARKER)
     Args:
         out: folder of the result.
         force: replace a result that is there now.
-        fingerprint: of a run that can be resumed; it needs no second permission to replace the same result.
+        fingerprint: of a run that can be resumed; without `force`, it may then replace only what it was allowed
+            to replace before it was killed.
         marker: file that differs between any two results; by default that of a checkpoint.
 
     Raises:

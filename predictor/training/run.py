@@ -55,8 +55,7 @@ def train_run(
         report: called with the losses.
         system_metrics: also log CPU, memory and GPU usage to MLflow.
         keep_every_s: seconds between stored states of a loop; the end of a stage is always stored.
-        force: replace a checkpoint in `out`. Resuming a run that was killed needs no second permission for the
-            same one.
+        force: replace a checkpoint in `out`. A resumed run may replace the same one without it.
 
     Returns:
         `model_version`, `comparison` (predictor name to metrics), `run_id`, `tracking_uri`, `resumed`.

@@ -29,8 +29,8 @@ def check_installed() -> None:
 def joined_study(file: Path, name: str, first: dict[str, Any]) -> Iterator[Study]:
     """Work on a study within the block.
 
-    Trials marked as running are repeated if no other process works on it, because they were interrupted. That
-    others do, a lock beside the file says; it is released when a process ends, even by a kill.
+    If no other process works on the study, trials marked as running were interrupted, and are repeated. A lock
+    beside the file shows whether one does; it is released when the process ends, even if it is killed.
 
     Args:
         file: SQLite file, made if it does not exist.
@@ -38,7 +38,7 @@ def joined_study(file: Path, name: str, first: dict[str, Any]) -> Iterator[Study
         first: parameters of a new study's first trial.
 
     Raises:
-        InputError: the file is none of studies.
+        InputError: the file is not a database of studies.
         UnavailableError: its storage fails within the block, as on a full disk.
     """
     from optuna.trial import TrialState
@@ -108,7 +108,7 @@ def _failing_storage(file: Path) -> Iterator[None]:
 
 
 def _is_first(lock: IO[str]) -> bool:
-    """Lock the file, and whether no other process had."""
+    """Lock the file; returns whether no other process holds a lock on it."""
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:

@@ -22,10 +22,10 @@ THROTTLE_REASONS = {
     0x40: "hw-thermal",
     0x80: "hw-power-brake",
 }
-# What NVML says of load is about the past: utilisation about the last sixth of a second or more. A window's first readings
-# would thus describe the window before, and the pause between them.
+# NVML's load readings describe the past (utilisation: the last sixth of a second or more), so the first ones of a window
+# would describe the window before it, and the pause between the two.
 LAG_S = 0.2
-# The counters of a Hopper are invalid over less (a limit of the hardware, says DCGM's documentation of profiling metrics).
+# Hopper's counters are invalid over shorter windows (a hardware limit, according to DCGM's documentation).
 GPM_LEAST_S = 0.1
 # NVML's GPU performance metrics (GPM, from Hopper on): the counters that DCGM calls profiling fields.
 GPM_METRICS = {

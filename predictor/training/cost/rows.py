@@ -16,7 +16,7 @@ SCRIPTS = ("gavel", "miso")
 
 
 def learnable(solo: pd.DataFrame) -> pd.DataFrame:
-    """Steps that the shipped cost model may learn from: none of co-location campaigns."""
+    """Steps that the shipped cost model learns from: all that it may, except those of co-location campaigns."""
     rows = learnable_rows(solo)
     return rows[~rows.source.isin(HELD_OUT)].reset_index(drop=True)
 
