@@ -129,20 +129,13 @@ class SlicePlan:
         """Number of jobs placed, sum and minimum of their relative speeds, mean completion time."""
         speeds = [self.speed(plan, j) for j in range(len(self.options.jobs))]
         placed = [s for s in speeds if s > 0]
+        completion_s = [s for part in plan.slices if part.option for s in part.option.completion_s]
         return {
             "placed": len(placed),
             "speed_sum": sum(placed),
             "least_speed_ratio": min(placed, default=0.0),
-            "mean_completion_s": float(
-                np.mean([self._completion_s(plan, j) for j, s in enumerate(speeds) if s > 0])
-            )
-            if placed
-            else 0.0,
+            "mean_completion_s": float(np.mean(completion_s)) if placed else 0.0,
         }
-
-    def _completion_s(self, plan: CardPlan, number: int) -> float:
-        reference = float(self.options.reference_s[number])
-        return float(self.options.iterations[number]) * reference / self.speed(plan, number)
 
     def card_json(self, plan: CardPlan) -> dict[str, Any]:
         """One way to use the card as a JSON object."""
@@ -164,7 +157,7 @@ class SlicePlan:
                             "sm_share_ratio": placed.option.sm_share_ratio[k],
                             "step_time_s": placed.option.step_time_s[k],
                             "speed_ratio": float(options.reference_s[j] / placed.option.step_time_s[k]),
-                            "completion_s": self._completion_s(plan, j),
+                            "completion_s": placed.option.completion_s[k],
                         }
                         for k, j in enumerate(placed.option.members)
                     ]

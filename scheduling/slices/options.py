@@ -48,8 +48,8 @@ class SliceConfig:
 
     Attributes:
         objective: `throughput`, the weighted sum of speeds relative to running alone on a whole card; `jct`,
-            the weighted sum of completion times at the planned speeds, as if no job sped up when one beside it
-            ends; `fairness`, the least relative speed, then throughput.
+            the weighted sum of completion times as jobs leave one by one; `fairness`, the least relative speed,
+            then throughput.
         sharing: how several jobs may share a card or a slice.
         mig: whether cards may be partitioned.
         max_together: largest set on a slice; a whole card may take more, see `max_on_card`.
@@ -110,6 +110,7 @@ class SetOption:
         memory_bytes: upper bound of the total.
         value: contribution to the objective, more is better; for `fairness` its throughput.
         least_speed: least speed of a member relative to the whole card alone.
+        completion_s: seconds until each member ends if all start at once; as others end, the rest speed up.
     """
 
     device: str
@@ -121,6 +122,7 @@ class SetOption:
     fits: bool
     value: float
     least_speed: float
+    completion_s: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +133,7 @@ class SetColumns:
         device, members, sharing, sm_share_ratio: [N]; see `SetOption`.
         step_time_s: [N, M], padded with 1 beyond the last member.
         memory_bytes, fits, value, least_speed: [N].
+        completion_s: [N, M], padded with 0.
     """
 
     device: list[str]
@@ -142,26 +145,36 @@ class SetColumns:
     fits: Bools
     value: Floats
     least_speed: Floats
+    completion_s: Floats
 
     @classmethod
     def joined(cls, parts: Sequence[SetColumns]) -> SetColumns:
         """Concatenate the rows of all parts."""
         width = max((part.step_time_s.shape[1] for part in parts), default=1)
-        steps = [
-            np.pad(p.step_time_s, ((0, 0), (0, width - p.step_time_s.shape[1])), constant_values=1.0)
-            for p in parts
-        ]
+
+        def padded(columns: list[Floats], value: float) -> Floats:
+            padding = [((0, 0), (0, width - column.shape[1])) for column in columns]
+            wide = [np.pad(c, p, constant_values=value) for c, p in zip(columns, padding, strict=True)]
+            return np.concatenate([np.zeros((0, width)), *wide])
+
         return cls(
             [x for p in parts for x in p.device],
             [x for p in parts for x in p.members],
             [x for p in parts for x in p.sharing],
             [x for p in parts for x in p.sm_share_ratio],
-            np.concatenate([np.ones((0, width)), *steps]),
+            padded([p.step_time_s for p in parts], 1.0),
             np.concatenate([np.zeros(0), *(p.memory_bytes for p in parts)]),
             np.concatenate([np.zeros(0, bool), *(p.fits for p in parts)]),
             np.concatenate([np.zeros(0), *(p.value for p in parts)]),
             np.concatenate([np.zeros(0), *(p.least_speed for p in parts)]),
+            padded([p.completion_s for p in parts], 0.0),
         )
+
+    @property
+    def has_member(self) -> Bools:
+        """[N, M] whether a set has that many members."""
+        sizes = np.fromiter(map(len, self.members), np.int64, len(self.members))
+        return np.arange(self.step_time_s.shape[1]) < sizes[:, None]
 
     def taken(self, rows: Sequence[int], members: list[tuple[int, ...]]) -> SetColumns:
         """Select rows, with new job numbers."""
@@ -176,6 +189,7 @@ class SetColumns:
             self.fits[at],
             self.value[at],
             self.least_speed[at],
+            self.completion_s[at],
         )
 
     def option(self, row: int) -> SetOption:
@@ -190,6 +204,7 @@ class SetColumns:
             bool(self.fits[row]),
             float(self.value[row]),
             float(self.least_speed[row]),
+            tuple(self.completion_s[row, : len(members)].tolist()),
         )
 
 

@@ -41,9 +41,11 @@ def plan_slices(
         raise LimitError(
             "too many jobs for one card", expected=f"at most {MAX_JOBS}", got=len(jobs), hint=hint
         )
-    options = ask_unlimited(jobs, card, predictor, config)
+    options = ask_unlimited(jobs, card, predictor, config, alternatives)
     plan = best_of(options, alternatives)
     shared = _shared_sets(plan)
+    if alternatives:
+        shared = [key for key in shared if key != (options.card, tuple(range(len(jobs))))]
     if "mps" not in config.sharing or config.shares == (1.0,) or not shared:
         return plan
     limited = answer(jobs, options.card, shared, predictor, config, options)

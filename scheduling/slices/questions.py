@@ -11,11 +11,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from predictor.answering.transferred import Transfer, transfer_from
-from predictor.types import Floats, PredictionArrays, SetPredictor
+from predictor.types import Floats, SetPredictor
 from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.workload import ColocationSet, SoloProfile, Workload
 from scheduling.core.limits import UNKNOWN_LENGTH_S
+from scheduling.slices.departures import Form, completion_s
 from scheduling.slices.options import (
     EXCLUSIVE,
     Options,
@@ -39,19 +40,26 @@ def check_jobs(jobs: Sequence[SliceJob], card: str) -> None:
 
 
 def ask_unlimited(
-    jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: SliceConfig
+    jobs: Sequence[SliceJob],
+    card: str,
+    predictor: SetPredictor,
+    config: SliceConfig,
+    all_limited: bool = False,
 ) -> Options:
     """Predict the sets that an optimal plan without SM shares can contain.
 
     On a slice, these are the sets whose every part fits, because members only add memory; on the whole card,
     the largest sets that fit under each sharing mode.
+
+    Args:
+        all_limited: also try the SM shares of all jobs together on the whole card.
     """
     check_jobs(jobs, card)
     card = get_device(card).name
     unlimited = replace(config, shares=(1.0,))
     everyone = range(len(jobs))
     slices = devices_of(card, config.mig)[1:]
-    alone = answer(jobs, card, [(device, (j,)) for device in slices for j in everyone], predictor, unlimited)
+    alone = _ask(jobs, card, [(device, (j,)) for device in slices for j in everyone], predictor, unlimited)
     parts = [alone]
     largest = min(config.max_together, len(jobs)) if config.sharing else 1
     for size in range(2, largest + 1):
@@ -62,16 +70,18 @@ def ask_unlimited(
             for members in combinations(everyone, size)
             if all((device, part) in fitting for part in combinations(members, size - 1))
         ]
-        parts.append(answer(jobs, card, sets, predictor, unlimited, alone))
+        parts.append(_ask(jobs, card, sets, predictor, unlimited, alone))
     modes = set(config.sharing)
     for size in range(min(len(jobs), config.max_on_card), 1, -1):
         if not modes:
             break
         whole = [(card, members) for members in combinations(everyone, size)]
-        parts.append(answer(jobs, card, whole, predictor, unlimited, alone))
+        tried = config if all_limited and size == len(jobs) else unlimited
+        parts.append(_ask(jobs, card, whole, predictor, tried, alone))
         columns = parts[-1].columns
         modes -= {mode for mode, fits in zip(columns.sharing, columns.fits.tolist(), strict=True) if fits}
-    return replace(alone.joined(*parts[1:]), config=config)
+    every = alone.joined(*parts[1:])
+    return replace(_until_all_left(every, predictor), config=config)
 
 
 def _fitting(options: Options) -> set[SetKey]:
@@ -94,6 +104,44 @@ def answer(
         known: previous options of the same jobs, for their step times alone on the whole card. Without it,
             those are predicted as well and come first in the result.
     """
+    return _until_all_left(_ask(jobs, card, sets, predictor, config, known), predictor, known)
+
+
+def _until_all_left(options: Options, predictor: SetPredictor, known: Options | None = None) -> Options:
+    """With completion times, and with their sum as the value if that is the objective."""
+    columns = options.columns
+    workloads = _Workloads(options.jobs, options.card, transfer_from(predictor, options.card))
+
+    def predict(forms: Sequence[Form]) -> Floats:
+        asked: list[ColocationSet] = []
+        at = np.zeros(len(forms), np.int64)
+        sizes = np.array([len(members) for _, _, members, _ in forms])
+        for size in np.unique(sizes):
+            rows = np.flatnonzero(sizes == size).tolist()
+            device, sharing, members, shares = map(list, zip(*(forms[k] for k in rows), strict=True))
+            sets, place = workloads.sets(device, sharing, np.array(members), np.array(shares))
+            at[rows] = place + len(asked)
+            asked += sets
+        return np.asarray(predictor.predict_arrays(asked).step_time_s[at])
+
+    given = columns if known is None else SetColumns.joined([columns, known.columns])
+    columns = replace(columns, completion_s=completion_s(columns, options.iterations, given, predict))
+    if options.config.objective == "jct":
+        weight = np.zeros(columns.completion_s.shape)
+        weight[columns.has_member] = workloads.weight[[j for members in columns.members for j in members]]
+        columns = replace(columns, value=-(weight * columns.completion_s).sum(1))
+    return replace(options, columns=columns)
+
+
+def _ask(
+    jobs: Sequence[SliceJob],
+    card: str,
+    sets: Sequence[SetKey],
+    predictor: SetPredictor,
+    config: SliceConfig,
+    known: Options | None = None,
+) -> Options:
+    """As `answer`, without completion times."""
     by_size: dict[int, dict[SetKey, None]] = {}
     if known is None:
         by_size[1] = dict.fromkeys((card, (number,)) for number in range(len(jobs)))
@@ -111,7 +159,8 @@ def answer(
             device = [device for device, _ in keys for _ in forms]
             sharing = [mode for mode, _ in forms] * len(keys)
             shares = np.tile([s for _, s in forms], (len(keys), 1))
-            arrays, at = workloads.predict(device, sharing, numbers, shares, predictor)
+            asked, at = workloads.sets(device, sharing, numbers, shares)
+            arrays = predictor.predict_arrays(asked)
             step_time_s = arrays.step_time_s[at]
             if known is None and size == 1:
                 reference_s = step_time_s[: len(jobs), 0]
@@ -122,7 +171,6 @@ def answer(
                     ]
                 )
             speed = reference_s[numbers] / step_time_s
-            per_job = iterations[numbers] * -step_time_s if config.objective == "jct" else speed
             columns.append(
                 SetColumns(
                     device,
@@ -132,8 +180,9 @@ def answer(
                     step_time_s,
                     arrays.memory_upper_bytes[at],
                     arrays.fits[at],
-                    (workloads.weight[numbers] * per_job).sum(1),
+                    (workloads.weight[numbers] * speed).sum(1),
                     speed.min(1),
+                    np.zeros(step_time_s.shape),
                 )
             )
             rows |= {
@@ -195,15 +244,10 @@ class _Workloads:
                 self._given.setdefault(int(limited[number]), int(number))
         return limited[plain]
 
-    def predict(
-        self,
-        device: list[str],
-        sharing: list[str],
-        numbers: NDArray[np.int64],
-        shares: Floats,
-        predictor: SetPredictor,
-    ) -> tuple[PredictionArrays, NDArray[np.int64]]:
-        """Predict sets of one size; return the predictions and the row of each set in them.
+    def sets(
+        self, device: list[str], sharing: list[str], numbers: NDArray[np.int64], shares: Floats
+    ) -> tuple[list[ColocationSet], NDArray[np.int64]]:
+        """The distinct queries about sets of one size, and which of them asks about each set.
 
         Args:
             numbers, shares: [N, size] jobs and their SM shares.
@@ -228,7 +272,7 @@ class _Workloads:
         sets = [
             ColocationSet(d, tuple([measured(w, d) for w in members]), mode) for d, mode, members in asked
         ]
-        return predictor.predict_arrays(sets), at
+        return sets, at
 
 
 @lru_cache(maxsize=4096)

@@ -37,19 +37,11 @@ def reasons_for(plan: SlicePlan) -> list[str]:
                 f"instead of {now}"
             )
     reasons.append(text)
-    if objective == "jct" and (_shared(chosen) or _shared(other)):
-        reasons.append(
-            "completion times are at these speeds to the end, though a job speeds up when one beside it ends"
-        )
     if objective == "jct" and any(job.iterations is None for job in options.jobs):
         reasons.append(
             f"jobs of unknown length are assumed to take an hour alone on {_whole(options.card, 'the')}"
         )
     return reasons
-
-
-def _shared(card: CardPlan) -> bool:
-    return any(placed.option is not None and len(placed.option.members) > 1 for placed in card.slices)
 
 
 def too_large(options: Options, number: int) -> str:

@@ -55,3 +55,23 @@ def ask(jobs: Sequence[SliceJob], card: str, predictor: SetPredictor, config: Sl
     """Predict all sets that the configuration allows."""
     sets = sets_of(card, devices_of(card, config.mig), range(len(jobs)), config)
     return answer(jobs, card, list(sets), predictor, config)
+
+
+def simulated_s(
+    predictor: SetPredictor, device: str, work: Sequence[tuple[Workload, float]], sharing: str
+) -> list[float]:
+    """When each of the jobs (workload under its share, steps) ends that start together, one event at a time."""
+    running, now_s, ended_s = dict(enumerate(work)), 0.0, [0.0] * len(work)
+    while running:
+        workloads = tuple(workload for workload, _ in running.values())
+        # A job alone is not answered as one that shares unless it is limited.
+        mode = sharing if len(running) > 1 or workloads[0].sm_share_ratio < 1 else "time-slice"
+        steps = predictor.predict_arrays([ColocationSet(device, workloads, mode)]).step_time_s[0]
+        rates = {job: 1.0 / float(step) for job, step in zip(running, steps, strict=False)}
+        job = min(running, key=lambda j: running[j][1] / rates[j])
+        passed_s = running[job][1] / rates[job]
+        now_s += passed_s
+        running = {j: (w, left - rates[j] * passed_s) for j, (w, left) in running.items()}
+        del running[job]
+        ended_s[job] = now_s
+    return ended_s
