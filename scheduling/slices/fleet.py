@@ -129,7 +129,8 @@ def plan_fleet(
     left = [job for job in range(len(jobs)) if fits[job] and job not in placed]
     joined: list[tuple[tuple[int, ...], SlicePlan]] = []
     if left and config.sharing:
-        planner = CardPlanner(kinds, _memory_bytes(alone), card, predictor, config)
+        length_s = alone.iterations * alone.reference_s
+        planner = CardPlanner(kinds, _memory_bytes(alone), length_s, card, predictor, config)
         groups, joined = _joined(planner, groups, left, gpus, kind_of.tolist())
     cards = [*(_replan(jobs, card, devices, groups, predictor, config) if groups else ()), *joined]
     waiting = set(range(len(jobs))) - {j for numbers, plan in cards for j in _placed(numbers, plan)}
@@ -318,12 +319,12 @@ def _replan(
     index = {job: k for k, job in enumerate(flat)}
     alike = [tuple(index[jobs[j]] for j in group) for group in numbers]
     # Pairs are only tried with an even split here, because a fleet has thousands of sets.
-    for most in (config.max_together, 2, 1):
+    for most, most_on_card in ((config.max_together, config.max_on_card), (2, 3), (1, 2)):
         tried = replace(
             config,
             shares=(0.5,),
             max_together=min(most, config.max_together),
-            max_on_card=min(config.max_on_card, 8 if most > 2 else most + 1),
+            max_on_card=min(most_on_card, config.max_on_card),
         )
         sets = dict.fromkeys(s for group in set(alike) for s in sets_of(card, devices, group, tried))
         if len(sets) <= MOST_SETS:

@@ -35,17 +35,19 @@ class CardPlanner:
     Args:
         kinds: the distinct jobs.
         memory_bytes: [K] upper bound of the memory of each kind, alone on the whole card.
+        length_s: [K] seconds that each kind needs alone on the whole card.
     """
 
     def __init__(
         self,
         kinds: Sequence[SliceJob],
         memory_bytes: Floats,
+        length_s: Floats,
         card: str,
         predictor: SetPredictor,
         config: SliceConfig,
     ) -> None:
-        self.kinds, self.memory_bytes, self.card = kinds, memory_bytes, card
+        self.kinds, self.memory_bytes, self.length_s, self.card = kinds, memory_bytes, length_s, card
         self.predictor, self.config = Remembered(predictor), config
         self.uncut = len(devices_of(card, config.mig)) == 1
         self.most = min(MAX_JOBS, config.max_on_card) if self.uncut else MAX_JOBS
@@ -185,9 +187,9 @@ def filled(
 
     def small_first(job: int) -> tuple[float, ...]:
         """Sort key: least memory first, then the job that counts most for the objective."""
-        kind = planner.kinds[kind_of[job]]
-        length = kind.iterations or 0.0 if planner.config.objective == "jct" else 1.0
-        return float(planner.memory_bytes[kind_of[job]]), length / kind.weight, kind_of[job]
+        kind = kind_of[job]
+        length = float(planner.length_s[kind]) if planner.config.objective == "jct" else 1.0
+        return float(planner.memory_bytes[kind]), length / planner.kinds[kind].weight, kind
 
     everyone = sorted([*left, *(job for group in seeds for job in group)], key=small_first)
     if planner.uncut:

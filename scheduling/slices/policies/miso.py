@@ -126,10 +126,10 @@ class Oracle:
     def _room(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> bool:
         """Whether some partition has the smallest slice of every job here, and one large enough for the new
         job."""
-        if not has_mig(card.device):
-            return not card.jobs and self.best(snapshot, belief, card, (job,)) is not None
         if not card.jobs:
-            return True
+            return self.best(snapshot, belief, card, (job,)) is not None
+        if not has_mig(card.device):
+            return False
         least = [self._least(snapshot, belief, card, j) for j in card.jobs]
         new = self._least(snapshot, belief, card, job)
         for partition in MISO_PARTITIONS:

@@ -161,3 +161,22 @@ def test_a_job_that_fits_on_no_card_is_named_with_the_memory_it_needs() -> None:
     assert "100.0 GiB and a100 has 40.0" in reason
     assert plan_slices([small, huge, longer], "a100", predictor).reasons.count(reason) == 1
     assert plan_fleet([small], "a100", 2, predictor).reasons == ()
+
+
+def test_of_equal_jobs_the_shortest_find_room_for_the_shortest_completion() -> None:
+    """A job of unknown length counts as an hour, not as nothing."""
+    predictor = AmdahlPredictor([0.5], [9])
+    workload = predictor.jobs()[0]
+    jobs = [SliceJob(workload)] * 25 + [SliceJob(workload, 10.0)] * 25
+    fleet = plan_fleet(jobs, "v100", 25, predictor, SliceConfig(objective="jct"))
+    assert fleet.waiting == tuple(range(25))
+
+
+@pytest.mark.parametrize("most", [1, 2])
+def test_a_limit_for_slices_leaves_a_whole_card_to_many(most: int) -> None:
+    predictor = AmdahlPredictor([0.3] * 4, [6] * 4)
+    jobs = [SliceJob(w) for w in predictor.jobs()]
+    config = SliceConfig(sharing=("time-slice",), max_together=most)
+    single = plan_slices(jobs, "a100", predictor, config).chosen
+    assert single.kind == "time-slice"
+    assert plan_fleet(jobs, "a100", 1, predictor, config).value == pytest.approx(single.value)
