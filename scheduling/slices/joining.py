@@ -65,7 +65,7 @@ class CardPlanner:
         plan = self._known.get(state)
         if plan is None:
             # SM shares do not affect what fits, so they are chosen once the sets are known.
-            plan = self._plan(state, replace(self.config, shares=(1.0,)))
+            plan = self._plan(state, replace(self.config, shares=(1.0,)), self.config.objective == "jct")
             if plan.chosen.placed < len(state):
                 self._too_full.add(together)
                 return None
@@ -91,10 +91,10 @@ class CardPlanner:
         used = float(self.memory_bytes[[*state, *more]].sum())
         return used > self._room_bytes, len(state), used
 
-    def _plan(self, state: State, config: SliceConfig) -> SlicePlan:
+    def _plan(self, state: State, config: SliceConfig, times: bool = True) -> SlicePlan:
         if len(state) > config.max_on_card:
             config = replace(config, max_on_card=1)  # they do not all fit on the unpartitioned card
-        return plan_slices([self.kinds[k] for k in state], self.card, self.predictor, config, False)
+        return plan_slices([self.kinds[k] for k in state], self.card, self.predictor, config, False, times)
 
 
 class Cards:

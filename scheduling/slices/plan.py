@@ -22,6 +22,7 @@ def plan_slices(
     predictor: SetPredictor,
     config: SliceConfig = SliceConfig(),
     alternatives: bool = True,
+    times: bool = True,
 ) -> SlicePlan:
     """Find the best use of one card for these jobs, by exact search over its partitions and assignments.
 
@@ -29,6 +30,10 @@ def plan_slices(
     set of jobs, but for the sets that share a slice in the best plan of a partition (without `alternatives`,
     in the chosen plan only). Slices are assumed not to slow each other down (they share only power and the
     host link).
+
+    Args:
+        alternatives: see `best_of`.
+        times: with completion times, which only `jct` needs to find the plan.
 
     Raises:
         InputError: no jobs, or a job that the card cannot run.
@@ -41,7 +46,7 @@ def plan_slices(
         raise LimitError(
             "too many jobs for one card", expected=f"at most {MAX_JOBS}", got=len(jobs), hint=hint
         )
-    options = ask_unlimited(jobs, card, predictor, config, alternatives)
+    options = ask_unlimited(jobs, card, predictor, config, alternatives, times)
     plan = best_of(options, alternatives)
     shared = _shared_sets(plan)
     if alternatives:

@@ -45,6 +45,7 @@ def ask_unlimited(
     predictor: SetPredictor,
     config: SliceConfig,
     all_limited: bool = False,
+    times: bool = True,
 ) -> Options:
     """Predict the sets that an optimal plan without SM shares can contain.
 
@@ -53,6 +54,7 @@ def ask_unlimited(
 
     Args:
         all_limited: also try the SM shares of all jobs together on the whole card.
+        times: with completion times, which only `jct` needs to find the plan.
     """
     check_jobs(jobs, card)
     card = get_device(card).name
@@ -81,7 +83,7 @@ def ask_unlimited(
         columns = parts[-1].columns
         modes -= {mode for mode, fits in zip(columns.sharing, columns.fits.tolist(), strict=True) if fits}
     every = alone.joined(*parts[1:])
-    return replace(_until_all_left(every, predictor), config=config)
+    return replace(_until_all_left(every, predictor) if times else every, config=config)
 
 
 def _fitting(options: Options) -> set[SetKey]:
