@@ -15,6 +15,7 @@ from predictor.answering.job_table import JobTable
 from predictor.answering.own_slices import Cut, OwnSlices
 from predictor.answering.set_network import prior_parts
 from predictor.answering.settings import setting_rows
+from predictor.answering.shares import contention
 from predictor.examples.examples import Integers
 from predictor.examples.plausibility import MOST_OFF
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
@@ -107,7 +108,8 @@ class Describer:
         settings = setting_rows([colocation_set.sharing for colocation_set in sets], model.campaigns)
         parts = prior_parts(table.prepared[0], rows, *table.networks[0].prior_weights(settings))
         solo_use = np.where(arrays.mask, table.utilization[rows], 0.0)
-        members = effective_members(solo_use[arrays.mask], np.nonzero(arrays.mask)[0], len(sets))
+        weight = solo_use * contention(np.where(arrays.mask, table.sm_share[rows], 0.0))
+        members = effective_members(weight[arrays.mask], np.nonzero(arrays.mask)[0], len(sets))
         numbers = _Numbers(
             arrays.solo_step_time_s.tolist(),
             arrays.slowdown.tolist(),

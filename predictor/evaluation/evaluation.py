@@ -11,6 +11,7 @@ import numpy as np
 from datasets.families import family_of
 from models.colocation_network import NetworkConfig
 from models.features import Floats
+from predictor.answering.shares import contention, effective_share
 from predictor.config import LossCallback
 from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.metrics import score
@@ -119,7 +120,11 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
     whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
     variants, where = fitted.model.variants(examples.workloads, examples.devices)
-    members = effective_members(variants.demand[where, 0], examples.set_index, len(examples.set_ids))
+    share = np.array(
+        [effective_share(*job) for job in zip(examples.workloads, examples.devices, strict=True)]
+    )
+    weight = variants.demand[where, 0] * contention(share)
+    members = effective_members(weight, examples.set_index, len(examples.set_ids))
     intervals = fitted.intervals
     never = _are_new(fitted, examples)[examples.set_index]
     alone, graph = (

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.answering.shares import beside_shares, unlimited
+from predictor.answering.shares import beside_shares, contention, unlimited
 from predictor.answering.transferred import transferred
 from predictor.predictor import Predictor
 from profiling.workload import STEP_TIMES_S, ColocationSet, SoloProfile, Workload
@@ -117,3 +117,25 @@ def test_a_neighbour_with_almost_no_multiprocessors_costs_almost_nothing() -> No
     assert remaining[:3] == pytest.approx([1.0, 0.75, 0.57])
     assert remaining[3] == pytest.approx(0.285)
     assert remaining[4] < 0.05
+
+
+def test_each_neighbour_counts_by_its_own_share() -> None:
+    remaining = beside_shares(np.array([[0.3, 1.0, 0.01]]), np.ones((1, 3), bool))[0]
+    of_little = contention(np.array(0.01))
+    assert of_little < 0.05
+    np.testing.assert_allclose(remaining, [(1 + of_little) / 2, (0.65 + of_little) / 2, (0.65 + 1) / 2])
+
+
+def test_a_third_job_with_almost_no_multiprocessors_narrows_no_interval(predictor: Predictor) -> None:
+    def narrowed(share: float) -> float:
+        jobs = (JOB, replace(JOB, precision="amp"), limited(JOB, share))
+        pair, three = (predictor.predict(ColocationSet("v100", jobs[:n], "mps")).members[0] for n in (2, 3))
+        floor = predictor.fitted_.intervals.floor
+        of_pair, of_three = (
+            np.log(m.slowdown.upper / m.slowdown.value) / (floor + np.log(m.slowdown.value))
+            for m in (pair, three)
+        )
+        return float(of_three / of_pair)
+
+    assert narrowed(1.0) < 0.85
+    assert narrowed(0.01) > 0.93
