@@ -17,7 +17,7 @@ from predictor.answering.set_network import prior_parts
 from predictor.answering.settings import setting_rows
 from predictor.answering.shares import contention
 from predictor.examples.examples import Integers
-from predictor.examples.plausibility import MOST_OFF
+from predictor.examples.plausibility import BOOSTED, MOST_OFF
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
 from predictor.fitted.intervals import NEW_DEVICE_LOG_ERROR, SLICE_LOG_ERROR, effective_members
 from predictor.types import MemberPrediction, Prediction, PredictionArrays, Quantity
@@ -28,9 +28,6 @@ if TYPE_CHECKING:
     from models.cost import CostModel
     from predictor.examples.featurizer import JobOnDevice
     from predictor.fitted.fitted import Fitted
-
-# Boards may run above the clock of their data sheet: the fastest of lamikr's 1,008 steps takes 0.70 of the least time.
-_BOOSTED = 0.65
 
 
 @dataclass(frozen=True, slots=True)
@@ -245,7 +242,7 @@ class Describer:
             unmeasured=self._unmeasured(workload, job),
             doubts=tuple(filter(None, doubts)),
             solo_error=self._solo_error(workload, job),
-            least_s=_BOOSTED * job.cost.floor_s if workload.solo.step_time_s is None else 0.0,
+            least_s=BOOSTED * job.cost.floor_s if workload.solo.step_time_s is None else 0.0,
             memory_error=graph_error if measured_bytes is None else solo_memory_error,
             # A job that was measured alone had enough with what there is.
             memory_most_bytes=room_bytes if (measured_bytes or math.inf) <= room_bytes else math.inf,
@@ -306,7 +303,7 @@ def _far_off(workload: Workload, job: JobOnDevice) -> str:
             f"{workload.model}: its measured step time ({step_s:.3g} s) is {step_s / predicted_s:,.0f} times the "
             f"{predicted_s:.3g} s predicted without it; check that it is in seconds per step"
         )
-    if step_s >= _BOOSTED * least_s:
+    if step_s >= BOOSTED * least_s:
         return ""
     return (
         f"{workload.model}: its measured step time ({step_s:.3g} s) is shorter than at the peak rates of "

@@ -77,14 +77,18 @@ class Corrector:
         self._link, self._noise = Link(parameters.knee), parameters.noise
         self._repeat = LEVEL_90 * math.sqrt(parameters.noise)
 
-    def __call__(self, member: MemberPrediction, shift: Shift, least: float = 1.0) -> MemberPrediction:
+    def __call__(
+        self, member: MemberPrediction, shift: Shift, least: float = 1.0, least_solo_s: float = 0.0
+    ) -> MemberPrediction:
         """The member's answer with the shift applied and a slowdown of at least `least`.
+
+        The lower end of a predicted solo step time is at least `least_solo_s`.
 
         Intervals narrow like the process's own, which are used where they are wider, because the predictor's
         assume campaigns like those that it was fitted to. None is wider than without observations, unless the
         correction itself is.
         """
-        solo, solo_apart = self._solo(member.solo_step_time_s, shift)
+        solo, solo_apart = self._solo(member.solo_step_time_s, shift, least_solo_s)
         slow = self._slowdown(member.slowdown, shift)
         if slow.value < least:  # keep the intervals' width
             slow = Quantity(least, slow.lower * least / slow.value, slow.upper * least / slow.value)
@@ -108,14 +112,14 @@ class Corrector:
         before, now = (self._link.to_scale(math.log(max(s, 1.0))) for s in (member.slowdown.value, slowdown))
         return shift._replace(excess=shift.excess + now - before)
 
-    def _solo(self, solo: Quantity, shift: Shift) -> tuple[Quantity, float]:
+    def _solo(self, solo: Quantity, shift: Shift, least_s: float) -> tuple[Quantity, float]:
         """The solo step time, and the log distance of its ends."""
         half = math.log(solo.upper / solo.value)
         if not shift.solo_prior_variance:
             return solo, half
         half = self._narrowed(half, shift.solo_variance, shift.solo_prior_variance, shift.solo)
         value, apart = solo.value * math.exp(shift.solo), math.exp(half)
-        return Quantity(value, value / apart, value * apart), half
+        return Quantity(value, value / apart, value * apart).at_least(least_s), half
 
     def _step_apart(self, member: MemberPrediction, shift: Shift, slow: Quantity, solo_apart: float) -> float:
         """Log distance of the ends of the step time, the product of solo step time and slowdown.

@@ -359,12 +359,11 @@ class Posterior:
         state = self._ready()
         shifts = state.shifts.of(keys)
         if state.predictor is not self.predictor:
-            slowdown, size = state.predictor.predict_arrays(sets).slowdown, map(len, numbers)
-            weighted = [
-                value for row, count in zip(slowdown.tolist(), size, strict=True) for value in row[:count]
-            ]
-            shifts = list(map(self._corrector.reweighed, shifts, members, weighted))
-        after = map(self._corrector, members, shifts, state.pairs.slowest(sets, numbers))
+            weighted = state.predictor.predict_arrays(sets)
+            slowdown = weighted.slowdown[weighted.mask].tolist()
+            shifts = list(map(self._corrector.reweighed, shifts, members, slowdown))
+        least_solo_s = state.limits.least_s(np.array([key[0] for key in keys])).tolist()
+        after = map(self._corrector, members, shifts, state.pairs.slowest(sets, numbers), least_solo_s)
         shift = iter(shifts)
         places, most = self._time_sliced(sets)
         sliced = dict(zip(places, most.tolist(), strict=True))

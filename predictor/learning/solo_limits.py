@@ -10,6 +10,7 @@ import numpy as np
 
 from models.cost.order import at_most
 from models.features import Floats
+from predictor.examples.plausibility import BOOSTED
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed
 from predictor.learning.solo_errors import SoloErrors
@@ -68,13 +69,22 @@ class SoloLimits:
             members: [R] numbers of members; error: [R] of their predicted log solo step times.
         """
         known = self._known
-        predicted, floor = known.log_step_s[members], known.log_floor_s[members]
+        predicted = known.log_step_s[members]
         if len(self._alone):
             low, high = self._ends(members)
             error = np.clip(error, np.minimum(low, high) - predicted, np.maximum(low, high) - predicted)
+        return np.maximum(error, np.minimum(self._log_floor_s(members) - predicted, 0.0))
+
+    def least_s(self, members: Integers) -> Floats:
+        """[R] lower ends of the intervals of predicted solo step times, as in answers without observations."""
+        return np.asarray(BOOSTED * np.exp(self._log_floor_s(members)))
+
+    def _log_floor_s(self, members: Integers) -> Floats:
+        """[R] log step times at the device's peak rates, -inf for jobs that were seen to be faster."""
+        floor = self._known.log_floor_s[members]
         if len(self._faster):
             floor = np.where(np.isin(self._jobs(members), self._faster), -np.inf, floor)
-        return np.maximum(error, np.minimum(floor - predicted, 0.0))
+        return floor
 
     def ignored_of(self, members: Sequence[int]) -> list[str]:
         """What was observed of the same jobs with other options and does not count, in words."""

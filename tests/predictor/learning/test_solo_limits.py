@@ -10,6 +10,7 @@ import pytest
 
 from models.features import Floats
 from predictor.examples.observations import Observation
+from predictor.examples.plausibility import BOOSTED
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, SoloProfile, Workload
@@ -62,6 +63,20 @@ def test_no_batch_size_but_the_observed_one_beats_the_data_sheet(predictor: Pred
     least = np.delete(steps / floors, BATCHES.index(32))
     assert least.min() >= 1 - 1e-9
     assert steps[BATCHES.index(32)] == pytest.approx(factor * plain(predictor, 32), rel=0.006)
+
+
+@pytest.mark.parametrize("factor", [0.5, 1.0])
+def test_no_interval_reaches_below_the_data_sheet(predictor: Predictor, factor: float) -> None:
+    asked = replace(alone(1024), workloads=(Workload("alpha", 1024), OTHER))
+    before, observed = predictor.predict(asked).members[0], Workload("beta", 1024)
+    posterior = Posterior(predictor)
+    of = ColocationSet("v100", (observed,))
+    step_s = factor * float(predictor.predict_arrays([of]).step_time_s[0, 0])
+    posterior.observe([Observation(of, 0, step_s)])
+    least_s = BOOSTED * floor_s(predictor, 1024)
+    for answer in (before, posterior.predict(asked).members[0]):
+        assert answer.solo_step_time_s.lower == pytest.approx(least_s)
+        assert answer.step_time_s.lower >= least_s * (1 - 1e-9)
 
 
 @pytest.mark.parametrize("sharing", ["time-slice", "mps"])
