@@ -1,7 +1,8 @@
 """Converts a captured graph to another precision by rule, for use without the model.
 
 Operators, shapes and FLOPs stay the same; the widths of floating-point tensors change, and with them traffic and memory.
-Casts that autocast adds or removes are not modelled. Capturing again is exact.
+Of the casts that autocast adds or removes, only the copies of weights are modelled, and only their memory. Capturing
+again is exact.
 """
 
 from __future__ import annotations
@@ -56,17 +57,55 @@ def with_precision(graph: ComputationGraph, precision: str) -> ComputationGraph:
         optimizer_bytes=graph.optimizer_bytes * held,
         options={**graph.options, "precision": precision},
     )
-    saved, written = (
-        changed.total(name) / graph.total(name) if graph.total(name) else 1.0
-        for name in ("saved_activation_bytes", "bytes_written")
-    )
+    step, forward = _peaks(graph, changed)
     # [N] whether the shapes suit tensor cores in the new types.
     cores = tensor_cores(numbers_of(changed), traits_of(changed), _MULTIPLE.get(precision, 0)).tolist()
     return replace(
         changed,
         operators=tuple(replace(op, tensor_core=bool(c)) for op, c in zip(operators, cores, strict=True)),
-        activation_bytes=graph.activation_bytes * saved,
-        forward_activation_bytes=graph.forward_activation_bytes * written,
+        activation_bytes=step,
+        forward_activation_bytes=forward,
+    )
+
+
+def _peaks(graph: ComputationGraph, changed: ComputationGraph) -> tuple[float, float]:
+    """Peaks of live activations of a step and of a forward pass alone in another precision.
+
+    They are in proportion to what operators keep and write. Besides these, the copies that autocast makes of weights
+    live until the end of the step. A peak may come before the last of them is made, so that of a forward pass without
+    them is at least what its largest operator reads and writes.
+    """
+    saved, written = (
+        changed.total(name) / graph.total(name) if graph.total(name) else 1.0
+        for name in ("saved_activation_bytes", "bytes_written")
+    )
+    before, after = _copied_weight_bytes(graph), _copied_weight_bytes(changed)
+    if graph.source != "torch":  # made by rule, without copies
+        before = 0.0
+    read = dict.fromkeys(range(len(changed.operators)), 0.0)
+    for edge in changed.edges:
+        read[edge.target] += edge.bytes
+    most = max(
+        (read[k] + op.bytes_written for k, op in enumerate(changed.operators) if not op.training_only),
+        default=0.0,
+    )
+    forward = graph.forward_activation_bytes * written
+    forward = min(max(forward - before * written, most), forward) + after
+    step = max((graph.activation_bytes - before) * saved + after, forward)
+    # Of some sources, the forward pass is unknown.
+    return step, forward if graph.forward_activation_bytes else 0.0
+
+
+def _copied_weight_bytes(graph: ComputationGraph) -> float:
+    """Copies in half precision that autocast makes of the weights of products; it keeps those of trained ones."""
+    if graph.options.get("precision") != UNDER:
+        return 0.0
+    return sum(
+        op.parameter_bytes * op.repeat * _ratio("float32", "float16")
+        for op in graph.operators
+        if op.kind in CONTRACTIONS
+        and not 0 <= op.layer_index < graph.frozen_prefix
+        and op.layer_index not in graph.frozen_layers
     )
 
 
