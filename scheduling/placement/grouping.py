@@ -10,7 +10,7 @@ from profiling.errors import InputError
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, changed_nodes
 from scheduling.placement.ranking import Candidates
-from scheduling.placement.stages import Stages, stages
+from scheduling.placement.stages import Stages
 
 _REBUILT_FROM = 0.25  # share of changed nodes above which everything is regrouped
 State = tuple[str, str, Any]  # device, sharing mode, tenants
@@ -60,7 +60,7 @@ class GroupedGpus:
         self._count_of: list[int] = np.bincount(self.state_of, minlength=len(states)).tolist()
         self._unused: list[int] = []  # numbers of states that no GPU is in
         self.candidates = Candidates.of(cache, states)
-        self.without = _alone(cache, self.candidates)
+        self.without = self.candidates.as_is(cache)
 
     def follow(self, snapshot: ClusterSnapshot) -> bool:
         """Update to a later snapshot; returns False, and is unusable, if too much has changed."""
@@ -118,7 +118,7 @@ class GroupedGpus:
         """Write the states `new` (by number) into the arrays."""
         numbers = np.array(list(new), np.int64)
         rows = Candidates.of(self.cache, list(new.values()))
-        outcome = _alone(self.cache, rows)
+        outcome = rows.as_is(self.cache)
         size = len(self._count_of)
         c, w = self.candidates, self.without
         width = max(c.members.shape[1], rows.members.shape[1])
@@ -155,9 +155,3 @@ class GroupedGpus:
 
 def _state(gpu: Gpu) -> State:
     return gpu.device, gpu.sharing, gpu.tenants
-
-
-def _alone(cache: SetCache, candidates: Candidates) -> Stages:
-    """Outcome of each state if no job joins it."""
-    c = candidates
-    return stages(cache, c.devices, c.members, c.iterations, c.present)

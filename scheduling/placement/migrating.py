@@ -13,7 +13,6 @@ from scheduling.core.set_cache import Ints
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.gangs import Pool, solo_step_s
 from scheduling.placement.packing import Tenancy
-from scheduling.placement.stages import stages
 
 # A move must gain this many restarts beyond its own.
 _MARGIN = 0.5
@@ -140,17 +139,12 @@ def _moves_apart(
 ) -> list[_Move]:
     """Moves that gain enough, of jobs that share one of the GPUs `shared`."""
     belief, state = tenancy.cache, tenancy.candidates(snapshot, shared)
-    no_candidate = np.zeros_like(state.present)
-    together = stages(
-        belief, state.devices, state.members, state.iterations, state.present, no_candidate
-    ).finish_s
+    together = state.as_is(belief).finish_s
     moves: list[_Move] = []
     for column in range(state.present.shape[1]):
         rest = state.take(np.arange(len(shared)))
         rest.present[:, column] = False
-        others = stages(
-            belief, rest.devices, rest.members, rest.iterations, rest.present, no_candidate
-        ).finish_s
+        others = rest.as_is(belief).finish_s
         for row in np.flatnonzero(state.present[:, column]).tolist():
             job = snapshot.tenants[int(shared[row])][column]
             if not snapshot.movable(job):

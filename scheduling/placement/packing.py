@@ -16,7 +16,6 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import current_workload
 from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s
 from scheduling.placement.ranking import Candidates
-from scheduling.placement.stages import stages
 
 # Seconds after which the predicted end of a GPU's jobs is recomputed even if nothing changed there.
 _ENDS_AGE_S = 300.0
@@ -113,11 +112,7 @@ class Tenancy:
         stale = (ends.stamp != snapshot.stamp) | (ends.computed_s < now_s - _ENDS_AGE_S)
         gpus = np.flatnonzero(stale & (snapshot.tenant_count > 0))
         if gpus.size:
-            state = self.candidates(snapshot, gpus)
-            no_candidate = np.zeros_like(state.present)
-            follow = stages(
-                self.cache, state.devices, state.members, state.iterations, state.present, no_candidate
-            )
+            follow = self.candidates(snapshot, gpus).as_is(self.cache)
             ends.at_s[gpus] = now_s + follow.finish_s.max(axis=1)
             ends.computed_s[gpus], ends.stamp[gpus] = now_s, snapshot.stamp[gpus]
         return np.where(snapshot.tenant_count > 0, np.maximum(ends.at_s - now_s, 0.0), 0.0)

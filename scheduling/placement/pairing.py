@@ -16,7 +16,6 @@ from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.packing import Tenancy
 from scheduling.placement.ranking import Candidates, PlacementConfig, rank
-from scheduling.placement.stages import Stages, stages
 
 # Up to this many (job, GPU) pairs are always evaluated; beyond, a refused pair is evaluated again after a
 # while, or when the length of the queue has changed by `_REFRESH_RATIO`.
@@ -61,17 +60,8 @@ def every_pair(cache: SetCache, state: Candidates, ids: Ints, left: Floats, conf
     count, jobs = len(state.devices), len(ids)
     if not count or not jobs:
         return Pairs.none(jobs, count)
-    no_candidate = np.zeros_like(state.present)
-    before = stages(cache, state.devices, state.members, state.iterations, state.present, no_candidate)
     tile = np.tile(np.arange(count), jobs)
-    repeated = state.take(tile)
-    without = Stages(
-        before.finish_s[tile],
-        before.interference[tile],
-        before.slowdown[tile],
-        before.fits[tile],
-        before.memory_upper_bytes[tile],
-    )
+    repeated, without = state.take(tile), state.as_is(cache).take(tile)
     ranking = rank(cache, repeated, np.repeat(ids, count), np.repeat(left, count), config, without)
     after = np.column_stack([without.finish_s + ranking.delays_s, ranking.finish_s])
     shape = (jobs, count)

@@ -104,6 +104,10 @@ class Candidates:
             self.budgets[rows, :width],
         )
 
+    def as_is(self, cache: SetCache) -> Stages:
+        """The outcome of each state if no job joins it."""
+        return stages(cache, self.devices, self.members, self.iterations, self.present)
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
@@ -160,9 +164,7 @@ def rank(
     scored = config.objective == "interference"  # the other objectives ignore it
     newcomer = joined(np.zeros_like(candidates.present), True) if scored else None
     after = stages(cache, candidates.devices, members, left, present, newcomer, config.literal)
-    if before is None:
-        c = candidates
-        before = stages(cache, c.devices, c.members, c.iterations, c.present)
+    before = candidates.as_is(cache) if before is None else before
     delays = np.where(candidates.present, after.finish_s[:, :-1] - before.finish_s, 0.0)
     finish = after.finish_s[:, -1]
     cost = finish + delays.sum(axis=1)
@@ -270,9 +272,7 @@ def best_wait(
     """
     jobs = len(workloads)
     best, wait_s, where = np.full(jobs, np.inf), np.zeros(jobs), np.full(jobs, -1, np.int64)
-    if before is None:
-        c = candidates
-        before = stages(cache, c.devices, c.members, c.iterations, c.present)
+    before = candidates.as_is(cache) if before is None else before
     gone = np.where(candidates.present, before.finish_s, np.inf)
     # No job finishes sooner than alone after the first departure, which rules out most candidates.
     soonest = gone.min(axis=1, initial=np.inf)

@@ -34,8 +34,8 @@ class Stages:
     fits: NDArray[np.bool_]
     memory_upper_bytes: Floats
 
-    def take(self, rows: Ints, width: int) -> Stages:
-        """The outcome of some sets, with the first `width` members of each."""
+    def take(self, rows: Ints, width: int | None = None) -> Stages:
+        """The outcome of some sets, optionally with the first `width` members only."""
         return Stages(
             self.finish_s[rows, :width],
             self.interference[rows, :width],
