@@ -149,10 +149,6 @@ class RingRun:
         run.end_s = self._end_s(run)
         self._retime(links)
 
-    def end_s(self, name: str) -> float:
-        """When a running job ends if nothing changes."""
-        return self.running[name].end_s
-
     def next_exit_s(self) -> float:
         """When the next job ends if nothing else starts; infinity if none runs."""
         return min((run.end_s for run in self.running.values()), default=float("inf"))

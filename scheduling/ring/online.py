@@ -13,6 +13,7 @@ from scheduling.ring.dispatch import check_gangs
 from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule, placement_of
 from scheduling.ring.model import RingCluster, RingJob, ring_timings
 from scheduling.ring.pick import Pick, estimate_s, fa_ffp, whole_or_wait
+from scheduling.ring.search import PRIORITIES
 
 ORDERS = ("arrival", "narrowest", "shortest", "least-work")
 BACKFILLS = ("none", "any", "reserve")
@@ -162,11 +163,7 @@ def run_online(
 def _in_order(waiting: Sequence[RingJob], cluster: RingCluster, order: str) -> Sequence[RingJob]:
     if order == "arrival":
         return waiting
-    if order == "narrowest":
-        return sorted(waiting, key=lambda job: (job.gpus, estimate_s(cluster, job)))
-    if order == "shortest":
-        return sorted(waiting, key=lambda job: estimate_s(cluster, job))
-    return sorted(waiting, key=lambda job: job.gpus * estimate_s(cluster, job))
+    return sorted(waiting, key=lambda job: PRIORITIES[order](cluster, job))
 
 
 def _reservation(head: RingJob, run: RingRun) -> tuple[float, int]:
@@ -175,7 +172,7 @@ def _reservation(head: RingJob, run: RingRun) -> tuple[float, int]:
     if idle >= head.gpus:
         # Enough GPUs are idle, but pick or admission rejects them: try again at the next exit.
         return run.next_exit_s(), 0
-    for end_s, gpus in sorted((run.end_s(name), running.job.gpus) for name, running in run.running.items()):
+    for end_s, gpus in sorted((running.end_s, running.job.gpus) for running in run.running.values()):
         idle += gpus
         if idle >= head.gpus:
             return end_s, idle - head.gpus
