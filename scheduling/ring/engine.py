@@ -245,27 +245,3 @@ def placement_of(gpus: Iterable[Gpu]) -> dict[int, int]:
     for server, _ in sorted(gpus):
         placement[server] = placement.get(server, 0) + 1
     return placement
-
-
-def replay(
-    cluster: RingCluster,
-    jobs: Iterable[RingJob],
-    assignments: Iterable[Assignment],
-    execution: Execution = Execution(),
-) -> RingSchedule:
-    """Replay a schedule from its starts and GPUs; ends follow from the contention.
-
-    Raises:
-        InputError: a GPU is busy at a start, a gang is incomplete, or a job is missing or duplicated.
-    """
-    by_name = {job.name: job for job in jobs}
-    planned = sorted(assignments, key=lambda assignment: assignment.start_s)
-    if sorted(assignment.job for assignment in planned) != sorted(by_name):
-        raise InputError(
-            "the schedule does not contain every job exactly once", expected=str(sorted(by_name))
-        )
-    run = RingRun(cluster, execution)
-    for assignment in planned:
-        run.advance(assignment.start_s)
-        run.start(by_name[assignment.job], assignment.gpus)
-    return run.finish()

@@ -11,7 +11,7 @@ from typing import Any
 from profiling.errors import InfeasibleError, InputError, LimitError
 from scheduling.core.highs import solve_milp
 from scheduling.ring.dispatch import check_gangs
-from scheduling.ring.engine import Assignment, Execution, Gpu, RingRun, RingSchedule, replay
+from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule
 from scheduling.ring.fabric import SERVER_UPLINKS
 from scheduling.ring.model import RingCluster, RingJob, iterations_per_slot, ring_timing
 
@@ -109,8 +109,7 @@ def exact(
         for (j, c, t), x in program.starts.items()
         if result.x[x] > 0.5
     }
-    schedule = replay(cluster, jobs, _with_gpus(cluster, jobs, chosen, execution), execution)
-    return ExactSchedule(schedule, bound, result.status == 0)
+    return ExactSchedule(_run(cluster, jobs, chosen, execution), bound, result.status == 0)
 
 
 def _size(placements: Sequence[Sequence[Mapping[int, int]]], slots: int) -> int:
@@ -230,21 +229,19 @@ class _Program:
                 yield contention, -math.inf, big
 
 
-def _with_gpus(
+def _run(
     cluster: RingCluster,
     jobs: Sequence[RingJob],
     chosen: Mapping[str, tuple[float, Mapping[int, int]]],
     execution: Execution,
-) -> list[Assignment]:
-    """Replace counts by GPU numbers: the lowest idle ones of each server at the start."""
+) -> RingSchedule:
+    """Run the jobs from their starts, each on the lowest-numbered idle GPUs of its servers."""
     by_name = {job.name: job for job in jobs}
     run = RingRun(cluster, execution)
-    assignments = []
     for name, (start_s, placement) in sorted(chosen.items(), key=lambda item: item[1][0]):
         run.advance(start_s)
         gpus: list[Gpu] = []
         for server, count in placement.items():
             gpus.extend((server, gpu) for gpu in sorted(run.idle[server])[:count])
         run.start(by_name[name], gpus)
-        assignments.append(Assignment(name, tuple(gpus), start_s, start_s))
-    return assignments
+    return run.finish()

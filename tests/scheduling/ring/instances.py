@@ -6,6 +6,7 @@ import random
 
 from hypothesis import strategies as st
 
+from scheduling.ring.engine import Execution, RingRun, RingSchedule
 from scheduling.ring.model import RingCluster, RingJob
 
 
@@ -29,6 +30,18 @@ def mix(seed: int, count: int = 24, widest: int = 8) -> list[RingJob]:
         )
         for n in range(count)
     ]
+
+
+def replay(
+    place: RingCluster, jobs: list[RingJob], schedule: RingSchedule, execution: Execution
+) -> RingSchedule:
+    """The schedule again from its starts and GPUs alone; ends follow from the contention."""
+    by_name = {job.name: job for job in jobs}
+    run = RingRun(place, execution)
+    for assignment in sorted(schedule.assignments, key=lambda assignment: assignment.start_s):
+        run.advance(assignment.start_s)
+        run.start(by_name[assignment.job], assignment.gpus)
+    return run.finish()
 
 
 @st.composite

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import InfeasibleError, InputError
-from scheduling.ring.engine import Assignment, Execution, RingRun, replay
+from scheduling.ring.engine import Execution, RingRun
 from scheduling.ring.fabric import Fabric
 from scheduling.ring.model import ring_timings
 from tests.scheduling.ring.instances import cluster, instances, job
@@ -53,12 +53,11 @@ def test_gangs_that_cannot_start(gpus):
         RingRun(cluster(2, 2)).start(job("a", 2), gpus)
 
 
-def test_replay_needs_every_job_once_and_idle_gpus():
-    jobs = [job("a", 1), job("b", 1)]
-    with pytest.raises(InputError, match="every job exactly once"):
-        replay(cluster(1), jobs, [Assignment("a", ((0, 0),), 0, 0)])
+def test_a_gpu_runs_one_job_at_a_time():
+    run = RingRun(cluster(1))
+    run.start(job("a", 1), [(0, 0)])
     with pytest.raises(InputError, match="not idle"):
-        replay(cluster(1), jobs, [Assignment(name, ((0, 0),), 0, 0) for name in "ab"])
+        run.start(job("b", 1), [(0, 0)])
 
 
 @settings(max_examples=60, deadline=None)

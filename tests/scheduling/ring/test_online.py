@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from profiling.errors import InfeasibleError, InputError
-from scheduling.ring.engine import Execution, Gpu, RingRun, replay
+from scheduling.ring.engine import Execution, Gpu, RingRun
 from scheduling.ring.model import RingCluster, RingJob
 from scheduling.ring.online import (
     ADMISSIONS,
@@ -20,7 +20,7 @@ from scheduling.ring.online import (
     choose,
     run_online,
 )
-from tests.scheduling.ring.instances import cluster, instances, job
+from tests.scheduling.ring.instances import cluster, instances, job, replay
 
 CONFIGS = [OnlineConfig(*c) for c in itertools.product(ORDERS, ONLINE_PICKS, BACKFILLS, ADMISSIONS)]
 
@@ -35,7 +35,7 @@ def test_every_job_ends_after_its_arrival_and_the_run_replays(instance, data, co
     assert {a.job for a in result.schedule.assignments} == {j.name for j in jobs}
     for assignment in result.schedule.assignments:
         assert assignment.start_s >= result.arrivals_s[assignment.job]
-    again = replay(place, jobs, result.schedule.assignments, execution)
+    again = replay(place, jobs, result.schedule, execution)
     assert again.makespan_s == pytest.approx(result.schedule.makespan_s, rel=1e-9)
     summary = result.summary()
     assert summary["jobs"] == len(jobs)

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 
 from profiling.errors import InfeasibleError, InputError, LimitError
 from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
-from scheduling.ring.engine import Assignment, Execution, RingRun, RingSchedule, replay
+from scheduling.ring.engine import Assignment, Execution, RingRun, RingSchedule
 from scheduling.ring.exact import distributions, exact
 from scheduling.ring.fabric import Fabric
 from scheduling.ring.pick import fa_ffp, lbsgf, whole_or_wait
 from scheduling.ring.search import best_list, by_priority, local_search, lower_bound_s
 from scheduling.ring.sjf_bco import SjfBcoConfig, sjf_bco
-from tests.scheduling.ring.instances import cluster, instances, job, mix
+from tests.scheduling.ring.instances import cluster, instances, job, mix, replay
 
 SCHEDULERS = {
     "sjf-bco": sjf_bco,
@@ -42,7 +42,7 @@ def check(place, jobs, schedule, execution=None):
         for other in schedule.assignments:
             apart = other.end_s <= assignment.start_s + 1e-6 or assignment.end_s <= other.start_s + 1e-6
             assert other is assignment or apart or not set(assignment.gpus) & set(other.gpus)
-    again = replay(place, jobs, schedule.assignments, execution)
+    again = replay(place, jobs, schedule, execution)
     assert again.makespan_s == pytest.approx(schedule.makespan_s, rel=1e-9)
     ends = {a.job: a.end_s for a in again.assignments}
     assert ends == pytest.approx({a.job: a.end_s for a in schedule.assignments}, rel=1e-9)
