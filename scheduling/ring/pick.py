@@ -16,14 +16,19 @@ def estimate_s(cluster: RingCluster, job: RingJob) -> float:
     It is on one server if any is large enough, otherwise on the fewest. The paper divides it by a bound u on
     its error; a constant u only rescales theta, so it is omitted here.
     """
+    # ring_timing reads only whether a placement spans servers, and how many.
+    placement = dict.fromkeys(range(fewest_servers(cluster, job)), 1)
+    return execution_s(job, job.iterations, ring_timing(cluster, job, placement, 1).iteration_time_s)
+
+
+def fewest_servers(cluster: RingCluster, job: RingJob) -> int:
+    """Number of servers that a gang spans at least; all of them if it does not fit."""
     left, servers = job.gpus, 0
     for count in sorted(cluster.servers, reverse=True):
         left, servers = left - count, servers + 1
         if left <= 0:
             break
-    # ring_timing reads only whether a placement spans servers, and how many.
-    placement = dict.fromkeys(range(servers), 1)
-    return execution_s(job, job.iterations, ring_timing(cluster, job, placement, 1).iteration_time_s)
+    return servers
 
 
 def fa_ffp(

@@ -9,7 +9,7 @@ from profiling.errors import InfeasibleError
 from scheduling.ring.dispatch import any_that_fits
 from scheduling.ring.engine import Execution, RingSchedule
 from scheduling.ring.model import RingCluster, RingJob, ring_timing
-from scheduling.ring.pick import Pick, estimate_s, fa_ffp, whole_or_wait
+from scheduling.ring.pick import Pick, estimate_s, fa_ffp, fewest_servers, whole_or_wait
 
 # Sort key of waiting jobs; the first is tried first at each exit.
 PRIORITIES: dict[str, Callable[[RingCluster, RingJob], tuple[float, ...]]] = {
@@ -120,11 +120,7 @@ def lower_bound_s(cluster: RingCluster, jobs: Sequence[RingJob], execution: Exec
 def _fastest_s(cluster: RingCluster, job: RingJob, execution: Execution) -> float:
     """Execution time on one server, or alone over the fewest servers: the lower of those that are
     possible."""
-    rails = execution.fabric.rails
-    fewest, left = 0, job.gpus
-    for count in sorted(cluster.servers, reverse=True):
-        if left > 0:
-            fewest, left = fewest + 1, left - count
+    rails, fewest = execution.fabric.rails, fewest_servers(cluster, job)
     spans = [1] if fewest == 1 else []
     if job.gpus > 1 and len(cluster.servers) > 1:
         spans.append(max(2, fewest))
