@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from predictor.types import SetPredictor
+from profiling.figures import save_figure
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import NoisyPredictor
 from scheduling.core.job import JobState, TraceJob
@@ -20,7 +21,6 @@ from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
 from scheduling.simulator.gantt import draw_gantt
-from scheduling.simulator.plots import save_figure
 from scheduling.simulator.result import SimulationResult
 
 # Models that are quick to capture and of different kinds: convolutions, recurrence, attention, embeddings.

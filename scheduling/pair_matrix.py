@@ -13,6 +13,7 @@ import numpy as np
 from predictor.types import Bools, Floats, SetPredictor
 from profiling.devices import canonical
 from profiling.errors import InputError
+from profiling.figures import save_figure
 from profiling.workload import ColocationSet, Workload
 
 
@@ -143,7 +144,4 @@ def _hatched(row: int, column: int) -> Any:
 
 def write_matrix(matrix: PairMatrix, path: Path) -> Path:
     """Write the heat map as SVG, PNG or PDF. Raises `InputError` for another suffix."""
-    from scheduling.simulator.plots import check_plot_format, save_figure
-
-    check_plot_format(path)
     return save_figure(draw_matrix(matrix), path)

@@ -7,12 +7,12 @@ import math
 from pathlib import Path
 
 from profiling.errors import InputError
+from profiling.figures import check_picture
 from profiling.files import write_whole
 from profiling.graph import ComputationGraph
 from profiling.operators import kind_index
 
 MAX_NODES = 3_000
-_FORMATS = (".svg", ".png", ".pdf")
 
 
 def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
@@ -27,8 +27,7 @@ def plot_graph(graph: ComputationGraph, path: Path | str) -> Path:
         OSError: the file cannot be written; an older one is then unchanged.
     """
     target = Path(path)
-    if target.suffix.lower() not in _FORMATS:
-        raise InputError("unknown picture type", expected=", ".join(_FORMATS), got=target.suffix or path)
+    check_picture(target)
     count = len(graph.operators)
     if not 0 < count <= MAX_NODES:
         raise InputError("the graph cannot be drawn", expected=f"1 to {MAX_NODES} operators", got=count)

@@ -4,19 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from profiling.errors import InputError
+from profiling.figures import save_figure
 from scheduling.pipeline.timeline import Timeline
 
 COLOURS = {"F": "#4c78a8", "B": "#f2a154", "W": "#72b26b"}
 NAMES = {"F": "forward", "B": "backward", "W": "weight gradient"}
-
-
-def picture_type(path: Path) -> str:
-    """`svg`, `png` or `pdf`, by the file's name. Raises `InputError` for any other."""
-    kind = path.suffix.lstrip(".").lower()
-    if kind not in ("svg", "png", "pdf"):
-        raise InputError("unknown picture type", expected="a name in .svg, .png or .pdf", got=path.name)
-    return kind
 
 
 def draw(timeline: Timeline, path: Path | str, *, title: str = "") -> Path:
@@ -25,20 +17,12 @@ def draw(timeline: Timeline, path: Path | str, *, title: str = "") -> Path:
     Raises:
         InputError: a file type that cannot be drawn.
     """
-    import io
-
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    from profiling.files import write_whole
-
-    target = Path(path)
-    kind = picture_type(target)
     rows = len(timeline.bubble_s)
     parts = 1 + max((slot.action.stage for slot in timeline.slots), default=0)
     figure = Figure(figsize=(11, 1.2 + 0.38 * min(rows, 40)), layout="constrained")
-    FigureCanvasAgg(figure)
     axes = figure.add_subplot()
     label = len(timeline.slots) <= 400
     for slot in timeline.slots:
@@ -78,6 +62,4 @@ def draw(timeline: Timeline, path: Path | str, *, title: str = "") -> Path:
         bbox_to_anchor=(1.0, 1.0),
         frameon=False,
     )
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=120)
-    return write_whole(target, buffer.getvalue())
+    return save_figure(figure, Path(path))

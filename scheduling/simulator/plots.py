@@ -3,40 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from predictor.types import Floats
-from profiling.errors import InputError
-from profiling.files import check_folder, write_whole
+from profiling.figures import save_figure
 from scheduling.simulator.gantt import MOST_GPUS, draw_gantt
 from scheduling.simulator.result import SimulationResult
-
-PLOT_FORMATS = (".svg", ".png", ".pdf")
-
-
-def check_plot_format(path: Path) -> None:
-    """Raise `InputError` unless the suffix is one of `PLOT_FORMATS`, and the folder can be written to."""
-    if path.suffix not in PLOT_FORMATS:
-        raise InputError(
-            "unknown plot format", expected=", ".join(PLOT_FORMATS), got=path.suffix or str(path)
-        )
-    check_folder(path.parent)
-
-
-def save_figure(figure: Any, path: Path) -> Path:
-    """Write a matplotlib figure atomically; the file's suffix selects the format.
-
-    Raises:
-        InputError: the suffix is not `.svg`, `.png` or `.pdf`.
-    """
-    check_plot_format(path)
-    image = BytesIO()
-    figure.savefig(image, format=path.suffix[1:], dpi=120)
-    return write_whole(path, image.getvalue())
 
 
 def plot_all(results: Mapping[str, Sequence[SimulationResult]], out: Path, gantt_filter: str) -> None:

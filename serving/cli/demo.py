@@ -33,9 +33,9 @@ def command(
 
     Example: `cotenant demo --seed 1 --plot demo.png`
     """
-    from scheduling.simulator.plots import check_plot_format
+    from profiling.figures import check_picture
 
-    check_plot_format(plot)
+    check_picture(plot)
     with progress() as bar:
         task = bar.add_task("loading the predictor", total=4)
         from predictor import load_predictor

@@ -34,11 +34,11 @@ def command(
     from predictor.answering.never_measured import never_measured
     from profiling.capture import local_workload, named_workload
     from profiling.devices import get_device
+    from profiling.figures import check_picture
     from profiling.workload import ColocationSet
     from profiling.zoo import zoo_names
     from scheduling.beliefs.own import load_belief
     from scheduling.pair_matrix import pair_matrix, write_matrix
-    from scheduling.simulator.plots import check_plot_format
 
     get_device(device)
     names = job or zoo_names()
@@ -46,7 +46,7 @@ def command(
         device, tuple(map(named_workload, names)), sharing
     )  # report a misspelt name before capturing anything
     if plot is not None:
-        check_plot_format(plot)
+        check_picture(plot)
     jobs = [local_workload(name) for name in names]
     with progress() as bar:
         bar.add_task(f"predicting {len(names) * (len(names) + 1) // 2} pairs on {device}", total=None)

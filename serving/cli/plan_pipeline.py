@@ -91,16 +91,14 @@ def pipeline(
     """
     from models.features import CONTEXT_BYTES
     from profiling.devices import get_device
-    from profiling.files import check_folder
+    from profiling.figures import check_picture
     from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
-    from scheduling.pipeline.gantt import picture_type
     from scheduling.pipeline.inputs import read_input
     from scheduling.pipeline.partition import partition
     from scheduling.pipeline.plan import plan
 
     if plot is not None:  # before a plan that may take minutes
-        picture_type(plot)
-        check_folder(plot.parent)
+        check_picture(plot)
     if schedule is None and plot is None:
         no_effect(context, "without --schedule or --plot", "microbatches")
     if schedule != "interleaved":
