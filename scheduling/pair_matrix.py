@@ -87,7 +87,7 @@ def draw_matrix(matrix: PairMatrix) -> Any:
     """
     from matplotlib.colors import LogNorm
     from matplotlib.figure import Figure
-    from matplotlib.ticker import NullFormatter, NullLocator
+    from matplotlib.patches import Rectangle
 
     count = len(matrix.labels)
     written_out = count <= _WRITTEN_OUT
@@ -112,34 +112,19 @@ def draw_matrix(matrix: PairMatrix) -> Any:
         for column in range(count):
             value = matrix.slowdown[row, column]
             if not matrix.fits[row, column]:
-                axis.add_patch(_hatched(row, column))
+                corner = (column - 0.5, row - 0.5)
+                axis.add_patch(Rectangle(corner, 1, 1, fc="0.9", ec="0.4", hatch="///", lw=0))
             elif written_out:
                 color = "white" if value > most**0.5 else "black"
                 axis.text(column, row, f"{value:.1f}", ha="center", va="center", fontsize=6, color=color)
     bar = figure.colorbar(image, ax=axis, label="slowdown", shrink=0.8)
     steps = [1.0, 1.1, 1.25, 1.5, 2.0, 2.5, 3.0, 4.0, 6.0, 10.0, 20.0, 50.0]
     shown = [step for step in steps if step <= most]
-    bar.ax.yaxis.set_major_locator(_at(shown))
-    bar.ax.yaxis.set_minor_locator(NullLocator())
-    bar.ax.yaxis.set_minor_formatter(NullFormatter())
-    bar.ax.set_yticklabels([f"{step:g}" for step in shown])
+    bar.set_ticks(shown, labels=[f"{step:g}" for step in shown])
+    bar.minorticks_off()
     if not matrix.fits.all():
         axis.set_xlabel("beside (hatched: the pair does not fit in memory)")
     return figure
-
-
-def _at(places: Sequence[float]) -> Any:
-    from matplotlib.ticker import FixedLocator
-
-    return FixedLocator(places)
-
-
-def _hatched(row: int, column: int) -> Any:
-    from matplotlib.patches import Rectangle
-
-    return Rectangle(
-        (column - 0.5, row - 0.5), 1, 1, facecolor="0.9", edgecolor="0.4", hatch="///", linewidth=0
-    )
 
 
 def write_matrix(matrix: PairMatrix, path: Path) -> Path:
