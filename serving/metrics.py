@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 from prometheus_client.multiprocess import MultiProcessCollector, mark_process_dead
@@ -26,88 +26,70 @@ class Metrics:
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
-        shared: dict[str, Any] = {"registry": self.registry, "namespace": "cotenant"}
-        self.request_duration = Histogram(
+        counter = partial(Counter, namespace="cotenant", registry=self.registry)
+        gauge = partial(Gauge, namespace="cotenant", registry=self.registry)
+        histogram = partial(Histogram, namespace="cotenant", registry=self.registry)
+        self.request_duration = histogram(
             "request_duration_seconds",
             "Time from the first byte of a request to the last byte of its response",
             ("route", "method", "status"),
             buckets=_SECONDS,
-            **shared,
         )
-        self.requests_in_flight = Gauge(
-            "requests_in_flight", "Requests in progress", multiprocess_mode="livesum", **shared
+        self.requests_in_flight = gauge(
+            "requests_in_flight", "Requests in progress", multiprocess_mode="livesum"
         )
-        self.refused = Counter(
-            "requests_refused", "Requests refused before being handled", ("reason",), **shared
-        )
-        self.connections_ended = Counter(
-            "connections_ended",
-            "Connections closed by the service, by the limit that they hit",
-            ("limit",),
-            **shared,
+        self.refused = counter("requests_refused", "Requests refused before being handled", ("reason",))
+        self.connections_ended = counter(
+            "connections_ended", "Connections closed by the service, by the limit that they hit", ("limit",)
         )
         # Without labels, so that the series exists before the first fault: Prometheus sees no increase in one
         # that starts at 1.
-        self.faults = Counter("faults", "Requests that failed with an internal error", **shared)
-        self.predictions = Counter("predictions", "Co-location sets by outcome", ("outcome",), **shared)
-        self.placements = Counter("placements", "Placement decisions by outcome", ("outcome",), **shared)
-        self.placed = Counter(
+        self.faults = counter("faults", "Requests that failed with an internal error")
+        self.predictions = counter("predictions", "Co-location sets by outcome", ("outcome",))
+        self.placements = counter("placements", "Placement decisions by outcome", ("outcome",))
+        self.placed = counter(
             "placed_jobs",
             "Jobs placed, by device type; a MIG slice is a type, such as a100:mig=3g",
             ("device",),
-            **shared,
         )
-        self.decision_duration = Histogram(
-            "placement_decision_seconds", "Time to choose a GPU", buckets=_SECONDS, **shared
+        self.decision_duration = histogram(
+            "placement_decision_seconds", "Time to choose a GPU", buckets=_SECONDS
         )
-        self.lane_queue = Gauge(
-            "lane_queue_length",
-            "Calls waiting for a lane",
-            ("lane",),
-            multiprocess_mode="livesum",
-            **shared,
+        self.lane_queue = gauge(
+            "lane_queue_length", "Calls waiting for a lane", ("lane",), multiprocess_mode="livesum"
         )
-        self.captures = Counter(
-            "captures", "Graphs captured for a request, by outcome", ("outcome",), **shared
-        )
-        self.reloads = Counter("model_reloads", "Model loads by outcome", ("outcome",), **shared)
+        self.captures = counter("captures", "Graphs captured for a request, by outcome", ("outcome",))
+        self.reloads = counter("model_reloads", "Model loads by outcome", ("outcome",))
         for outcome in ("loaded", "refused", "failed"):
             self.reloads.labels(outcome)  # creates the series, for the same reason
-        self.model_info = Gauge(
-            "model_info", "1 for the version in service", ("version",), multiprocess_mode="livemax", **shared
+        self.model_info = gauge(
+            "model_info", "1 for the version in service", ("version",), multiprocess_mode="livemax"
         )
-        self.error_ratio = Histogram(
+        self.error_ratio = histogram(
             "prediction_error_ratio",
             "Error of the predicted step time: |predicted - observed| / observed",
             buckets=_RATIOS,
-            **shared,
         )
-        self.observations = Counter(
-            "observations",
-            "Observed step times, by whether they were within the interval",
-            ("covered",),
-            **shared,
+        self.observations = counter(
+            "observations", "Observed step times, by whether they were within the interval", ("covered",)
         )
-        self.log_error = Counter(
+        self.log_error = counter(
             "observed_log_error",
             "Sum of |log(observed / predicted step time)|; for the model itself, or corrected by earlier "
             "observations",
             ("device", "job", "answer"),
-            **shared,
         )
-        self.log_drift = Gauge(
+        self.log_drift = gauge(
             "observed_log_ratio",
             "Moving mean of log(observed / predicted step time) in the process that received the last "
             "observation",
             ("device", "job", "answer"),
             multiprocess_mode="mostrecent",
-            **shared,
         )
-        self.observed = Counter(
+        self.observed = counter(
             "observed_step_times",
             "Observed step times, by whether they were within the 90 % interval",
             ("device", "job", "answer", "covered"),
-            **shared,
         )
         self._labels: set[tuple[str, str]] = set()
         self._drift: dict[tuple[str, str, str], float] = {}
