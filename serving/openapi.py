@@ -5,10 +5,10 @@ from __future__ import annotations
 import re
 from copy import deepcopy
 from functools import cache
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
-from fastapi import FastAPI
+from fastapi import FastAPI, Query
 from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
@@ -122,7 +122,16 @@ def header(name: str, description: str, schema: dict[str, Any] | None = None) ->
     }  # fmt: skip
 
 
-CACHED = header("If-None-Match", "ETags that the caller has; 304 if one of them is current, or `*`")
+# Query parameters of lists: the last entry of the page before, and the length of a page.
+After = Annotated[int, Query(ge=0, le=2**53)]
+Limit = Annotated[int, Query(ge=1, le=200)]
+# Arguments of `operation` for what a caller may have already.
+CONDITIONAL: dict[str, Any] = {
+    "also": {304: "Not changed"},
+    "parameters": [
+        header("If-None-Match", "ETags that the caller has; 304 if one of them is current, or `*`")
+    ],
+}
 DEADLINE = header(
     "X-Timeout-S",
     "Longest time that the caller will wait, in seconds",

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from serving import audit
 from serving.admin_schemas import AuditPage
 from serving.http import answer
-from serving.openapi import operation
+from serving.openapi import After, Limit, operation
 from serving.routing import ServiceRoute
 from serving.schemas import Page
 from serving.service import Service
@@ -19,10 +17,7 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=ServiceRoute)
 
     @router.get("", summary="Admin actions, newest first", **operation(scope="admin", answer=AuditPage))
-    async def listing(
-        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    ) -> Response:
+    async def listing(after: After = 0, limit: Limit = 50) -> Response:
         items = await service.read(audit.entries, service, after, limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
 

@@ -20,7 +20,7 @@ from serving.handlers.jobs import admit
 from serving.handlers.lengths import fill_lengths
 from serving.handlers.versions import Change
 from serving.http import answer, read_body
-from serving.openapi import CACHED, header, operation
+from serving.openapi import CONDITIONAL, header, operation
 from serving.routing import ServiceRoute
 from serving.schemas import ClusterAnswer, ClusterBody, NodeAnswer, NodeBody, VersionAnswer
 from serving.service import Service
@@ -44,7 +44,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "",
         summary="Nodes, GPUs and tenants",
-        **operation(scope="read", answer=ClusterAnswer, also={304: "Not changed"}, parameters=[CACHED]),
+        **operation(scope="read", answer=ClusterAnswer, **CONDITIONAL),
     )
     async def read(request: Request) -> Response:
         state = await service.read(service.cluster.current)
@@ -79,9 +79,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/nodes/{name}",
         summary="One node",
-        **operation(
-            scope="read", answer=NodeAnswer, also={304: "Not changed"}, errors=(404,), parameters=[CACHED]
-        ),
+        **operation(scope="read", answer=NodeAnswer, errors=(404,), **CONDITIONAL),
     )
     async def node(request: Request, name: str) -> Response:
         body, change = await service.read(handler.read_node, service, name)

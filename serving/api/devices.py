@@ -10,7 +10,7 @@ from fastapi import APIRouter, Request, Response
 
 from profiling.devices import DeviceSpec, get_device, list_devices
 from serving.conditions import etag, tagged
-from serving.openapi import CACHED, operation
+from serving.openapi import CONDITIONAL, operation
 from serving.routing import ServiceRoute
 from serving.service import Service
 
@@ -32,7 +32,7 @@ def routes(_service: Service) -> APIRouter:
         **operation(
             scope="read",
             answer={"type": "object", "required": ["devices"], "properties": {"devices": {"type": "array", "items": _DEVICE}}},
-            also={304: "Not changed"}, parameters=[CACHED],
+            **CONDITIONAL,
         ),
     )  # fmt: skip
     async def listing(request: Request) -> Response:
@@ -42,9 +42,7 @@ def routes(_service: Service) -> APIRouter:
     @router.get(
         "/{name}",
         summary="One GPU type",
-        **operation(
-            scope="read", answer=_DEVICE, also={304: "Not changed"}, parameters=[CACHED], errors=(404,)
-        ),
+        **operation(scope="read", answer=_DEVICE, errors=(404,), **CONDITIONAL),
     )
     async def get(request: Request, name: str) -> Response:
         device = asdict(get_device(name))

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Response
+from fastapi import APIRouter, Response
 
 from serving.admin_schemas import ModelEventPage, ModelState
 from serving.handlers import models as handler
 from serving.http import answer
-from serving.openapi import operation
+from serving.openapi import After, Limit, operation
 from serving.routing import ServiceRoute
 from serving.schemas import Page
 from serving.service import Service
@@ -33,10 +31,7 @@ def routes(service: Service) -> APIRouter:
         summary="Model loads, accepted and rejected, newest first",
         **operation(scope="read", answer=ModelEventPage),
     )
-    async def events(
-        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    ) -> Response:
+    async def events(after: After = 0, limit: Limit = 50) -> Response:
         items = await service.read(handler.events, service, after, limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
 

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-from fastapi import APIRouter, Query, Request, Response
+from fastapi import APIRouter, Request, Response
 
 from serving.handlers import observations as handler
 from serving.http import answer, once_of, read_body
-from serving.openapi import DEADLINE, IDEMPOTENCY_KEY, operation
+from serving.openapi import DEADLINE, IDEMPOTENCY_KEY, After, Limit, operation
 from serving.routing import ServiceRoute
 from serving.schemas import ObservationPage, ObservationsAnswer, ObservationsBody, Page
 from serving.service import Service
@@ -42,10 +40,7 @@ def routes(service: Service) -> APIRouter:
         return answer(result, status)
 
     @router.get("", summary="Observations, newest first", **operation(scope="read", answer=ObservationPage))
-    async def listing(
-        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
-    ) -> Response:
+    async def listing(after: After = 0, limit: Limit = 50) -> Response:
         items = await service.read(handler.list_observations, service, after, limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
 

@@ -10,7 +10,7 @@ from serving.conditions import etag, tagged
 from serving.handlers import placements as handler
 from serving.handlers.reserving import Reserver
 from serving.http import answer, once_of, read_body
-from serving.openapi import CACHED, DEADLINE, IDEMPOTENCY_KEY, operation
+from serving.openapi import CONDITIONAL, DEADLINE, IDEMPOTENCY_KEY, After, Limit, operation
 from serving.routing import ServiceRoute
 from serving.schemas import Page, PlacementBody, PlacementEntry, PlacementPage, PlacementState, ProgressBody
 from serving.service import Service
@@ -44,8 +44,8 @@ def routes(service: Service) -> APIRouter:
     @router.get("", summary="Placements, newest first", **operation(scope="read", answer=PlacementPage))
     async def listing(
         state: Annotated[PlacementState | None, Query()] = None,
-        after: Annotated[int, Query(ge=0, le=2**53)] = 0,
-        limit: Annotated[int, Query(ge=1, le=200)] = 50,
+        after: After = 0,
+        limit: Limit = 50,
     ) -> Response:
         items = await service.read(handler.list_placements, service, state, after, limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["sequence"])))
@@ -53,9 +53,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/{key}",
         summary="One placement",
-        **operation(
-            scope="read", answer=PlacementEntry, also={304: "Not changed"}, parameters=[CACHED], errors=(404,)
-        ),
+        **operation(scope="read", answer=PlacementEntry, errors=(404,), **CONDITIONAL),
     )
     async def get(request: Request, key: str) -> Response:
         entry = await service.read(handler.get_placement, service, key)

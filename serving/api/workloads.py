@@ -12,7 +12,7 @@ from profiling.errors import InputError
 from serving.conditions import etag, tagged
 from serving.handlers import workloads as handler
 from serving.http import MediaTypeError, answer, decode, is_json, media_type
-from serving.openapi import CACHED, any_of, operation
+from serving.openapi import CONDITIONAL, any_of, operation
 from serving.routing import ServiceRoute
 from serving.schemas import GraphFile, Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
 from serving.service import Service
@@ -88,9 +88,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/{key}",
         summary="One workload",
-        **operation(
-            scope="read", answer=WorkloadEntry, also={304: "Not changed"}, parameters=[CACHED], errors=(404,)
-        ),
+        **operation(scope="read", answer=WorkloadEntry, errors=(404,), **CONDITIONAL),
     )
     async def get(request: Request, key: str) -> Response:
         entry = await service.read(handler.get_workload, service, key)
@@ -99,13 +97,7 @@ def routes(service: Service) -> APIRouter:
     @router.get(
         "/{key}/graph",
         summary="Computation graph of a workload",
-        **operation(
-            scope="read",
-            answer={"type": "object"},
-            also={304: "Not changed"},
-            parameters=[CACHED],
-            errors=(404,),
-        ),
+        **operation(scope="read", answer={"type": "object"}, errors=(404,), **CONDITIONAL),
     )
     async def graph(request: Request, key: str) -> Response:
         body = await service.read(handler.get_graph, service, key)
