@@ -44,10 +44,8 @@ from serving.tracing import tracer
 
 T = TypeVar("T")
 _FIRST_LOAD_S = 120.0
-_LOOK_S, _STOPPED_S = (
-    1.0,
-    5.0,
-)  # period of lane checks; a much later check means that the process was paused
+_LOOK_S = 1.0  # period of lane checks
+_STOPPED_S = 5.0  # a check later than this means that the process was paused
 _PING_S = 0.8  # readiness must answer within a second, whatever the store does
 _WARM_S, _WARM_LOOK_S = 30.0, 0.05  # longest wait of readiness for the first capture
 BUSY_S = 5.0  # how long a writer waits for another
@@ -117,6 +115,10 @@ class Service:
         self._reading = Lane("store_reads", self.metrics, threads=8, **store_bounds)
         self._rendering = Lane("metrics", self.metrics, **store_bounds)
         self._learner = Lane("learning", self.metrics, stuck_s=_LEARNING_S)
+        self._own_lanes = (
+            self._writing, self._reading, self._checking, self._rendering, self._learner
+        )  # fmt: skip
+        self._lanes = (*self.batcher.lanes, *self._own_lanes)
 
     async def start(self, upkeep: Callable[[Service], int], refresh: Callable[[Service], None]) -> None:
         """Load the model and start the background tasks.
@@ -126,12 +128,12 @@ class Service:
             refresh: called every second to pick up changes by other processes.
         """
         self.life.start()
-        self._maintenance = asyncio.create_task(self._maintain(upkeep))
-        self._polls = [
+        self._tasks = [
+            asyncio.create_task(self._maintain(upkeep)),
             asyncio.create_task(self._poll(self._learner.run, self.feedback.refresh)),
             asyncio.create_task(self._poll(self.read, refresh, self)),
+            asyncio.create_task(self._guard_lanes()),
         ]
-        self._guard = asyncio.create_task(self._guard_lanes())
         # When processes share a socket, one that cannot answer yet must not accept.
         await self.life.tried(_FIRST_LOAD_S)
         if self.warm_captures:
@@ -160,21 +162,15 @@ class Service:
 
     async def stop(self) -> None:
         self.draining = True
-        self._maintenance.cancel()
-        for poll in self._polls:
-            poll.cancel()
-        self._guard.cancel()
-        if self._warming is not None:
-            self._warming.cancel()
+        for task in (*self._tasks, self._warming):
+            if task is not None:
+                task.cancel()
         await self.life.stop()
         self.batcher.close()
         self.captures.close()
         self.listener.close()
-        self._writing.close()
-        self._reading.close()
-        self._checking.close()
-        self._rendering.close()
-        self._learner.close()
+        for lane in self._own_lanes:
+            lane.close()
         self.store.close()
         self.metrics.close()
         log.info("service stopped")
@@ -201,12 +197,6 @@ class Service:
     def stuck_lanes(self) -> list[str]:
         """Lanes with a call over its time limit."""
         return [lane.name for lane in self._lanes if lane.stuck_for() > 0]
-
-    @property
-    def _lanes(self) -> tuple[Lane, ...]:
-        return (
-            *self.batcher.lanes, self._writing, self._reading, self._checking, self._rendering, self._learner
-        )  # fmt: skip
 
     async def _guard_lanes(self) -> None:
         """Exit when a lane stays stuck, because a thread cannot be killed.

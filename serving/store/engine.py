@@ -72,20 +72,7 @@ class Store:
                         expected="a folder for the database and its write-ahead log",
                         got=str(self._folder),
                     )
-            options: dict[str, Any] = (
-                {"connect_args": {"timeout": busy_s}}
-                if self.sqlite
-                else {
-                    "connect_args": {
-                        "connect_timeout": max(1, round(busy_s)),
-                        "options": f"-c statement_timeout={_STATEMENT_MS}",
-                    },
-                    # Whatever the database's default: a writer must see what was committed before its turn.
-                    "isolation_level": "READ COMMITTED",
-                }
-            )
-            options |= {"json_serializer": _to_json, "json_deserializer": msgspec.json.decode}
-            options |= {"pool_pre_ping": not self.sqlite, "pool_timeout": busy_s, "pool_size": 10}
+            options = _engine_options(self.sqlite, busy_s)
             self.engine: Engine = create_engine(url, **options)
             # Readers have their own connections, which waiting writers cannot exhaust.
             self.reading: Engine = create_engine(url, **options)
@@ -116,10 +103,9 @@ class Store:
         # In answers to HTTP clients, which are not told where it is.
         self._short_label = self._file.name if self._file else str(self.engine.url.database)
         self._busy_ms = round(1000 * busy_s)
-        self._clock = text(_CLOCKS[self.sqlite])
-        self.clock: ColumnElement[float] = literal_column(
-            f"({_CLOCKS[self.sqlite]})"
-        )  # `now`, inside a statement
+        clock = _CLOCKS[self.sqlite]
+        self._clock = text(clock)
+        self.clock: ColumnElement[float] = literal_column(f"({clock})")  # `now`, inside a statement
         self._sessions = sessionmaker(self.engine, expire_on_commit=False)
         self._readers = sessionmaker(self.reading, expire_on_commit=False)
         self._upgrade()
@@ -277,6 +263,22 @@ class Store:
     def close(self) -> None:
         self.engine.dispose()
         self.reading.dispose()
+
+
+def _engine_options(sqlite: bool, busy_s: float) -> dict[str, Any]:
+    """Arguments of `create_engine`."""
+    options: dict[str, Any] = {
+        "json_serializer": _to_json, "json_deserializer": msgspec.json.decode,
+        "pool_pre_ping": not sqlite, "pool_timeout": busy_s, "pool_size": 10,
+    }  # fmt: skip
+    if sqlite:
+        return options | {"connect_args": {"timeout": busy_s}}
+    timeouts = {
+        "connect_timeout": max(1, round(busy_s)),
+        "options": f"-c statement_timeout={_STATEMENT_MS}",
+    }
+    # Whatever the database's default: a writer must see what was committed before its turn.
+    return options | {"connect_args": timeouts, "isolation_level": "READ COMMITTED"}
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:
