@@ -170,10 +170,8 @@ class Captures:
     def _wait(self, workload: Workload, pending: _Pending, call: Call) -> ComputationGraph:
         from pebble import ProcessExpired
 
-        future, until = (
-            pending.future,
-            time.monotonic() + _START_S + 4 * self.seconds,
-        )  # queued and running
+        future = pending.future
+        until = time.monotonic() + _START_S + 4 * self.seconds  # queued and running
         while True:
             try:
                 graph: ComputationGraph

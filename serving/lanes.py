@@ -15,9 +15,8 @@ from profiling.errors import UnavailableError
 from serving.metrics import Metrics
 
 T = TypeVar("T")
-CALLER: ContextVar[str] = ContextVar(
-    "caller", default="local"
-)  # the caller whose share of a lane a call uses
+# The caller whose share of a lane a call uses.
+CALLER: ContextVar[str] = ContextVar("caller", default="local")
 
 
 class OverloadError(UnavailableError):

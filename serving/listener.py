@@ -204,9 +204,8 @@ class BoundedProtocol(HttpToolsProtocol):
     def overdue(self, now: float) -> bool:
         """Whether the peer has exceeded its time limit."""
         limits = self.listener.config
-        if (
-            self.phase is Phase.ANSWER
-        ):  # the handler has its own deadline; an answer that nobody reads has none
+        # The handler has its own deadline; an answer that nobody reads has none.
+        if self.phase is Phase.ANSWER:
             return self.flow.write_paused and now - self.since > limits.request_timeout_s + limits.body_s
         allowed = {Phase.HEAD: limits.header_s, Phase.BODY: limits.body_s, Phase.IDLE: limits.idle_s}[
             self.phase

@@ -213,9 +213,8 @@ class _Exchange:
         return self.service.listener.unread_bytes() > self.service.config.buffer_bytes
 
     async def _refuse(self, error: CotenantError) -> None:
-        if (
-            self.status
-        ):  # the status has been sent, so closing the connection is the only way to signal the error
+        # The status has been sent, so closing the connection is the only way to signal the error.
+        if self.status:
             return
         response = problem(error, self.path, headers_for(error))
         await response(self.scope, self._receive, self.send)  # type: ignore[arg-type]

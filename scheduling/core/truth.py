@@ -137,9 +137,8 @@ class SetTruth:
 
     def fits(self, members: Sequence[JobState], gpu: int, snapshot: SchedulingSnapshot) -> bool:
         ids = sorted(self.cache.workload_id(current_workload(m)) for m in members)
-        row = self._row(
-            snapshot.devices[gpu], snapshot.sharing[gpu], ids
-        )  # done first, because it may grow the cache's arrays
+        # Done first, because it may grow the cache's arrays.
+        row = self._row(snapshot.devices[gpu], snapshot.sharing[gpu], ids)
         return bool(self.cache.fits[row])
 
     def restart_s(self, job: JobState, first: bool, snapshot: SchedulingSnapshot) -> float:

@@ -76,9 +76,8 @@ def read_input(source: str, device: str | None = None, *, as_published: bool = F
     times = operator_times(graph, get_device(device), job)
     never = default_cost_model().never_measured(device, job.precision)
     total_s = sum(map(sum, times))
-    if (
-        job.solo.step_time_s is not None and total_s > 0
-    ):  # a graph without operators is refused when it is cut
+    # A graph without operators is refused when it is cut.
+    if job.solo.step_time_s is not None and total_s > 0:
         scale = job.solo.step_time_s / total_s
         times, never = [(forward * scale, backward * scale) for forward, backward in times], ""
     return PipelineInput(graph, times, never)

@@ -16,9 +16,8 @@ from predictor.types import Floats
 
 _TINY = 1e-8
 
-Profile = Mapping[
-    tuple[int, int, int], tuple[float, float]
-]  # (nodes, replicas, batch) -> step and sync seconds
+# (nodes, replicas, batch) -> step and sync seconds.
+Profile = Mapping[tuple[int, int, int], tuple[float, float]]
 
 
 class ThroughputParams(NamedTuple):

@@ -132,12 +132,8 @@ async def _register_json(service: Service, raw: bytes, name: str) -> tuple[dict[
 def _is_graph_file(raw: bytes) -> bool:
     try:
         msgspec.json.decode(raw, type=GraphFile)
-    except (
-        msgspec.DecodeError,
-        UnicodeDecodeError,
-        RecursionError,
-    ):  # `decode` reports what is wrong with it
-        return False
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return False  # `decode` reports what is wrong with it
     return True
 
 

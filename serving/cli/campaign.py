@@ -74,9 +74,8 @@ def plan(
         no_effect(context, "with --job", "jobs")
     if not sm_share:
         no_effect(context, "without --sm-share", "share_models")
-    workloads = [
-        named_workload(spec) for spec in job or ()
-    ]  # report a misspelt name before the imports, which take seconds
+    # Report a misspelt name before the imports, which take seconds.
+    workloads = [named_workload(spec) for spec in job or ()]
     from predictor.campaigns.plan import PlanConfig, plan_campaign
     from profiling.campaign.console import format_duration
     from profiling.campaign.runner import parse_duration

@@ -42,9 +42,8 @@ def command(
 
     get_device(device)
     names = job or zoo_names()
-    ColocationSet(
-        device, tuple(map(named_workload, names)), sharing
-    )  # report a misspelt name before capturing anything
+    # Report a misspelt name before capturing anything.
+    ColocationSet(device, tuple(map(named_workload, names)), sharing)
     if plot is not None:
         check_picture(plot)
     jobs = [local_workload(name) for name in names]

@@ -66,9 +66,8 @@ def command(
     from profiling.workload import ColocationSet
 
     get_device(device)
-    ColocationSet(
-        device, tuple(map(named_workload, job)), sharing
-    )  # report a misspelt name before capturing anything
+    # Report a misspelt name before capturing anything.
+    ColocationSet(device, tuple(map(named_workload, job)), sharing)
     members = tuple(local_workload(spec) for spec in job)
     if frozen_prefix is not None:
         members = tuple(

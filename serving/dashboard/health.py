@@ -63,9 +63,8 @@ class Health:
             if new:
                 for asked, answer in (await predict_each(service, new)).items():
                     prediction = None if isinstance(answer, CotenantError) else answer
-                    if not isinstance(
-                        answer, UnknownNameError
-                    ):  # not cached, because it may be registered at any time
+                    # An unknown name may be registered at any time.
+                    if not isinstance(answer, UnknownNameError):
                         known[asked] = level_of(prediction, len(asked.workloads))
         except CotenantError:
             known = {}

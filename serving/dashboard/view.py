@@ -340,9 +340,7 @@ async def _tiles(service: Service, gpus: list[Gpu]) -> list[Tile]:
         memory = 0.0
         try:
             memory = get_device(gpu.device).memory_bytes
-        except (
-            UnknownNameError
-        ) as error:  # a type from a device file that existed when the cluster was stored
-            note = error.message
+        except UnknownNameError as error:
+            note = error.message  # a type from a device file that existed when the cluster was stored
         tiles.append(Tile(gpu.id, gpu.device, gpu.sharing, tenants, prediction, memory, note))
     return tiles

@@ -77,9 +77,8 @@ class Reserver:
         state = service.cluster.latest
         if state is None:
             state = await service.read(service.cluster.current)
-        await prepare(
-            service, service.belief(), job, state.snapshot
-        )  # encode new workloads before other requests have to wait
+        # Encode new workloads before other requests have to wait.
+        await prepare(service, service.belief(), job, state.snapshot)
         answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
         request = Request(Asked(uuid.uuid4().hex, body, job, once), config, CALLER.get(), answer)
         self._enqueue(request)
