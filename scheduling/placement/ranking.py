@@ -226,9 +226,8 @@ def rank_possible(
         return values
 
     delays, slowdown = np.zeros(c.members.shape), np.ones((count, c.members.shape[1] + 1))
-    delays[at, :width], slowdown[at, :width], slowdown[at, -1] = (
-        ranking.delays_s, ranking.slowdown[:, :-1], ranking.slowdown[:, -1],
-    )  # fmt: skip
+    delays[at, :width] = ranking.delays_s
+    slowdown[at, :width], slowdown[at, -1] = ranking.slowdown[:, :-1], ranking.slowdown[:, -1]
     within[at] = ranking.within_budget
     return Ranking(
         whole(ranking.score, np.inf), whole(ranking.cost_s), whole(ranking.finish_s), delays,

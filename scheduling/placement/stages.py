@@ -88,10 +88,8 @@ def stages(
             if not go.all():
                 gone, kept = np.flatnonzero(~go), np.flatnonzero(go)
                 where = at_work[gone]
-                out_finish[:, where], out_worst[:, where] = (
-                    finish.take(gone, axis=1),
-                    worst.take(gone, axis=1),
-                )
+                out_finish[:, where] = finish.take(gone, axis=1)
+                out_worst[:, where] = worst.take(gone, axis=1)
                 ids, stays, left, finish, worst = (
                     x.take(kept, axis=1) for x in (ids, stays, left, finish, worst)
                 )

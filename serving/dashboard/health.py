@@ -12,15 +12,8 @@ from serving.feedback import Belief
 from serving.handlers.jobs import predict_each
 from serving.service import Service
 
-EMPTY, UNAFFECTED, SLOWED, CROWDED, TOO_LARGE, UNKNOWN = (
-    "empty",
-    "unaffected",
-    "slowed",
-    "crowded",
-    "too large",
-    "not predicted",
-)
-LEVELS = (EMPTY, UNAFFECTED, SLOWED, CROWDED, TOO_LARGE, UNKNOWN)
+LEVELS = ("empty", "unaffected", "slowed", "crowded", "too large", "not predicted")
+EMPTY, UNAFFECTED, SLOWED, CROWDED, TOO_LARGE, UNKNOWN = LEVELS
 # Most new sets predicted in one page view; the next view continues from there.
 _NEW_SETS = 2_000
 

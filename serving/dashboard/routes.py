@@ -136,9 +136,8 @@ def routes(service: Service) -> APIRouter:
         shown_by = view.Filter(
             node.strip(), device, tenant.strip(), state, observed_device, observed_job, placed
         )
-        return page(
-            request, "overview.html", here="overview", **await view.overview(service, health, first, shown_by)
-        )
+        shown = await view.overview(service, health, first, shown_by)
+        return page(request, "overview.html", here="overview", **shown)
 
     @router.get("/jobs/{key}", openapi_extra=_READ)
     async def job(request: Request, key: str) -> Response:
@@ -151,13 +150,9 @@ def routes(service: Service) -> APIRouter:
         jobs: Annotated[str, Query(max_length=10_000)] = "",
         sharing: Annotated[list[Annotated[str, Query(max_length=20)]] | None, Query(max_length=10)] = None,
     ) -> Response:
-        devices, modes = (
-            list(dict.fromkeys(device or ["v100"])),
-            list(dict.fromkeys(sharing or ["time-slice"])),
-        )
-        return page(
-            request, "what_if.html", here="what-if", **await view.what_if(service, devices, jobs, modes)
-        )
+        devices, modes = dict.fromkeys(device or ["v100"]), dict.fromkeys(sharing or ["time-slice"])
+        shown = await view.what_if(service, list(devices), jobs, list(modes))
+        return page(request, "what_if.html", here="what-if", **shown)
 
     @router.get("/login", openapi_extra=_OPEN)
     async def login(request: Request, to: Annotated[str, Query(alias="next")] = "/") -> Response:

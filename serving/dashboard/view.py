@@ -16,7 +16,7 @@ from profiling.zoo import zoo_names
 from scheduling.core.cards import card_of_slice
 from scheduling.core.snapshot import Gpu, Node
 from serving.dashboard.error_plot import error_plot
-from serving.dashboard.health import LEVELS, Health, level_of
+from serving.dashboard.health import LEVELS, Health, level_of, set_of
 from serving.handlers.calibration import Point, by_job, recent
 from serving.handlers.jobs import admit_sets, predict_each
 from serving.handlers.models import events, state
@@ -321,11 +321,7 @@ async def what_if(service: Service, devices: list[str], jobs: str, modes: list[s
 
 
 async def _tiles(service: Service, gpus: list[Gpu]) -> list[Tile]:
-    asked = {
-        (g.device, g.sharing, g.tenants): ColocationSet(g.device, tuple(t.job for t in g.tenants), g.sharing)
-        for g in gpus
-        if g.tenants
-    }
+    asked = {(g.device, g.sharing, g.tenants): set_of(g) for g in gpus if g.tenants}
     answers: dict[Any, Prediction | CotenantError] = {}
     try:
         each = await predict_each(service, list(dict.fromkeys(asked.values())))

@@ -38,10 +38,8 @@ async def decide(service: Service, body: PlaceBody) -> dict[str, Any]:
         given = "neither" if body.job is UNSET else "both"
         raise InputError("the body must have one of two fields", expected="either 'job' or 'jobs'", got=given)
     service.life.current()
-    config, batcher = (
-        PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown),
-        service.batcher,
-    )
+    batcher = service.batcher
+    config = PlacementConfig(objective=body.objective, max_slowdown=body.max_slowdown)
     if not isinstance(body.cluster, ClusterBody):
         snapshot = (await service.read(service.cluster.current)).snapshot
         belief = service.belief()
