@@ -88,7 +88,6 @@ def solve_columns(
 
     Each job is in at most one, and capacity is respected.
     """
-    from scipy.optimize import Bounds, LinearConstraint
     from scipy.sparse import csr_array
 
     if not columns:
@@ -98,16 +97,9 @@ def solve_columns(
     once = csr_array((np.ones(len(at)), (at[:, 0], at[:, 1])), shape=(jobs, len(columns)))
     kinds, gpus = np.array([c[2] for c in columns]), np.array([c[3] for c in columns], float)
     use = csr_array((gpus, (kinds, np.arange(len(columns)))), shape=(len(capacity), len(columns)))
-    solution = solve_milp(
-        -np.array([c[0] for c in columns]),
-        integrality=np.ones(len(columns), np.int64),
-        bounds=Bounds(0, 1),
-        constraints=[LinearConstraint(once, -np.inf, 1), LinearConstraint(use, -np.inf, capacity)],
-        options={"mip_rel_gap": gap},
-    )
-    if solution.x is None:
-        raise InfeasibleError("the solver found no assignment", got=solution.message)
-    return np.flatnonzero(np.round(solution.x) > 0).tolist()
+    return np.flatnonzero(
+        _maximise(np.array([c[0] for c in columns]), 1, once, 1, use, capacity, gap)
+    ).tolist()
 
 
 def total_worth(worth: Floats, chosen: Ints) -> float:
@@ -189,28 +181,27 @@ def _gpu_prices(table: Floats, count: Ints, gpus: Ints, kinds: Ints, room: Ints)
     return np.asarray(prices, float)
 
 
-def _constraints(
-    rows: Ints, columns: Ints, classes: int, gpus: Ints, kinds: Ints, types: int
-) -> tuple[Any, Any]:
-    from scipy.sparse import csr_array
-
-    index = np.arange(len(rows))
-    once = csr_array((np.ones(len(rows)), (rows, index)), shape=(classes, len(rows)))
-    use = csr_array((gpus[columns].astype(float), (kinds[columns], index)), shape=(types, len(rows)))
-    return once, use
-
-
 def _milp(
     value: Floats, rows: Ints, columns: Ints, count: Ints, gpus: Ints, kinds: Ints, room: Ints, gap: float
 ) -> Ints:
+    from scipy.sparse import csr_array
+
+    index = np.arange(len(rows))
+    once = csr_array((np.ones(len(rows)), (rows, index)), shape=(len(count), len(rows)))
+    use = csr_array((gpus[columns].astype(float), (kinds[columns], index)), shape=(len(room), len(rows)))
+    return _maximise(value, count[rows], once, count, use, room, gap)
+
+
+def _maximise(
+    value: Floats, most: Ints | int, once: Any, count: Ints | int, use: Any, room: Ints, gap: float
+) -> Ints:
+    """Integers x from 0 to `most` with the highest value @ x, once @ x <= count and use @ x <= room."""
     from scipy.optimize import Bounds, LinearConstraint
 
-    size = len(value)
-    once, use = _constraints(rows, columns, len(count), gpus, kinds, len(room))
     solution = solve_milp(
         -value,
-        integrality=np.ones(size, np.int64),
-        bounds=Bounds(0, count[rows]),
+        integrality=np.ones(len(value), np.int64),
+        bounds=Bounds(0, most),
         constraints=[LinearConstraint(once, -np.inf, count), LinearConstraint(use, -np.inf, room)],
         options={"mip_rel_gap": gap},
     )
