@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 
 from profiling.errors import InfeasibleError
 from profiling.workload import Workload
@@ -30,24 +31,25 @@ def infeasible_jobs(
         for device, size in zip(snapshot.types, snapshot.type_size, strict=True)
     ]
     most = max(size for *_, size in kinds)
-    fits: dict[tuple[Workload, str], bool] = {}
+
+    @cache
+    def fits(workload: Workload, device: str, sharing: str) -> bool:
+        return truth is None or truth.answer(device, [workload], sharing).fits
+
     reasons: dict[str, str] = {}
     for job in jobs:
-        need = job.gpus
-        if need > most:
-            reasons[job.id] = f"requests {need} GPUs of one type, and the cluster has {most}"
-        elif truth is not None:
-            large_enough = [(device, sharing) for device, sharing, size in kinds if size >= need]
-            for device, sharing in large_enough:
-                key = (job.workload, device)
-                if key not in fits:
-                    fits[key] = truth.answer(device, [job.workload], sharing).fits
-            if not any(fits[job.workload, device] for device, _ in large_enough):
-                slow = " (a step would take more than two weeks)"
-                names = ", ".join(
-                    device + slow * ((device, job.workload) in truth.too_slow) for device, _ in large_enough
-                )
-                reasons[job.id] = f"{job.workload} does not fit on {names} even alone"
+        large_enough = [(device, sharing) for device, sharing, size in kinds if size >= job.gpus]
+        # All are asked about, because the last digits of a predictor depend on earlier queries.
+        fitting = [kind for kind in large_enough if fits(job.workload, *kind)]
+        if not large_enough:
+            reasons[job.id] = f"requests {job.gpus} GPUs of one type, and the cluster has {most}"
+        elif not fitting:
+            slow = truth.too_slow if truth is not None else ()
+            names = (
+                device + " (a step would take more than two weeks)" * ((device, job.workload) in slow)
+                for device, _ in large_enough
+            )
+            reasons[job.id] = f"{job.workload} does not fit on {', '.join(names)} even alone"
     return reasons
 
 
