@@ -34,6 +34,7 @@ MODELS = (
     "autoencoder-ml20m:batch_size=512",
     "bert-base-squad:batch_size=16",
 )
+JOBS = 12
 POLICIES = ("exclusive", "blind", "isacpp")
 # Prediction error in the comparison: sigma of the log excess slowdown.
 NOISE = 0.15
@@ -95,13 +96,13 @@ def demo_cluster() -> ClusterSnapshot:
     )
 
 
-def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[TraceJob]:
+def demo_jobs(predictor: SetPredictor, seed: int = 0) -> list[TraceJob]:
     """A stream: models in turn, about half an hour each on a V100, one every three minutes."""
     rng = np.random.default_rng(seed)
     workloads = [Workload.parse(spec) for spec in MODELS]
     alone = predictor.predict_arrays([ColocationSet("v100", (w,)) for w in workloads]).step_time_s[:, 0]
-    arrivals = np.cumsum(rng.exponential(180.0, count))
-    durations = rng.lognormal(np.log(1800.0), 0.5, count)
+    arrivals = np.cumsum(rng.exponential(180.0, JOBS))
+    durations = rng.lognormal(np.log(1800.0), 0.5, JOBS)
     return [
         TraceJob(
             f"job-{k + 1}",
@@ -109,7 +110,7 @@ def demo_jobs(predictor: SetPredictor, count: int = 12, seed: int = 0) -> list[T
             float(durations[k] / alone[k % len(workloads)]),
             float(arrivals[k]),
         )
-        for k in range(count)
+        for k in range(JOBS)
     ]
 
 

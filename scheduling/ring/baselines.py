@@ -16,6 +16,8 @@ from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule
 from scheduling.ring.model import RingCluster, RingJob
 from scheduling.ring.pick import Pick, estimate_s
 
+_TOLERANCE = 0.01
+
 
 def list_scheduling(
     cluster: RingCluster,
@@ -39,11 +41,10 @@ def first_fit(
     execution: Execution = Execution(),
     *,
     idle: bool = False,
-    tolerance: float = 0.01,
 ) -> RingSchedule:
     """Jobs in the order given, each on the first GPUs from the first server on.
 
-    When queued, no GPU is given more than theta of work, and theta is bisected to `tolerance` for the lowest
+    When queued, no GPU is given more than theta of work, and theta is bisected to 1 % for the lowest
     value that places every job (without a bound, all jobs would queue on the first server).
     """
     if idle:
@@ -51,7 +52,7 @@ def first_fit(
     estimates = {job.name: estimate_s(cluster, job) for job in jobs}
     low, high = 0.0, sum(estimates.values())
     best = _placed(cluster, jobs, _first(high, idle=False), execution, idle)
-    while high - low > tolerance * high:
+    while high - low > _TOLERANCE * high:
         theta_s = (low + high) / 2
         schedule = queued(cluster, jobs, _first(theta_s, idle=False), execution)
         if schedule is None:

@@ -7,6 +7,8 @@ from collections.abc import Mapping
 from scheduling.ring.fabric import SERVER_UPLINKS, Fabric, Link, Placement
 from scheduling.ring.model import RingCluster, RingJob, RingTiming, ring_timing
 
+_ROUNDS = 60
+
 
 def duty_cycle_timings(
     cluster: RingCluster,
@@ -14,7 +16,6 @@ def duty_cycle_timings(
     placements: Mapping[str, Placement],
     *,
     fabric: Fabric = SERVER_UPLINKS,
-    rounds: int = 60,
 ) -> dict[str, RingTiming]:
     """Timing of every placed job if a rival counts by its duty cycle, the share of its time spent exchanging.
 
@@ -30,7 +31,7 @@ def duty_cycle_timings(
     rings = {name: fabric.rings(placement) for name, placement in placements.items()}
     duty = dict.fromkeys(placements, 1.0)
     timings: dict[str, RingTiming] = {}
-    for _ in range(rounds):
+    for _ in range(_ROUNDS):
         flows: dict[Link, float] = {}
         for name, links in crossed.items():
             for link in links:

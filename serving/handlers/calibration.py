@@ -60,7 +60,7 @@ class Calibration:
     coverage: float
 
 
-def recent(service: Service, most: int = _MOST) -> list[Point]:
+def recent(service: Service) -> list[Point]:
     """The latest plausible observations with their predictions, oldest first."""
     row = ObservationRow
     query = (
@@ -70,7 +70,7 @@ def recent(service: Service, most: int = _MOST) -> list[Point]:
         )
         .where(PLAUSIBLE)
         .order_by(row.id.desc())
-        .limit(most)
+        .limit(_MOST)
     )  # fmt: skip
     with service.store.read() as session:
         points = [

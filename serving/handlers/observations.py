@@ -20,6 +20,8 @@ from serving.service import Service
 from serving.store.observations import PLAUSIBLE
 from serving.store.tables import ObservationRow, PlacementRow
 
+_MOST = 50  # observations of a placement
+_DAYS = 30  # of errors by day
 _CLOCKS_DIFFER_S = 3600.0  # tolerated between a caller's clock and ours
 
 
@@ -171,20 +173,20 @@ def list_observations(service: Service, after: int, limit: int) -> list[dict[str
         return [entry_of(row) for row in session.scalars(query)]
 
 
-def observations_of(service: Service, placement_id: str, limit: int = 50) -> list[dict[str, Any]]:
-    """Observations of one placement, newest first."""
+def observations_of(service: Service, placement_id: str) -> list[dict[str, Any]]:
+    """The latest observations of one placement, newest first."""
     query = (
         select(ObservationRow)
         .where(ObservationRow.placement_id == placement_id)
         .order_by(ObservationRow.id.desc())
-        .limit(limit)
+        .limit(_MOST)
     )
     with service.store.read() as session:
-        return [entry_of(row) for row in session.scalars(query).all()]
+        return [entry_of(row) for row in session.scalars(query)]
 
 
-def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
-    """Mean error and coverage of plausible observations per day and model version, oldest first.
+def error_by_day(service: Service) -> list[dict[str, Any]]:
+    """Mean error and coverage of the last month's plausible observations, per day and model version, oldest first.
 
     `corrected_error_ratio` is the error with the earlier observations; None if earlier versions stored them all.
     """
@@ -196,7 +198,7 @@ def error_by_day(service: Service, days: int = 30) -> list[dict[str, Any]]:
     query = (
         select(day, ObservationRow.model_version, func.count(), func.avg(ObservationRow.error_ratio), func.avg(corrected),
                func.sum(func.cast(covered, type_=ObservationRow.member.type)))
-        .where(ObservationRow.observed_at > time.time() - days * 86400, PLAUSIBLE)
+        .where(ObservationRow.observed_at > time.time() - _DAYS * 86400, PLAUSIBLE)
         .group_by(day, ObservationRow.model_version)
         .order_by(day)
     )  # fmt: skip
