@@ -70,7 +70,7 @@ def create_app(config: ServiceConfig = ServiceConfig(), source: ModelSource | No
     """The application. `app.state.service` is its `Service`.
 
     Args:
-        config: settings; None for the defaults.
+        config: settings.
         source: where the model comes from; overrides `config.model`.
 
     Raises:

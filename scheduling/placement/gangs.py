@@ -1,4 +1,4 @@
-"""Shared by policies: whole empty GPUs for a gang, predicted solo times, admission by priority."""
+"""Shared by policies: whole empty GPUs for a gang, predicted solo times, and the order by them."""
 
 from __future__ import annotations
 
