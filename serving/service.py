@@ -287,17 +287,18 @@ class Service:
             the models that are not registered, or whose graphs are in `damaged_graphs`.
         """
         missing = models - self.graphs.keys()
-        if missing:
-            found = read_graphs(self.store, {name.removeprefix(REGISTERED) for name in missing})
-            for name in missing:
-                graph = found.get(name.removeprefix(REGISTERED))
-                if isinstance(graph, ComputationGraph):
-                    self.make_known(name, graph)
-                elif graph is None:
-                    self.damaged_graphs.pop(name, None)
-                elif name not in self.damaged_graphs:
-                    self.damaged_graphs[name] = graph
-                    log.warning("stored graph ignored", workload=name, error=graph.message)
+        if not missing:
+            return missing
+        found = read_graphs(self.store, {name.removeprefix(REGISTERED) for name in missing})
+        for name in missing:
+            graph = found.get(name.removeprefix(REGISTERED))
+            if isinstance(graph, ComputationGraph):
+                self.make_known(name, graph)
+            elif graph is None:
+                self.damaged_graphs.pop(name, None)
+            elif name not in self.damaged_graphs:
+                self.damaged_graphs[name] = graph
+                log.warning("stored graph ignored", workload=name, error=graph.message)
         return missing - self.graphs.keys()
 
     def make_known(self, model: str, graph: ComputationGraph) -> None:

@@ -79,10 +79,7 @@ async def without_unknown(service: Service, snapshot: ClusterSnapshot) -> Cluste
     most = service.config.set_jobs
     size = sum(len(node.gpus) for node in looked_at)
     models, devices, crowded = await service.batcher.apart(size, _present, looked_at, most)
-    missing: set[str] = set()
-    for model in models:
-        if not is_model(model) and model not in service.graphs:
-            missing.add(model)
+    missing = {model for model in models if not is_model(model) and model not in service.graphs}
     for model in sorted(missing):
         try:
             await service.read(load_graphs, service, {model.removeprefix(REGISTERED)})

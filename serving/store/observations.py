@@ -17,8 +17,6 @@ from serving.store.engine import Store
 from serving.store.tables import ObservationRow
 
 _AT_ONCE = 5_000
-
-
 _ROW = ObservationRow
 #: Condition on a stored row: `check_plausible` accepts its step time. Earlier versions accepted any.
 PLAUSIBLE = _ROW.step_time_s.between(
@@ -44,12 +42,11 @@ def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
     Raises:
         UnavailableError: the store does not answer.
     """
-    row = ObservationRow
     query = (
-        select(row.id, row.observed_at, row.device, row.sharing, row.jobs, row.member, row.step_time_s,
-               row.predicted_step_time_s, row.memory_bytes, row.utilization_ratio, row.model_version)
-        .where(row.id > after)
-        .order_by(row.id)
+        select(_ROW.id, _ROW.observed_at, _ROW.device, _ROW.sharing, _ROW.jobs, _ROW.member, _ROW.step_time_s,
+               _ROW.predicted_step_time_s, _ROW.memory_bytes, _ROW.utilization_ratio, _ROW.model_version)
+        .where(_ROW.id > after)
+        .order_by(_ROW.id)
         .execution_options(yield_per=_AT_ONCE)
     )  # fmt: skip
     with store.read() as session:
@@ -64,7 +61,7 @@ def oldest_at(store: Store) -> float:
         UnavailableError: the store does not answer.
     """
     with store.read() as session:
-        oldest: float | None = session.scalar(select(func.min(ObservationRow.observed_at)))
+        oldest: float | None = session.scalar(select(func.min(_ROW.observed_at)))
     return math.inf if oldest is None else oldest
 
 
