@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
@@ -179,16 +180,8 @@ def plan(
         return _replicated(space, cluster, microbatches, allow_idle)
     from scheduling.pipeline.straight import best_copies
 
-    best = best_copies(
-        space,
-        cluster,
-        schedule,
-        microbatches,
-        chunks if schedule == "interleaved" else 1,
-        allow_idle,
-        batch_size,
-        depth,
-    )
+    parts = chunks if schedule == "interleaved" else 1
+    best = best_copies(space, cluster, schedule, microbatches, parts, allow_idle, batch_size, depth)
     return _as_plan(space, cluster, schedule, microbatches, best)
 
 
@@ -200,15 +193,7 @@ def _replicated(space: StateSpace, cluster: PipelineCluster, minibatches: int, a
     bottleneck, spans = solve_optimal(space, cluster, options, idle=allow_idle)
     replicas = [math.prod(span.replicas) for span in spans]
     stages = [
-        _stage(
-            space,
-            span.start,
-            span.end,
-            1.0,
-            devices,
-            span.versions,
-            span.memory_bytes,
-        )
+        _stage(space, span.start, span.end, 1.0, devices, span.versions, span.memory_bytes)
         for span, devices in zip(spans, devices_of(cluster, spans), strict=True)
     ]
     parts = []
@@ -222,7 +207,7 @@ def _replicated(space: StateSpace, cluster: PipelineCluster, minibatches: int, a
             send = float(space.output_bytes[span.end]) / cluster.bandwidth_bytes_per_s[-1 - depth]
         parts.append(stage_times(space, span, 1.0, send))
     timeline = simulate(worker_orders("pipedream", len(parts), minibatches, replicas=replicas), parts)
-    used = sum(stage.replicas * (stage.forward_s + stage.backward_s) / stage.replicas for stage in stages)
+    used = sum(stage.forward_s + stage.backward_s for stage in stages)
     words = bottleneck_in_words(space, spans, cluster, options, bottleneck)
     return Plan(
         space.name,
@@ -239,29 +224,16 @@ def _replicated(space: StateSpace, cluster: PipelineCluster, minibatches: int, a
 
 
 def _as_plan(
-    space: StateSpace,
-    cluster: PipelineCluster,
-    schedule: str,
-    microbatches: int,
-    found: Straight,
+    space: StateSpace, cluster: PipelineCluster, schedule: str, microbatches: int, found: Straight
 ) -> Plan:
     bounds, copies, timeline, step_time_s = found.bounds, found.copies, found.timeline, found.step_time_s
-    parts = len(bounds) - 1
-    width = len(timeline.bubble_s)
+    parts, width, share = len(bounds) - 1, len(timeline.bubble_s), copies * microbatches
     stages = []
-    for index in range(parts):
+    for index, (start, end) in enumerate(pairwise(bounds)):
         worker = index % width
-        stages.append(
-            _stage(
-                space,
-                bounds[index],
-                bounds[index + 1],
-                copies * microbatches,
-                range(worker * copies, (worker + 1) * copies),
-                found.in_flight[worker],
-                found.memory_bytes[worker],
-            )
-        )
+        devices = range(worker * copies, (worker + 1) * copies)
+        in_flight, memory_bytes = found.in_flight[worker], found.memory_bytes[worker]
+        stages.append(_stage(space, start, end, share, devices, in_flight, memory_bytes))
     computing_s = [stage.forward_s + stage.backward_s for stage in stages]
     slowest = max(range(parts), key=computing_s.__getitem__)
     widest = max(range(parts), key=found.send_s.__getitem__)
