@@ -46,8 +46,7 @@ def draw_gantt(
                 linewidth=0.3,
             )
     axis.set(xlabel="time (hours)", ylim=(max(len(shown), 1) - 0.5, -0.5))
-    names = result.gpu_names or [str(number) for number in range(result.gpus)]
-    axis.set_yticks(range(len(shown)), [names[gpu] for gpu in shown])
+    axis.set_yticks(range(len(shown)), [result.gpu_names[gpu] for gpu in shown])
     return len(shown)
 
 

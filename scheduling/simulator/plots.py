@@ -124,8 +124,7 @@ def _summary(results: Mapping[str, Sequence[SimulationResult]], seeds: int) -> A
 def _gantt(result: SimulationResult, only: str, note: str) -> Any:
     from matplotlib.figure import Figure
 
-    names = result.gpu_names or [str(number) for number in range(result.gpus)]
-    gpus = [number for number, name in enumerate(names) if only in name]
+    gpus = [number for number, name in enumerate(result.gpu_names) if only in name]
     figure = Figure(figsize=(9, 1 + 0.28 * max(min(len(gpus), MOST_GPUS), 1)))
     axis = figure.subplots()
     shown = draw_gantt(axis, result, gpus)
