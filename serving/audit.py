@@ -6,14 +6,14 @@ from dataclasses import dataclass
 from typing import Any
 
 import structlog
-from sqlalchemy import insert, select
+from sqlalchemy import insert
 from sqlalchemy.orm import Session
 from starlette.requests import Request
 
 from profiling.errors import CotenantError
 from serving.service import Service
 from serving.store import Store
-from serving.store.tables import AuditRow, table_of
+from serving.store.tables import AuditRow, newest, table_of
 
 _INSERT = insert(table_of(AuditRow))
 log = structlog.get_logger("cotenant.audit")
@@ -75,12 +75,9 @@ def _keep(store: Store, entry: Entry, status: int) -> None:
 
 def entries(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
     """Actions, newest first; `after` is the last id of the previous page."""
-    query = select(AuditRow).order_by(AuditRow.id.desc()).limit(limit)
-    if after:
-        query = query.where(AuditRow.id < after)
     with service.store.read() as session:
         return [
             {"id": row.id, "at": row.at, "caller": row.caller, "action": row.action, "status": row.status,
              "request_id": row.request_id}
-            for row in session.scalars(query)
+            for row in newest(session, AuditRow, after, limit)
         ]  # fmt: skip

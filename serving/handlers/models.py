@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sqlalchemy import select
-
 from serving.service import Service
-from serving.store.tables import ModelEventRow
+from serving.store.tables import ModelEventRow, newest
 
 
 def state(service: Service) -> dict[str, Any]:
@@ -30,11 +28,8 @@ async def reload(service: Service) -> dict[str, Any]:
 
 def events(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
     """Model loads, rejections and failures, newest first."""
-    query = select(ModelEventRow).order_by(ModelEventRow.id.desc()).limit(limit)
-    if after:
-        query = query.where(ModelEventRow.id < after)
     with service.store.read() as session:
         return [
             {"id": row.id, "version": row.version, "event": row.event, "detail": row.detail, "at": row.at}
-            for row in session.scalars(query)
+            for row in newest(session, ModelEventRow, after, limit)
         ]

@@ -18,7 +18,7 @@ from serving.http import Once
 from serving.schemas import ObservationBody, ObservationsBody, job_of, sets_of
 from serving.service import Service
 from serving.store.observations import PLAUSIBLE
-from serving.store.tables import ObservationRow, PlacementRow
+from serving.store.tables import ObservationRow, PlacementRow, newest
 
 _MOST = 50  # observations of a placement
 _DAYS = 30  # of errors by day
@@ -166,11 +166,8 @@ def _row_of(observation: ObservationBody, prediction: Prediction, kept_s: float)
 
 def list_observations(service: Service, after: int, limit: int) -> list[dict[str, Any]]:
     """Entries, newest first; `after` is the last id of the previous page."""
-    query = select(ObservationRow).order_by(ObservationRow.id.desc()).limit(limit)
-    if after:
-        query = query.where(ObservationRow.id < after)
     with service.store.read() as session:
-        return [entry_of(row) for row in session.scalars(query)]
+        return [entry_of(row) for row in newest(session, ObservationRow, after, limit)]
 
 
 def observations_of(service: Service, placement_id: str) -> list[dict[str, Any]]:

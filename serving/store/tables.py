@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, TypeVar
 
-from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, String, Table, Text
-from sqlalchemy.orm import DeclarativeBase, Mapped, mapped_column
+from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, ScalarResult, String, Table, Text, select
+from sqlalchemy.orm import DeclarativeBase, Mapped, Session, mapped_column
 
 
 class Base(DeclarativeBase):
@@ -183,3 +183,12 @@ def table_of(row: type[Base]) -> Table:
     The ORM takes several times as long as SQLite.
     """
     return Base.metadata.tables[row.__tablename__]
+
+
+Listed = TypeVar("Listed", ModelEventRow, ObservationRow, AuditRow)
+
+
+def newest(session: Session, row: type[Listed], after: int, limit: int) -> ScalarResult[Listed]:
+    """A page of rows, newest first; `after` is the last id of the previous page, 0 for the first."""
+    query = select(row).order_by(row.id.desc()).limit(limit)
+    return session.scalars(query.where(row.id < after) if after else query)
