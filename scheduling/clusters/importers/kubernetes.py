@@ -34,7 +34,6 @@ _DOMAIN = "nvidia.com/"
 # Slices shared by time-slicing or MPS can be renamed to `.shared`.
 _SLICES = re.compile(rf"(mig-(\d+g\.\d+gb){VARIANT})(?:\.shared)?")
 _COMPUTE_INSTANCES = re.compile(r"nvidia\.com/mig-\d+c\..+")
-_SHARING = {"mps": "mps"}
 
 
 def read(text: str, devices: Mapping[str, str], _node: str) -> list[Node]:
@@ -146,7 +145,7 @@ def _gpus(item: dict[str, Any], cards: _Cards) -> list[Gpu]:
     card = cards.name(whole, PRODUCT in labels, None if uniform or memory is None else float(memory) * 2**20)
     device = canonical(f"{card}:mig={uniform}") if uniform else card
     strategy = labels.get("nvidia.com/gpu.sharing-strategy") or labels.get(_GKE_SHARING, "")
-    sharing = _SHARING.get(strategy, "time-slice")
+    sharing = "mps" if strategy == "mps" else "time-slice"
     check_counts({"GPUs": count}, CLUSTER_GPUS)
     gpus = [Gpu(str(k), device, sharing) for k in range(count)]
     for resource, profile, number in slices:
