@@ -60,9 +60,6 @@ class Caller:
     scopes: frozenset[str]
 
 
-# What an operator does about a missing token.
-_CREATE = "`cotenant serve token add` creates one"
-
 # Anybody, where no tokens are required; and who has shown none that is valid.
 LOCAL, UNKNOWN = Caller("local", frozenset(SCOPES)), Caller("unknown", frozenset())
 
@@ -259,26 +256,20 @@ async def _identify(service: Service, request: Request, client: str) -> Caller:
     headers = request.headers.getlist("authorization")
     if len(headers) > 1:
         raise UnauthorizedError("two Authorization headers", expected="one")
-    session = None
+    session = credential = None
     if headers:
         kind, _, token = headers[0].partition(" ")
-        if kind.lower() != "bearer" or not token.strip():
-            raise UnauthorizedError(
-                "a bearer token is required",
-                expected="Authorization: Bearer TOKEN",
-                hint=_CREATE,
-            )
-        credential = token.strip()
-    else:
+        if kind.lower() == "bearer":
+            credential = token.strip() or None
+    elif request.method in ("GET", "HEAD"):
         # The dashboard's cookie grants read access only, so that no other site can act through a browser.
-        session = session_of(request) if request.method in ("GET", "HEAD") else None
-        if session is None:
-            raise UnauthorizedError(
-                "a bearer token is required",
-                expected="Authorization: Bearer TOKEN",
-                hint=_CREATE,
-            )
-        credential = session
+        session = credential = session_of(request)
+    if credential is None:
+        raise UnauthorizedError(
+            "a bearer token is required",
+            expected="Authorization: Bearer TOKEN",
+            hint="`cotenant serve token add` creates one",
+        )
     key = digest(credential)
     caller = authenticator.remembered(key)
     if caller is None:

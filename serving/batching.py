@@ -175,7 +175,7 @@ class Batcher:
             CotenantError: as `predict`, for any of the sets.
         """
         answers: list[Prediction] = []
-        await self.each_part(asked, lambda predictions: answers.extend(predictions))
+        await self.each_part(asked, answers.extend)
         return answers
 
     async def predict_each(self, asked: list[ColocationSet]) -> list[Prediction | InputError]:
