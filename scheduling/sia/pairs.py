@@ -92,9 +92,12 @@ def choose_with_pairs(
             chosen.configurations[jobs[row].number] = (jobs[row], table[column])
         else:
             pair = pairs[index - len(singles)]
-            lead, other = sorted((jobs[pair.first], jobs[pair.second]), key=lambda j: (not j.gpus, j.number))
-            chosen.configurations[lead.number] = (lead, Configuration(1, 1, pair.kind))
-            chosen.followers.append((lead, other))
+            # A job that must stay leads, because its partner may be moved, and the follower with it.
+            lead, other = sorted(
+                (pair.first, pair.second), key=lambda r: (r not in forced, not jobs[r].gpus, jobs[r].number)
+            )
+            chosen.configurations[jobs[lead].number] = (jobs[lead], Configuration(1, 1, pair.kind))
+            chosen.followers.append((jobs[lead], jobs[other]))
     return chosen
 
 
