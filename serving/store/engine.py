@@ -273,12 +273,14 @@ def _engine_options(sqlite: bool, busy_s: float) -> dict[str, Any]:
     }  # fmt: skip
     if sqlite:
         return options | {"connect_args": {"timeout": busy_s}}
-    timeouts = {
+    connect = {
         "connect_timeout": max(1, round(busy_s)),
+        # Where the database has no encoding (SQL_ASCII), psycopg would return bytes.
+        "client_encoding": "utf8",
         "options": f"-c statement_timeout={_STATEMENT_MS}",
     }
     # Whatever the database's default: a writer must see what was committed before its turn.
-    return options | {"connect_args": timeouts, "isolation_level": "READ COMMITTED"}
+    return options | {"connect_args": connect, "isolation_level": "READ COMMITTED"}
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:

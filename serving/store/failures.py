@@ -11,6 +11,7 @@ from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from profiling.errors import ConflictError, InputError, UnavailableError, one_line
 
+_NOT_OURS = ("has tables that are not this service's", "check --database, or put back a backup")
 _NO_DATABASE = ("is not SQLite's, or is damaged", "check --database, or put back a backup")
 # By SQLite's primary result code: what is the matter with the file, and what helps.
 _BY_CODE = {
@@ -18,9 +19,20 @@ _BY_CODE = {
     "CORRUPT": _NO_DATABASE,
     "CANTOPEN": ("cannot be opened", "check --database, and that it is a file that can be written"),
     "READONLY": ("cannot be written", "allow writing to the file and its folder"),
-    "ERROR": ("has tables that are not this service's", "check --database, or put back a backup"),
+    "ERROR": _NOT_OURS,
     "FULL": ("cannot grow: the disk is full", "free some space; writes then resume by themselves"),
     "IOERR": ("cannot be read or written", "look at the disk: it may be full or damaged"),
+}
+# By PostgreSQL's code.
+_BY_STATE = {
+    "42501": (
+        "does not let its user do this",
+        "make the service's user the owner of the database and its tables",
+    ),
+    "42P01": _NOT_OURS,  # a table is missing
+    "42P07": _NOT_OURS,  # a table is in the way
+    "42703": _NOT_OURS,  # a column is missing
+    "42701": _NOT_OURS,  # a column is in the way
 }
 
 
@@ -56,8 +68,9 @@ def explained(database: str) -> Iterator[None]:
         cause = getattr(error, "orig", None) or error
         got = " ".join(str(cause).split())[:200]
         # `SQLITE_READONLY_DIRECTORY` and the like: the code, and what it is about.
-        code = str(getattr(cause, "sqlite_errorname", "")).split("_")[1:2]
-        if code and code[0] in _BY_CODE:
-            what, hint = _BY_CODE[code[0]]
+        code = "".join(str(getattr(cause, "sqlite_errorname", "")).split("_")[1:2])
+        told = _BY_CODE.get(code) or _BY_STATE.get(str(getattr(cause, "sqlstate", "")))
+        if told:
+            what, hint = told
             raise UnavailableError(f"{database} {what}", got=got, hint=hint) from error
         raise UnavailableError("the store does not respond", got=got, hint="try again") from error

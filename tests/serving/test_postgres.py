@@ -9,7 +9,7 @@ from importlib.util import find_spec
 from typing import Any
 
 import pytest
-from sqlalchemy import inspect, text
+from sqlalchemy import create_engine, inspect, text
 from sqlalchemy.engine import make_url
 
 from profiling.errors import UnavailableError
@@ -18,6 +18,7 @@ from serving.store.tables import Base, ModelEventRow
 from tests.serving import postgres
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
+from tests.serving.test_upgrade import REVISIONS, check_upgraded, write_earlier
 from tests.waiting import LONG_S, until
 
 pytestmark = [
@@ -38,11 +39,11 @@ def database() -> Iterator[postgres.Server]:
 @pytest.fixture
 def url(database: postgres.Server) -> str:
     """An empty database."""
-    store = Store(database.url)
-    with store.engine.begin() as connection:
+    engine = create_engine(database.url)
+    with engine.begin() as connection:
         connection.execute(text("DROP SCHEMA public CASCADE"))
         connection.execute(text("CREATE SCHEMA public"))
-    store.close()
+    engine.dispose()
     return database.url
 
 
@@ -53,6 +54,46 @@ def test_workers_starting_together_upgrade_once(url: str) -> None:
     for store in stores:
         store.ping()
         store.close()
+
+
+def test_rows_of_an_earlier_version_are_kept(url: str) -> None:
+    write_earlier(url, REVISIONS[0])
+    check_upgraded(url)
+
+
+def test_a_user_who_may_not_create_tables(database: postgres.Server, url: str) -> None:
+    """As since PostgreSQL 15 every user but the owner of the database: trying again does not help."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        connection.execute(text("GRANT USAGE ON SCHEMA public TO PUBLIC"))
+        connection.execute(text("CREATE ROLE guest LOGIN"))
+    engine.dispose()
+    with pytest.raises(UnavailableError, match="permission denied") as told:
+        Store(f"postgresql+psycopg://guest@/postgres?host={database.folder}")
+    assert "the owner of the database" in (told.value.hint or "")
+
+
+def test_tables_of_another_program(url: str) -> None:
+    store = Store(url)
+    with store.engine.begin() as connection:
+        connection.execute(text("DROP TABLE alembic_version"))
+    store.close()
+    with pytest.raises(UnavailableError, match="tables that are not this service's"):
+        Store(url)
+
+
+def test_a_database_without_an_encoding(database: postgres.Server, url: str) -> None:
+    """As `initdb` makes them under the locale C."""
+    engine = create_engine(url, isolation_level="AUTOCOMMIT")
+    with engine.connect() as connection:
+        connection.execute(text("CREATE DATABASE plain ENCODING 'SQL_ASCII' TEMPLATE template0"))
+    engine.dispose()
+    plain = Store(url.replace("/postgres?", "/plain?"))
+    with plain.write() as session:
+        session.add(ModelEventRow(version="1", event="loaded", detail="é", at=1.0))
+    with plain.read() as session:
+        assert session.query(ModelEventRow.detail).scalar() == "é"
+    plain.close()
 
 
 def test_a_password_beside_the_address(
