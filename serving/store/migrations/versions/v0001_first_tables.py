@@ -122,29 +122,3 @@ def upgrade() -> None:
     )
     with op.batch_alter_table("observations", schema=None) as batch_op:
         batch_op.create_index(batch_op.f("ix_observations_observed_at"), ["observed_at"], unique=False)
-
-
-def downgrade() -> None:
-    with op.batch_alter_table("observations", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_observations_observed_at"))
-
-    op.drop_table("observations")
-    op.drop_table("workloads")
-    op.drop_table("tokens")
-    with op.batch_alter_table("tenants", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_tenants_placement_id"))
-        batch_op.drop_index(batch_op.f("ix_tenants_node"))
-
-    op.drop_table("tenants")
-    with op.batch_alter_table("placements", schema=None) as batch_op:
-        batch_op.drop_index(batch_op.f("ix_placements_state"))
-        batch_op.drop_index(batch_op.f("ix_placements_sequence"))
-
-    op.drop_table("placements")
-    op.drop_table("nodes")
-    op.drop_table("model_events")
-    with op.batch_alter_table("idempotency", schema=None) as batch_op:
-        batch_op.drop_index("ix_idempotency_created_at")
-
-    op.drop_table("idempotency")
-    op.drop_table("cluster")

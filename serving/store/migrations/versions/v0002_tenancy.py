@@ -54,23 +54,3 @@ def upgrade() -> None:
         sa.PrimaryKeyConstraint("id"),
     )
     op.create_index("ix_audit_at", "audit", ["at"])
-
-
-def downgrade() -> None:
-    op.drop_table("audit")
-    op.drop_table("sessions")
-    with op.batch_alter_table("tokens") as tokens:
-        tokens.drop_column("expires_at")
-    with op.batch_alter_table("placements") as placements:
-        placements.drop_column("max_slowdown")
-    with op.batch_alter_table("tenants") as tenants:
-        tenants.drop_index("ix_tenants_model")
-        tenants.drop_column("model")
-        tenants.drop_column("max_slowdown")
-    with op.batch_alter_table("nodes") as nodes:
-        nodes.drop_index("ix_nodes_revision")
-        nodes.drop_column("removed")
-        nodes.drop_column("reported_at")
-        nodes.drop_column("revision")
-    with op.batch_alter_table("cluster") as cluster:
-        cluster.drop_column("changes")

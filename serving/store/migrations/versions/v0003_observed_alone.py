@@ -13,9 +13,3 @@ def upgrade() -> None:
     with op.batch_alter_table("observations") as observations:
         observations.add_column(sa.Column("memory_bytes", sa.Double(), nullable=True))
         observations.add_column(sa.Column("utilization_ratio", sa.Double(), nullable=True))
-
-
-def downgrade() -> None:
-    with op.batch_alter_table("observations") as observations:
-        observations.drop_column("utilization_ratio")
-        observations.drop_column("memory_bytes")

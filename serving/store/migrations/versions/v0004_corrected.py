@@ -12,8 +12,3 @@ depends_on = None
 def upgrade() -> None:
     with op.batch_alter_table("observations") as observations:
         observations.add_column(sa.Column("corrected_step_time_s", sa.Double(), nullable=True))
-
-
-def downgrade() -> None:
-    with op.batch_alter_table("observations") as observations:
-        observations.drop_column("corrected_step_time_s")
