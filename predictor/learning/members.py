@@ -152,7 +152,8 @@ class MemberScale:
 def default_scale() -> MemberScale:
     """Scale of the jobs measured by Gavel, on which the kernel measures how alike two jobs are.
 
-    Written by `python -m benchmarks.member_scale`.
+    Written by `python -m benchmarks.member_scale` for features of an earlier cost model, and kept: on the scale of
+    today's features, errors are the same after random sets and larger after chosen ones (docs/benchmarks.md).
     """
     values = read_json(Path(__file__).parent / "member_scale.json")
     mean, deviation = (
