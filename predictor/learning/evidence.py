@@ -77,7 +77,7 @@ def of_solo_step_times(
     width = seen.partners.shape[1]
     partners = np.full((len(first), _PARTNERS, width), -1, dtype=np.int64)
     partners[job[few], place[few]] = seen.partners[kept[few]]
-    _, of_slowdown = prior.process.answer(members, Rows(own[first], partners.reshape(len(first), -1)))
+    of_slowdown = prior.variances(members, Rows(own[first], partners.reshape(len(first), -1)))
     count = np.minimum(np.bincount(job, seen.count[kept]), config.repeats)
     noise = of_slowdown / steep**2 + p.noise / count
     confirmed = ~together[first] | (np.bincount(job) > 1)

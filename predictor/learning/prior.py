@@ -6,7 +6,7 @@ pairs, the process takes the errors seen on a new job for that job's, and less f
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -20,6 +20,7 @@ from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import default_scale
 from predictor.learning.prior_variance import PriorVariance
 from predictor.learning.process import CANNOT_BE, Process
+from predictor.learning.rows import Rows
 from predictor.learning.training_pairs import TrainingPairs
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 _LOG_PRIOR_ODDS = 2.0
 # Observed rows that tell whether the predictor is right about its training pairs, and how its parts count.
 _MOST_COMPARED = 64
+# Cached variances, beyond which the cache is emptied.
+_MOST_KEPT = 50_000
 # Smallest variance, so that its inverse is finite.
 _LEAST = 1e-9
 
@@ -47,6 +50,9 @@ class Prior:
     parameters: KernelParameters
     training: TrainingPairs
     members: Members
+    # Caches: one more observation changes few rows.
+    _variances: dict[bytes, float] = field(default_factory=dict, repr=False, compare=False)
+    _covariances: dict[tuple[bytes, bytes], Floats] = field(default_factory=dict, repr=False, compare=False)
 
     @classmethod
     def nothing(cls, parameters: KernelParameters) -> Prior:
@@ -57,6 +63,29 @@ class Prior:
     def process(self) -> Process:
         """Given these pairs alone."""
         return Process(self.parameters, self._pairs, max(len(self.training), 1))
+
+    def variances(self, members: Members, rows: Rows) -> Floats:
+        """[R] variances of rows of members that begin with those of the prior."""
+        keys = [row.tobytes() for row in np.concatenate([rows.own[:, None], rows.partners], 1)]
+        known = {key: self._variances[key] for key in keys if key in self._variances}
+        lacking = [place for place, key in enumerate(keys) if key not in known]
+        if lacking:
+            _, new = self.process.answer(members, rows.take(np.array(lacking)))
+            known.update(zip([keys[place] for place in lacking], new.tolist(), strict=True))
+            if len(self._variances) > _MOST_KEPT:
+                self._variances.clear()
+            self._variances.update(known)
+        return np.array([known[key] for key in keys], dtype=np.float64)
+
+    def covariance(self, members: Members, rows: Rows) -> Floats:
+        """[R, R] covariance of rows of members that begin with those of the prior."""
+        key = rows.own.tobytes(), rows.partners.tobytes()
+        found = self._covariances.get(key)
+        if found is None:
+            found = self.process.joint(members, rows)[1]
+            self._covariances.clear()
+            self._covariances[key] = found
+        return found
 
     @cached_property
     def variance(self) -> PriorVariance:
@@ -150,14 +179,14 @@ class Priors:
         some = plausible(observed.target, self.ignorant.variance.beside_one, observed.noise)
         numbers = some[np.argsort(observed.rank[some], kind="stable")[:_MOST_COMPARED]]
         evidence = observed.take(numbers)
-        return Compared(numbers, evidence, prior.process.joint(evidence.members, evidence.rows)[1])
+        return Compared(numbers, evidence, prior.covariance(evidence.members, evidence.rows))
 
     def contradicted(self, prior: Prior, observed: Compared) -> bool:
         """Whether observations speak against the prior's training pairs; see `contradicts`."""
         if not len(prior.training):
             return False
         some = observed.evidence
-        plain = self._plain.process.joint(some.members, some.rows)[1]
+        plain = self._plain.covariance(some.members, some.rows)
         model = some.members.model[some.rows.own]
         return contradicts(some.target, some.noise, model, observed.covariance, plain)
 

@@ -209,3 +209,16 @@ def test_influences_are_observations(predictor: Predictor) -> None:
     basis = posterior.basis(pair(replace(NEW, batch_size=256), LEARNED[0]), 0)
     assert basis.observations == 1
     assert [(i.job, i.device) for i in basis.heaviest] == [(str(NEW), "v100")]
+
+
+def test_cached_variances_are_those_of_the_process(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    posterior.observe(seen(predictor, pair(NEW, LEARNED[k]), 0, 2.0) for k in range(3))
+    rows, _ = posterior.rows_of([pair(NEW, LEARNED[k]) for k in range(4)])
+    prior, members = Prior.nothing(posterior.config.parameters), posterior.members
+    for some in (rows.take(np.arange(3)), rows):
+        mean_and_variance = prior.process.answer(members, some)
+        np.testing.assert_allclose(prior.variances(members, some), mean_and_variance[1], rtol=1e-12)
+        joint = prior.process.joint(members, some)[1]
+        np.testing.assert_array_equal(prior.covariance(members, some), joint)
+        np.testing.assert_array_equal(prior.covariance(members, some), joint)
