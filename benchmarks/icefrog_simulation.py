@@ -23,6 +23,7 @@ from predictor.examples.featurizer import shared_featurizer
 from predictor.freezing import LayerThroughput, layer_throughput
 from predictor.load import load_predictor
 from predictor.types import PredictionArrays
+from profiling.ending import end_with_parent
 from profiling.workload import ColocationSet, SoloProfile, Workload
 from scheduling.core.job import TraceJob
 from scheduling.core.policy import Policy
@@ -358,7 +359,7 @@ def main() -> None:
     runs = {Case(**row["case"]): row for row in stored_figures(options.name).get("runs", ())}
     results: Iterable[dict[str, Any]] = map(run, todo, [options.trace] * len(todo))
     if options.processes > 1:
-        with ProcessPoolExecutor(options.processes) as pool:
+        with ProcessPoolExecutor(options.processes, initializer=end_with_parent) as pool:
             results = list(pool.map(run, todo, [options.trace] * len(todo), chunksize=4))
     for row in results:
         case = row["case"]

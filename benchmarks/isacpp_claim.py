@@ -33,6 +33,7 @@ from benchmarks.record import record, record_part
 from predictor.examples.featurizer import shared_featurizer
 from predictor.learning.set_process import SetProcess
 from predictor.types import SetPredictor
+from profiling.ending import end_with_parent
 from profiling.errors import InputError
 from scheduling.beliefs.constant import ConstantPredictor
 from scheduling.beliefs.posterior import PosteriorLearner
@@ -266,7 +267,7 @@ def main() -> None:
     sizes = SIZES[: arguments.sizes]
     if arguments.jobs:
         sizes = tuple(size for size in SIZES if size[0] == arguments.jobs)
-    with ProcessPoolExecutor(arguments.workers, mp_context=get_context("spawn")) as pool:
+    with ProcessPoolExecutor(arguments.workers, get_context("spawn"), end_with_parent) as pool:
         cases: dict[str, tuple[str, TablePredictor, TablePredictor]] = {}
         for data in arguments.data:
             model, seen = _model(arguments, data, pool)

@@ -19,6 +19,7 @@ import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
 from benchmarks.record import record_part, stored_figures
+from profiling.ending import end_with_parent
 from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.scenario_spec import ScenarioSpec
 
@@ -56,7 +57,7 @@ def reproduce(data: Path, only: str | None, shifts: int) -> list[dict[str, Any]]
     Figures are means over `shifts` runs; of completion times, `_range` has the lowest and highest.
     """
     rows = []
-    with ProcessPoolExecutor() as pool:
+    with ProcessPoolExecutor(initializer=end_with_parent) as pool:
         for name, (_, *published) in PUBLISHED.items():
             if only is not None and only != name:
                 continue
