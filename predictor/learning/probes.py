@@ -25,18 +25,6 @@ class Expectation:
     mean: Floats
     covariance: Floats
 
-    def gain(self, rows: Integers, noise: Floats, asked: Floats) -> float:
-        """Weighted variance reduction from observing `rows`: A-optimal design (Chaloner and Verdinelli 1995).
-
-        Args:
-            rows: those observed together.
-            noise: [len(rows)] variance of their observation.
-            asked: [R] weights of the rows to be queried later.
-        """
-        block = self.covariance[rows]
-        inner = self.covariance[np.ix_(rows, rows)] + np.diag(noise)
-        return float(np.sum(np.linalg.solve(inner, block) * block * asked))
-
     def observe(self, rows: Integers, observed: Floats, noise: Floats) -> Expectation:
         """Condition on `rows` having the values `observed`."""
         block = self.covariance[:, rows]
@@ -45,7 +33,9 @@ class Expectation:
         return Expectation(self.mean + gain @ (observed - self.mean[rows]), self.covariance - gain @ block.T)
 
     def best(self, candidates: Sequence[Integers], noise: Floats, asked: Floats) -> tuple[int, float]:
-        """(number of the candidate with the largest variance reduction, reduction).
+        """The candidate with the largest weighted variance reduction, by number, and that reduction.
+
+        This is Bayesian A-optimal design (Chaloner and Verdinelli 1995), one step ahead.
 
         Args:
             candidates: groups of rows that are observed together.
