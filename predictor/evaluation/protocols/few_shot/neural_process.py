@@ -18,7 +18,6 @@ from models.features import Floats
 from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, Fold
 from predictor.examples.examples import Integers
 from predictor.learning.ends import LEVEL_90
-from predictor.learning.members import MemberScale
 from profiling.checked_fields import check_fields
 
 _EDGE_WIDTH = 5
@@ -98,9 +97,8 @@ class NeuralProcessLearner:
         left = log_slowdown - self.prior
         self.spread = float(left[points].std()) or 1.0
         self.target = np.nan_to_num(left / self.spread)
-        features = fold.measured.features
-        scale = MemberScale.fit(features[np.unique(self.rows.own[points])])
-        self.nodes = torch.tensor(np.concatenate(list(scale.standard(features).values()), 1)).float()
+        groups = fold.scale.standard(fold.measured.features)
+        self.nodes = torch.tensor(np.concatenate(list(groups.values()), 1)).float()
         torch.manual_seed(_SEED)
         self.network = NeuralProcess(self.nodes.shape[1], config)
         self._train(np.random.default_rng(_SEED))
