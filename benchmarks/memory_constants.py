@@ -32,7 +32,7 @@ FACTORS, WORKSPACES = (0.94, 0.97, 1.0), tuple(product((0.0, 0.3, 0.6, 1.2), (0.
 MOST_MISSED = 0.0105
 
 
-def jobs_of(memory: pd.DataFrame, most: int = ROWS) -> list[tuple[JobOnDevice, dict[str, Any]]]:
+def jobs_of(memory: pd.DataFrame, most: int) -> list[tuple[JobOnDevice, dict[str, Any]]]:
     """Jobs with known graphs and their rows, from at most `most` rows."""
     featurizer, result = shared_featurizer(), []
     for row in memory.sample(min(most, len(memory)), random_state=0).to_dict("records"):

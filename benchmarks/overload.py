@@ -236,7 +236,7 @@ class _Jobs:
 
 
 def overloaded(
-    target: Target, seconds: int, folder: Path, new_jobs: bool = True, rounds: int = 4, rated_seconds: int = 0
+    target: Target, seconds: int, folder: Path, new_jobs: bool, rounds: int, rated_seconds: int
 ) -> dict[str, Any]:
     """The rated load and twice as much, with and without jobs new to the model, in turn.
 

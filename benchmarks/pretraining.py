@@ -78,13 +78,13 @@ class PreTrained:
         return self.inner.predict(test)
 
 
-def pretraining_rows(solo: pd.DataFrame, most: int = MOST_ROWS) -> pd.DataFrame:
-    """Training steps of `SOURCES` without networks like those that are scored, `most` of each at random."""
+def pretraining_rows(solo: pd.DataFrame) -> pd.DataFrame:
+    """Training steps of `SOURCES` without networks like those that are scored, `MOST_ROWS` of each at random."""
     import pandas as pd
 
     steps = solo[(solo["mode"] == "training") & ~solo["architecture"].str.contains(ALIKE)]
     parts = [steps[steps["source"] == source] for source in SOURCES]
-    return pd.concat([part.sample(min(most, len(part)), random_state=0) for part in parts])
+    return pd.concat([part.sample(min(MOST_ROWS, len(part)), random_state=0) for part in parts])
 
 
 def pretrained(solo: pd.DataFrame, base: str, steps: int) -> tuple[WorkloadEncoder, float]:

@@ -42,9 +42,9 @@ QUEUES = {
 FIGURES = ("mean_jct_s", "p99_jct_s", "makespan_s")
 
 
-def made_up(seed: int, count: int = 16) -> TablePredictor:
-    """Every pair of `count` workloads on one GPU type."""
-    rng = np.random.default_rng(seed)
+def made_up(seed: int) -> TablePredictor:
+    """Every pair of 16 workloads on one GPU type."""
+    rng, count = np.random.default_rng(seed), 16
     jobs = [Workload(f"workload-{k}") for k in range(count)]
     appetite, step = rng.uniform(0.2, 1.0, count), rng.lognormal(-2.0, 0.8, count)
     solo = {("v100", j): Solo(float(step[k]), 2.0**30, float(appetite[k])) for k, j in enumerate(jobs)}

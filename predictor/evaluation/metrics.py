@@ -163,7 +163,7 @@ def bootstrap(
     measured: ArrayLike,
     predicted: ArrayLike,
     groups: ArrayLike,
-    resamples: int = 1000,
+    resamples: int,
 ) -> dict[str, list[float | None]]:
     """95 % percentile bootstrap intervals of every metric.
 

@@ -36,7 +36,7 @@ def _least_slice(solo: pd.DataFrame) -> dict[str, float]:
     return {str(job): float(value) for job, value in profiles(solo)["1g"].items()}
 
 
-def mixes_as_sets(tables: dict[str, Any], most: int = MOST_MIXES, seed: int = 0) -> Examples:
+def mixes_as_sets(tables: dict[str, Any]) -> Examples:
     """Combinations of two or more jobs with their throughput ratios on the whole card.
 
     Each occurs once, with the mean of its repeats.
@@ -52,7 +52,7 @@ def mixes_as_sets(tables: dict[str, Any], most: int = MOST_MIXES, seed: int = 0)
     rows = whole_to_least(mixes[mixes["campaign"] == CAMPAIGN], tables)
     log_ratio = rows.groupby(["jobs", "workload"])["log_step_time_ratio"].mean()
     once = rows[rows["set_id"].isin(rows.drop_duplicates("jobs")["set_id"])]
-    drawn = np.random.default_rng(seed).permutation(sorted(set(once["set_id"])))[:most]
+    drawn = np.random.default_rng(0).permutation(sorted(set(once["set_id"])))[:MOST_MIXES]
     once = once[once["set_id"].isin(drawn)]
     slower = once["workload"].map(_least_slice(solo)).to_numpy(dtype=np.float64)
     measured = np.array([log_ratio[key] for key in zip(once["jobs"], once["workload"], strict=True)])

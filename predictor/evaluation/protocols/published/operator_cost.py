@@ -16,14 +16,7 @@ MOST_OPERATORS = 400
 
 
 class OperatorCostPredictor:
-    """Latencies of single operators by a cost model fitted to the training rows.
-
-    Args:
-        networks: number of networks, from different seeds, whose mean is taken.
-    """
-
-    def __init__(self, networks: int = 1) -> None:
-        self.networks = networks
+    """Latencies of single operators by a cost model fitted to the training rows."""
 
     def fit(self, train: Bundle, seed: int) -> OperatorCostPredictor:
         """Fit to the measured points of `train`.
@@ -40,7 +33,7 @@ class OperatorCostPredictor:
         if not examples:
             raise InputError("nothing to learn from", expected="operators with all dimensions", got="none")
         weighted = balanced(examples, lambda e: e.job.device.name)
-        self.model_: CostModel = fit_cost(weighted, CostConfig(networks=self.networks, seed=seed))
+        self.model_: CostModel = fit_cost(weighted, CostConfig(networks=1, seed=seed))
         return self
 
     def predict(self, test: Bundle) -> Floats:
