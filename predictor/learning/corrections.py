@@ -25,10 +25,10 @@ class Corrections:
 
     Args:
         process: of slowdowns, conditioned on the observations. Nothing here outlives it.
-        solo_errors: of solo step times; limits: of these, if there are any.
+        solo_errors: of solo step times; limits: of these.
     """
 
-    def __init__(self, process: Process, solo_errors: SoloErrors, limits: SoloLimits | None = None) -> None:
+    def __init__(self, process: Process, solo_errors: SoloErrors, limits: SoloLimits) -> None:
         self.process, self.solo_errors, self._limits = process, solo_errors, limits
         self._blocks = PairBlocks(process)
         self._solo: Floats = np.zeros(0)
@@ -39,18 +39,12 @@ class Corrections:
         with self._lock:
             if len(self._solo) < len(members):
                 new = np.arange(len(self._solo), len(members))
-                error = self.solo_errors.mean_of(members, new)
-                if self._limits is not None:
-                    error = self._limits.within(new, error)
+                error = self._limits.within(new, self.solo_errors.mean_of(members, new))
                 self._solo = np.concatenate([self._solo, error])
             return self._solo[: len(members)]  # another thread may have come with more
 
     def slowdown(self, members: Members, slowdown: Floats, rows: Integers) -> Floats:
         """[S, M] corrected slowdowns of the members `rows` [S, M], given the predicted ones."""
-        return shifted(slowdown, self.of_sets(members, rows), self.process.parameters.knee)
-
-    def of_sets(self, members: Members, rows: Integers) -> Floats:
-        """[S, M] mean correction of each member beside the others of its set; see `PairBlocks.of_sets`."""
-        if not len(self.process.evidence.rows):
-            return np.zeros(rows.shape)
-        return self._blocks.of_sets(members, rows)
+        observed = len(self.process.evidence.rows)
+        correction = self._blocks.of_sets(members, rows) if observed else np.zeros(rows.shape)
+        return shifted(slowdown, correction, self.process.parameters.knee)

@@ -142,9 +142,8 @@ class PairAnswers:
         prior: of the process, which does outlive it.
         known: the members that keys number.
         places: in `Answers.added`, of the rows that the process uses.
-        shares: [W, used] of each of these places in what every job of `solo_errors` adds. By default, the jobs
-            follow the rows.
-        limits: of solo step times, if there are any.
+        shares: [W, used] of each of these places in what every job of `solo_errors` adds.
+        limits: of solo step times.
     """
 
     def __init__(
@@ -153,19 +152,16 @@ class PairAnswers:
         solo_errors: SoloErrors,
         prior: Prior,
         known: KnownMembers,
-        places: Integers | None = None,
-        shares: Floats | None = None,
-        limits: SoloLimits | None = None,
+        places: Integers,
+        shares: Floats,
+        limits: SoloLimits,
     ) -> None:
         self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
-        self._sign, used = process.explained_sign, len(process.observed)
-        self._places = np.arange(used) if places is None else places
-        self._shares = np.eye(len(solo_errors), used + len(solo_errors), used) if shares is None else shares
-        self._pairs, self._own = (
-            _Pairs(len(self._sign), len(prior.process.explained_sign), self._shares.shape[1]),
-            dict[int, _Own](),
-        )
-        self._limits, self._lock = limits, threading.Lock()
+        self._places, self._shares, self._limits = places, shares, limits
+        self._sign, before = process.explained_sign, prior.process.explained_sign
+        self._pairs = _Pairs(len(self._sign), len(before), shares.shape[1])
+        self._own: dict[int, _Own] = {}
+        self._lock = threading.Lock()
 
     def beside(self, keys: Sequence[Key]) -> Answers:
         """Answer for members beside their partners."""
@@ -270,8 +266,7 @@ class PairAnswers:
         process, known = self.process, self._known.members
         moves = self._known.solo_predicted[new] & bool(len(self.solo_errors))
         mean, variance, contribution = self.solo_errors.answer(known.take(new))
-        if self._limits is not None:
-            mean = self._limits.within(new, mean)
+        mean = self._limits.within(new, mean)
         prior, extra = self.solo_errors.prior_variance, process.own_variance(known, new)
         added = contribution @ self._shares
         for k, number in enumerate(new.tolist()):

@@ -9,11 +9,13 @@ from predictor.learning.covariances import Evidence
 from predictor.learning.known_members import KnownMembers, NamedMembers
 from predictor.learning.leave_one_out import calibrated
 from predictor.learning.members import MemberScale
+from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import Key, PairAnswers
 from predictor.learning.prior import Prior
 from predictor.learning.process import Process
 from predictor.learning.rows import variance
 from predictor.learning.solo_errors import SoloErrors
+from predictor.learning.solo_limits import SoloLimits
 from tests.predictor.learning.test_process import MEMBERS, PAIRS, P, rows_of
 
 KEYS: list[Key] = [(0, 1, 2), (3, 4), (5, 1, 1), (6, 7), (2, 0, 1, 3), (4,)]
@@ -41,8 +43,16 @@ def alone() -> SoloErrors:
     return SoloErrors(P, MEMBERS.take(np.array([0, 2, 5])), np.array([0.2, -0.3, 0.1]), np.full(3, 0.02))
 
 
-def answers_of(process: Process, members: KnownMembers, solo: SoloErrors | None = None) -> PairAnswers:
-    return PairAnswers(process, solo or SoloErrors.nothing(P), Prior.nothing(P), members)
+def answers_of(
+    process: Process, members: KnownMembers, solo: SoloErrors | None = None, shares: Floats | None = None
+) -> PairAnswers:
+    """Without `shares`, what the jobs of `solo` add follows what the rows add."""
+    solo = solo or SoloErrors.nothing(P)
+    used = len(process.observed)
+    if shares is None:
+        shares = np.eye(len(solo), used + len(solo), used)
+    unlimited = SoloLimits(Observed.nothing(), np.arange(len(MEMBERS)), members, solo)
+    return PairAnswers(process, solo, Prior.nothing(P), members, np.arange(used), shares, unlimited)
 
 
 @pytest.mark.parametrize("most", [100, 8])
@@ -112,9 +122,7 @@ def test_influences_are_summed_if_a_row_affects_both() -> None:
     shares[0, [3, 4]], shares[[1, 2], [used, used + 1]] = 0.5, 1.0
     members = known(solo_predicted=True)
     apart = answers_of(process, members, solo).beside(KEYS).added
-    together = (
-        PairAnswers(process, solo, Prior.nothing(P), members, np.arange(used), shares).beside(KEYS).added
-    )
+    together = answers_of(process, members, solo, shares).beside(KEYS).added
     assert together.shape[1] == used + 2
     half = apart[:, [used]] / 2
     np.testing.assert_allclose(together[:, 3:5], apart[:, 3:5] + half, atol=1e-5)

@@ -6,6 +6,7 @@ import numpy as np
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
+from predictor.learning.corrected import shifted
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
@@ -96,8 +97,9 @@ def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Pred
     assert len(posterior.members) > len(few)
     assert len(corrections.solo(few)) == len(few)
     pair = np.array([[0, 1]])
-    expected = posterior._ready().process.table(few, few)[[[0, 1]], [[1, 0]]]
-    np.testing.assert_allclose(corrections.of_sets(few, pair), expected)
+    predicted, process = np.full((1, 2), 1.5), posterior.process
+    expected = shifted(predicted, process.table(few, few)[[[0, 1]], [[1, 0]]], process.parameters.knee)
+    np.testing.assert_allclose(corrections.slowdown(few, predicted, pair), expected)
 
 
 def test_errors_of_solo_step_times_are_computed_anew_only_if_a_job_that_counts_is_observed(

@@ -10,15 +10,14 @@ import pytest
 
 from models.features import Floats
 from predictor.examples.examples import Integers
-from predictor.learning.corrections import Corrections
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import KernelParameters, MemberKernel, Members
 from predictor.learning.link import Link, from_scale, slope, to_scale
 from predictor.learning.measured import partners_of
+from predictor.learning.pair_table import PairBlocks
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows, covariance, variance
-from predictor.learning.solo_errors import SoloErrors
 
 P = KernelParameters()
 RNG = np.random.default_rng(0)
@@ -100,12 +99,10 @@ def test_all_inducing_rows_give_the_exact_process_and_fewer_approximate_it() -> 
 
 def test_the_table_of_corrections_holds_every_pairs_mean() -> None:
     process = told(rows_of([*PAIRS[:12], (0, 1, 2)]), RNG.normal(0, 0.3, 13))
-    table = Corrections(process, SoloErrors.nothing(P)).of_sets(MEMBERS, np.array(PAIRS))
+    table = PairBlocks(process).of_sets(MEMBERS, np.array(PAIRS))
     mean, _ = process.answer(MEMBERS, rows_of(PAIRS), with_variance=False)
     np.testing.assert_allclose(table[:, 0], mean, atol=1e-10)
-    three = Corrections(process, SoloErrors.nothing(P)).of_sets(
-        MEMBERS, np.array([[0, 1, 2], [0, 1, -1], [3, -1, -1]])
-    )
+    three = PairBlocks(process).of_sets(MEMBERS, np.array([[0, 1, 2], [0, 1, -1], [3, -1, -1]]))
     asked, _ = process.answer(MEMBERS, rows_of([(0, 1, 2), (0, 1), (3,)]), with_variance=False)
     np.testing.assert_allclose(three[:, 0], asked, atol=1e-10)
 
