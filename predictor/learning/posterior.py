@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from copy import copy
 from dataclasses import replace
 from functools import partial
 from itertools import islice
@@ -59,6 +60,8 @@ class Posterior:
         training_sets: process of the predictor's training sets; by default the predictor's.
 
     Attributes:
+        observed: the observed step times.
+        measured: what was observed of jobs alone.
         revision: grows whenever an answer may have changed.
     """
 
@@ -76,8 +79,8 @@ class Posterior:
         self._priors = Priors(self.config, training_sets)
         self._known = KnownMembers(self.config.parameters, default_scale(), featurizer, self._priors.start)
         self._corrector = Corrector(self.config.parameters)
-        self._observed = Observed.nothing()
-        self._alone = MeasuredAlone(spelled=self._known.spelled)
+        self.observed = Observed.nothing()
+        self.measured = MeasuredAlone(spelled=self._known.spelled)
         self._state: State | None = None
         self._earlier: State | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
@@ -86,11 +89,11 @@ class Posterior:
 
     def __len__(self) -> int:
         """Number of observations taken in."""
-        return int(self._observed.count.sum()) + self._alone.unstated_steps
+        return int(self.observed.count.sum()) + self.measured.unstated_steps
 
     @property
     def _knows_nothing(self) -> bool:
-        return not len(self._observed) and not len(self._alone)
+        return not len(self.observed) and not len(self.measured)
 
     @property
     def version(self) -> str:
@@ -111,10 +114,10 @@ class Posterior:
                 name = name_of(key)
                 keys.setdefault(name, key)
                 new.setdefault(name, []).append(math.log(observation.step_time_s))
-        alone = self._alone.observed(kept) if self.config.learn_solo else self._alone
-        if not new and alone is self._alone:
+        alone = self.measured.observed(kept) if self.config.learn_solo else self.measured
+        if not new and alone is self.measured:
             return
-        self._observed, self._alone = self._with(keys).told(new), alone
+        self.observed, self.measured = self._with(keys).told(new), alone
         if self._state is not None:
             self._earlier = self._state
         self._state = None
@@ -128,10 +131,10 @@ class Posterior:
         other = self.unobserved(predictor)
         other.take(
             Observation(set_of(key), 0, math.exp(value))
-            for key, values in zip(self._observed.keys, self._observed.values, strict=True)
+            for key, values in zip(self.observed.keys, self.observed.values, strict=True)
             for value in values
         )
-        other._alone, other._state = self._alone, None
+        other.measured, other._state = self.measured, None
         return other
 
     def unobserved(self, predictor: SetPredictor | None = None) -> Posterior:
@@ -154,11 +157,10 @@ class Posterior:
 
     def extended(self, observations: Iterable[Observation]) -> Posterior:
         """A copy that has also seen these (as with `take`); this one is unchanged."""
-        other = Posterior.__new__(Posterior)
-        other.__dict__.update(self.__dict__)
+        other = copy(self)
         other._labels = dict(self._labels)  # of rows that the two may not share
         other.take(observations)
-        other._ready()
+        _ = other.state  # computed now, not by the first query
         return other
 
     def learns_solo(self, workload: Workload) -> bool:
@@ -167,16 +169,16 @@ class Posterior:
 
     def told(self, device: str, sharing: str, workload: Workload) -> Workload:
         """The job with what was observed of it alone, as its SPEC would state it; as it is if that is nothing."""
-        return self._alone.told(device, sharing, workload)
+        return self.measured.told(device, sharing, workload)
 
     def _with(self, named: Mapping[ObservedKey, ObservedKey]) -> Observed:
         """The observations, with rows for keys by their names; the predictor is queried about new ones."""
-        keys = [key for name, key in named.items() if name not in self._observed.index]
+        keys = [key for name, key in named.items() if name not in self.observed.index]
         if not keys:
-            return self._observed
+            return self.observed
         sets = [set_of(key) for key in keys]
         expected = Expected.of(self.predictor, sets)
-        return self._observed.met(keys, self._numbers(sets, expected.solo_step_time_s), expected)
+        return self.observed.met(keys, self._numbers(sets, expected.solo_step_time_s), expected)
 
     def _numbers(self, sets: Sequence[ColocationSet], solo_step_time_s: Floats) -> Integers:
         """[S, M] numbers of members, -1 where there is none."""
@@ -187,12 +189,13 @@ class Posterior:
         result[mask] = self._known.numbers(keys, solo_step_time_s[mask].tolist())
         return result
 
-    def _ready(self) -> State:
-        """The process given all observations, computed lazily and incrementally from the previous one."""
+    @property
+    def state(self) -> State:
+        """What answers follow from, given all observations; computed lazily and incrementally from the previous one."""
         state = self._state
         if state is None:
             state = self._state = State.of(
-                self.predictor, self._observed, self._known, self.config, self._earlier, self._alone,
+                self.predictor, self.observed, self._known, self.config, self._earlier, self.measured,
                 priors=self._priors, labels=self._labels,
             )  # fmt: skip
             self._earlier = None
@@ -201,26 +204,11 @@ class Posterior:
     @property
     def process(self) -> Process:
         """The process conditioned on all observations."""
-        return self._ready().process
-
-    @property
-    def state(self) -> State:
-        """What answers follow from, given all observations."""
-        return self._ready()
+        return self.state.process
 
     def corrects_solo(self, members: Integers) -> Bools:
         """[R] whether solo step times of members, by number, are predictions."""
         return np.asarray(self._known.solo_predicted[members] & self.config.learn_solo)
-
-    @property
-    def observed(self) -> Observed:
-        """The observed step times."""
-        return self._observed
-
-    @property
-    def measured(self) -> MeasuredAlone:
-        """What was observed of jobs alone."""
-        return self._alone
 
     @property
     def members(self) -> Members:
@@ -229,13 +217,13 @@ class Posterior:
 
     def rows_of(self, sets: Sequence[ColocationSet]) -> tuple[Rows, Floats]:
         """Rows of the process for all members of some sets, set by set, and their corrected log slowdowns."""
-        sets, _ = self._ready().measured.told_sets(sets)
-        arrays = self._ready().predictor.predict_arrays(sets)
+        sets, _ = self.state.measured.told_sets(sets)
+        arrays = self.state.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         present = numbers >= 0
         own = numbers[present]
         rows = Rows(own, partners_of(own, np.nonzero(present)[0]))
-        slowdown = self._ready().corrections.slowdown(self.members, arrays.slowdown, numbers)
+        slowdown = self.state.corrections.slowdown(self.members, arrays.slowdown, numbers)
         return rows, np.log(slowdown[present])
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
@@ -243,7 +231,7 @@ class Posterior:
         the predictor's."""
         if self._knows_nothing or not len(sets):
             return self.predictor.predict_arrays(sets)
-        state = self._ready()
+        state = self.state
         sets, _ = state.measured.told_sets(sets)
         arrays = state.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
@@ -254,7 +242,7 @@ class Posterior:
 
     def _time_sliced(self, sets: Sequence[ColocationSet]) -> tuple[list[int], Floats]:
         """Numbers of the sets that `bounded_sets` names, and their slowdowns [P, M] time-sliced."""
-        places = bounded_sets(sets, self.predictor, self._ready().under_mps)
+        places = bounded_sets(sets, self.predictor, self.state.under_mps)
         sliced = [replace(sets[k], sharing="time-slice") for k in places]
         return places, self.predict_arrays(sliced).slowdown if places else np.zeros((0, 1))
 
@@ -267,24 +255,24 @@ class Posterior:
         if self._knows_nothing or not len(rows):
             answer: PredictionArrays = self._table_of().predict_rows(rows, sharing)
             return answer
-        self._table_of()
-        predictor, rows = self._ready().predictor, self._ready().told_table(rows)
-        arrays = predictor.predict_rows(rows, sharing)
+        table, state = self._table_of().table_, self.state
+        rows = state.told_table(rows)
+        arrays = state.predictor.predict_rows(rows, sharing)
         # Read once, because other threads extend them too.
-        known, count = self._of_row, len(keys := self._table_of().table_.keys)
+        known, count = self._of_row, len(table.keys)
         if len(known) < count:
-            steps = self._table_of().table_.solo_step_s[len(known) : count]
-            more = self._known.numbers(keys[len(known) : count], steps.tolist())
+            steps = table.solo_step_s[len(known) : count]
+            more = self._known.numbers(table.keys[len(known) : count], steps.tolist())
             known = self._of_row = np.concatenate([known, np.array(more, dtype=np.int64)])
         numbers = known[rows]
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
         modes = np.full(len(rows), sharing)
-        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, predictor), modes)
-        places = bounded_rows(rows, sharing, self.predictor, self._ready().under_mps)
+        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, state.predictor), modes)
+        places = bounded_rows(rows, sharing, self.predictor, state.under_mps)
         if not places:
             return corrected
-        sliced = self.predict_rows(self._table_of().table_.time_sliced(rows[places]), "time-slice")
+        sliced = self.predict_rows(table.time_sliced(rows[places]), "time-slice")
         return no_slower(corrected, places, sliced.slowdown)
 
     def _table_of(self) -> Any:
@@ -295,7 +283,7 @@ class Posterior:
     def _corrected(
         self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf, sharing: NDArray[np.str_]
     ) -> PredictionArrays:
-        corrections, members = self._ready().corrections, self._known.members
+        corrections, members = self.state.corrections, self._known.members
         corrected = partial(corrections.slowdown, members)
         slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, corrected, sharing == "mig")
         solo = arrays.solo_step_time_s
@@ -326,12 +314,12 @@ class Posterior:
         predictor: Any = self.predictor
         if self._knows_nothing or not len(sets):
             return list(predictor.predict_many(sets))
-        told, notes = self._ready().measured.told_sets(sets)
+        told, notes = self.state.measured.told_sets(sets)
         return self._correct(predictor.predict_many(told), told, notes)
 
     def never_measured(self, sets: Sequence[ColocationSet]) -> list[list[str]]:
         """See `predictor.answering.never_measured`; what was observed of jobs alone was measured."""
-        told = sets if self._knows_nothing else self._ready().measured.told_sets(sets)[0]
+        told = sets if self._knows_nothing else self.state.measured.told_sets(sets)[0]
         return [never_measured(self.predictor, [each]) for each in told]
 
     def _correct(
@@ -356,7 +344,7 @@ class Posterior:
         )
         numbers = [list(islice(number, len(s.workloads))) for s in sets]
         keys = [(own, *sorted((*row[:m], *row[m + 1 :]))) for row in numbers for m, own in enumerate(row)]
-        state = self._ready()
+        state = self.state
         shifts = state.shifts.of(keys)
         if state.predictor is not self.predictor:
             weighted = state.predictor.predict_arrays(sets)
@@ -384,7 +372,7 @@ class Posterior:
         """The basis of a member's answer. Observations count with at least a hundredth of the largest weight."""
         if self._knows_nothing:
             return Basis(0, ())
-        sets, _ = self._ready().measured.told_sets([colocation_set])
+        sets, _ = self.state.measured.told_sets([colocation_set])
         row = self._numbers(sets, self.predictor.predict_arrays(sets).solo_step_time_s)[0].tolist()
         key = (row[member], *sorted(number for m, number in enumerate(row) if m != member and number >= 0))
-        return self._ready().shifts.basis(key)
+        return self.state.shifts.basis(key)

@@ -90,7 +90,7 @@ def test_one_absurd_set_of_two_does_not_change_the_solo_step_time(predictor: Pre
 def test_excess_jobs_are_sampled(predictor: Predictor) -> None:
     few = Posterior(predictor, PosteriorConfig(most_rows=3))
     few.observe(observed(predictor, pairs(JOBS), dict.fromkeys(JOBS, 1.5), 1.0))
-    assert len(few._ready().solo) == 3
+    assert len(few.state.solo) == 3
     asked = pairs(JOBS)[:4]
     for sets in (asked, list(reversed(asked))):
         for prediction in few.predict_many(sets):

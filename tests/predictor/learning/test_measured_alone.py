@@ -277,7 +277,7 @@ def test_concurrent_threads_number_rows_once(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     posterior = told(predictor, 5.0)
-    rows, state = posterior.rows([PAIR]), posterior._ready()
+    rows, state = posterior.rows([PAIR]), posterior.state
     holder, name = (posterior._known, "numbers") if place == "known" else (state.measured, "told")
     real = getattr(holder, name)
 
@@ -290,7 +290,7 @@ def test_concurrent_threads_number_rows_once(
     posterior.predict_rows(rows, "time-slice")
     assert getattr(holder, name) == real, "it was interrupted"
     count = len(predictor.table_.keys)
-    assert max(len(posterior._of_row), len(posterior._ready().told_table._row)) <= count
+    assert max(len(posterior._of_row), len(posterior.state.told_table._row)) <= count
     sets = [ColocationSet("v100", (replace(SLOW, batch_size=93), replace(THIRD, batch_size=94), SLOW))]
     of_rows = posterior.predict_rows(posterior.rows(sets), "time-slice")
     np.testing.assert_allclose(of_rows.step_time_s, posterior.predict_arrays(sets).step_time_s)

@@ -42,7 +42,7 @@ def test_a_copy_goes_its_own_way_though_it_had_nothing_to_add(predictor: Predict
     posterior, expected = Posterior(predictor), Posterior(predictor)
     posterior.observe(both)
     expected.observe(both)
-    posterior._ready()
+    _ = posterior.state
     copy = posterior.extended([Observation(ColocationSet("v100", (first,)), 0, 0.05)])
     posterior.observe([seen(predictor, pair, 0, 5.0) for pair in pairs_of(JOBS)])
     posterior.predict(three)
@@ -91,7 +91,7 @@ def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Pred
     posterior = Posterior(predictor)
     job = JOBS[0].without_solo()
     posterior.observe([seen(predictor, ColocationSet("v100", (job, JOBS[2])), 0, 2.0)])
-    corrections, few = posterior._ready().corrections, posterior.members
+    corrections, few = posterior.state.corrections, posterior.members
     more = ColocationSet("v100", tuple(Workload.parse(f"beta:batch_size={size}") for size in (3, 5)))
     posterior.predict_arrays([more])
     assert len(posterior.members) > len(few)
