@@ -65,12 +65,7 @@ class ProbePlan:
 
     def to_json(self) -> dict[str, Any]:
         """The JSON object of `cotenant probe --json` and `POST /v1/probes`."""
-        return {
-            **asdict(self),
-            "probes": [{"jobs": list(probe.jobs), "error_ratio": probe.error_ratio} for probe in self.probes],
-            "reasons": list(self.reasons),
-            "never_measured": list(self.never_measured),
-        }
+        return asdict(self)
 
 
 def suggest_probes(
