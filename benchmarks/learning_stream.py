@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.observed_sets import ERROR, in_blocks, streamed
+from benchmarks.observed_sets import ERROR, by_block, streamed
 from benchmarks.record import RESULTS, record
 
 SETS, SEED, WINDOW = 60, 0, 10
@@ -90,7 +90,10 @@ def replay(tables: Path, plan: Path) -> dict[str, Any]:
         "sets": len(sets),
         "sets_without_measurement": skipped,
         "jobs": list(JOBS),
-        "by_ten_sets": in_blocks(seen, [slice(k, k + WINDOW) for k in range(0, len(sets), WINDOW)]),
+        "by_ten_sets": {
+            way: by_block([members[k : k + WINDOW] for k in range(0, len(sets), WINDOW)])
+            for way, members in seen.items()
+        },
         "log_errors": {
             way: [float(np.mean([member[ERROR] for member in one])) for one in members]
             for way, members in seen.items()

@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -101,23 +100,18 @@ def held_out(
             asked = [sets[k] for k in order[border:][:_ASKED]]
             predictions = posterior.predict_many([one for one, _ in asked])
             rows += [compared(p, measured) for p, (_, measured) in zip(predictions, asked, strict=True)]
-        result[str(count)] = in_blocks({"observed": rows}, [slice(None)])["observed"]
+        result[str(count)] = by_block([rows])
     return result
 
 
-def in_blocks(
-    rows: dict[str, list[list[list[float]]]], blocks: Sequence[slice]
-) -> dict[str, dict[str, list[float]]]:
-    """The reported figures of each block of sets, by case."""
-    result = {}
-    for way, sets in rows.items():
-        parts = [np.array([member for one in sets[block] for member in one]) for block in blocks]
-        result[way] = {
-            "error_percent": [percent(float(part[:, ERROR].mean())) for part in parts],
-            "coverage_ratio": [round(float(part[:, COVERED].mean()), 3) for part in parts],
-            "median_width_factor": [round(math.exp(np.median(part[:, WIDTH])), 2) for part in parts],
-        }
-    return result
+def by_block(blocks: Sequence[list[list[list[float]]]]) -> dict[str, list[float]]:
+    """The reported figures of each block of sets."""
+    parts = [np.array([member for one in block for member in one]) for block in blocks]
+    return {
+        "error_percent": [percent(float(part[:, ERROR].mean())) for part in parts],
+        "coverage_ratio": [round(float(part[:, COVERED].mean()), 3) for part in parts],
+        "median_width_factor": [round(math.exp(np.median(part[:, WIDTH])), 2) for part in parts],
+    }
 
 
 def percent(log_error: float) -> float:
@@ -178,11 +172,7 @@ def main() -> None:
             for way in WAYS:
                 for k in range(3):
                     blocks[way][k] += rows[way][k * third : (k + 1) * third]
-        size = third * arguments.seeds
-        figures[campaign] = in_blocks(
-            {way: list(chain.from_iterable(parts)) for way, parts in blocks.items()},
-            [slice(k * size, (k + 1) * size) for k in range(3)],
-        )
+        figures[campaign] = {way: by_block(thirds) for way, thirds in blocks.items()}
         print(campaign, figures[campaign])
     figures["held_out"] = {}
     for campaign in CAMPAIGNS + LEARNED:
