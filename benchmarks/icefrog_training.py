@@ -159,12 +159,34 @@ def _copied(run: Run) -> tuple[nn.Module, list[nn.Module], torch.optim.Optimizer
     return model, layers, optimizer
 
 
-def fitted_kappa(rows: list[dict[str, float]]) -> float:
-    """Exponent that fits the measured penalties best, by least squares on penalties clipped to 0..1."""
+def compared(task: Task, plain: list[dict[str, Any]], frozen: list[dict[str, Any]]) -> dict[str, Any]:
+    """Accuracy and time of trainings that freeze layers against those that do not."""
+    base, ice = (np.array([r["accuracy_percent"] for r in runs]) for runs in (plain, frozen))
+
+    def saved_percent(key: str) -> float:
+        fast_s, slow_s = (np.sum([r[key] for r in runs]) for runs in (frozen, plain))
+        return round(100.0 * float(1.0 - fast_s / slow_s), 2)
+
+    more = float(np.mean([r["iterations"] for r in frozen])) / task.iterations - 1.0
+    return {
+        "accuracy_unfrozen_percent": [round(float(base.mean()), 3), round(float(base.std(ddof=1)), 3)],
+        "accuracy_icefrog_percent": [round(float(ice.mean()), 3), round(float(ice.std(ddof=1)), 3)],
+        "accuracy_difference_points": round(float((ice - base).mean()), 3),
+        "time_saved_percent": saved_percent("seconds"),
+        "time_saved_by_prefix_speedups_percent": saved_percent("expected_seconds"),
+        "iterations_more_percent": round(100.0 * more, 2),
+    }
+
+
+def penalty_fit(rows: list[dict[str, float]]) -> dict[str, Any]:
+    """Exponent that fits the measured penalties, clipped to 0..1, best by least squares; mean errors of `KAPPAS`."""
     share = np.array([r["norm_share"] for r in rows])
     real = np.clip([r["penalty"] for r in rows], 0.0, 1.0)
     grid = np.arange(0.5, 6.01, 0.05)
-    return float(grid[int(np.argmin([np.mean((share**k - real) ** 2) for k in grid]))])
+    return {
+        "fitted_kappa": float(grid[int(np.argmin([np.mean((share**k - real) ** 2) for k in grid]))]),
+        "penalty_mean_error_by_kappa": {f"{k:g}": round(float(np.mean(share**k - real)), 4) for k in KAPPAS},
+    }
 
 
 def plot(penalties: dict[str, list[dict[str, float]]], curves: dict[str, Any]) -> Path:
@@ -223,40 +245,12 @@ def main() -> None:
         penalties[task.name] = [
             row for seed in range(min(3, options.seeds)) for row in real_penalties(task, seed, horizon)
         ]
-        base, ice = (np.array([r["accuracy_percent"] for r in runs]) for runs in (plain, frozen))
-        slow, fast = (np.array([r["seconds"] for r in runs]) for runs in (plain, frozen))
         figures[task.name] = {
             "train_samples": len(task.data[0]),
             "test_samples": len(task.data[2]),
             "prefix_speedup": np.round(speeds / speeds[0], 3).tolist(),
-            "accuracy_unfrozen_percent": [round(float(base.mean()), 3), round(float(base.std(ddof=1)), 3)],
-            "accuracy_icefrog_percent": [round(float(ice.mean()), 3), round(float(ice.std(ddof=1)), 3)],
-            "accuracy_difference_points": round(float((ice - base).mean()), 3),
-            "time_saved_percent": round(100.0 * float(1.0 - fast.sum() / slow.sum()), 2),
-            "time_saved_by_prefix_speedups_percent": round(
-                100.0
-                * float(
-                    1.0
-                    - np.sum([r["expected_seconds"] for r in frozen])
-                    / np.sum([r["expected_seconds"] for r in plain])
-                ),
-                2,
-            ),
-            "iterations_more_percent": round(
-                100.0 * (float(np.mean([r["iterations"] for r in frozen])) / task.iterations - 1.0), 2
-            ),
-            "fitted_kappa": fitted_kappa(penalties[task.name]),
-            "penalty_mean_error_by_kappa": {
-                f"{k:g}": round(
-                    float(
-                        np.mean(
-                            [r["norm_share"] ** k - np.clip(r["penalty"], 0, 1) for r in penalties[task.name]]
-                        )
-                    ),
-                    4,
-                )
-                for k in KAPPAS
-            },
+            **compared(task, plain, frozen),
+            **penalty_fit(penalties[task.name]),
             "runs": {"unfrozen": plain, "icefrog": frozen},
             "penalties": penalties[task.name],
         }
