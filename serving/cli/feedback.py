@@ -58,8 +58,8 @@ def command(
     from predictor import load_predictor
     from predictor.examples.plausibility import check_plausible
     from predictor.learning.drift import drift_of
-    from predictor.learning.effects import alone_of, corrections_of
     from predictor.learning.posterior import Posterior
+    from predictor.learning.summary import alone_of, corrections_of
     from predictor.learning.trained_on import new_to
 
     predictor = load_predictor(model)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from predictor.learning.effects import corrections_of
+from predictor.learning.summary import corrections_of
 from serving.handlers.calibration import by_job, recent
 from serving.handlers.observations import error_by_day
 from serving.handlers.upkeep import upkeep

@@ -9,9 +9,9 @@ import pytest
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
-from predictor.learning.effects import alone_of, corrections_of
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.posterior import Posterior
+from predictor.learning.summary import alone_of, corrections_of
 from predictor.predictor import Predictor
 from profiling.devices import get_device
 from profiling.workload import STEP_TIMES_S, ColocationSet, SoloProfile, Workload

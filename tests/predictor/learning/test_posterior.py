@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
-from predictor.learning.effects import corrections_of
 from predictor.learning.posterior import Posterior
+from predictor.learning.summary import corrections_of
 from predictor.predictor import Predictor
 from predictor.types import PredictionArrays
 from profiling.errors import InputError

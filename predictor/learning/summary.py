@@ -1,4 +1,4 @@
-"""What a posterior has observed, and by how much it moved the answers."""
+"""Summary of what a posterior has observed, and by what factor that moved the answers."""
 
 from __future__ import annotations
 
