@@ -12,8 +12,8 @@ have the covariance
 k1 and k2 are squared exponentials (Rasmussen and Williams 2006, section 4.2) with two length scales on a
 member's features, A is 1 for the same architecture, J for the same job, and c is 1 in the same setting, else
 `across_devices`. Sets of more than two take the mean over partners (an additive process, Duvenaud et al.,
-NeurIPS 2011), weighted by how busy they keep the device: one that does next to nothing says next to nothing. A job alone runs the same in every sharing mode, so its solo step time depends on the device
-only.
+NeurIPS 2011), weighted by how busy they keep the device: one that does next to nothing says next to nothing.
+A job alone runs the same in every sharing mode, so its solo step time depends on the device only.
 """
 
 from __future__ import annotations

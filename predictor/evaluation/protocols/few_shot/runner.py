@@ -169,18 +169,11 @@ def figures(results: dict[str, dict[str, dict[int, list[Scored]]]]) -> dict[str,
 
 
 def _metrics(parts: list[Scored]) -> dict[str, Any]:
-    def every(pick: Callable[[FewShotAnswer], Floats | None]) -> Floats | None:
-        values = [(pick(p.answer), p.rows) for p in parts]
-        return (
-            None
-            if values[0][0] is None
-            else np.exp(np.concatenate([v[r] for v, r in values if v is not None]))
-        )
+    def every(name: str) -> Floats:
+        return np.exp(np.concatenate([getattr(p.answer, name)[p.rows] for p in parts]))
 
-    predicted = every(lambda a: a.log_ratio)
-    assert predicted is not None
-    measured = np.concatenate([p.ratio for p in parts])
-    return score(measured, predicted, every(lambda a: a.lower), every(lambda a: a.upper))
+    ends = () if parts[0].answer.lower is None else (every("lower"), every("upper"))
+    return score(np.concatenate([p.ratio for p in parts]), every("log_ratio"), *ends)
 
 
 def report(
