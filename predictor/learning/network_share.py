@@ -8,7 +8,6 @@ difference of the two.
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from scipy.linalg import cho_factor, cho_solve
@@ -36,10 +35,3 @@ def learned_share(error: Floats, noise: Floats, towards: Floats, covariance: Flo
     information = towards @ cho_solve(factor, np.stack([error, towards], 1))
     weight = NETWORK_SHARE + information[0] / (information[1] + DEVIATION**-2)
     return float(np.clip(_GRID * round(weight / _GRID), 0.0, 1.0))
-
-
-def at_share(predictor: Any, network_share: float) -> Any:
-    """The predictor at another weight of its networks; itself at the one that it has."""
-    if network_share == NETWORK_SHARE:
-        return predictor
-    return predictor.with_network_share(network_share)

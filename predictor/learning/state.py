@@ -11,7 +11,7 @@ from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import of_slowdowns, of_solo_step_times
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured_alone import MeasuredAlone, ToldTable
-from predictor.learning.network_share import at_share, learned_share
+from predictor.learning.network_share import learned_share
 from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import PairSlowdowns
@@ -104,7 +104,9 @@ class State:
         used, places, shares = rows_in_answers(rows[given.observed], solo_rows, jobs, len(solo))
         answers = PairAnswers(given, solo, prior, known, places, shares, limits)
         corrections = Corrections(given, solo, limits)
-        weighted = at_share(predictor, share)
+        weighted: Any = predictor
+        if share != NETWORK_SHARE:
+            weighted = weighted.with_network_share(share)
         return cls(
             weighted,
             told,

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from predictor.examples.observations import Observation
-from predictor.learning.network_share import DEVIATION, at_share, learned_share
+from predictor.learning.network_share import DEVIATION, learned_share
 from predictor.learning.posterior import Posterior
 from predictor.learning.set_process import NETWORK_SHARE
 from predictor.predictor import Predictor
@@ -49,7 +49,6 @@ def test_a_weight_moves_predictions_between_process_and_networks(predictor: Pred
     np.testing.assert_allclose(slow[1], 0.75 * slow[0] + 0.25 * slow[4], rtol=1e-5, atol=1e-7)
     np.testing.assert_allclose(slow[2], 0.5 * slow[0] + 0.5 * slow[4], rtol=1e-5, atol=1e-7)
     assert np.abs(slow[4] - slow[0]).max() > 0.02
-    assert at_share(predictor, NETWORK_SHARE) is predictor
 
 
 @pytest.mark.parametrize("share", [0.0, 1.0])
