@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from datasets.importers.base import Import, find_file, spec
+from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.files import read_json
 from profiling.zoo.aliases import ALIASES
@@ -33,6 +34,7 @@ DATASETS = {
     "CycleGAN": "monet2photo",
     "A3C": "Pong",
 }
+_SPREAD = "_unconsolidated"  # over several servers
 _JOB = re.compile(r"^(?:\('(?P<quoted>[^']+)', (?P<gpus>\d+)\)|(?P<plain>[^(']+(?:\(batch size \d+\))?))$")
 _NAME = re.compile(r"^(?P<model>[^( ]+)(?: \(batch size (?P<batch>\d+)\))?$")
 
@@ -41,7 +43,7 @@ def read(folder: Path) -> Import:
     """Read whichever of the two files `folder` has, by upstream path or bare name.
 
     Raises:
-        InputError: neither is present, or one is not in Gavel's format.
+        InputError: neither is present, one is not in Gavel's format, or a GPU is not in the catalogue.
     """
     result = Import("gavel")
     find_file(folder, *FILES.values())
@@ -63,8 +65,8 @@ def _read_file(result: Import, campaign: str, path: Path) -> None:
             f"{path} is not Gavel's", expected="{gpu: {job: {other job: steps/s}}}", got="another shape"
         )
     for gpu, jobs in body.items():
-        device, _, suffix = gpu.partition("_")
-        placement = suffix or "consolidated"
+        device = _device(path, gpu.removesuffix(_SPREAD))
+        placement = _SPREAD[1:] if gpu.endswith(_SPREAD) else "consolidated"
         alone = {}
         for job, others in jobs.items():
             if not isinstance(others, dict) or not isinstance(others.get("null"), int | float):
@@ -83,7 +85,10 @@ def _read_file(result: Import, campaign: str, path: Path) -> None:
                 rates = [_rate(path, job, rate) for rate in value]
                 if placement != "consolidated":
                     result.dropped["pair repeated under *_unconsolidated"] += 1
-                elif seen.get((other, job)) == rates[::-1] and other != job:
+                elif (other, job) in seen and other != job:
+                    if seen[(other, job)] != rates[::-1]:
+                        mirrored = f"{gpu}: {seen[(other, job)][::-1]} beside {other}, as in the mirror copy"
+                        raise _fault(path, job, mirrored, value)
                     result.dropped["mirror copy of a pair"] += 1
                 else:
                     seen[(job, other)] = rates
@@ -164,6 +169,14 @@ def _add_pair(
             censored=rate == alone[job],
             is_target=True,
         )
+
+
+def _device(path: Path, gpu: str) -> str:
+    """The catalogue's name of a GPU: sets are recognised as learned by it, and shared as on it."""
+    try:
+        return get_device(gpu).name
+    except InputError as error:
+        raise error.at(path) from None
 
 
 def _job(path: Path, text: str) -> tuple[str, str, int | None, int]:

@@ -98,6 +98,8 @@ def _read_pairs(result: Import, path: Path, alone: dict[str, float]) -> None:
             solo = alone.get(workload)
             if model in HARD_CODED:
                 result.flagged["hard-coded: ratio of 1, partner only"] += 1
+            elif solo is None:
+                result.flagged["job without a row in single_data.csv: its step times are unknown"] += 1
             result.add(
                 "colocation",
                 "lucid",

@@ -12,6 +12,7 @@ import pytest
 from datasets.importers import import_source
 from datasets.importers.numpy_only import load_npy
 from datasets.sources import SOURCES
+from datasets.tables import read_table
 from profiling.errors import InputError, UnknownNameError, UnsafeFileError
 
 JOB = "('ResNet-18 (batch size 16)', 1)"
@@ -76,6 +77,26 @@ def test_gavel_unknown_model(tmp_path: Path) -> None:
     )
 
 
+def test_gavel_gpus_get_the_catalogues_name(tmp_path: Path) -> None:
+    body = {"V100": {JOB: {"null": 2.0, OTHER: [1.0, 1.5]}, OTHER: {"null": 3.0}}}
+    import_source("gavel", _gavel(tmp_path / "src", body), tmp_path)
+    sets = read_table(tmp_path, "colocation")
+    assert set(zip(sets["device"], sets["sharing"], strict=True)) == {("v100", "mps")}
+    # Otherwise sets that a predictor has learned would be scored as new.
+    assert sets["set_id"].str.startswith("gavel-2020/v100/").all()
+
+
+@pytest.mark.parametrize("gpu", ["quantum9", "Tesla_V100", "quantum9_unconsolidated"])
+def test_gavel_unknown_gpus_are_refused(tmp_path: Path, gpu: str) -> None:
+    body = {gpu: {JOB: {"null": 2.0}}}
+    _refused("gavel", _gavel(tmp_path / "src", body), "simulation_throughputs.json", "catalogue", "devices list")
+
+
+def test_gavel_mirror_that_disagrees(tmp_path: Path) -> None:
+    body = {"v100": {JOB: {"null": 2.0, OTHER: [1.0, 1.5]}, OTHER: {"null": 3.0, JOB: [1.5, 1.1]}}}
+    _refused("gavel", _gavel(tmp_path / "src", body), OTHER, "mirror", "[1.5, 1.0]", "[1.5, 1.1]")
+
+
 def test_gavel_failed_censored_mirror_and_one_direction(tmp_path: Path) -> None:
     third = "('A3C', 1)"
     body = {
@@ -122,6 +143,15 @@ def test_lucid_bad_cells_name_line_and_column(
     _refused("lucid", folder, *words)
 
 
+def test_lucid_jobs_without_a_solo_run_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "single_data.csv").write_text(SINGLE + "VGG,C,32,0,9,1,1,1\n")
+    (tmp_path / "colocate_info.csv").write_text(PAIR + "VGG,1,32,0,0.9,LSTM,1,64,0,0.8,1,1,1\n")
+    counts = import_source("lucid", tmp_path, tmp_path / "out")
+    assert counts["flagged"] == {"job without a row in single_data.csv: its step times are unknown": 1}
+    sets = read_table(tmp_path / "out", "colocation")
+    assert sets["solo_step_time_s"].notna().tolist() == [True, False]
+
+
 def test_missing_columns(tmp_path: Path) -> None:
     folder = tmp_path / "src" / "traces" / "cifar10"
     folder.mkdir(parents=True)
@@ -162,8 +192,6 @@ def _isacpp(folder: Path, edges: str) -> Path:
 def test_isacpp_reads_slowdowns_and_batch_sizes(tmp_path: Path) -> None:
     folder = _isacpp(tmp_path, "VGG_19,ResNet50,1.25\nResNet50,VGG_19,2.0\n")
     import_source("isacpp", folder, tmp_path / "out")
-    from datasets.tables import read_table
-
     table = read_table(tmp_path / "out", "colocation")
     assert table["throughput_ratio"].tolist() == [0.8, 0.5]
     assert table["workload"].tolist() == ["resnet50-imagenet:batch_size=32", "vgg-19:batch_size=64"]
@@ -192,8 +220,6 @@ def test_freezing_from_a_clone(tmp_path: Path) -> None:
     )
     summary = import_source("freezing", tmp_path / "src", tmp_path / "out")
     assert summary["kept"] == {"freezing": 4}
-    from datasets.tables import read_table
-
     table = read_table(tmp_path / "out", "freezing")
     assert table["gpus"].tolist() == [4, 4, 1, 1]
     assert table["memory_bytes"].tolist()[2:] == [5e8, 4e8]
@@ -236,8 +262,6 @@ def test_files_are_found_at_their_upstream_paths(tmp_path: Path) -> None:
         "\tnode1 -- node2\n"
     )
     import_source("pipedream", tmp_path / "pipedream", tmp_path / "out")
-    from datasets.tables import read_table
-
     table = read_table(tmp_path / "out", "graphs")
     assert table["architecture"].tolist() == ["vgg16-imagenet"] * 2
     assert table["forward_time_s"].tolist() == [0.0, 0.0015]
