@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from predictor.answering.shares import contention, effective_share
 from predictor.config import LossCallback
 from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.metrics import score
+from predictor.evaluation.scored_rows import RowsCallback, member_rows, no_rows
 from predictor.examples.cross_fit import ExampleFold, cross_fit, fold_groups
 from predictor.examples.examples import Examples, examples_of
 from predictor.fitted.device_memory import HeadCalibration, examples_memory_bytes
@@ -47,6 +49,7 @@ def evaluate(
     seed: int = 0,
     report: LossCallback | None = None,
     graph_only: bool = False,
+    rows: RowsCallback = no_rows,
 ) -> dict[str, Any]:
     """Score on measured sets, as in `cotenant evaluate --json`.
 
@@ -55,6 +58,10 @@ def evaluate(
     pre-training, and only held-out sets are scored. As in the protocols, `by-model` scores a set of two models twice,
     with either left out; `held_out`, `by_model` and `by_family` have each row once, with its own model left out.
 
+    The predicted ratio is what the row's campaign would observe: above 1 where its solo runs are slow. `answers` scores
+    that of `predict`, which never is, and does not know the campaign (only with `split="none"`). `measured_alone` counts the scored rows whose solo step time
+    the model was told.
+
     Args:
         predictor: a trained predictor.
         colocation, solo: tidy tables.
@@ -62,6 +69,8 @@ def evaluate(
         seed: seed of the split.
         report: called with each epoch's loss.
         graph_only: withhold the solo measurements of the scored members.
+        rows: called with the scored rows; `answered` is the ratio of `predict`, `held_out` whether the row's own model
+            was left out.
 
     Raises:
         InputError: no rows, no sets left to score, no fold with two sides, or unknown split; or see
@@ -72,9 +81,9 @@ def evaluate(
     predictor._table()  # raises where nothing was fitted
     check_rows(colocation)
     if split == "none":
-        result = _as_it_is(predictor, colocation, solo, graph_only)
+        result = _as_it_is(predictor, colocation, solo, graph_only, rows)
     else:
-        result = _refitted(predictor, colocation, solo, split, seed, report, graph_only)
+        result = _refitted(predictor, colocation, solo, split, seed, report, graph_only, rows)
     return {"model_version": predictor.version, **result}
 
 
@@ -95,7 +104,7 @@ def _asked(colocation: pd.DataFrame, solo: pd.DataFrame, graph_only: bool) -> Ex
 
 
 def _as_it_is(
-    predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame, graph_only: bool
+    predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame, graph_only: bool, rows: RowsCallback
 ) -> dict[str, Any]:
     seen = learned_rows(predictor.fitted_, colocation)
     rest = colocation[~seen]
@@ -112,7 +121,23 @@ def _as_it_is(
     ratio, slow = answered_log_ratio(predictor, examples)
     half = half_widths(fitted, examples, slow)
     sides = _sides(examples, fitted.heads, fitted.model)
-    return _result(examples, ratio, half, sides, {"split": "none", "left_out": left_out})
+    answers = _answers(predictor, examples)
+    about = {"split": "none", "left_out": left_out}
+    result = _result(examples, ratio, half, sides, about, rows, columns=answers)
+    pick = examples.scored
+    return {**result, "answers": score(examples.ratio[pick], *(value[pick] for value in answers.values()))}
+
+
+def _answers(predictor: Predictor, examples: Examples) -> dict[str, Floats]:
+    """[T] throughput ratio of each member as `predict` gives it, which is not told of campaigns, and its interval."""
+    asked = replace(examples, campaign=("",) * len(examples.campaign))
+    _, slow = answered_log_ratio(predictor, asked)
+    half = half_widths(predictor.fitted_, asked, slow)
+    return {
+        "answered": np.exp(-slow),
+        "answered_lower": np.exp(-slow - half),
+        "answered_upper": np.minimum(np.exp(half - slow), 1.0),
+    }
 
 
 def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Floats:
@@ -183,6 +208,7 @@ def _refitted(
     seed: int,
     report: LossCallback | None,
     graph_only: bool,
+    rows: RowsCallback,
 ) -> dict[str, Any]:
     from datasets.splits import make_split
     from predictor.config import TrainingConfig
@@ -217,7 +243,8 @@ def _refitted(
     ratio = np.concatenate([p.log_ratio for p in parts])
     half = np.concatenate([_half_width(parts, k) for k in range(len(parts))])
     own = np.concatenate([p.own for p in parts]) if split == "by-model" else None
-    return _result(merged, ratio, half, sides, {"split": split, "seed": seed, "folds": len(parts)}, own)
+    about = {"split": split, "seed": seed, "folds": len(parts)}
+    return _result(merged, ratio, half, sides, about, rows, own, {} if own is None else {"held_out": own})
 
 
 def _half_width(parts: Sequence[FoldResult], index: int) -> np.ndarray:
@@ -248,7 +275,9 @@ def _result(
     half: np.ndarray,
     sides: Sides,
     about: dict[str, Any],
+    rows: RowsCallback,
     own: Bools | None = None,
+    columns: Mapping[str, np.ndarray] = MappingProxyType({}),
 ) -> dict[str, Any]:
     usable = examples.scored
     if not usable.any():
@@ -257,6 +286,9 @@ def _result(
         )
     predicted = np.exp(ratio)
     lower, upper = np.exp(ratio - half), np.exp(ratio + half)
+    values = {"predicted": predicted, "lower": lower, "upper": upper, **columns}
+    picked = np.flatnonzero(usable)
+    rows(member_rows(examples, picked, {name: value[picked] for name, value in values.items()}))
 
     def part(mask: np.ndarray) -> dict[str, Any]:
         pick = usable & mask
@@ -276,6 +308,7 @@ def _result(
     return {
         "target": "throughput-ratio",
         **about,
+        "measured_alone": sum(examples.workloads[row].solo.step_time_s is not None for row in picked),
         "metrics": part(whole),
         **({"held_out": part(own)} if own is not None and (usable & own).any() else {}),
         "by_family": by(tuple(family_of(name) for name in examples.architectures), of_models),

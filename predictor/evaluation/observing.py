@@ -15,6 +15,7 @@ from predictor.evaluation.evaluation import check_rows, half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders, random_orders
 from predictor.evaluation.protocols.few_shot.processes import CorrectedLearner
+from predictor.evaluation.scored_rows import RowsCallback, member_rows, no_rows
 from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.fitted.fitted import Manifest
@@ -134,6 +135,7 @@ def evaluate_observing(
     observe: int,
     probes: str = "random",
     seed: int = 0,
+    rows: RowsCallback = no_rows,
 ) -> dict[str, Any]:
     """Score a model on each architecture new to it, after observing `observe` of its sets on each device.
 
@@ -148,6 +150,7 @@ def evaluate_observing(
         observe: sets observed per device and architecture.
         probes: how sets are chosen: `random`, or `chosen` by the probe rule.
         seed: seed of the random choice.
+        rows: called with the scored rows of each architecture (`new`); `before` is the prediction without observations.
 
     Returns:
         The object of `cotenant evaluate --observe --json`: `metrics` of the remaining rows, `before` (the
@@ -169,7 +172,7 @@ def evaluate_observing(
     parts: list[_Part] = []
     observed_sets = 0
     for block in _blocks(new.examples):
-        some, count = _observed_block(predictor, block, new.architectures, observe, probes, seed)
+        some, count = _observed_block(predictor, block, new.architectures, observe, probes, seed, rows)
         parts += some
         observed_sets += count
     if not parts:
@@ -262,7 +265,13 @@ def _blocks(examples: Examples) -> list[Examples]:
 
 
 def _observed_block(
-    predictor: Predictor, examples: Examples, new: Sequence[str], observe: int, probes: str, seed: int
+    predictor: Predictor,
+    examples: Examples,
+    new: Sequence[str],
+    observe: int,
+    probes: str,
+    seed: int,
+    report: RowsCallback,
 ) -> tuple[list[_Part], int]:
     """The remaining rows of each new architecture in some examples, with predictions, and the number of
     observed sets."""
@@ -289,6 +298,8 @@ def _observed_block(
     for architecture, rows in rows_of.items():
         left = rows[examples.scored[rows] & ~observed[rows]]
         if len(left):
-            values = (np.exp(value[left]) for value in (first, *answers))
+            values = [np.exp(value[left]) for value in (first, *answers)]
             parts.append((architecture, (examples.ratio[left], *values)))
+            columns = dict(zip(("before", "predicted", "lower", "upper"), values, strict=True))
+            report(member_rows(examples, left, columns).assign(new=architecture))
     return parts, len(np.unique(examples.set_index[seen]))

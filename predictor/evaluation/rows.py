@@ -13,6 +13,7 @@ from datasets.families import family_of
 from datasets.targets import Target, get_target
 from models.cost.single_operators import operator_times
 from predictor.evaluation.metrics import bounds_kept, score
+from predictor.evaluation.scored_rows import RowsCallback, no_rows
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -34,7 +35,11 @@ Report = Callable[[int, int], None]
 
 
 def evaluate_rows(
-    predictor: Predictor, target: str, frame: pd.DataFrame, report: Report = lambda _done, _all: None
+    predictor: Predictor,
+    target: str,
+    frame: pd.DataFrame,
+    report: Report = lambda _done, _all: None,
+    rows: RowsCallback = no_rows,
 ) -> dict[str, Any]:
     """Score `predictor` as is on the rows of a table; it gets no measurements.
 
@@ -44,6 +49,7 @@ def evaluate_rows(
         frame: the target's table: `solo` (runs on one device), `memory` (whole devices; bounds are scored
             separately) or `operators`.
         report: called as jobs are answered.
+        rows: called with the scored rows of the table, which have `measured`, `predicted`, `lower` and `upper` as well.
 
     Returns:
         `model_version`, `target`, `metrics` of the measured points with `coverage_90`, `by_family`, `by_model`, `by_device`,
@@ -65,6 +71,9 @@ def evaluate_rows(
             got="; ".join(f"{reason} ({count})" for reason, count in Counter(reasons).most_common(3)),
         )
     result = _scores(bundle, values, answered)
+    pick = bundle.points & answered
+    ends = dict(zip(("predicted", "lower", "upper"), values[pick].T, strict=True))
+    rows(bundle.rows[pick].assign(measured=bundle.y[pick], **ends))
     lower, upper = bundle.bounds
     kept = bounds_kept(values[:, 0], lower, upper)
     return {

@@ -14,8 +14,6 @@ from serving.cli.predict import ModelOption
 if TYPE_CHECKING:
     import pandas as pd
 
-    from predictor import Predictor
-
 SETS = "throughput-ratio"
 # Target: its table, and what is scored.
 TARGETS = {
@@ -60,6 +58,7 @@ def command(
     probes: Annotated[
         str, typer.Option(help="Which sets --observe takes: random, or chosen to learn most.")
     ] = "random",
+    rows: Annotated[Path | None, typer.Option(help="CSV file for the scored rows.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Score a predictor on measured rows.
@@ -74,11 +73,18 @@ def command(
     (`throughput-ratio` only). `by-model` leaves a pair of two models out twice; `held out` and the rows by model
     count each job once, with its own model left out.
 
+    The ratio scored is what the row's campaign would observe, which may exceed 1. That of `predict` is at most
+    1 and of no campaign; with `--split none` its errors are in the line `as predict`.
+
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`
     """
     if observe is None:
         no_effect(context, "without --observe", "probes")
+    if rows is not None:
+        from profiling.files import check_folder
+
+        check_folder(rows.parent)
     _check(data, target, split, observe, graph_only)
     from predictor import load_predictor
 
@@ -86,9 +92,11 @@ def command(
     from datasets.sets import read_sets
     from datasets.tables import read_table
     from predictor.evaluation.evaluation import evaluate
+    from predictor.evaluation.observing import evaluate_observing
     from predictor.evaluation.rows import evaluate_rows
     from serving.cli.train import reporting
 
+    scored: list[pd.DataFrame] = []
     if target != SETS:
         with progress() as bar:
             task = bar.add_task(f"evaluate {target}", total=None)
@@ -97,18 +105,31 @@ def command(
                 target,
                 read_table(data, TARGETS[target][0]),
                 lambda done, jobs: bar.update(task, completed=done, total=jobs),
+                scored.append,
             )
     else:
         colocation, solo = read_sets(data)
         if observe is not None:
-            _observing(predictor, colocation, solo, observe, probes, seed, as_json)
-            return
-        with reporting(f"evaluate {split}") as report:
-            result = evaluate(predictor, colocation, solo, split, seed, report, graph_only=graph_only)
+            result = evaluate_observing(predictor, colocation, solo, observe, probes, seed, scored.append)
+        else:
+            with reporting(f"evaluate {split}") as report:
+                result = evaluate(predictor, colocation, solo, split, seed, report, graph_only, scored.append)
+    if rows is not None:
+        _write(rows, scored)
     if as_json:
         print_json(result)
+    elif observe is not None:
+        _show_observed(result)
     else:
         _show(result)
+
+
+def _write(path: Path, scored: list[pd.DataFrame]) -> None:
+    import pandas as pd
+
+    from profiling.files import write_whole
+
+    write_whole(path, pd.concat(scored, ignore_index=True).to_csv(index=False))
 
 
 def _check(data: Path, target: str, split: str, observe: int | None, graph_only: bool) -> None:
@@ -153,11 +174,20 @@ def _show(result: dict[str, Any]) -> None:
     table = plain_table("", *_COLUMNS.values(), right=tuple(_COLUMNS.values()), title=title)
     by = ("by_family" if len(result["by_model"]) > MANY_MODELS else "by_model", "by_device")
     held_out = [("held out", result["held_out"])] if "held_out" in result else []
-    groups = [("all", result["metrics"]), *held_out, *(item for key in by for item in result[key].items())]
+    answers = [("as predict", result["answers"])] if "answers" in result else []
+    groups = [
+        ("all", result["metrics"]),
+        *answers,
+        *held_out,
+        *(item for key in by for item in result[key].items()),
+    ]
     for group, scores in groups:
         table.add_row(group, *(_cell(scores.get(name), name) for name in _COLUMNS))
     out = console()
     _say_left_out(result)
+    alone, members = result.get("measured_alone"), result["metrics"]["n"]
+    if alone is not None and alone < members:
+        out.print(f"step time alone known of {alone} of {members} members")
     out.print(table)
     for side, kept in result.get("bounds", {}).items():
         if isinstance(kept, dict):
@@ -166,23 +196,9 @@ def _show(result: dict[str, Any]) -> None:
         out.print(f"no answer to {count}: {reason}", highlight=False)
 
 
-def _observing(
-    predictor: Predictor,
-    colocation: pd.DataFrame,
-    solo: pd.DataFrame,
-    observe: int,
-    probes: str,
-    seed: int,
-    as_json: bool,
-) -> None:
-    from predictor.evaluation.observing import evaluate_observing
-
-    result = evaluate_observing(predictor, colocation, solo, observe, probes, seed)
-    if as_json:
-        print_json(result)
-        return
+def _show_observed(result: dict[str, Any]) -> None:
     numbers = ("n", "MAPE %\nbefore", "MAPE %", "R2", "coverage")
-    title = f"co-located / solo throughput, {observe} sets per device observed ({probes})"
+    title = f"{TARGETS[SETS][1]}, {result['observe']} sets per device observed ({result['probes']})"
     table = plain_table("", *numbers, right=numbers, title=title)
     for name, part in (("all", result), *result["by_model"].items()):
         metrics = part["metrics"]

@@ -89,7 +89,9 @@ def test_gavel_gpus_get_the_catalogues_name(tmp_path: Path) -> None:
 @pytest.mark.parametrize("gpu", ["quantum9", "Tesla_V100", "quantum9_unconsolidated"])
 def test_gavel_unknown_gpus_are_refused(tmp_path: Path, gpu: str) -> None:
     body = {gpu: {JOB: {"null": 2.0}}}
-    _refused("gavel", _gavel(tmp_path / "src", body), "simulation_throughputs.json", "catalogue", "devices list")
+    _refused(
+        "gavel", _gavel(tmp_path / "src", body), "simulation_throughputs.json", "catalogue", "devices list"
+    )
 
 
 def test_gavel_mirror_that_disagrees(tmp_path: Path) -> None:

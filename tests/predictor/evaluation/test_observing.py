@@ -36,6 +36,19 @@ def test_observed_sets_are_not_scored(
     assert some["metrics"]["n"] == some["by_model"]["alpha"]["before"]["n"]
 
 
+def test_rows_are_those_of_the_figures(
+    forgetful: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    parts: list[pd.DataFrame] = []
+    metrics = evaluate_observing(forgetful, *measured, 2, rows=parts.append)["metrics"]
+    rows = pd.concat(parts)
+    assert len(rows) == metrics["n"]
+    assert set(rows["new"]) == {"alpha"}
+    apart = (rows["predicted"] / rows["measured"] - 1).abs()
+    assert 100 * apart.mean() == pytest.approx(metrics["mape_percent"])
+    assert rows["measured"].between(rows["lower"], rows["upper"]).mean() == metrics["coverage_90"]
+
+
 def test_nothing_new_is_refused(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     with pytest.raises(InputError, match=r"every architecture.* got no sets but those"):
         evaluate_observing(predictor, *measured, 1)

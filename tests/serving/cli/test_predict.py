@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import pandas as pd
 import pytest
 
 from tests.commands import printed, refused, run
@@ -73,6 +74,60 @@ def test_evaluate(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "10 sets that the model was trained on" in run(capsys, *ask)[1]
     assert run(capsys, *ask, "--split", "by-moon")[0] == 2
     assert run(capsys, "evaluate", "--data", folder / "nowhere", "--model", folder / "model")[0] == 2
+
+
+@pytest.mark.parametrize("options", [(), ("--split", "by-device"), ("--target", "step-time")])
+def test_evaluate_writes_the_rows_of_its_figures(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: tuple[str, ...]
+) -> None:
+    ask = ("evaluate", "--data", folder / "tables", "--model", folder / "model", *options)
+    metrics = json.loads(printed(capsys, *ask, "--rows", tmp_path / "rows.csv", "--json"))["metrics"]
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    apart = (rows["predicted"] / rows["measured"] - 1).abs()
+    inside = rows["measured"].between(rows["lower"], rows["upper"])
+    assert len(rows) == metrics["n"]
+    assert 100 * apart.mean() == pytest.approx(metrics["mape_percent"])
+    assert inside.mean() == pytest.approx(metrics["coverage_90"])
+
+
+def test_evaluate_scores_what_predict_answers_as_well(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ask = ("evaluate", "--data", folder / "tables", "--model", folder / "model")
+    out = json.loads(printed(capsys, *ask, "--rows", tmp_path / "rows.csv", "--json"))
+    rows = pd.read_csv(tmp_path / "rows.csv")
+    assert out["measured_alone"] == len(rows)
+    one = rows[rows["set_id"] == rows["set_id"].iloc[0]]
+    jobs = [word for job in one["job"] for word in ("--job", job)]
+    device, sharing = one["device"].iloc[0], one["sharing"].iloc[0]
+    predict = (
+        "predict",
+        "--model",
+        folder / "model",
+        "--device",
+        device,
+        "--sharing",
+        sharing,
+        *jobs,
+        "--json",
+    )
+    ratios = [member["throughput_ratio"] for member in json.loads(run(capsys, *predict)[1])["members"]]
+    for end, column in (("value", "answered"), ("lower", "answered_lower"), ("upper", "answered_upper")):
+        assert [ratio[end] for ratio in ratios] == pytest.approx(one[column].tolist(), rel=1e-4)
+    apart = (rows["answered"] / rows["measured"] - 1).abs()
+    assert 100 * apart.mean() == pytest.approx(out["answers"]["mape_percent"])
+    assert "as predict" in printed(capsys, *ask)
+
+
+def test_evaluate_says_how_many_members_were_measured_alone(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    shutil.copytree(folder / "tables", tmp_path / "tables")
+    sets, solo = (pd.read_parquet(tmp_path / f"tables/{name}.parquet") for name in ("colocation", "solo"))
+    sets.assign(solo_step_time_s=float("nan")).to_parquet(tmp_path / "tables/colocation.parquet")
+    solo.assign(campaign="another").to_parquet(tmp_path / "tables/solo.parquet")
+    out = printed(capsys, "evaluate", "--data", tmp_path / "tables", "--model", folder / "model")
+    assert "step time alone known of 0 of" in out
 
 
 def test_evaluate_names_the_targets_that_a_folder_allows(

@@ -19,6 +19,7 @@ TRACE = "--trace synthetic:rate=30,jobs=3 --cluster small-mixed"
         f"simulate {TRACE} --jobs {{}}/jobs.csv",
         "matrix --device v100 --job lstm-wikitext2 --plot {}/pairs.svg",
         "data import gavel nowhere -o {}",
+        "evaluate --data nowhere --rows {}/rows.csv",
     ],
 )
 def test_it_is_refused_at_once(
