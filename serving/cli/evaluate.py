@@ -116,6 +116,7 @@ def command(
                 result = evaluate(predictor, colocation, solo, split, seed, report, graph_only, scored.append)
     if rows is not None:
         _write(rows, scored)
+        typer.echo(f"wrote {rows}", err=True)
     if as_json:
         print_json(result)
     elif observe is not None:
