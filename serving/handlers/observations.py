@@ -10,7 +10,7 @@ from sqlalchemy import func, select
 from predictor.examples.observations import Observation
 from predictor.examples.plausibility import check_plausible
 from predictor.types import Prediction
-from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
+from profiling.errors import InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.jobs import admit_sets
@@ -48,10 +48,7 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
     belief = service.belief()
     predictions = await service.batcher.plain(belief.serving, sets)
     corrected = await service.batcher.corrected(belief, sets)
-    try:
-        status, answer, new = await service.stored(_keep, service, body, predictions, corrected, once)
-    except ConflictError:
-        raise UnknownNameError("unknown placement", expected="an id of /v1/placements") from None
+    status, answer, new = await service.stored(_keep, service, body, predictions, corrected, once)
     if new:
         await service.stored(_take_in, service, answer["observations"], predictions, corrected)
     return status, answer

@@ -54,6 +54,13 @@ def test_unobserved_communication_is_free() -> None:
     assert four == pytest.approx(alone, rel=1e-3)
 
 
+def test_one_batch_size_does_not_tell_the_constant_from_the_slope() -> None:
+    """Half of the time is the constant, half grows with the batch."""
+    params = fit({(1, 1, 32): (0.2, 0.0)})
+    assert params.alpha_c == pytest.approx(0.1)
+    assert params.beta_c == pytest.approx(0.1 / 32, rel=0.01)
+
+
 def test_efficiency_falls_with_the_batch() -> None:
     assert efficiency(128, 128, 1.0, 4.0) == pytest.approx(1.0)
     values = efficiency(np.array([128, 256, 512, 1024]), 128, 1.0, 4.0)

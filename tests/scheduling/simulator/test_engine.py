@@ -287,6 +287,22 @@ def test_frozen_prefix_is_part_of_a_decision() -> None:
     assert result.jobs[0].restarts == 0
 
 
+@pytest.mark.parametrize(
+    ("gpus", "free", "restarts"), [((2, 1), False, 1), ((2, 1), True, 0), ((0, 4), True, 1), ((8, 9), True, 1)]
+)
+def test_free_moves(gpus: tuple[int, int], free: bool, restarts: int) -> None:
+    """A job on two GPUs of a node moves to others of the type, to one more node, or to another type."""
+
+    def decide(snapshot, belief):  # type: ignore[no-untyped-def]
+        started = [Allocation(j, (0, 1)) for j in snapshot.waiting.values()]
+        later = [Allocation(j, gpus) for j in snapshot.running.values() if snapshot.now_s >= 10]
+        return started + later
+
+    policy, config = Policy("move", decide, round_s=10.0), SimulationConfig(free_moves=free)
+    result = simulate([TraceJob("a", JOBS[0], 300, gpus=2)], CLUSTER, policy, SetTruth(TABLE), TABLE, config)
+    assert result.jobs[0].restarts == restarts
+
+
 @pytest.mark.parametrize("name", [p for p in POLICIES if not get_policy(p).freezes])
 def test_a_job_that_freezes_layers_of_its_own_keeps_them_frozen(name: str) -> None:
     frozen = replace(A, frozen_prefix=3)
