@@ -7,6 +7,7 @@ import threading
 from typing import Any
 
 import httpx
+import psutil
 import pytest
 
 from scheduling.placement.grouping import GroupedGpus
@@ -173,8 +174,10 @@ def test_turns(tmp_path: Any, held: bool) -> None:
     assert leave is not None
     if not held:
         leave()
+    files = psutil.Process().num_fds()
     again = other.take_turn(0.05)
     assert (again is None) == held
+    assert psutil.Process().num_fds() - files == (0 if held else 1)
     for end in {leave} if held else {again}:
         end()
     assert other.take_turn(LONG_S) is not None

@@ -159,6 +159,12 @@ def test_the_floor_does_not_leave_gpus_idle() -> None:
     assert x.sum() == pytest.approx(2.0)
 
 
+def test_the_blind_baseline_shares_time_whatever_the_speeds() -> None:
+    for slow in (0.1, 0.0):
+        problem = AllocationProblem.of(np.array([[1.0, slow], [1.0, 1.0], [1.0, 1.0]]), [1, 1, 1], [1, 1])
+        np.testing.assert_allclose(max_min(problem, blind=True).sum(axis=1), 2 / 3)
+
+
 @pytest.mark.parametrize("factor", [2.0, 0.1, 1e6, 1e-8])
 @pytest.mark.parametrize("blind", [False, True])
 def test_a_factor_common_to_all_priorities_changes_nothing(blind: bool, factor: float) -> None:

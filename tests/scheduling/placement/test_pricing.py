@@ -12,7 +12,7 @@ from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
 from scheduling.core.truth import SetTruth
-from scheduling.placement.pricing import matched
+from scheduling.placement.pricing import _Costs, matched
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import isacpp
@@ -120,3 +120,14 @@ def test_most_jobs_at_the_least_cost_among_all_assignments() -> None:
             if len({c for _, c in chosen}) == len(chosen) and np.isfinite(total):
                 best = max(best, (len(chosen), -total))
         assert (len(found), -sum(cost[cell] for cell in found)) == pytest.approx(best)
+
+
+def test_cost_of_running_alone() -> None:
+    """Of completion times, the end counts and the wait of those behind; of the makespan, GPU time and being late."""
+    end, alone_s, values = (
+        np.array([100.0, 40.0, np.inf]),
+        np.array([10.0, 20.0, 1.0]),
+        np.array([1.0, 0.5, 2.0]),
+    )
+    assert _Costs(2.0, values, np.inf).alone(end, alone_s, 3.0).tolist() == [130.0, 70.0, np.inf]
+    assert _Costs(2.0, values, 60.0).alone(end, alone_s, 3.0).tolist() == [10.0 + 2.0 * 40.0, 10.0, np.inf]

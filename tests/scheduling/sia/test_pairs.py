@@ -1,12 +1,17 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 
 from profiling.workload import Workload
+from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import JobState, TraceJob
+from scheduling.core.set_cache import SetCache
+from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.sia.configurations import Configuration
 from scheduling.sia.objective import SiaConfig
-from scheduling.sia.pairs import SharingPair, choose_with_pairs
+from scheduling.sia.pairs import SharingPair, choose_with_pairs, sharing_pairs
 
 
 def test_of_two_jobs_that_share_a_gpu_the_one_that_must_stay_leads() -> None:
@@ -22,3 +27,41 @@ def test_of_two_jobs_that_share_a_gpu_the_one_that_must_stay_leads() -> None:
     )  # fmt: skip
     assert chosen.followers == [(jobs[1], jobs[0])]
     assert list(chosen.configurations) == [1]
+
+
+A, B, C = (Workload(name) for name in "abc")
+BELIEF = TablePredictor(
+    {("v100", job): Solo(1.0) for job in (A, B, C)},
+    {("v100", (A, B)): (0.8, 0.9), ("v100", (A, C)): (0.3, 0.8), ("v100", (B, C)): (0.45, 0.5)},
+)
+
+
+def offered(running: tuple[int, ...] = (), forced: frozenset[int] = frozenset()) -> list[SharingPair]:
+    """Pairs of three jobs, of which some run on one GPU, and of those some must stay."""
+    cluster = ClusterSnapshot.from_mapping(
+        {"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": 2}]}]}
+    )
+    snapshot, jobs = SchedulingSnapshot(cluster), []
+    for number, workload in enumerate((A, B, C)):
+        job = JobState(TraceJob(workload.model, workload, 1.0), number, 1.0)
+        if number in running:
+            job.gpus = (0,)
+            snapshot.running[number] = job
+            snapshot.occupy(job)
+        jobs.append(job)
+    goodput = np.array([[10.0], [20.0], [40.0]])
+    return sharing_pairs(
+        snapshot, SetCache(BELIEF), jobs, [Configuration(1, 1, 0)], goodput, set(forced), 2.0
+    )
+
+
+def test_pairs_that_gain_without_slowing_a_job_too_much_are_offered() -> None:
+    (pair,) = offered()
+    assert pair == pytest.approx((0, 1, 0, 8.0, 18.0))
+
+
+def test_a_job_that_must_stay_is_offered_with_its_present_partner_alone() -> None:
+    for forced in ({0}, {2}, {0, 2}):
+        (pair,) = [p for p in offered((0, 2), frozenset(forced)) if forced & {p.first, p.second}]
+        goodput = {pair.first: pair.first_goodput, pair.second: pair.second_goodput}
+        assert goodput == pytest.approx({0: 3.0, 2: 32.0})

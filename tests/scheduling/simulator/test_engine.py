@@ -288,7 +288,8 @@ def test_frozen_prefix_is_part_of_a_decision() -> None:
 
 
 @pytest.mark.parametrize(
-    ("gpus", "free", "restarts"), [((2, 1), False, 1), ((2, 1), True, 0), ((0, 4), True, 1), ((8, 9), True, 1)]
+    ("gpus", "free", "restarts"),
+    [((2, 1), False, 1), ((2, 1), True, 0), ((0, 4), True, 1), ((8, 9), True, 1)],
 )
 def test_free_moves(gpus: tuple[int, int], free: bool, restarts: int) -> None:
     """A job on two GPUs of a node moves to others of the type, to one more node, or to another type."""

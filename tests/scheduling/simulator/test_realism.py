@@ -109,6 +109,17 @@ def test_draws_are_deterministic() -> None:
     assert not np.array_equal(run(OFTEN).completion_s, run(OFTEN, seed=2).completion_s)
 
 
+def test_expected_lengths_are_log_normal_and_early_ends_uniform() -> None:
+    jobs = [JobState(TraceJob(str(k), JOBS[0], 100.0), k, 100.0) for k in range(4000)]
+    Realism(length_sigma=0.5, early_ratio=0.25).draw_lengths(jobs, np.random.default_rng(0))
+    log_factor = np.log([job.expected_iterations / 100.0 for job in jobs])
+    assert (log_factor.mean(), log_factor.std()) == pytest.approx((0.0, 0.5), abs=0.03)
+    early = np.array([job.real_iterations / 100.0 for job in jobs if job.ends_early])
+    assert len(early) / len(jobs) == pytest.approx(0.25, abs=0.03)
+    assert (early.mean(), early.std()) == pytest.approx((0.5, 12**-0.5), abs=0.03)
+    assert {job.real_iterations for job in jobs if not job.ends_early} == {100.0}
+
+
 def test_policies_see_the_estimate_and_not_the_length() -> None:
     job = JobState(
         TraceJob("j", JOBS[0], 1000.0), 0, 800.0, real_iterations=800.0, expected_iterations=1200.0
