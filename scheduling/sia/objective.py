@@ -50,10 +50,10 @@ class SiaConfig:
 
 
 def restart_factor(age_s: float, restarts: int, cost_s: float) -> float:
-    """(T - N S) / (T + S) clamped to [0.01, 1]; 1 while the job is younger than one restart."""
+    """(T - N S) / (T + S), at least 0.01; 1 while the job is younger than one restart."""
     if age_s < cost_s:
         return 1.0
-    return float(min(max((age_s - restarts * cost_s) / (age_s + cost_s), 0.01), 1.0))
+    return max((age_s - restarts * cost_s) / (age_s + cost_s), 0.01)
 
 
 def utilities(goodput: Floats, least: Floats, factor: Floats, current: Ints, config: SiaConfig) -> Floats:

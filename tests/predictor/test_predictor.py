@@ -66,7 +66,10 @@ def test_sets_of_one_to_four(predictor: Predictor, count: int, sharing: str) -> 
     assert len(answer.members) == count
     for member in answer.members:
         assert member.slowdown.lower >= 1
-        assert member.throughput_ratio.value == pytest.approx(1 / member.slowdown.value)
+        ratio, slowdown = member.throughput_ratio, member.slowdown
+        assert (ratio.value, ratio.lower, ratio.upper) == pytest.approx(
+            (1 / slowdown.value, 1 / slowdown.upper, 1 / slowdown.lower)
+        )
         assert member.step_time_s.value == pytest.approx(
             member.solo_step_time_s.value * member.slowdown.value
         )

@@ -10,6 +10,7 @@ import httpx
 import psutil
 import pytest
 
+from profiling.errors import UnavailableError
 from scheduling.placement.grouping import GroupedGpus
 from serving.handlers import reserving
 from serving.handlers.reserving import Reserver
@@ -136,6 +137,26 @@ def test_one_idempotency_key_with_two_bodies_serves_one_of_them(start: Start, ga
     _, *answers = client.portal.call(together, client.app, gate, asked)  # type: ignore[union-attr]
     assert sorted(answer.status_code for answer in answers) == [201, 422]
     assert len(client.get("/v1/placements").json()["items"]) == 2
+
+
+def test_a_failed_decision_is_answered_to_all_that_waited_for_it(
+    start: Start, gate: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def fail(*_: Any) -> None:
+        raise UnavailableError("the store does not respond")
+
+    client = warm(start, 4)
+    decide, groups = Reserver._decide, []
+
+    async def decide_first(reserver: Reserver, group: list[Any]) -> None:
+        groups.append(len(group))
+        await (decide if len(groups) == 1 else fail)(reserver, group)
+
+    monkeypatch.setattr(Reserver, "_decide", decide_first)
+    first, *rest = client.portal.call(together, client.app, gate, [(JOB, {})] * 3)  # type: ignore[union-attr]
+    assert first.status_code == 201
+    assert [answer.status_code for answer in rest] == [503] * 3
+    assert groups == [1, 3]
 
 
 def test_a_gpu_taken_meanwhile_leads_to_a_new_decision(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

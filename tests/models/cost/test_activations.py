@@ -17,7 +17,7 @@ RESNET = "resnet18-cifar:batch_size=4"
 NETWORKS = [RESNET, "vgg11-cifar:batch_size=4", "gpt-125m:batch_size=1,sequence_length=32"]
 
 
-@pytest.mark.parametrize("model", NETWORKS)
+@pytest.mark.parametrize("model", [*NETWORKS, f"{RESNET},gradient_accumulation=3"])
 def test_peak_equals_that_of_a_recorded_step(model: str) -> None:
     """GPT's head is tied to its embedding: both gradients are alive at once, and neither if frozen."""
     workload = Workload.parse(model)

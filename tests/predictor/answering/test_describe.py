@@ -109,6 +109,21 @@ def test_precision_of_resident_data_matters(predictor: Predictor) -> None:
     assert widths[3] == pytest.approx(widths[2])
 
 
+@pytest.mark.parametrize("resident", ["true", "false"])
+def test_a_precision_measured_nowhere_widens_intervals_once(predictor: Predictor, resident: str) -> None:
+    log_error = [
+        math.log(step_s.upper / step_s.value)
+        for device, precision in (("v100", "fp32"), ("h100", "fp32"), ("h100", "fp8"))
+        for step_s in [
+            predicted(predictor, device, f"alpha:precision={precision},data_on_device={resident}")
+            .members[0]
+            .solo_step_time_s
+        ]
+    ]
+    known, new_type, new_both = np.square(log_error)
+    assert new_both - new_type == pytest.approx(new_type - known)
+
+
 @pytest.mark.parametrize("share", [0.5, 0.8, 3.0])
 def test_a_measured_step_that_contradicts_the_data_sheet_is_reported(
     predictor: Predictor, share: float

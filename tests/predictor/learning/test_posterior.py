@@ -327,6 +327,18 @@ def test_solo_observations_of_stated_step_times_change_nothing(predictor: Predic
     assert replace(posterior.predict(PAIR)) == predictor.predict(PAIR)
 
 
+def test_without_learning_of_solo_steps_they_stay_as_predicted(predictor: Predictor) -> None:
+    posterior, job = Posterior(predictor, PosteriorConfig(learn_solo=False)), Workload("alpha", 16)
+    posterior.observe([Observation(ColocationSet("v100", (job,)), 0, 0.5)])
+    assert (len(posterior), posterior.revision) == (0, 0)
+    pair = ColocationSet("v100", (job, JOBS[2]))
+    before = predictor.predict_arrays([pair])
+    posterior.observe([Observation(pair, 0, 2.0 * float(before.step_time_s[0, 0]))] * 4)
+    after = posterior.predict_arrays([pair])
+    assert after.solo_step_time_s.tolist() == before.solo_step_time_s.tolist()
+    assert after.slowdown[0, 0] > 1.5 * before.slowdown[0, 0]
+
+
 def test_the_same_observations_over_another_predictor(predictor: Predictor) -> None:
     posterior = Posterior(predictor)
     posterior.observe([seen(predictor, pair, 0, 1.7) for pair in pairs_of(JOBS)[:5]])

@@ -167,10 +167,23 @@ def test_implausible_observations_are_named_by_batch_size_in_any_order(predictor
         ]
 
 
-def test_a_job_seen_beside_another_faster_than_the_data_sheet_is_believed(predictor: Predictor) -> None:
+@pytest.mark.parametrize("larger", [False, True])
+def test_a_job_seen_beside_another_faster_than_the_data_sheet_is_believed(
+    predictor: Predictor, larger: bool
+) -> None:
     pair = replace(alone(32), workloads=(*alone(32).workloads, OTHER))
     posterior, step_s = Posterior(predictor), 0.9 * floor_s(predictor, 32)
     posterior.observe([Observation(pair, 0, step_s)] * 16)
+    if larger:  # an observed set of three has room for a second neighbour
+        gamma = Workload("gamma", 16, solo=SoloProfile(step_time_s=0.03))
+        posterior.observe([Observation(ColocationSet("k80", (OTHER, OTHER, gamma)), 0, 0.09)])
     answer = posterior.predict(pair).members[0]
     assert answer.step_time_s.value == pytest.approx(step_s, rel=0.05)
+    assert solo_steps(posterior, (33,))[0] >= floor_s(predictor, 33) * (1 - 1e-9)
+
+
+def test_a_job_seen_beside_another_no_faster_than_the_data_sheet_is_not(predictor: Predictor) -> None:
+    pair = replace(alone(33), workloads=(*alone(33).workloads, OTHER))
+    posterior = after(predictor, {32: 0.3})
+    posterior.observe([Observation(pair, 0, 1.01 * floor_s(predictor, 33))])
     assert solo_steps(posterior, (33,))[0] >= floor_s(predictor, 33) * (1 - 1e-9)

@@ -67,6 +67,17 @@ def test_gpus_already_allocated_in_the_decision_are_not_used() -> None:
     assert share_gangs(state, SetCache(_table()), [Allocation(other, (1,))], [gang]) == []
 
 
+def test_gpus_of_another_gang_or_of_a_job_that_must_be_alone_are_not_used() -> None:
+    for gpus, exclusive in (((0, 1), False), ((0,), True), ((0,), False)):
+        state = _state([None, LIGHT] if len(gpus) == 1 else [None, None])
+        tenant = JobState(TraceJob("t", LIGHT, 100.0, gpus=len(gpus)), 200, 100.0, gpus=gpus)
+        tenant.exclusive = exclusive
+        state.running[200] = tenant
+        state.occupy(tenant)
+        shared = share_gangs(state, SetCache(_table()), [], [_gang(2)])
+        assert bool(shared) == (len(gpus) == 1 and not exclusive)
+
+
 def test_a_sharing_gang_runs_at_the_pace_of_its_slowest_member() -> None:
     cluster = ClusterSnapshot.from_mapping(
         {"nodes": [{"name": "n", "gpus": [{"device": "v100", "count": 2}]}]}
