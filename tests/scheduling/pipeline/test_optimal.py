@@ -74,7 +74,9 @@ def test_optimal_among_all_partitions(
 
 @settings(max_examples=25, deadline=None)
 @given(
-    seed=st.integers(0, 10_000), limit=st.sampled_from([None, 1.5e8, 6e7]), ratio=st.sampled_from([None, 1.0])
+    seed=st.integers(0, 10_000),
+    limit=st.sampled_from([None, 1.5e8, 6e7, 2e7]),
+    ratio=st.sampled_from([None, 1.0]),
 )
 def test_two_equal_levels_equal_one(seed: int, limit: float | None, ratio: float | None) -> None:
     """Equal bandwidths, no transfers, members of one worker."""
