@@ -9,7 +9,9 @@ import pytest
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
+from predictor.learning.link import slope
 from predictor.learning.posterior import Posterior
+from predictor.learning.rows import Rows
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
 
@@ -49,6 +51,22 @@ def test_many_sets_of_jobs_known_by_graph_are_predicted_well(predictor: Predicto
     arrays = posterior.predict_arrays([o.colocation_set for o in held]).step_time_s
     wrong = [math.log(arrays[k, o.member] / o.step_time_s) for k, o in enumerate(held)]
     assert np.abs(wrong).mean() < 0.13
+
+
+def test_an_estimate_is_as_uncertain_as_its_slowdowns_and_its_repeats(predictor: Predictor) -> None:
+    """The uncertainty is that of the slowdown beside all neighbours seen, and noise that falls with repeats."""
+    told = observed(predictor, pairs(JOBS[:4])[:3], {}, 1.0)
+    posterior = Posterior(predictor)
+    posterior.observe(told * 2)
+    state, known, p = posterior._ready(), posterior._known, posterior.config.parameters
+    for number, error in enumerate(state.solo.members.job):
+        rows = np.flatnonzero(known.members.job[state.told.own] == error)
+        own, partners = state.told.own[rows[:1]], state.told.partners[rows]
+        prior = posterior._priors.of(known.members, state.told.own)
+        of_slowdown = prior.process.answer(known.members, Rows(own, partners.reshape(1, -1)))[1]
+        steep = np.sort(slope(state.told.log_slowdown[rows], p.knee))[(len(rows) - 1) // 2]
+        expected = of_slowdown[0] / steep**2 + p.noise / (2 * len(rows))
+        assert state.solo.noise[number] == pytest.approx(expected)
 
 
 def test_solo_step_times_follow_from_sets(predictor: Predictor) -> None:
