@@ -67,6 +67,7 @@ def test_efficiency_falls_with_the_batch() -> None:
     assert (np.diff(values) < 0).all()
     # gain = (var + sqr) / (var / scale + sqr) = 5 / (2 + 1); over a scale of 2
     assert values[1] == pytest.approx(5 / 3 / 2)
+    assert efficiency(256, 128, 0.0, 0.0) == 1 / 2  # without gradients a larger batch gains nothing
 
 
 def test_best_batch_stays_within_limits() -> None:

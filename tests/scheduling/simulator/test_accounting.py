@@ -47,6 +47,10 @@ def test_accounts() -> None:
     assert figures["users"]["ann"]["gpu_hours"] == 1.0
     assert figures["jain_index"] == pytest.approx((1 + 1 / 3) ** 2 / (2 * (1 + 1 / 9)))
     assert "deadlines" not in figures
+    # Users count alike, however many jobs they have.
+    more = states((0.0, 1, "ann"), (0.0, 1, "ann"), (0.0, 1, "ann"), (0.0, 1, "bob"))
+    many = accounts(more, np.array([100.0] * 3 + [300.0]), 4, 150.0, np.full(4, 100.0))
+    assert many["jain_index"] == figures["jain_index"]
     assert "jain_index" not in accounts(jobs, np.array([100.0, 300.0]), 2, 150.0, None)
 
 
