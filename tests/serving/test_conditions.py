@@ -149,16 +149,25 @@ def test_a_header_in_two_lines(client: TestClient) -> None:
 def test_the_document_names_the_headers_where_they_work(client: TestClient) -> None:
     client.put(A, json=NODE)
     told = client.get("/openapi.json").json()["paths"]
+    with_conditions = set()
     for path, operations in told.items():
         for method, operation in operations.items():
             headers = {p["name"] for p in operation.get("parameters", []) if p["in"] == "header"}
             conditional = headers & {"If-Match", "If-None-Match"}
+            if conditional:
+                with_conditions.add(f"{method} {path}")
             if method == "get":
                 assert ("304" in operation["responses"]) == (conditional == {"If-None-Match"}), path
             else:
                 assert ("412" in operation["responses"]) == (conditional == {"If-Match", "If-None-Match"}), (
                     path
                 )
+    node = "/v1/cluster/nodes/{name}"
+    assert with_conditions >= {
+        "get /v1/cluster",
+        "put /v1/cluster",
+        *(f"{m} {node}" for m in ("get", "put", "delete")),
+    }
 
 
 NODE_STORED = {"name": "a", "gpus": [{"id": "0", "device": "v100", "sharing": "time-slice", "tenants": []}]}
