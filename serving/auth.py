@@ -158,11 +158,6 @@ class Authenticator:
             try:
                 with self.store.read() as session:
                     caller = self._stored(session, key, is_session)
-            except UnavailableError:
-                known = self.remembered(key, self.grace_s)
-                if known is None:
-                    raise
-                return known
             except UnauthorizedError:
                 self._forget(key)
                 raise

@@ -84,6 +84,10 @@ def test_tokens_are_hashed_and_revoked(start: Start, store: Store, monkeypatch: 
         create_token(store, "ops", ["read"])
     with pytest.raises(InputError):
         create_token(store, "other", ["everything"])
+    with pytest.raises(InputError, match="needs a name"):
+        create_token(store, " ", ["read"])
+    with pytest.raises(InputError, match="needs a scope"):
+        create_token(store, "other", [])
 
 
 @pytest.mark.parametrize("later", [None, "another-first-token"])
