@@ -78,8 +78,9 @@ def test_tokens_are_hashed_and_revoked(start: Start, store: Store, monkeypatch: 
     assert client.get("/v1/devices", headers=bearer(token)).status_code == 200
     revoke_token(store, "ops")
     problem(client.get("/v1/devices", headers=bearer(token)), 401)
-    with pytest.raises(UnknownNameError):
-        revoke_token(store, "ops")
+    for name in ("ops", "nobody"):
+        with pytest.raises(UnknownNameError):
+            revoke_token(store, name)
     with pytest.raises(ConflictError):
         create_token(store, "ops", ["read"])
     with pytest.raises(InputError):
