@@ -43,8 +43,8 @@ class JobTable:
         keys: [V] the jobs.
         prepared: inputs cached for every row, per network.
         process_number: [V] numbers in the process.
-        sm_share: [V] share of the multiprocessors, as the device enforces it; unlimited: [V] ratio of the solo step times without and with it;
-            whole_use: [V] utilisation without it.
+        sm_share: [V] share of the multiprocessors, as the device enforces it.
+        unlimited: [V] ratio of the solo step times without and with it; whole_use: [V] utilisation without it.
         left: [V] share of the time that each, without a share, leaves to others; 0 if its utilisation was not measured.
         processor_shared: [V] whether the mode was never measured under co-location, so that networks know nothing.
         on_core: [V] whether the device is a core.
