@@ -25,6 +25,8 @@ from profiling.workload import STEP_TIMES_S, Workload
 JobKey = tuple[Workload, str, str]
 # If MPS was never measured, jobs are assumed to be at most as slow under it as time-sliced.
 _TIME_SLICE, _MPS = "time-slice", "mps"
+# Weights of the networks whose caches, of tens of MB each, are kept: each observation may bring another weight.
+_MOST_WEIGHTS = 4
 
 
 class JobTable:
@@ -182,7 +184,9 @@ class JobTable:
         """What sets of these rows do to each other; see `Contention`."""
         found = self._contention.get(network_share)
         if found is None:
-            found = self._contention[network_share] = Contention(self, self._model, network_share)
+            found = Contention(self, self._model, network_share)
+            latest = list(self._contention.items())[1 - _MOST_WEIGHTS :]
+            self._contention = {**dict(latest), network_share: found}
         return found
 
     def time_sliced(self, rows: Integers) -> Integers:
