@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 # Answers [P, 2] about pairs, from rows [P, 2] without -1.
 PairsOf = Callable[["Integers"], Floats]
-# If MPS was never measured, jobs are assumed to be at most as slow under it as time-sliced.
 _TIME_SLICE, _MPS = "time-slice", "mps"
 
 

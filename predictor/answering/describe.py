@@ -15,7 +15,7 @@ from predictor.answering.job_table import JobTable
 from predictor.answering.own_slices import Cut, OwnSlices
 from predictor.answering.set_network import prior_parts
 from predictor.answering.settings import setting_rows
-from predictor.answering.shares import contention
+from predictor.answering.shares import remaining_contention
 from predictor.examples.examples import Integers
 from predictor.examples.plausibility import BOOSTED, MOST_OFF
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
@@ -105,7 +105,7 @@ class Describer:
         settings = setting_rows([colocation_set.sharing for colocation_set in sets], model.campaigns)
         parts = prior_parts(table.prepared[0], rows, *table.networks[0].prior_weights(settings))
         solo_use = np.where(arrays.mask, table.utilization[rows], 0.0)
-        weight = solo_use * contention(np.where(arrays.mask, table.sm_share[rows], 0.0))
+        weight = solo_use * remaining_contention(np.where(arrays.mask, table.sm_share[rows], 0.0))
         members = effective_members(weight[arrays.mask], np.nonzero(arrays.mask)[0], len(sets))
         numbers = _Numbers(
             arrays.solo_step_time_s.tolist(),

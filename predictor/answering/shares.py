@@ -48,8 +48,8 @@ def unlimited(workload: Workload, device: str, featurizer: Featurizer) -> tuple[
     return whole, min(steps_s[0] / steps_s[1], 1.0)
 
 
-def contention(share: Floats) -> Floats:
-    """Part of the excess that a job causes without a share that it causes under its `share` of the multiprocessors."""
+def remaining_contention(share: Floats) -> Floats:
+    """Excess that a job causes under its `share` of the multiprocessors, as a part of what it causes without one."""
     rest = _NOT_OF_MULTIPROCESSORS * np.minimum(share / _LEAST_MEASURED, 1.0)
     return np.asarray(rest + (1.0 - _NOT_OF_MULTIPROCESSORS) * share)
 
@@ -57,9 +57,9 @@ def contention(share: Floats) -> Floats:
 def beside_shares(share: Floats, present: NDArray[np.bool_]) -> Floats:
     """[S, M] part of a job's excess that remains if its neighbours are limited to a `share` [S, M].
 
-    It is the mean over neighbours of their `contention`; 1 without neighbours.
+    It is the mean over neighbours of their `remaining_contention`; 1 without neighbours.
     """
-    caused = np.where(present, contention(share), 0.0)
+    caused = np.where(present, remaining_contention(share), 0.0)
     others = present.sum(1, keepdims=True) - 1
     mean = (caused.sum(1, keepdims=True) - caused) / np.maximum(others, 1)
     return np.asarray(np.where(others > 0, mean, 1.0))

@@ -12,7 +12,7 @@ import numpy as np
 from datasets.families import family_of
 from models.colocation_network import NetworkConfig
 from models.features import Floats
-from predictor.answering.shares import contention, effective_share
+from predictor.answering.shares import effective_share, remaining_contention
 from predictor.config import LossCallback
 from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.metrics import score
@@ -148,7 +148,7 @@ def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Flo
     share = np.array(
         [effective_share(*job) for job in zip(examples.workloads, examples.devices, strict=True)]
     )
-    weight = variants.demand[where, 0] * contention(share)
+    weight = variants.demand[where, 0] * remaining_contention(share)
     members = effective_members(weight, examples.set_index, len(examples.set_ids))
     intervals = fitted.intervals
     never = _are_new(fitted, examples)[examples.set_index]

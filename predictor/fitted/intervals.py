@@ -148,7 +148,7 @@ def effective_members(utilization: Floats, set_index: Integers, sets: int) -> Fl
     nothing does not count, or a third job without work would narrow the intervals of a pair.
 
     Args:
-        utilization: [T] of each member alone; under a share of the multiprocessors, times its contention.
+        utilization: [T] of each member alone; times `remaining_contention` under a share of the multiprocessors.
         set_index: [T] number of its set.
         sets: number of sets S.
     """

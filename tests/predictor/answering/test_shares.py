@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.answering.shares import beside_shares, contention, unlimited
+from predictor.answering.shares import beside_shares, remaining_contention, unlimited
 from predictor.answering.transferred import transferred
 from predictor.predictor import Predictor
 from profiling.workload import STEP_TIMES_S, ColocationSet, SoloProfile, Workload
@@ -121,7 +121,7 @@ def test_a_neighbour_with_almost_no_multiprocessors_costs_almost_nothing() -> No
 
 def test_each_neighbour_counts_by_its_own_share() -> None:
     remaining = beside_shares(np.array([[0.3, 1.0, 0.01]]), np.ones((1, 3), bool))[0]
-    of_little = contention(np.array(0.01))
+    of_little = remaining_contention(np.array(0.01))
     assert of_little < 0.05
     np.testing.assert_allclose(remaining, [(1 + of_little) / 2, (0.65 + of_little) / 2, (0.65 + 1) / 2])
 
