@@ -21,6 +21,17 @@ DEVIATION = 1.0 / math.sqrt(12.0)
 _GRID = 1.0 / 32.0
 
 
+def at_share(log_slowdown: Floats, towards: Floats, network_share: float) -> Floats:
+    """Log slowdowns predicted with another weight.
+
+    Args:
+        log_slowdown: predicted with that before observations.
+        towards: its change if the networks answered alone.
+        network_share: the other weight.
+    """
+    return log_slowdown + (network_share - NETWORK_SHARE) / (1.0 - NETWORK_SHARE) * towards
+
+
 def learned_share(error: Floats, noise: Floats, towards: Floats, covariance: Floats) -> float:
     """The most probable weight, given errors of the predictor.
 

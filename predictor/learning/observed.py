@@ -14,8 +14,8 @@ from models.features import Floats
 from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
 from predictor.learning.link import to_scale
+from predictor.learning.network_share import at_share
 from predictor.learning.rows import equally_wide
-from predictor.learning.set_process import NETWORK_SHARE
 from predictor.types import PredictionArrays
 from profiling.spelling import in_short
 from profiling.workload import ColocationSet, Workload
@@ -155,8 +155,8 @@ class Observed:
 
         They are on the scale of `predictor.learning.link`.
         """
-        change = (network_share - NETWORK_SHARE) / (1.0 - NETWORK_SHARE) * self.towards_networks[rows]
-        return to_scale(np.maximum(self.log_slowdown[rows] + change, 0.0), knee)
+        slowdown = at_share(self.log_slowdown[rows], self.towards_networks[rows], network_share)
+        return to_scale(np.maximum(slowdown, 0.0), knee)
 
     def sample(self, most: int, earlier: Integers | None = None) -> Integers:
         """Numbers of at most `most` rows: as many of every member, and beside every member, as there is room for.

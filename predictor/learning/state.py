@@ -15,7 +15,7 @@ from predictor.learning.network_share import learned_share
 from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.parts import PairSlowdowns
-from predictor.learning.prior import Priors
+from predictor.learning.prior import Compared, Priors
 from predictor.learning.process import Process
 from predictor.learning.set_process import NETWORK_SHARE
 from predictor.learning.shifts import Shifts, rows_in_answers
@@ -24,6 +24,7 @@ from predictor.learning.solo_limits import SoloLimits
 from predictor.types import SetPredictor
 
 if TYPE_CHECKING:
+    from models.features import Floats
     from predictor.examples.examples import Integers
 
 
@@ -32,7 +33,7 @@ class State:
     """A posterior's answers follow from these; a new one is made when something was observed.
 
     Attributes:
-        predictor: the prior mean, with its networks as much weight as was learned.
+        predictor: the prior mean, in which the networks have the weight that was learned.
         told: the observations, with answers of the predictor once it is told.
         kept: numbers of the rows of these that count.
         measured: what to tell the predictor of jobs alone.
@@ -95,10 +96,7 @@ class State:
             if not priors.contradicted(prior, some):
                 break
             prior = priors.ignorant
-        knee, compared = config.parameters.knee, rows[some.numbers]
-        towards = told.expected(compared, knee, 1.0) - told.expected(compared, knee, 0.0)
-        share = learned_share(some.evidence.target, some.evidence.noise, towards, some.covariance)
-        moved = told.expected(rows, knee, share) - told.expected(rows, knee, NETWORK_SHARE)
+        share, moved = _network_share(told, rows, some, config.parameters.knee)
         evidence = replace(evidence, target=evidence.target - moved)
         given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
         used, places, shares = rows_in_answers(rows[given.observed], solo_rows, jobs, len(solo))
@@ -121,3 +119,11 @@ class State:
             PairSlowdowns(weighted, lambda *pairs: corrections.slowdown(known.members, *pairs)),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
         )
+
+
+def _network_share(told: Observed, rows: Integers, some: Compared, knee: float) -> tuple[float, Floats]:
+    """The networks' weight, learned from some of `rows` [R], and by how much it moves what was expected of all."""
+    compared = rows[some.numbers]
+    towards = told.expected(compared, knee, 1.0) - told.expected(compared, knee, 0.0)
+    share = learned_share(some.evidence.target, some.evidence.noise, towards, some.covariance)
+    return share, told.expected(rows, knee, share) - told.expected(rows, knee, NETWORK_SHARE)

@@ -18,12 +18,11 @@ from predictor.learning.ends import log_slowdowns
 from predictor.learning.fitting import fit_parameters
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.link import from_scale, slope, to_scale
-from predictor.learning.network_share import learned_share
+from predictor.learning.network_share import at_share, learned_share
 from predictor.learning.prior import Prior, contradicts, plausible
 from predictor.learning.probes import Expectation
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
-from predictor.learning.set_process import NETWORK_SHARE
 from predictor.learning.training_pairs import TrainingPairs
 
 
@@ -148,11 +147,10 @@ class CorrectedLearner(Conditioned):
 
     def _moved(self, start: Expectation, seen: Integers) -> Floats:
         """[T] change of the expected values because of the networks' weight, learned from those numbered `seen`."""
-        rows, knee = self._plausible(seen), self.parameters.knee
+        rows, towards = self._plausible(seen), self._of_networks - self._expected
 
         def at(network_share: float) -> Floats:
-            change = (network_share - NETWORK_SHARE) / (1.0 - NETWORK_SHARE)
-            return to_scale(self._expected + change * (self._of_networks - self._expected), knee)
+            return to_scale(at_share(self._expected, towards, network_share), self.parameters.knee)
 
         share = learned_share(
             self.observed[rows],
@@ -185,10 +183,10 @@ class PosteriorLearner(CorrectedLearner):
     Args:
         fold: the rows.
         expected: [T] log slowdowns of the test rows, predicted without having learned from them.
-        of_networks: [T] the same by the predictor's networks alone; by default, as expected.
+        of_networks: [T] the same by the predictor's networks alone.
     """
 
-    def __init__(self, fold: Fold, expected: Floats, of_networks: Floats | None = None) -> None:
+    def __init__(self, fold: Fold, expected: Floats, of_networks: Floats) -> None:
         measured, test, points = fold.measured, fold.test_rows, fold.train_points
         p = PosteriorConfig().parameters
         members = replace(measured.members, place=fold.scale.place(measured.features, p))
@@ -200,7 +198,7 @@ class PosteriorLearner(CorrectedLearner):
             members,
             measured.rows.take(test),
             expected,
-            expected if of_networks is None else of_networks,
+            of_networks,
             -fold.log_ratio[test],
         )  # fmt: skip
 

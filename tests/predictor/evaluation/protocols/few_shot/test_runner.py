@@ -105,7 +105,7 @@ def test_a_posterior_starts_at_the_prediction_and_follows_observations() -> None
     train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)
     fold = Fold.of(train, test, Featurizer(graph_source))
     measured = -np.log(test.ratio)
-    learner = PosteriorLearner(fold, 1.5 * measured)
+    learner = PosteriorLearner(fold, 1.5 * measured, 1.5 * measured)
     nothing = np.zeros(0, np.int64)
     assert learner.answer(nothing).log_ratio == pytest.approx(-1.5 * measured)
     seen = np.flatnonzero(test.set_index < 4)
@@ -120,12 +120,29 @@ def test_a_posterior_starts_at_the_prediction_and_follows_observations() -> None
     assert (answer.log_ratio < answer.upper).all()
 
 
+def test_a_posterior_learns_the_weight_of_its_networks() -> None:
+    made = examples()
+    held = [s for k, s in enumerate(made.set_ids) if k % 3 == 0]
+    train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)
+    fold = Fold.of(train, test, Featurizer(graph_source))
+    measured = -np.log(test.ratio)
+    seen, unseen = (np.flatnonzero(side) for side in (test.set_index < 6, test.set_index >= 6))
+    # Alternately too high and too low, which another weight explains, and no error of a job.
+    expected = measured * np.where(np.arange(len(measured)) % 2, 1.4, 0.6)
+    without, learned = (
+        np.abs(PosteriorLearner(fold, expected, of_networks).answer(seen).log_ratio + measured)[unseen].mean()
+        for of_networks in (expected, 2 * measured - expected)
+    )
+    assert learned < 0.5 * without
+
+
 def test_the_mean_of_two_learners_lies_between_them() -> None:
     made = examples()
     held = [s for k, s in enumerate(made.set_ids) if k % 3 == 0]
     train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)
     fold = Fold.of(train, test, Featurizer(graph_source))
-    low, high = (PosteriorLearner(fold, np.full(len(test.ratio), level)) for level in (0.2, 0.4))
+    levels = (np.full(len(test.ratio), level) for level in (0.2, 0.4))
+    low, high = (PosteriorLearner(fold, level, level) for level in levels)
     answer = Averaged(low, high).answer(np.zeros(0, np.int64))
     assert answer.log_ratio == pytest.approx(-0.3)
     assert answer.lower is not None
