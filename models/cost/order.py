@@ -48,7 +48,7 @@ def without_load(workload: Workload) -> Workload:
 
 
 def at_most(left: Floats, right: Floats) -> NDArray[np.bool_]:
-    """[N, M] whether each number of a load in `left` [N, LOAD_WIDTH] is at most that of one in `right` [M, LOAD_WIDTH]."""
+    """[N, M] whether a load of `left` [N, LOAD_WIDTH] is in no number above one of `right` [M, LOAD_WIDTH]."""
     result = np.ones((len(left), len(right)), dtype=bool)
     for one, other in zip(left.T, right.T, strict=True):
         result &= np.less_equal.outer(one, other)

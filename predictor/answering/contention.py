@@ -93,7 +93,9 @@ class Contention:
         return each_once(partial(self._bounded, sharing, None), pairs, len(self._table.solo_step_s))
 
     def _about_pairs(self, sharing: str, pairs: Integers) -> Floats:
-        """[P, 2, 2] excess of jobs that may use all multiprocessors, and the process's log correction of the networks'."""
+        """[P, 2, 2] excess of jobs that may use all multiprocessors, and the log correction of the networks' excess by
+        the process.
+        """
         if len(pairs) > MOST_ASKED:
             return self._new_pairs(sharing, pairs)
         kept = self._pairs.get(sharing)

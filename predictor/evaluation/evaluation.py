@@ -59,8 +59,8 @@ def evaluate(
     with either left out; `held_out`, `by_model` and `by_family` have each row once, with its own model left out.
 
     The predicted ratio is what the row's campaign would observe, which is above 1 where its solo runs are slow. With
-    `split="none"`, `answers` scores the ratio of `predict`, which is told no campaign and is at most 1. `measured_alone`
-    counts the scored rows whose solo step time the model was told.
+    `split="none"`, `answers` scores the ratio of `predict`, which is not told the campaign and is at most 1.
+    `measured_alone` counts the scored rows whose solo step time the model was told.
 
     Args:
         predictor: a trained predictor.

@@ -22,8 +22,8 @@ THROTTLE_REASONS = {
     0x40: "hw-thermal",
     0x80: "hw-power-brake",
 }
-# NVML's load readings describe the past (utilisation: the last sixth of a second or more), so the first ones of a window
-# would describe the window before it, and the pause between the two.
+# NVML's load readings describe the past (utilisation: the last sixth of a second or more), so the first ones of a
+# window would describe the window before it, and the pause between the two.
 LAG_S = 0.2
 # Hopper's counters are invalid over shorter windows (a hardware limit, according to DCGM's documentation).
 GPM_LEAST_S = 0.1

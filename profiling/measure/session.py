@@ -156,7 +156,11 @@ class Session:
         return self._ask({index: command}, lasting_s).get(index)
 
     def ask_all(self, lasting_s: float = 0.0, **command: Any) -> dict[int, dict[str, Any]]:
-        """Send a command, which should take `lasting_s`, to all members at once. Returns the replies of those that survived, by member."""
+        """Send a command, which should take `lasting_s`, to all members at once.
+
+        Returns:
+            The replies of the members that survived, by member.
+        """
         return self._ask(dict.fromkeys(range(len(self.members)), command), lasting_s)
 
     def phase(self, active: Sequence[int], window_s: float) -> dict[int, dict[str, Any]]:

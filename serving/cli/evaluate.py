@@ -73,8 +73,8 @@ def command(
     (`throughput-ratio` only). `by-model` leaves a pair of two models out twice; `held out` and the rows by model
     count each job once, with its own model left out.
 
-    The ratio scored is what the row's campaign would observe, which may exceed 1. That of `predict` is at most
-    1 and of no campaign; with `--split none` its errors are in the line `as predict`.
+    The ratio scored is what the row's campaign would observe, which may exceed 1. `predict` is not told the
+    campaign, and its ratio is at most 1; with `--split none`, the line `as predict` scores that.
 
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`
@@ -188,7 +188,7 @@ def _show(result: dict[str, Any]) -> None:
     _say_left_out(result)
     alone, members = result.get("measured_alone"), result["metrics"]["n"]
     if alone is not None and alone < members:
-        out.print(f"step time alone known of {alone} of {members} members")
+        out.print(f"solo step time known for {alone} of {members} members")
     out.print(table)
     for side, kept in result.get("bounds", {}).items():
         if isinstance(kept, dict):

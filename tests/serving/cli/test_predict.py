@@ -127,7 +127,7 @@ def test_evaluate_says_how_many_members_were_measured_alone(
     sets.assign(solo_step_time_s=float("nan")).to_parquet(tmp_path / "tables/colocation.parquet")
     solo.assign(campaign="another").to_parquet(tmp_path / "tables/solo.parquet")
     out = printed(capsys, "evaluate", "--data", tmp_path / "tables", "--model", folder / "model")
-    assert "step time alone known of 0 of" in out
+    assert "solo step time known for 0 of" in out
 
 
 def test_evaluate_names_the_targets_that_a_folder_allows(
