@@ -67,7 +67,7 @@ class Prior:
     def variances(self, members: Members, rows: Rows) -> Floats:
         """[R] variances of rows of members that begin with those of the prior."""
         keys = [row.tobytes() for row in np.concatenate([rows.own[:, None], rows.partners], 1)]
-        known = {key: self._variances[key] for key in keys if key in self._variances}
+        known = {key: found for key in keys if (found := self._variances.get(key)) is not None}
         lacking = [place for place, key in enumerate(keys) if key not in known]
         if lacking:
             _, new = self.process.answer(members, rows.take(np.array(lacking)))
