@@ -58,7 +58,7 @@ def test_an_estimate_is_as_uncertain_as_its_slowdowns_and_its_repeats(predictor:
     told = observed(predictor, pairs(JOBS[:4])[:3], {}, 1.0)
     posterior = Posterior(predictor)
     posterior.observe(told * 2)
-    state, known, p = posterior._ready(), posterior._known, posterior.config.parameters
+    state, known, p = posterior.state, posterior._known, posterior.config.parameters
     for number, error in enumerate(state.solo.members.job):
         rows = np.flatnonzero(known.members.job[state.told.own] == error)
         own, partners = state.told.own[rows[:1]], state.told.partners[rows]
