@@ -93,9 +93,7 @@ class Contention:
         return each_once(partial(self._bounded, sharing, None), pairs, len(self._table.solo_step_s))
 
     def _about_pairs(self, sharing: str, pairs: Integers) -> Floats:
-        """[P, 2, 2] excess of jobs that may use all multiprocessors, and the log correction of the networks' excess by
-        the process.
-        """
+        """[P, 2, 2] excess of jobs that may use all multiprocessors, and the process's log correction to it."""
         if len(pairs) > MOST_ASKED:
             return self._new_pairs(sharing, pairs)
         kept = self._pairs.get(sharing)
@@ -112,10 +110,8 @@ class Contention:
 
     def _corrections_of(self, within: PairsOf, rows: Integers) -> PairsOf | None:
         """Log corrections [P, 2] of pairs; None where the process has no answer to any."""
-        if (
-            self._process is None
-            or not self._process.covers(self._table.process_number[rows[rows >= 0]]).any()
-        ):
+        numbers = self._table.process_number
+        if self._process is None or not self._process.covers(numbers[rows[rows >= 0]]).any():
             return None
         return lambda pairs: within(pairs)[..., 1]
 
@@ -128,9 +124,10 @@ class Contention:
 
     def _limited(self, excess: Floats, sharing: str, rows: Integers) -> Floats:
         """What is known of some devices and jobs, whatever the networks and the process have learned."""
-        time_sliced = self._table.is_time_sliced(rows[:, 0]) if sharing == _MPS else np.zeros(0, dtype=bool)
+        table = self._table
+        time_sliced = table.is_time_sliced(rows[:, 0]) if sharing == _MPS else np.zeros(0, dtype=bool)
         if time_sliced.any():
-            sliced = self._table.time_sliced(rows[time_sliced])
+            sliced = table.time_sliced(rows[time_sliced])
             correction = None
             if rows.shape[1] > 2:
                 correction = self._corrections_of(
@@ -138,34 +135,30 @@ class Contention:
                 )
             in_turn = self._bounded(_TIME_SLICE, correction, sliced)
             excess[time_sliced] = np.minimum(excess[time_sliced], in_turn)
-        if self._table.processor_shared.any():
+        if table.processor_shared.any():
             present = rows >= 0
-            shared = np.where(present, self._table.processor_shared[rows], True).all(1)
-            busy = np.where(present, self._table.whole_use[rows], 0.0)[shared]
+            shared = np.where(present, table.processor_shared[rows], True).all(1)
+            busy = np.where(present, table.whole_use[rows], 0.0)[shared]
             excess[shared] = processor_sharing_excess(busy) * present[shared]
-        if self._table.on_core.any():
-            together = self._table.on_core[rows[:, 0]]
-            busy = np.where(rows >= 0, self._table.whole_use[rows], 0.0)[together]
+        if table.on_core.any():
+            together = table.on_core[rows[:, 0]]
+            busy = np.where(rows >= 0, table.whole_use[rows], 0.0)[together]
             excess[together] = at_most_all_the_time(excess[together], busy)
         return excess
 
     def _under_shares(self, excess: Floats, rows: Integers) -> Floats:
         """[S, M] excess of jobs under their shares."""
-        if (self._table.sm_share < 1.0).any():
-            return np.asarray(
-                excess * beside_shares(self._table.sm_share[rows], rows >= 0) * self._table.unlimited[rows]
-            )
+        table = self._table
+        if (table.sm_share < 1.0).any():
+            return np.asarray(excess * beside_shares(table.sm_share[rows], rows >= 0) * table.unlimited[rows])
         return excess
 
     def _excess_of_networks(self, rows: Integers, sharing: str) -> Floats:
         """[S, M] the ensemble's mean."""
         if sharing not in self._settings:
             self._settings[sharing] = setting_rows([sharing], self._campaigns)[0]
-        setting = self._settings[sharing]
-        each = [
-            n.excess(p, rows, setting)
-            for n, p in zip(self._table.networks, self._table.prepared, strict=True)
-        ]
+        setting, table = self._settings[sharing], self._table
+        each = [n.excess(p, rows, setting) for n, p in zip(table.networks, table.prepared, strict=True)]
         if len(each) == 1:
             return each[0].astype(np.float64)
         return np.asarray(np.expm1(np.mean(np.log1p(each), axis=0, dtype=np.float64)))
@@ -178,10 +171,8 @@ class Contention:
         """[S, M] the mean of the networks' excess and the process's; the networks' where it has no answer."""
         if self._process is None:
             return excess
-        numbers, own = (
-            self._table.process_number[rows],
-            self._table.prepared[0].demand[rows, OCCUPANCY].astype(np.float64),
-        )
+        numbers = self._table.process_number[rows]
+        own = self._table.prepared[0].demand[rows, OCCUPANCY].astype(np.float64)
         present = rows >= 0
         if not present.all():
             numbers, own = np.where(present, numbers, -1), np.where(present, own, 0.0)

@@ -22,12 +22,12 @@ _GRID = 1.0 / 32.0
 
 
 def at_share(log_slowdown: Floats, towards: Floats, network_share: float) -> Floats:
-    """Log slowdowns predicted with another weight.
+    """Log slowdowns predicted with some weight of the networks.
 
     Args:
-        log_slowdown: predicted with that before observations.
-        towards: its change if the networks answered alone.
-        network_share: the other weight.
+        log_slowdown: predicted with `NETWORK_SHARE`.
+        towards: change of these if the networks answered alone.
+        network_share: the weight.
     """
     return log_slowdown + (network_share - NETWORK_SHARE) / (1.0 - NETWORK_SHARE) * towards
 
@@ -38,7 +38,7 @@ def learned_share(error: Floats, noise: Floats, towards: Floats, covariance: Flo
     Args:
         error: [N] observed minus expected; noise: [N] variance of the observations.
         towards: [N] change of the expected value per unit of the weight.
-        covariance: [N, N] of the true errors at the known weight.
+        covariance: [N, N] of the predictor's true errors if the weight were known.
     """
     if not towards.any():
         return NETWORK_SHARE

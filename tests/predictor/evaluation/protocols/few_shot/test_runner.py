@@ -99,11 +99,17 @@ def test_markdown_report() -> None:
     }
 
 
-def test_a_posterior_starts_at_the_prediction_and_follows_observations() -> None:
+def fold_of_thirds() -> Fold:
+    """Every third set is tested."""
     made = examples()
     held = [s for k, s in enumerate(made.set_ids) if k % 3 == 0]
-    train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)
-    fold = Fold.of(train, test, Featurizer(graph_source))
+    rest = [s for s in made.set_ids if s not in held]
+    return Fold.of(made.subset(rest), made.subset(held), Featurizer(graph_source))
+
+
+def test_a_posterior_starts_at_the_prediction_and_follows_observations() -> None:
+    fold = fold_of_thirds()
+    test = fold.test
     measured = -np.log(test.ratio)
     learner = PosteriorLearner(fold, 1.5 * measured, 1.5 * measured)
     nothing = np.zeros(0, np.int64)
@@ -121,10 +127,8 @@ def test_a_posterior_starts_at_the_prediction_and_follows_observations() -> None
 
 
 def test_a_posterior_learns_the_weight_of_its_networks() -> None:
-    made = examples()
-    held = [s for k, s in enumerate(made.set_ids) if k % 3 == 0]
-    train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)
-    fold = Fold.of(train, test, Featurizer(graph_source))
+    fold = fold_of_thirds()
+    test = fold.test
     measured = -np.log(test.ratio)
     seen, unseen = (np.flatnonzero(side) for side in (test.set_index < 6, test.set_index >= 6))
     # Alternately too high and too low, which another weight explains, and no error of a job.
@@ -137,10 +141,8 @@ def test_a_posterior_learns_the_weight_of_its_networks() -> None:
 
 
 def test_the_mean_of_two_learners_lies_between_them() -> None:
-    made = examples()
-    held = [s for k, s in enumerate(made.set_ids) if k % 3 == 0]
-    train, test = made.subset([s for s in made.set_ids if s not in held]), made.subset(held)
-    fold = Fold.of(train, test, Featurizer(graph_source))
+    fold = fold_of_thirds()
+    test = fold.test
     levels = (np.full(len(test.ratio), level) for level in (0.2, 0.4))
     low, high = (PosteriorLearner(fold, level, level) for level in levels)
     answer = Averaged(low, high).answer(np.zeros(0, np.int64))
