@@ -1,4 +1,4 @@
-"""Weighted sums of outer products over many rows, updated by the rows that changed."""
+"""Weighted sums over many rows and of their outer products, updated by the rows that changed."""
 
 from __future__ import annotations
 
@@ -7,41 +7,52 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
+from scipy.linalg import cho_factor, solve_triangular
 
 from models.features import Floats
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# If more than this fraction of the width has changed, nothing is gained by updating leverages.
+# If more than this fraction of the width has changed, nothing is gained by updating leverages, nor, of the rows, by
+# updating their sum.
 _FEW = 0.25
 
 
 class Precision:
-    """A = I + sum of weight x x^T over N rows x, and its Cholesky factor.
+    """A = I + sum of weight x x^T over N rows x, its Cholesky factor, and the information vector b = sum of weight y x.
 
     Args:
         rows: [N, W].
         weight: [N] at least 0.
-        before: earlier sums over the first of these rows, with other weights. The nearest is updated, which saves
-            time without changing results.
+        target: [N] y.
+        before: earlier sums over the first of these rows, with other weights and targets. The nearest is updated, which
+            saves time without changing results.
 
     Attributes:
-        weight: as given.
-        total: [W, W] A; factor: its lower Cholesky factor.
+        weight: as given; weighted: [N] weight y.
+        total: [W, W] A; factor: its Cholesky factor, of which only the lower triangle counts.
+        information: [W] b.
     """
 
     weight: Floats
+    weighted: Floats
     total: Floats
     factor: Floats
+    information: Floats
 
-    def __init__(self, rows: Floats, weight: Floats, before: Sequence[Before[Precision]] = ()) -> None:
-        self._sum(rows, weight, min((Change.since(one, weight) for one in before), key=len, default=None))
+    def __init__(
+        self, rows: Floats, weight: Floats, target: Floats, before: Sequence[Before[Precision]] = ()
+    ) -> None:
+        change = min((Change.since(one, weight) for one in before), key=len, default=None)
+        self._sum(rows, weight, target, change)
 
-    def _sum(self, rows: Floats, weight: Floats, change: Change | None) -> None:
+    def _sum(self, rows: Floats, weight: Floats, target: Floats, change: Change | None) -> None:
         """Add up all rows, or to an earlier sum what has changed, if that is less."""
-        self.weight = weight
+        self.weight, self.weighted = weight, weight * target
+        self.information = (
+            rows.T @ self.weighted if change is None else change.information(rows, self.weighted)
+        )
         if change is None or 2 * len(change) > len(rows):
             self.total = _weighted(rows, weight) + np.eye(rows.shape[1])
         elif len(change):
@@ -49,7 +60,8 @@ class Precision:
         else:
             self.total, self.factor = change.earlier.total, change.earlier.factor
             return
-        self.factor = cholesky(self.total, lower=True, check_finite=False)
+        # Of the transpose, which is the same in the order that LAPACK reads, this takes half the time of `cholesky`.
+        self.factor, _ = cho_factor(self.total.T, lower=True, check_finite=False)
 
 
 class LeveragedPrecision(Precision):
@@ -60,10 +72,14 @@ class LeveragedPrecision(Precision):
     """
 
     def __init__(
-        self, rows: Floats, weight: Floats, before: Before[LeveragedPrecision] | None = None
+        self,
+        rows: Floats,
+        weight: Floats,
+        target: Floats,
+        before: Before[LeveragedPrecision] | None = None,
     ) -> None:
         change = None if before is None else Change.since(before, weight)
-        self._sum(rows, weight, change)
+        self._sum(rows, weight, target, change)
         if before is None or change is None or len(change) >= _FEW * rows.shape[1]:
             self.leverage = self._leverage(rows)
             return
@@ -75,7 +91,7 @@ class LeveragedPrecision(Precision):
             parts, by = change.products(rows)
             half = solve_triangular(earlier.factor, parts.T, lower=True, check_finite=False)
             through = solve_triangular(earlier.factor, half, lower=True, trans=1, check_finite=False)
-            moved = rows @ through
+            moved = (through.T @ rows.T).T  # two thirds of the time of rows @ through
             self.leverage -= (moved @ np.linalg.inv(np.diag(1.0 / by) + half.T @ half) * moved).sum(1)
         self.leverage[change.fresh] = self._leverage(rows[change.fresh])
 
@@ -144,13 +160,23 @@ class Change:
             return parts, self.by
         return np.concatenate([self.former, parts]), np.concatenate([self.former_by, self.by])
 
+    def information(self, rows: Floats, weighted: Floats) -> Floats:
+        """[W] sum of `rows` times `weighted` [N], given all rows now."""
+        earlier = self.earlier
+        before = np.zeros(len(weighted))
+        before[: len(earlier.weighted)] = earlier.weighted
+        moved = np.flatnonzero(weighted != before)
+        if self.former is not None or len(moved) > _FEW * len(rows):
+            return rows.T @ weighted
+        return earlier.information + rows[moved].T @ (weighted - before)[moved]
+
 
 def _weighted(rows: Floats, weight: Floats) -> Floats:
     """Sum of weight x x^T; products of a matrix with its own transpose take half the time of others."""
-    total = np.zeros((rows.shape[1], rows.shape[1]))
-    for sign in (1.0, -1.0):
-        some = sign * weight > 0
-        if some.any():
-            scaled = rows[some] * np.sqrt(sign * weight[some])[:, None]
-            total += sign * (scaled.T @ scaled)
-    return total
+    fewer = weight < 0
+    if not fewer.any():
+        scaled = rows * np.sqrt(weight)[:, None]
+        return np.asarray(scaled.T @ scaled)
+    if fewer.all():
+        return -_weighted(rows, -weight)
+    return _weighted(rows[~fewer], weight[~fewer]) - _weighted(rows[fewer], -weight[fewer])

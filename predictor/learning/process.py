@@ -88,7 +88,7 @@ class Process:
             final = self._since(before, lambda one: one._final)
             starts += [] if final is None else [final]
             weight = np.where(active, 1.0 / self.noise, 0.0)
-            self._precision = LeveragedPrecision(self._through, weight, first)
+            self._precision = LeveragedPrecision(self._through, weight, evidence.target, first)
             starts.append(Before(self._precision))
         self._condition(active, starts)
         left_out, rows = self._left_out(active), np.flatnonzero(active)
@@ -178,9 +178,9 @@ class Process:
         self._used = self.covariances.used
         weight = np.where(active, 1.0 / self.noise, 0.0)
         self._row_weight = weight
-        self._final = Precision(through, weight, starts)
+        self._final = Precision(through, weight, self.evidence.target, starts)
         self._inner = self._final.factor
-        solved = _solved(self._inner, through.T @ (weight * self.evidence.target))
+        solved = _solved(self._inner, self._final.information)
         self._solved_inner, count = solved, len(self._used)
         self.weight = solve_triangular(self._factor, solved[:count], lower=True, trans=1, check_finite=False)
         self._own_weight = solved[count:]
