@@ -9,7 +9,7 @@ import numpy as np
 from scipy.linalg import solve_triangular
 
 from models.features import Floats
-from predictor.learning.inducing import Choice
+from predictor.learning.inducing import Choice, Inducing, Start
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.rows import Rows, covariance, equally_wide, variance
 
@@ -122,30 +122,37 @@ class Covariances:
 
     def _choose(self, members: Members, rank: Integers) -> None:
         """Choose the inducing rows anew."""
-        rows = self.known
-        self._buffer: Floats | None = np.empty((len(rows) + len(rows) // 4, self.most_rows))
-        through = self._buffer[: len(rows)]
-        self.inducing = Choice(self.parameters, members, rows, self.prior, rank, through).made()
-        self.through = through[:, : len(self.inducing)]
+        through = self._room()
+        self._chosen(Choice(self.parameters, members, self.known, self.prior, rank, through).made(), through)
+
+    def _room(self) -> Floats:
+        """[N, most_rows] new memory for `through`, with some behind it for more rows."""
+        count = len(self.known)
+        self._buffer: Floats | None = np.empty((count + count // 4, self.most_rows))
+        return self._buffer[:count]
+
+    def _chosen(self, inducing: Inducing, through: Floats) -> None:
+        self.inducing, self.through = inducing, through[:, : len(inducing)]
         self.unexplained = np.maximum(self.prior - (self.through**2).sum(1), 0.0)
         self.replaced = np.zeros(0, np.int64), self.through[:0]
 
     def _extend(self, members: Members, fresh: Integers, rank: Integers, earlier: Covariances) -> bool:
-        """Keep the inducing rows of `earlier`, if they would be chosen from these rows, too."""
+        """Keep the inducing rows of `earlier`, up to the first that would not be chosen now."""
         rows, inducing, known = self.known, earlier.inducing, len(earlier.known)
         # There are fewer rows if a job alone displaced a set from the sample.
-        if len(rows) < known or np.isin(fresh, inducing.numbers).any():
+        if len(rows) < known:
             return False
         through = np.empty((len(fresh), len(inducing)))
         for start in range(0, len(fresh), _TOGETHER):
             part = slice(start, start + _TOGETHER)
             cross = covariance(self.parameters, members, earlier.rows, members, rows.take(fresh[part]))
             through[part] = solve_triangular(inducing.factor, cross, lower=True, check_finite=False).T
-        if inducing.would_choose(self.prior[fresh], through, rank[fresh]).any():
-            return False
-        buffer = earlier.handed_over()
+        changes = inducing.insertion(self.prior[fresh], through, rank[fresh]), inducing.place_of(fresh)
+        found = [change for change in changes if change is not None]
+        buffer = None if found else earlier.handed_over()
         if buffer is None:
-            return False
+            self._choose_from(min(found, default=inducing.end), members, fresh, rank, earlier, through)
+            return True
         if len(buffer) < len(rows):
             larger = np.empty((len(rows) + len(rows) // 4, self.most_rows))
             larger[:known] = buffer[:known]
@@ -161,6 +168,26 @@ class Covariances:
         self.unexplained[:known] = earlier.unexplained
         self.unexplained[fresh] = np.maximum(self.prior[fresh] - (through**2).sum(1), 0.0)
         return True
+
+    def _choose_from(
+        self,
+        start: Start,
+        members: Members,
+        fresh: Integers,
+        rank: Integers,
+        earlier: Covariances,
+        through: Floats,
+    ) -> None:
+        """Choose the inducing rows of `earlier` before `start`, and the others anew.
+
+        Args:
+            through: [fresh, used by `earlier`] of the rows that are new.
+        """
+        kept, room = start.kept, self._room()
+        room[: len(earlier.known), :kept] = earlier.through[:, :kept]
+        room[fresh, :kept] = through[:, :kept]
+        choice = Choice(self.parameters, members, self.known, self.prior, rank, room, earlier.inducing, start)
+        self._chosen(choice.made(), room)
 
     def handed_over(self) -> Floats | None:
         """Give away the buffer behind `through`, once: the receiver may add rows."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from scipy.linalg import solve_triangular
@@ -22,7 +22,6 @@ from predictor.learning.rows import Rows, covariance
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
-    from predictor.types import Bools
 
 # The first threshold and what the last one exceeds, as fractions of the prior variance of a pair.
 _FIRST, _LAST = 0.47, 0.0035
@@ -52,8 +51,8 @@ class Inducing:
     def __len__(self) -> int:
         return len(self.numbers)
 
-    def would_choose(self, prior: Floats, through: Floats, rank: Integers) -> Bools:
-        """[R] whether further rows would have been chosen, had they been there.
+    def insertion(self, prior: Floats, through: Floats, rank: Integers) -> Start | None:
+        """Where the first of further rows would have been chosen, had they been there; None: none of them.
 
         Args:
             prior: [R] their prior variance.
@@ -61,14 +60,32 @@ class Inducing:
             rank: [R] their rank.
         """
         explained = np.concatenate([np.zeros((len(prior), 1)), np.cumsum(through**2, 1)], 1)
-        result = np.zeros(len(prior), dtype=bool)
         for number, threshold in enumerate(self.thresholds.tolist()):
             start, end = np.searchsorted(self.round, [number, number + 1])
             before = start + np.searchsorted(self.rank[start:end], rank)
             unexplained = prior - explained[np.arange(len(prior)), before]
             in_time = not self.full or number < self.round[-1] or rank < self.rank[-1]
-            result |= (unexplained > threshold) & in_time
-        return result
+            chosen = (unexplained > threshold) & in_time
+            if chosen.any():
+                return Start(int(before[chosen].min()), number)
+        return None
+
+    @property
+    def end(self) -> Start:
+        """After all of them."""
+        return Start(len(self), len(self.thresholds) - 1)
+
+    def place_of(self, rows: Integers) -> Start | None:
+        """Where the first of some rows, by number, was chosen; None: none of them was."""
+        places = np.flatnonzero(np.isin(self.numbers, rows))
+        return Start(int(places[0]), int(self.round[places[0]])) if len(places) else None
+
+
+class Start(NamedTuple):
+    """From where on rows are to be chosen again: after the first `kept`, in the round of that number."""
+
+    kept: int
+    round: int
 
 
 class Choice:
@@ -80,6 +97,9 @@ class Choice:
         rank: [N] numbers that order the rows.
         through: [N, most] receives, in its first U columns, solutions x of `factor` x = covariance of the chosen
             rows with all rows.
+        earlier: a choice from fewer rows, of which those before `start` stay, as this one would have made them; their
+            columns of `through` are there.
+        start: where to go on.
     """
 
     def __init__(
@@ -90,22 +110,31 @@ class Choice:
         prior: Floats,
         rank: Integers,
         through: Floats,
+        earlier: Inducing | None = None,
+        start: Start = Start(0, 0),
     ) -> None:
         self.parameters, self.members, self.rows, self.rank = parameters, members, rows, rank
-        self.through, self.unexplained, self.most = through, prior.copy(), through.shape[1]
+        self.through, self.most, count = through, through.shape[1], start.kept
         self.factor, self.numbers = np.zeros((self.most, self.most)), np.zeros(self.most, np.int64)
         order = np.argsort(rank, kind="stable")
-        self.blocks = [order[start : start + _BLOCK] for start in range(0, len(order), _BLOCK)]
+        self.blocks = [order[first : first + _BLOCK] for first in range(0, len(order), _BLOCK)]
         # How many of the chosen rows each block's `unexplained` already takes into account.
-        self.done = [0] * len(self.blocks)
-        self.count = 0
+        self.done = [count] * len(self.blocks)
+        self.count, self.start, self.rounds = count, start.round, list[int]()
+        self.unexplained = prior - (through[:, :count] ** 2).sum(1)
+        if earlier is not None:
+            self.factor[:count, :count] = earlier.factor[:count, :count]
+            self.numbers[:count] = earlier.numbers[:count]
+            self.rounds += earlier.round[:count].tolist()
 
     def made(self) -> Inducing:
         """Choose, once."""
-        rounds, thresholds = [], []
+        rounds, thresholds = self.rounds, []
         for number, threshold in enumerate(self._thresholds()):
             before = self.count
             thresholds.append(threshold)
+            if number < self.start:
+                continue
             for block in range(len(self.blocks)):
                 if self.count < self.most:
                     self._consider(block, threshold)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.learning.inducing import Choice, Inducing
+from predictor.learning.inducing import Choice, Inducing, Start
 from predictor.learning.kernel import Members
 from predictor.learning.rows import Rows, covariance, variance
 from tests.predictor.learning.test_process import P
@@ -67,18 +67,48 @@ def test_a_job_with_few_rows_is_among_the_chosen() -> None:
 
 
 @pytest.mark.parametrize("most", [40, 400])
-def test_whether_a_further_row_would_be_chosen_is_known_without_choosing_again(most: int) -> None:
-    rank = RNG.permutation(640)
-    rows = drawn(640)
-    inducing, _ = chosen(rows.take(np.arange(600)), rank[:600], most)
-    further, said = np.arange(600, 640), []
-    for row in further:
-        one = rows.take(np.array([row]))
+def test_a_further_row_changes_the_choice_from_where_it_would_have_been_chosen(most: int) -> None:
+    rank, rows, before = RNG.permutation(640), drawn(640), np.arange(600)
+    inducing, earlier = chosen(rows.take(before), rank[:600], most)
+    kept = []
+    for row in range(600, 640):
+        one, all_of_them = rows.take(np.array([row])), np.append(before, row)
         cross = covariance(P, MEMBERS, rows.take(inducing.numbers), MEMBERS, one)
         through = np.linalg.solve(inducing.factor, cross).T
-        said += inducing.would_choose(variance(P, MEMBERS, one), through, rank[[row]]).tolist()
-        again, _ = chosen(rows.take(np.append(np.arange(600), row)), rank[[*range(600), row]], most)
-        assert said[-1] == (600 in again.numbers)
-        if not said[-1]:
-            assert again.numbers.tolist() == inducing.numbers.tolist()
-    assert 0 < sum(said) < len(said)
+        start = inducing.insertion(variance(P, MEMBERS, one), through, rank[[row]])
+        anew, of_all = chosen(rows.take(all_of_them), rank[all_of_them], most)
+        assert (start is not None) == (600 in anew.numbers)
+        start = start or inducing.end
+        kept.append(start.kept)
+        assert anew.numbers[: start.kept].tolist() == inducing.numbers[: start.kept].tolist()
+        same_choice(anew, of_all, start, inducing, np.concatenate([earlier, through]), rows.take(all_of_them), rank[all_of_them])  # fmt: skip
+    assert 0 < min(kept) < max(kept) == len(inducing)
+
+
+def test_a_chosen_row_that_is_another_one_now() -> None:
+    rank, rows = RNG.permutation(600), drawn(600)
+    inducing, earlier = chosen(rows, rank, 100)
+    start = inducing.place_of(inducing.numbers[[70, 30, 99]])
+    assert start == Start(30, int(inducing.round[30]))
+    assert inducing.place_of(np.setdiff1d(np.arange(600), inducing.numbers)) is None
+    same_choice(inducing, earlier, start, inducing, earlier, rows, rank)
+
+
+def same_choice(
+    anew: Inducing,
+    through: Floats,
+    start: Start,
+    earlier: Inducing,
+    earlier_through: Floats,
+    rows: Rows,
+    rank: np.ndarray,
+) -> None:
+    """Check that going on from an earlier choice gives what choosing anew does."""
+    room = np.full((len(rows), max(anew.numbers.size, 400 if not anew.full else 0)), np.nan)
+    room[:, : start.kept] = earlier_through[:, : start.kept]
+    prior = variance(P, MEMBERS, rows)
+    resumed = Choice(P, MEMBERS, rows, prior, rank, room, earlier, start).made()
+    for name in ("numbers", "round", "rank", "thresholds", "full"):
+        np.testing.assert_array_equal(getattr(resumed, name), getattr(anew, name))
+    np.testing.assert_allclose(resumed.factor, anew.factor, atol=1e-10)
+    np.testing.assert_allclose(room[:, : len(resumed)], through, atol=1e-10)
