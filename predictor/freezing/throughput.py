@@ -18,6 +18,7 @@ from profiling.errors import InputError
 from profiling.workload import SoloProfile, Workload
 
 CACHE_BYTES_PER_S = 6e9
+# Between nodes, one direction.
 NETWORK_BYTES_PER_S = 1.25e9
 
 
@@ -65,7 +66,6 @@ def layer_throughput(
     *,
     nodes: int = 1,
     rewrapped: bool = True,
-    network_bytes_per_s: float = NETWORK_BYTES_PER_S,
     anchor_step_time_s: float | None = None,
     featurizer: Featurizer | None = None,
     heads: HeadCalibration = HeadCalibration(),
@@ -80,7 +80,6 @@ def layer_throughput(
         gpus, nodes: number of data-parallel replicas, and of the nodes that they are on.
         cache: read the prefix's output from a warm activation cache: True, or its rate in bytes/s.
         rewrapped: whether frozen gradients leave the all-reduce (see `predictor.freezing.allreduce`).
-        network_bytes_per_s: rate between nodes, one direction.
         anchor_step_time_s: step time of `workload` alone on one GPU, measured or predicted, to which times
             are scaled. `workload.solo.step_time_s` takes precedence over it; without either, the cost model's
             step time is used.
@@ -114,7 +113,6 @@ def layer_throughput(
     k, measured_at = max(k, least), max(measured_at, least)
     anchor = workload.solo.step_time_s or anchor_step_time_s
     stretch = anchor / job(measured_at).cost.step_time_s if anchor else 1.0
-    exchange = _exchange(times, spec, nodes, network_bytes_per_s)
     steps = FrozenSteps.of(job, times, stretch)
     is_training = workload.mode == "training"
 
@@ -122,14 +120,9 @@ def layer_throughput(
         parts = steps.parts(prefix, cache_rate)
         if gpus == 1 or not is_training:
             return parts
-        exposed_s = exchange.exposed_s(
-            np.array([times.trained_ratio(prefix)]),
-            np.array([parts.backward_s / graph.passes]),  # gradients are exchanged once, during the last pass
-            np.array([float(gpus)]),
-            np.array([float(nodes)]),
-            rewrapped=rewrapped,
-        )
-        return parts._replace(exchange_s=float(exposed_s[0]))
+        last_pass_s = parts.backward_s / graph.passes  # gradients are exchanged once, during the last pass
+        share = times.trained_ratio(prefix)
+        return parts._replace(exchange_s=_exchange_s(times, spec, share, last_pass_s, gpus, nodes, rewrapped))
 
     frozen = step(k, rate)
     return LayerThroughput(
@@ -197,12 +190,19 @@ def _cache_rate(cache: bool | float) -> float | None:
     return rate
 
 
-def _exchange(times: LayerTimes, spec: DeviceSpec, nodes: int, network_bytes_per_s: float) -> Exchange:
-    if not network_bytes_per_s > 0:
-        raise InputError(
-            "network rate is out of range", expected="bytes per second above 0", got=network_bytes_per_s
-        )
+def _exchange_s(
+    times: LayerTimes,
+    spec: DeviceSpec,
+    trained_ratio: float,
+    backward_s: float,
+    gpus: int,
+    nodes: int,
+    rewrapped: bool,
+) -> float:
+    """Seconds of a step spent waiting for the all-reduce; see `Exchange.exposed_s`."""
     inside = max(spec.nvlink_bytes_per_s, spec.pcie_bytes_per_s)
-    rate = min(inside, network_bytes_per_s) if nodes > 1 else inside
+    rate = min(inside, NETWORK_BYTES_PER_S) if nodes > 1 else inside
     # A ring moves each byte twice, less the (n - 1) / n that `Exchange` applies.
-    return Exchange(base_s=2.0 * float(times.parameter_bytes.sum()) / rate)
+    exchange = Exchange(base_s=2.0 * float(times.parameter_bytes.sum()) / rate)
+    numbers = (np.array([float(number)]) for number in (trained_ratio, backward_s, gpus, nodes))
+    return float(exchange.exposed_s(*numbers, rewrapped=rewrapped)[0])

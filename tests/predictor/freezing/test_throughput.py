@@ -122,7 +122,6 @@ def test_freezing_after_wrapping_exposes_the_exchange() -> None:
         {"gpus": True},
         {"gpus": 2, "nodes": 3},
         {"cache": -1.0},
-        {"network_bytes_per_s": 0.0},
     ],
 )
 def test_invalid_numbers_are_named(options: dict[str, object]) -> None:
