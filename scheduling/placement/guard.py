@@ -41,8 +41,10 @@ class _Plain:
     active: dict[int, JobState] = field(default_factory=dict)
     done: list[float] = field(default_factory=list)
 
-    def follow(self, snapshot: SchedulingSnapshot, belief: SetCache, projection: Projection) -> list[Outcome]:
-        """Its outcomes, after submitting the jobs that are new."""
+    def follow(
+        self, snapshot: SchedulingSnapshot, belief: SetCache, projection: Projection
+    ) -> _Reference | None:
+        """What decisions are compared with, after submitting the jobs that are new; None with too many jobs."""
         if not self.schedules:
             self.done, self.active = [], {}
             self.schedules = [projection.schedule([], rule)[0] for rule in _PLAIN]
@@ -62,8 +64,34 @@ class _Plain:
         self.seen = max(self.seen, max((j.number for j in snapshot.active()), default=-1))
         if any(len(schedule.jobs) > _MOST_JOBS for schedule in self.schedules):
             self.schedules = []
-            return []
-        return [schedule.copy().outcome() for schedule in self.schedules]
+            return None
+        outcomes = [schedule.copy().outcome() for schedule in self.schedules]
+        best = Outcome(*(min(figures) for figures in zip(*outcomes, strict=True)))
+        return _Reference(best, min(schedule.first_s for schedule in self.schedules), self.done)
+
+
+@dataclass(frozen=True, slots=True)
+class _Reference:
+    """The best figures of the plain rule.
+
+    Attributes:
+        first_s: earliest submission of its jobs.
+        done: completion times of jobs that are no longer in a snapshot.
+    """
+
+    best: Outcome
+    first_s: float
+    done: list[float]
+
+    def loss(self, schedule: PlainSchedule) -> float:
+        """Fraction by which a schedule is worse, for the figure where it is worst."""
+        own, best = schedule.outcome(self.done), self.best
+        return max(
+            (own.end_s - best.end_s) / max(best.end_s - self.first_s, 1.0),
+            own.tail_s / max(best.tail_s, 1.0) - 1.0,
+            own.mean_s / max(best.mean_s, 1.0) - 1.0,
+            own.p99_s / max(best.p99_s, 1.0) - 1.0,
+        )
 
 
 def guarded(
@@ -105,36 +133,22 @@ def guarded(
     if not snapshot.waiting:
         return first
     projection = Projection(snapshot, belief, plain.steps, restart_s)
-    references = plain.follow(snapshot, belief, projection)
-    if not references:
+    reference = plain.follow(snapshot, belief, projection)
+    if reference is None:
         return first
-    first_s = min(schedule.first_s for schedule in plain.schedules)
-    best = Outcome(*(min(figures) for figures in zip(*references, strict=True)))
-
-    def loss(schedule: PlainSchedule) -> float:
-        """Fraction by which it is worse than the plain rule, for the figure where it is worst."""
-        own = schedule.outcome(plain.done)
-        return max(
-            (own.end_s - best.end_s) / max(best.end_s - first_s, 1.0),
-            own.tail_s / max(best.tail_s, 1.0) - 1.0,
-            own.mean_s / max(best.mean_s, 1.0) - 1.0,
-            own.p99_s / max(best.p99_s, 1.0) - 1.0,
-        )
-
     least, chosen = float("inf"), first
     for decisions in _with_milder(first, propose):
         for rule in _AFTER:
-            lost = loss(projection.schedule(decisions, rule)[0])
+            lost = reference.loss(projection.schedule(decisions, rule)[0])
             if lost <= tolerance:
                 return decisions
             if lost < least:
                 least, chosen = lost, decisions
-    gangs = [a for a in first if a.job.job.gpus > 1]
-    theirs = {gpu for a in gangs for gpu in a.gpus}
+    theirs = {gpu for a in first if a.job.job.gpus > 1 for gpu in a.gpus}
     gangs = [a for a in first if a.job.job.gpus > 1 or (a.gpus and theirs.intersection(a.job.gpus))]
     for rule in _AFTER:
         schedule, started = projection.schedule(gangs, rule)
-        lost = loss(schedule)
+        lost = reference.loss(schedule)
         if lost < least:
             starts = (Allocation(snapshot.waiting[n], gpus) for n, gpus in started.items())
             least, chosen = lost, [*gangs, *starts]

@@ -71,8 +71,8 @@ def start_at_price(
     shared: Ints,
     jobs: Sequence[JobState],
     config: PlacementConfig,
-    begun: Sequence[Allocation] = (),
-    restart_s: float | None = None,
+    begun: Sequence[Allocation],
+    restart_s: float | None,
 ) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
     """Give each of `jobs`, in order, the cheapest of an empty GPU, a place beside others, or waiting.
 
@@ -90,39 +90,30 @@ def start_at_price(
         The allocations to start; and by job number, GPU and finish plus delays in seconds of the jobs that
         are to share.
     """
-    belief, gpus = tenancy.cache, len(snapshot)
-    steps = np.array([solo_step_s(snapshot, belief, j.job.workload) for j in jobs])
+    count, gpus = len(snapshot.waiting), len(snapshot)
+    steps = np.array([solo_step_s(snapshot, tenancy.cache, j.job.workload) for j in jobs])
     alone_s = np.array([snapshot.left(j) for j in jobs])[:, None] * steps
-    departures = _Departures(snapshot, tenancy)
-    for allocation in begun:
-        kind = int(snapshot.type_of[allocation.gpus[0]])
-        step_s = solo_step_s(snapshot, belief, allocation.job.job.workload)[kind]
-        for _ in allocation.gpus:
-            departures.add(kind, snapshot.left(allocation.job) * step_s)
-    values = _type_values(snapshot, steps)
-    count = len(snapshot.waiting)
+    departures = _Departures(snapshot, tenancy, begun)
     pairs = offers(snapshot, tenancy, shared, jobs, config)
     end_s = np.inf
     if config.objective == "makespan":
         end_s = _end_s(snapshot, tenancy, departures, pairs, alone_s.min(axis=1))
-    costs = _Costs((count - 1) / gpus, values, end_s)
+    costs = _Costs((count - 1) / gpus, _type_values(snapshot, steps), end_s)
     may_move = restart_s is not None and config.objective == "jct" and len(snapshot.types) > 1
     sharing = costs.share(pairs, snapshot.type_of[shared])
     still_open = sharing.copy()
     joins: list[tuple[int, int]] = []
     started: list[Allocation] = []
     for position, job in enumerate(jobs):
-        own, behind = alone_s[position], max(count - 1 - position, 0) / gpus
-        now = np.where(np.array(pool.free_of_type) > 0, 0.0, np.inf)
+        own, behind = alone_s[position], count - 1 - position
         next_s = departures.next_s()
-        end = now + own
-        if may_move and job.job.preemptible and sum(pool.free_of_type) > count - 1 - position:
+        end = np.where(np.array(pool.free_of_type) > 0, own, np.inf)
+        if may_move and job.job.preemptible and sum(pool.free_of_type) > behind:
             # No job behind it needs the GPU, so it may start on a slow one.
             end = np.minimum(end, _ends_elsewhere(end, next_s, own, restart_s or 0.0))
-        on_empty = costs.alone(end, own, behind)
-        later = costs.alone(next_s + own, own, behind) if config.wait else np.full(len(own), np.inf)
-        column = int(still_open[position].argmin()) if shared.size else -1
-        beside = float(still_open[position, column]) if shared.size else np.inf
+        on_empty = costs.alone(end, own, behind / gpus)
+        later = costs.alone(next_s + own if config.wait else np.full(len(own), np.inf), own, behind / gpus)
+        beside = still_open[position].min(initial=np.inf)
         kind, wait_kind = int(on_empty.argmin()), int(later.argmin())
         if on_empty[kind] <= min(beside, later[wait_kind]) and np.isfinite(on_empty[kind]):
             taken = pool.take(1, kind)
@@ -130,6 +121,7 @@ def start_at_price(
                 started.append(Allocation(job, taken))
                 departures.add(kind, float(own[kind]))
         elif beside < later[wait_kind]:
+            column = int(still_open[position].argmin())
             joins.append((position, column))
             departures.extend(int(shared[column]), float(pairs.extension_s[position, column]))
             still_open[:, column] = np.inf
@@ -139,9 +131,8 @@ def start_at_price(
             kept = shared == gpu
             longer = pairs.extension_s[:, kept] > _LONGER_S
             still_open[:, kept] = np.where(longer, np.inf, still_open[:, kept])
-    joins = _match(sharing, joins)
     sharers: dict[int, tuple[int, float]] = {}
-    for position, column in joins:
+    for position, column in _match(sharing, joins):
         gpu = int(shared[column])
         started.append(Allocation(jobs[position], (gpu,)))
         sharers[jobs[position].number] = gpu, float(pairs.cost_s[position, column])
@@ -216,7 +207,7 @@ class _Departures:
         ends_s: [G] seconds until each GPU becomes empty.
     """
 
-    def __init__(self, snapshot: SchedulingSnapshot, tenancy: Tenancy) -> None:
+    def __init__(self, snapshot: SchedulingSnapshot, tenancy: Tenancy, begun: Sequence[Allocation]) -> None:
         self.ends_s = tenancy.empty_in_s(snapshot)
         self._type_of = snapshot.type_of
         busy = np.flatnonzero(snapshot.tenant_count > 0)
@@ -225,6 +216,11 @@ class _Departures:
             gpus = busy[snapshot.type_of[busy] == kind]
             ordered = gpus[np.argsort(self.ends_s[gpus], kind="stable")]
             self._heaps.append(list(zip(self.ends_s[ordered].tolist(), ordered.tolist(), strict=True)))
+        for allocation in begun:
+            kind = int(snapshot.type_of[allocation.gpus[0]])
+            step_s = solo_step_s(snapshot, tenancy.cache, allocation.job.job.workload)[kind]
+            for _ in allocation.gpus:
+                self.add(kind, snapshot.left(allocation.job) * step_s)
 
     def next_s(self) -> Floats:
         """[T] seconds until the first GPU of each type becomes empty; infinite if none is busy."""

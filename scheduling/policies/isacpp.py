@@ -7,8 +7,7 @@ moves to one that becomes empty if that outweighs its restart.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import islice
 
@@ -29,7 +28,6 @@ from scheduling.placement.pricing import matched, start_at_price
 from scheduling.placement.queueing import QueueConfig, first_empty, first_overdue, in_order, work_s
 from scheduling.placement.ranking import PlacementConfig
 
-_NONE: Ints = np.zeros(0, np.int64)
 # Jobs of the queue considered per decision, because gangs and single GPUs are decided separately.
 _LOOK = 8
 _TIE = 1e-9  # weight of what decides between equal sums
@@ -53,8 +51,8 @@ def decide(
     """
     overdue = first_overdue(snapshot, belief, queue.aging_s)
     propose = partial(_propose, snapshot, belief, config, restart_s=restart_s, overdue=overdue)
-    alone = config.objective != "jct" or config.max_members != 2 or restart_s is None
-    if alone or overdue is not None or queue.tolerance == np.inf:
+    unguarded = config.objective != "jct" or config.max_members != 2 or restart_s is None
+    if unguarded or overdue is not None or queue.tolerance == np.inf:
         return propose(queue)
     proposals = [partial(propose, q) for q in (queue, replace(queue, critical_ratio=_ANY))]
     return guarded(snapshot, belief, proposals, queue.tolerance, config.max_slowdown, restart_s or 0.0)
@@ -69,146 +67,163 @@ def _propose(
     overdue: JobState | None,
 ) -> list[Allocation]:
     """The cheapest decision by the price of GPU time, with `overdue` first."""
-    pool, started, kept = Pool(snapshot), list[Allocation](), _NONE
+    decision = _Decision(snapshot, belief, config, queue, restart_s)
     if overdue is not None:
-        started, kept = _before_all(snapshot, belief, pool, overdue, config)
+        decision.start_overdue(overdue)
     waiting = (j for j in in_order(snapshot, belief, queue.order) if j is not overdue)
     head = list(islice(waiting, _LOOK * queue.batch))
-    too_large = np.inf  # GPUs of the smallest gang for which no jobs could move
-    for job in [j for j in head if not may_share(j)][: queue.batch]:
-        gpus = exclusive_gpus(pool, belief, job)
-        if (
-            not gpus
-            and restart_s is not None
-            and job.job.gpus <= sum(pool.free_of_type)
-            and job.job.gpus < too_large
-        ):
-            pool, gpus, moves = _with_moves(snapshot, belief, pool, job, restart_s, started)
-            too_large = too_large if gpus else job.job.gpus
-            started += moves
-            kept = np.union1d(kept, [gpu for move in moves for gpu in move.job.gpus]).astype(np.int64)
-        if gpus:
-            started.append(Allocation(job, gpus))
-    jobs = [j for j in head if may_share(j)]
-    if config.objective != "makespan":
-        plenty = _plenty(snapshot, belief, pool, jobs)
-        if plenty is not None:
-            started += [Allocation(j, pool.take(1, kind)) for j, kind in zip(jobs, plenty, strict=True)]
-            jobs = []
-    tenancy = Tenancy.of(snapshot, belief, config.max_members)
-    if jobs:
-        longest_s = np.inf
-        critical: JobState | None = None
-        # A queue longer than the part considered is far from its end.
-        if config.objective == "jct" and len(head) + (overdue is not None) >= len(snapshot.waiting):
-            longest_s = queue.critical_ratio * work_s(snapshot, tenancy)
-            critical = _longest(snapshot, belief, jobs, longest_s)
-        if critical is not None:
-            jobs = [critical, *(j for j in jobs if j is not critical)]
-        shared = np.setdiff1d(shared_gpus(snapshot, tenancy, config.max_members), kept, assume_unique=True)
-        if shared.size or any(pool.free_of_type):
-            placed, sharing = _start(
-                snapshot, tenancy, pool, shared, jobs[: queue.batch], config, started, restart_s
-            )
-            if restart_s is not None and config.objective == "jct":
-                on_empty = {a.job.number for a in placed} - set(sharing)
-                rest = [j for j in jobs[: queue.batch] if j.number not in on_empty and j is not critical]
-                used = {gpu for a in [*started, *placed] for gpu in (*a.gpus, *a.job.gpus)}
-                swaps = preempt(snapshot, tenancy, rest, config, restart_s, used, sharing, longest_s)
-                swapped = {a.job.number for a in swaps}
-                placed = [a for a in placed if a.job.number not in swapped] + swaps
-            started += placed
-    # No other job wants the remaining empty GPUs, and none has moved for a gang.
-    if (
-        restart_s is not None
-        and len(started) == len(snapshot.waiting)
-        and not any(a.job.gpus for a in started)
-    ):
-        joined = {gpu for allocation in started for gpu in allocation.gpus}
-        moved = migrate(snapshot, tenancy, pool, restart_s, joined, makespan=config.objective == "makespan")
-        started += moved
-    return started
+    decision.start_gangs([j for j in head if not may_share(j)][: queue.batch])
+    # A queue longer than the part considered is far from its end.
+    at_end = len(head) + (overdue is not None) >= len(snapshot.waiting)
+    decision.start_singles([j for j in head if may_share(j)], at_end)
+    decision.move_to_empty()
+    return decision.started
 
 
-def _with_moves(
-    snapshot: SchedulingSnapshot,
-    belief: SetCache,
-    pool: Pool,
-    job: JobState,
-    restart_s: float,
-    begun: Sequence[Allocation],
-) -> tuple[Pool, tuple[int, ...], list[Allocation]]:
-    """The pool afterwards, GPUs for a gang, and moves of running jobs that make room, if these cost less than it needs."""
-    moved = {a.job.number for a in begun}
-    alone = [
-        j
-        for j in snapshot.running.values()
-        if snapshot.movable(j)
-        and j.number not in moved
-        and all(snapshot.tenant_count[gpu] == 1 for gpu in j.gpus)
-    ]
-    after, gpus, places = by_moving(pool, belief, job, job.job.gpus, alone)
-    cost_s = restart_s * sum(map(len, places.values()))
-    if not gpus or cost_s >= remaining_s(snapshot, belief, job) * job.job.gpus:
-        return pool, (), []
-    return after, gpus, [Allocation(snapshot.running[number], place) for number, place in places.items()]
+@dataclass(slots=True, eq=False)
+class _Decision:
+    """One decision, kind of job by kind of job.
 
-
-def _longest(
-    snapshot: SchedulingSnapshot, belief: SetCache, jobs: list[JobState], above_s: float
-) -> JobState | None:
-    """The longest of `jobs` that needs more than `above_s` alone, except those that fit nowhere."""
-    needed = ((remaining_s(snapshot, belief, j), j.number, j) for j in jobs)
-    longest = max(((s, n, j) for s, n, j in needed if above_s < s < np.inf), default=None)
-    return None if longest is None else longest[2]
-
-
-def _start(
-    snapshot: SchedulingSnapshot,
-    tenancy: Tenancy,
-    pool: Pool,
-    shared: Ints,
-    jobs: list[JobState],
-    config: PlacementConfig,
-    begun: Sequence[Allocation] = (),
-    restart_s: float | None = None,
-) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
-    """Allocations to start; and by job number, GPU and finish plus delays of jobs to be shared."""
-    if config.objective == "interference":
-        return _assign(snapshot, tenancy, pool, shared, jobs, config), {}
-    return start_at_price(snapshot, tenancy, pool, shared, jobs, config, begun, restart_s)
-
-
-def _before_all(
-    snapshot: SchedulingSnapshot, belief: SetCache, pool: Pool, job: JobState, config: PlacementConfig
-) -> tuple[list[Allocation], Ints]:
-    """The cheapest place now for the overdue job, and the GPUs that no other job may join in this decision.
-
-    It does not wait for a better place, or it might wait forever; if nothing can take it, a place is vacated
-    for it.
+    Attributes:
+        tenancy: the tenants when it began.
+        pool: GPUs that are still empty.
+        started: what is decided.
+        kept: GPUs that no other job may join.
     """
-    tenancy = Tenancy.of(snapshot, belief, config.max_members)
-    if may_share(job):
-        shared = shared_gpus(snapshot, tenancy, config.max_members)
-        placed, _ = _start(snapshot, tenancy, pool, shared, [job], replace(config, wait=False))
-        if placed:
-            return placed, np.array(placed[0].gpus, np.int64)
-    gpus = exclusive_gpus(pool, belief, job)
-    if gpus:
-        return [Allocation(job, gpus)], _NONE
-    kept = first_empty(snapshot, belief, tenancy, job)
-    pool.keep(kept.tolist())
-    return [], kept
 
+    snapshot: SchedulingSnapshot
+    belief: SetCache
+    config: PlacementConfig
+    queue: QueueConfig
+    restart_s: float | None
+    tenancy: Tenancy = field(init=False)
+    pool: Pool = field(init=False)
+    started: list[Allocation] = field(default_factory=list)
+    kept: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
 
-def _plenty(
-    snapshot: SchedulingSnapshot, belief: SetCache, pool: Pool, jobs: list[JobState]
-) -> list[int] | None:
-    """The fastest type of each job, if there are enough empty GPUs for all, since nothing can beat that."""
-    if len(jobs) > sum(pool.free_of_type):
-        return None
-    kinds = [int(np.argmin(solo_step_s(snapshot, belief, j.job.workload))) for j in jobs]
-    return kinds if all(pool.free_of_type[k] >= kinds.count(k) for k in set(kinds)) else None
+    def __post_init__(self) -> None:
+        self.tenancy = Tenancy.of(self.snapshot, self.belief, self.config.max_members)
+        self.pool = Pool(self.snapshot)
+
+    def start_overdue(self, job: JobState) -> None:
+        """Give the overdue job its cheapest place now.
+
+        It does not wait for a better place, or it might wait forever; if nothing can take it, a place is vacated
+        for it.
+        """
+        if may_share(job):
+            placed, _ = self._place([job], self._shared(), replace(self.config, wait=False), None)
+            if placed:
+                self.started, self.kept = placed, np.array(placed[0].gpus, np.int64)
+                return
+        gpus = exclusive_gpus(self.pool, self.belief, job)
+        if gpus:
+            self.started.append(Allocation(job, gpus))
+            return
+        self.kept = first_empty(self.snapshot, self.belief, self.tenancy, job)
+        self.pool.keep(self.kept.tolist())
+
+    def start_gangs(self, gangs: list[JobState]) -> None:
+        """Start gangs on whole GPUs, for which running jobs may move."""
+        too_large = np.inf  # GPUs of the smallest gang for which no jobs could move
+        for job in gangs:
+            size = job.job.gpus
+            gpus = exclusive_gpus(self.pool, self.belief, job)
+            may_move = self.restart_s is not None and size <= sum(self.pool.free_of_type) and size < too_large
+            if not gpus and may_move:
+                gpus = self._make_room(job)
+                too_large = too_large if gpus else size
+            if gpus:
+                self.started.append(Allocation(job, gpus))
+
+    def _make_room(self, job: JobState) -> tuple[int, ...]:
+        """GPUs for a gang, after moves of running jobs that cost less than it needs; none without such moves."""
+        snapshot = self.snapshot
+        moved = {a.job.number for a in self.started}
+        alone = [
+            j
+            for j in snapshot.running.values()
+            if snapshot.movable(j)
+            and j.number not in moved
+            and all(snapshot.tenant_count[gpu] == 1 for gpu in j.gpus)
+        ]
+        pool, gpus, places = by_moving(self.pool, self.belief, job, job.job.gpus, alone)
+        cost_s = (self.restart_s or 0.0) * sum(map(len, places.values()))
+        if not gpus or cost_s >= remaining_s(snapshot, self.belief, job) * job.job.gpus:
+            return ()
+        self.pool = pool
+        moves = [Allocation(snapshot.running[number], place) for number, place in places.items()]
+        self.started += moves
+        left = [gpu for move in moves for gpu in move.job.gpus]
+        self.kept = np.union1d(self.kept, left).astype(np.int64)
+        return gpus
+
+    def start_singles(self, jobs: list[JobState], at_end: bool) -> None:
+        """Start jobs on one GPU each, empty or shared, or let them wait.
+
+        Args:
+            at_end: no others wait, so that the longest of them may decide when everything ends.
+        """
+        restart_s, objective = self.restart_s, self.config.objective
+        if (objective != "makespan" and self._start_on_fastest(jobs)) or not jobs:
+            return
+        longest_s, critical = np.inf, None
+        if objective == "jct" and at_end:
+            longest_s = self.queue.critical_ratio * work_s(self.snapshot, self.tenancy)
+            critical = self._longest(jobs, longest_s)
+            if critical is not None:
+                jobs = [critical, *(j for j in jobs if j is not critical)]
+        shared = np.setdiff1d(self._shared(), self.kept, assume_unique=True)
+        if not shared.size and not any(self.pool.free_of_type):
+            return
+        jobs = jobs[: self.queue.batch]
+        placed, sharing = self._place(jobs, shared, self.config, restart_s)
+        if restart_s is not None and objective == "jct":
+            on_empty = {a.job.number for a in placed} - set(sharing)
+            rest = [j for j in jobs if j.number not in on_empty and j is not critical]
+            used = {gpu for a in [*self.started, *placed] for gpu in (*a.gpus, *a.job.gpus)}
+            swaps = preempt(
+                self.snapshot, self.tenancy, rest, self.config, restart_s, used, sharing, longest_s
+            )
+            swapped = {a.job.number for a in swaps}
+            placed = [a for a in placed if a.job.number not in swapped] + swaps
+        self.started += placed
+
+    def _start_on_fastest(self, jobs: list[JobState]) -> bool:
+        """Start all on the fastest type of each, if there are enough empty GPUs, since nothing can beat that."""
+        if len(jobs) > sum(self.pool.free_of_type):
+            return False
+        kinds = [int(np.argmin(solo_step_s(self.snapshot, self.belief, j.job.workload))) for j in jobs]
+        if any(self.pool.free_of_type[kind] < kinds.count(kind) for kind in set(kinds)):
+            return False
+        self.started += [Allocation(j, self.pool.take(1, kind)) for j, kind in zip(jobs, kinds, strict=True)]
+        return True
+
+    def _longest(self, jobs: list[JobState], above_s: float) -> JobState | None:
+        """The longest of `jobs` that needs more than `above_s` alone, except those that fit nowhere."""
+        needed = ((remaining_s(self.snapshot, self.belief, j), j.number, j) for j in jobs)
+        return max((one for one in needed if above_s < one[0] < np.inf), default=(0.0, 0, None))[2]
+
+    def _shared(self) -> Ints:
+        return shared_gpus(self.snapshot, self.tenancy, self.config.max_members)
+
+    def _place(
+        self, jobs: list[JobState], shared: Ints, config: PlacementConfig, restart_s: float | None
+    ) -> tuple[list[Allocation], dict[int, tuple[int, float]]]:
+        """Allocations to start; and by job number, GPU and finish plus delays of jobs to be shared."""
+        given = self.snapshot, self.tenancy, self.pool, shared, jobs, config
+        if config.objective == "interference":
+            return _assign(*given), {}
+        return start_at_price(*given, self.started, restart_s)
+
+    def move_to_empty(self) -> None:
+        """Move running jobs to the empty GPUs that no other job wants, unless some have moved for a gang."""
+        everyone = len(self.started) == len(self.snapshot.waiting)
+        if self.restart_s is None or not everyone or any(a.job.gpus for a in self.started):
+            return
+        joined = {gpu for allocation in self.started for gpu in allocation.gpus}
+        makespan = self.config.objective == "makespan"
+        self.started += migrate(self.snapshot, self.tenancy, self.pool, self.restart_s, joined, makespan)
 
 
 def _assign(
