@@ -56,20 +56,20 @@ def capture_export(
             got=str(error).splitlines()[0],
             hint="record a step instead",
         ) from error
-    operators, read, unknown = _operators(program, workload)
-    if unknown:
-        counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(unknown.items()))
+    reader = _Reader(program, workload.precision == "tf32")
+    if reader.unknown:
+        counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(reader.unknown.items()))
         warnings.warn(f"{name}: operators without a canonical kind: {counts}", stacklevel=3)
     return assemble(
         name,
-        operators,
+        reader.operators,
         batch_size=batch_size,
         input_bytes=float(sum(t.numel() * t.element_size() for t in tensors_of(inputs))),
         workload=workload,
         source="export",
         layers=[layer for layer, _ in atomic_layers(model)],
         frozen={n for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad},
-        read=read,
+        read=reader.results,
     )
 
 
@@ -85,86 +85,119 @@ class _WithLoss(nn.Module):
         return self.loss(self.model(*args, **kwargs))
 
 
-def _operators(program: Any, workload: Workload) -> tuple[list[StaticOperator], set[int], dict[str, int]]:
-    """The operators of a program, those whose results are its outputs, and the number of each unknown one."""
-    signature = program.graph_signature
-    parameters = {key: _inside(name) for key, name in signature.inputs_to_parameters.items()}
-    settings = set(signature.inputs_to_buffers)
-    # Names of inputs and their views, which no operator produced.
-    given = set(signature.user_inputs)
-    operators: list[StaticOperator] = []
-    made_by = _Producers()
-    owners: dict[str, list[str]] = {key: [name] for key, name in parameters.items()}
-    unknown: dict[str, int] = {}
-    sizes = {
-        _inside(name): (p.numel(), float(p.numel() * p.element_size()))
-        for name, p in program.named_parameters()
-    }
-    for node in program.graph.nodes:
-        if node.op != "call_function":
-            continue
+class _Reader:
+    """Reads the operators of an exported program.
+
+    Attributes:
+        operators: in execution order.
+        results: those whose results are the program's outputs.
+        unknown: number of operators of each kind that is not canonical.
+    """
+
+    def __init__(self, program: Any, tf32: bool) -> None:
+        signature = program.graph_signature
+        self.operators: list[StaticOperator] = []
+        self.unknown: dict[str, int] = {}
+        self._tf32 = tf32
+        self._made_by = _Producers()
+        # Names of the parameters that a value is computed from.
+        self._owners = {key: [_inside(name)] for key, name in signature.inputs_to_parameters.items()}
+        self._sizes = {
+            _inside(name): (p.numel(), float(p.numel() * p.element_size()))
+            for name, p in program.named_parameters()
+        }
+        self._settings = set(signature.inputs_to_buffers)
+        # Names of inputs and their views, which no operator produced.
+        self._given = set(signature.user_inputs)
+        for node in program.graph.nodes:
+            if node.op == "call_function":
+                self._visit(node)
+        results = {self._made_by(name) for name in signature.user_outputs if name is not None}
+        self.results = {index for index in results if index is not None}
+
+    def _visit(self, node: Any) -> None:
         sources = [n.name for n in node.all_input_nodes]
-        owned = list(dict.fromkeys(name for s in sources for name in owners.get(s, ())))
-        made = [s for s in sources if made_by(s) is not None]
-        value = _value(node)
-        outputs = list(tensors_of(value))
-        from_data = made or given.intersection(sources)
+        owned = list(dict.fromkeys(name for s in sources for name in self._owners.get(s, ())))
+        made = [s for s in sources if self._made_by(s) is not None]
+        outputs = list(tensors_of(_value(node)))
+        from_data = made or self._given.intersection(sources)
         if from_data:
             _check_followed(node, outputs)
-        is_operator = isinstance(node.target, torch._ops.OpOverload)
-        if not is_operator or _is_view(node) or not outputs:
+        if not isinstance(node.target, torch._ops.OpOverload) or _is_view(node) or not outputs:
             if sources:
-                made_by.view(node, (made or sources)[0])
+                self._made_by.view(node, (made or sources)[0])
             if not made and from_data:
-                given.add(node.name)
+                self._given.add(node.name)
             elif not made and owned:
-                owners[node.name] = owned
-            continue
-        if not from_data and (owned or set(sources) <= settings) and not _is_contraction(node):
+                self._owners[node.name] = owned
+        elif not from_data and (owned or set(sources) <= self._settings) and not _is_contraction(node):
             if owned:
-                owners[node.name] = owned
-            continue
+                self._owners[node.name] = owned
+        else:
+            self._append(node, owned, made)
+
+    def _append(self, node: Any, owned: list[str], made: list[str]) -> None:
+        """Add the operator of a node, which reads these parameters and results of others."""
+        value, inputs = _value(node), node.all_input_nodes
         args, kwargs = map_arg(node.args, _value), map_arg(node.kwargs, _value)
-        cost = cost_of(node.target, args, kwargs, value, workload.precision == "tf32")
+        cost = cost_of(node.target, args, kwargs, value, self._tf32)
         if not cost.known:
-            unknown[cost.name] = unknown.get(cost.name, 0) + 1
+            self.unknown[cost.name] = self.unknown.get(cost.name, 0) + 1
         kind = "linear" if cost.kind == "matmul" and owned else cost.kind
         if kind == "fill" or (kind == "embedding" and not owned):
-            continue
-        stack = node.meta.get("nn_module_stack") or {}
-        parameter_types = [_type(n) for n in node.all_input_nodes if owners.get(n.name)]
-        input_types = [_type(n) for n in node.all_input_nodes if not owners.get(n.name)]
+            return
         flops = cost.flops
         if not flops and kind in CONTRACTIONS:
             flops = _composite_flops(node.target, cost.name, args, kwargs)
+        stack = node.meta.get("nn_module_stack") or {}
         path = str(list(stack.values())[-1][0]) if stack else ""
-        factors, weights = _factors(kind, node, made_by, owners)
-        operators.append(
+        factors, weights = self._factors(kind, node)
+        output = next(tensors_of(value))
+        self.operators.append(
             StaticOperator(
                 name=node.name,
                 kind=kind,
                 flops=flops,
                 read=cost.read,
                 written=cost.written,
-                inputs=[(made_by[n.name], _bytes(n)) for n in node.all_input_nodes if n.name in made],
-                parameters=[(name, *sizes[name]) for name in owned],
-                shape=tuple(outputs[0].shape),
-                dtype=str(outputs[0].dtype).removeprefix("torch."),
+                inputs=[(self._made_by[n.name], _bytes(n)) for n in inputs if n.name in made],
+                parameters=[(name, *self._sizes[name]) for name in owned],
+                shape=tuple(output.shape),
+                dtype=str(output.dtype).removeprefix("torch."),
                 path=_inside(path),
                 aligned=_aligned(kind, node),
-                input_dtype=next(filter(None, input_types), ""),
-                weight_dtype=next(filter(None, parameter_types), ""),
+                input_dtype=next(filter(None, (_type(n) for n in inputs if n.name not in self._owners)), ""),
+                weight_dtype=next(filter(None, (_type(n) for n in inputs if n.name in self._owners)), ""),
                 sizes=sizes_of(node.target, cost.kind, args, kwargs, value),
                 factors=factors,
                 weights=weights,
-                detached=made_by.detached(sources),
+                detached=self._made_by.detached([n.name for n in inputs]),
                 # Operators outside the model are its loss.
                 training_only=not path,
             )
         )
-        made_by.operator(node, len(operators) - 1)
-    results = {made_by(name) for name in signature.user_outputs if name is not None}
-    return operators, {index for index in results if index is not None}, unknown
+        self._made_by.operator(node, len(self.operators) - 1)
+
+    def _factors(self, kind: str, node: Any) -> tuple[list[tuple[int, float]] | None, list[list[str]] | None]:
+        """`StaticOperator.factors` and `weights`."""
+        made_by, weights = self._made_by, None
+        if kind != "recurrent":
+            bias = ("bias", "self", "input") if packet_name(node.target) in _ADDING else ("bias",)
+            arguments = zip(node.target._schema.arguments, node.args, strict=False)
+            multiplied = [value for argument, value in arguments if argument.name not in bias]
+            multiplied += [value for name, value in node.kwargs.items() if name not in bias]
+            given: list[Any] = []
+            map_arg(multiplied, given.append)
+            shares = [1.0] * len(given)
+            weights = [self._owners[n.name] for n in given if n.name in self._owners]
+        elif node.target is torch.ops.cotenant.recurrent.default and node.args[7]:
+            # The weights of a cell: of the input, then of the state.
+            given, sizes = [node.args[0], node.args[1][0]], [_value(n).numel() for n in node.args[2][:2]]
+            shares = [size / sum(sizes) for size in sizes]
+        else:
+            return None, None
+        made = [(n.name, s) for n, s in zip(given, shares, strict=True) if made_by(n.name) is not None]
+        return [(made_by[name], share) for name, share in made if not made_by.detached([name])], weights
 
 
 def _inside(name: str) -> str:
@@ -206,30 +239,6 @@ class _Producers:
         made = [name for name in sources if self(name) is not None]
         attached = {self(name) for name in made if name not in self._detached}
         return frozenset(self[name] for name in made if self(name) not in attached)
-
-
-def _factors(
-    kind: str, node: Any, made_by: _Producers, owners: Mapping[str, list[str]]
-) -> tuple[list[tuple[int, float]] | None, list[list[str]] | None]:
-    """`StaticOperator.factors` and `weights`."""
-    weights = None
-    if kind != "recurrent":
-        bias = ("bias", "self", "input") if packet_name(node.target) in _ADDING else ("bias",)
-        arguments = zip(node.target._schema.arguments, node.args, strict=False)
-        multiplied = [value for argument, value in arguments if argument.name not in bias]
-        multiplied += [value for name, value in node.kwargs.items() if name not in bias]
-        given: list[Any] = []
-        map_arg(multiplied, given.append)
-        shares = [1.0] * len(given)
-        weights = [owners[n.name] for n in given if n.name in owners]
-    elif node.target is torch.ops.cotenant.recurrent.default and node.args[7]:
-        # The weights of a cell: of the input, then of the state.
-        given, sizes = [node.args[0], node.args[1][0]], [_value(n).numel() for n in node.args[2][:2]]
-        shares = [size / sum(sizes) for size in sizes]
-    else:
-        return None, None
-    made = [(n.name, s) for n, s in zip(given, shares, strict=True) if made_by(n.name) is not None]
-    return [(made_by[name], share) for name, share in made if not made_by.detached([name])], weights
 
 
 def _check_followed(node: Any, outputs: list[Tensor]) -> None:

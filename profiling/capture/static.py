@@ -139,9 +139,9 @@ def assemble(
     layers_trained = {layer_of[p] for p in trained}
     needs = _needs(operators, trained, read)
     trained &= {p for op, needed in zip(operators, needs, strict=True) if needed for p, _, _ in op.parameters}
-    built, edges, saved_bytes = _operators(operators, layer_of, trained, needs, workload)
-    half = workload.precision in ("fp16", "bf16")
-    scale = 0.5 if half else 1.0
+    built = _operators(operators, layer_of, trained, needs, workload)
+    saved_bytes = sum(op.saved_activation_bytes for op in built)
+    scale = _parameter_scale(workload.precision)
     optimizer = workload.optimizer or "sgd"
     elements = sum(sizes[p][0] for p in trained)
     trained_bytes = scale * sum(sizes[p][1] for p in trained)
@@ -149,7 +149,7 @@ def assemble(
     graph = ComputationGraph(
         name=name,
         operators=built,
-        edges=edges,
+        edges=_edges(operators, workload.precision),
         layers=tuple(names),
         batch_size=batch_size,
         parameter_count=sum(count for count, _ in sizes.values()),
@@ -225,38 +225,44 @@ def _needs(
     return needs
 
 
+def _layer_indices(operators: Sequence[StaticOperator], layer_of: dict[str, int]) -> list[int]:
+    """Layer of each operator: that of its parameters, or else that of its inputs; -1 before the first."""
+    found: list[int] = []
+    for op in operators:
+        own = max((layer_of[p] for p, _, _ in op.parameters), default=-1)
+        found.append(own if own >= 0 else max((found[j] for j, _ in op.inputs), default=-1))
+    return found
+
+
+def _kept(operators: Sequence[StaticOperator], needs: Sequence[bool]) -> set[int]:
+    """Operators whose outputs are saved for a gradient."""
+    kept: set[int] = set()
+    for i, op in enumerate(operators):
+        if needs[i] and op.kind in _KEEPS_OUTPUT:
+            kept.add(i)
+        if needs[i] and op.kind in _KEEPS_INPUT:
+            kept.update(j for j, _ in op.inputs)
+    return kept
+
+
 def _operators(
     operators: Sequence[StaticOperator],
     layer_of: dict[str, int],
     trained: set[str],
     needs: Sequence[bool],
     workload: Workload,
-) -> tuple[tuple[Operator, ...], tuple[TensorEdge, ...], float]:
-    layer = [-1] * len(operators)
-    kept = [False] * len(operators)
-    for i, op in enumerate(operators):
-        layer[i] = max((layer_of[p] for p, _, _ in op.parameters), default=-1)
-        if layer[i] < 0:
-            layer[i] = max((layer[j] for j, _ in op.inputs), default=-1)
-        kept[i] = needs[i] and op.kind in _KEEPS_OUTPUT
-        if needs[i] and op.kind in _KEEPS_INPUT:
-            for j, _ in op.inputs:
-                kept[j] = True
+) -> tuple[Operator, ...]:
+    precision, kept = workload.precision, _kept(operators, needs)
     built: list[Operator] = []
-    edges: dict[tuple[int, int], float] = {}
     seen: set[str] = set()
     counted: set[str] = set()
-    total_saved = 0.0
-    for i, op in enumerate(operators):
-        scale, dtype = _scale(op, workload.precision)
+    for i, (op, layer) in enumerate(zip(operators, _layer_indices(operators, layer_of), strict=True)):
+        scale, dtype = _scale(op, precision)
         is_product = op.kind in CONTRACTIONS
-        parts = float(needs[i])
-        if is_product and needs[i]:
-            parts = op.gradient_products(needs, trained)
-        saved = scale * op.written if kept[i] else 0.0
+        parts = op.gradient_products(needs, trained) if is_product and needs[i] else float(needs[i])
+        saved = scale * op.written if i in kept else 0.0
         if op.kind == "dropout" and needs[i]:
             saved += scale * op.written / 4
-        total_saved += saved
         title = op.name
         while title in seen:
             title += "'"
@@ -270,27 +276,38 @@ def _operators(
                 bytes_read=scale * op.read,
                 bytes_written=scale * op.written,
                 backward_bytes=scale * (op.read + op.written) * parts,
-                parameter_bytes=(0.5 if workload.precision in ("fp16", "bf16") else 1.0)
+                parameter_bytes=_parameter_scale(precision)
                 * sum(size for p, _, size in op.parameters if p not in counted),
                 saved_activation_bytes=saved,
                 output_shape=op.shape,
                 dtype=dtype,
-                input_dtype=_type(op.input_dtype, op.kind, workload.precision),
-                weight_dtype=_type(op.weight_dtype, op.kind, workload.precision),
+                input_dtype=_type(op.input_dtype, op.kind, precision),
+                weight_dtype=_type(op.weight_dtype, op.kind, precision),
                 module_path=op.path,
-                layer_index=layer[i],
+                layer_index=layer,
                 kernel_count=1.0 + parts,
                 forward_kernel_count=1.0,
-                tensor_core=_tensor_core(op, dtype, workload.precision),
+                tensor_core=_tensor_core(op, dtype, precision),
                 repeat=workload.gradient_accumulation,
                 training_only=op.training_only or op.kind in ("dropout", "loss"),
                 sizes=op.sizes,
             )
         )
         counted.update(p for p, _, _ in op.parameters)
+    return tuple(built)
+
+
+def _edges(operators: Sequence[StaticOperator], precision: str) -> tuple[TensorEdge, ...]:
+    edges: dict[tuple[int, int], float] = {}
+    for i, op in enumerate(operators):
         for j, size in op.inputs:
-            edges[j, i] = edges.get((j, i), 0.0) + _scale(operators[j], workload.precision)[0] * size
-    return tuple(built), tuple(TensorEdge(s, t, size) for (s, t), size in edges.items()), total_saved
+            edges[j, i] = edges.get((j, i), 0.0) + _scale(operators[j], precision)[0] * size
+    return tuple(TensorEdge(s, t, size) for (s, t), size in edges.items())
+
+
+def _parameter_scale(precision: str) -> float:
+    """Bytes of parameters in `precision` over those in the forward graph."""
+    return 0.5 if precision in ("fp16", "bf16") else 1.0
 
 
 def _scale(op: StaticOperator, precision: str) -> tuple[float, str]:
