@@ -10,9 +10,15 @@ import typer
 from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, progress
 from serving.cli.predict import ModelOption
+from serving.cli.training_options import TablesOption
+from serving.cli.training_progress import reporting
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     import pandas as pd
+
+    from predictor.predictor import Predictor
 
 SETS = "throughput-ratio"
 # Target: its table, and what is scored.
@@ -39,7 +45,7 @@ MANY_MODELS = 30
 
 def command(
     context: typer.Context,
-    data: Annotated[Path, typer.Option("--data", help="Folder of tidy tables (`cotenant data import`).")],
+    data: TablesOption,
     model: ModelOption = "default",
     target: Annotated[
         str, typer.Option(help="throughput-ratio, step-time, memory or operator-time.")
@@ -90,30 +96,17 @@ def command(
 
     predictor = load_predictor(model)
     from datasets.sets import read_sets
-    from datasets.tables import read_table
     from predictor.evaluation.evaluation import evaluate
     from predictor.evaluation.observing import evaluate_observing
-    from predictor.evaluation.rows import evaluate_rows
-    from serving.cli.train import reporting
 
     scored: list[pd.DataFrame] = []
     if target != SETS:
-        with progress() as bar:
-            task = bar.add_task(f"evaluate {target}", total=None)
-            result = evaluate_rows(
-                predictor,
-                target,
-                read_table(data, TARGETS[target][0]),
-                lambda done, jobs: bar.update(task, completed=done, total=jobs),
-                scored.append,
-            )
+        result = _of_rows(predictor, data, target, scored.append)
+    elif observe is not None:
+        result = evaluate_observing(predictor, *read_sets(data), observe, probes, seed, scored.append)
     else:
-        colocation, solo = read_sets(data)
-        if observe is not None:
-            result = evaluate_observing(predictor, colocation, solo, observe, probes, seed, scored.append)
-        else:
-            with reporting(f"evaluate {split}") as report:
-                result = evaluate(predictor, colocation, solo, split, seed, report, graph_only, scored.append)
+        with reporting(f"evaluate {split}") as report:
+            result = evaluate(predictor, *read_sets(data), split, seed, report, graph_only, scored.append)
     if rows is not None:
         _write(rows, scored)
         typer.echo(f"wrote {rows}", err=True)
@@ -123,6 +116,21 @@ def command(
         _show_observed(result)
     else:
         _show(result)
+
+
+def _of_rows(
+    predictor: Predictor, data: Path, target: str, follow: Callable[[pd.DataFrame], None]
+) -> dict[str, Any]:
+    """Scores of rows that each have one job."""
+    from datasets.tables import read_table
+    from predictor.evaluation.rows import evaluate_rows
+
+    with progress() as bar:
+        task = bar.add_task(f"evaluate {target}", total=None)
+        table = read_table(data, TARGETS[target][0])
+        return evaluate_rows(
+            predictor, target, table, lambda done, of: bar.update(task, completed=done, total=of), follow
+        )
 
 
 def _write(path: Path, scored: list[pd.DataFrame]) -> None:

@@ -8,20 +8,20 @@ from typing import Annotated
 import typer
 
 from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json, progress
+from serving.cli.predict import DeviceOption, SharingOption
+from serving.cli.simulate import Model
 
 _IN_TABLE = 8
 
 
 def command(
-    device: Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")],
+    device: DeviceOption,
     job: Annotated[
         list[str] | None,
         typer.Option("--job", help="Job SPEC, as for `predict`; may be repeated (default: the whole zoo)."),
     ] = None,
-    sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
-    model: Annotated[
-        str, typer.Option(help="`default`, a folder, `models:/NAME@ALIAS`, or your own `module:PREDICTOR`.")
-    ] = "default",
+    sharing: SharingOption = "time-slice",
+    model: Model = "default",
     plot: Annotated[Path | None, typer.Option(help="Write the heat map: .svg, .png or .pdf.")] = None,
     as_json: JsonFlag = False,
 ) -> None:

@@ -10,12 +10,9 @@ import typer
 from serving.cli.groups import group
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
 from serving.cli.predict import ModelOption
+from serving.cli.training_options import ExperimentOption, StoreOption
 
 app = group("Registered predictors: list, register, promote, export.\n\nExample: `cotenant models list`")
-StoreOption = Annotated[
-    str | None,
-    typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db)."),
-]
 # Metrics shown in a comparison, with heading and format; --json has all.
 _METRICS = {
     "mape_percent": ("MAPE %", ".1f"),
@@ -49,7 +46,7 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
 def register(
     folder: Annotated[Path, typer.Argument(help="Folder of a predictor (`cotenant train --out`).")],
     tracking_uri: StoreOption = None,
-    experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant",
+    experiment: ExperimentOption = "cotenant",
     as_json: JsonFlag = False,
 ) -> None:
     """Register a predictor that was written, but whose run could not reach the MLflow store.

@@ -27,6 +27,8 @@ JobOption = Annotated[
         "graph.json or the hash of a captured graph; repeat for each job.",
     ),
 ]
+DeviceOption = Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")]
+SharingOption = Annotated[str, typer.Option(help="time-slice, mps or mig.")]
 ModelOption = Annotated[str, typer.Option("--model", help="`default`, a folder, or `models:/NAME@ALIAS`.")]
 FeedbackOption = Annotated[
     Path | None,
@@ -40,8 +42,8 @@ FeedbackOption = Annotated[
 
 def command(
     job: JobOption,
-    device: Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")],
-    sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
+    device: DeviceOption,
+    sharing: SharingOption = "time-slice",
     frozen_prefix: Annotated[
         int | None,
         typer.Option(help="Freeze this many leading layers of every job whose SPEC has no `frozen_prefix`."),

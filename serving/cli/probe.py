@@ -10,18 +10,18 @@ import typer
 from serving.cli.given_names import as_given
 from serving.cli.given_options import only
 from serving.cli.output import JsonFlag, console, plain_table, print_json
-from serving.cli.predict import ModelOption
+from serving.cli.predict import DeviceOption, ModelOption, SharingOption
 
 
 def command(
-    device: Annotated[str, typer.Option(help="GPU type, see `cotenant devices list`.")],
+    device: DeviceOption,
     job: Annotated[list[str], typer.Option(help="The job to learn about: SPEC `NAME[:key=value,...]`.")],
     running: Annotated[
         list[str] | None,
         typer.Option(help="Candidate partner; may be repeated (default: four zoo models)."),
     ] = None,
     count: Annotated[int, typer.Option(min=1, help="Number of probes.")] = 1,
-    sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
+    sharing: SharingOption = "time-slice",
     model: ModelOption = "default",
     feedback: Annotated[
         Path | None,

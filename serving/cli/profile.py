@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serving.cli.output import JsonFlag, console, counted, job_cell, plain_table, print_json
+from serving.cli.predict import SharingOption
 
 if TYPE_CHECKING:
     from profiling.workload import Workload
@@ -28,7 +29,7 @@ def command(
         ),
     ],
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
-    sharing: Annotated[str, typer.Option(help="time-slice, mps or mig.")] = "time-slice",
+    sharing: SharingOption = "time-slice",
     sm_share: Annotated[
         list[float] | None,
         typer.Option(

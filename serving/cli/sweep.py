@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 
 from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.training_options import BundledOption, ExperimentOption, StoreOption
 from serving.cli.training_progress import resumable
 
 
@@ -35,16 +36,12 @@ def command(
             min=0, help="Seed of all trainings and of the sweep (default: that of --config, else 0)."
         ),
     ] = None,
-    bundled: Annotated[
-        bool, typer.Option(help="Also learn from the measurements shipped with the project.")
-    ] = True,
+    bundled: BundledOption = True,
     own_use: Annotated[
         bool, typer.Option("--own-use", help="Learn from every source, whatever its licence.")
     ] = False,
-    tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow store (default: sqlite:///mlflow.db).")
-    ] = None,
-    experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant-sweep",
+    tracking_uri: StoreOption = None,
+    experiment: ExperimentOption = "cotenant-sweep",
     as_json: JsonFlag = False,
 ) -> None:
     """Search for a better configuration with Optuna, scored on models held out of the training tables.

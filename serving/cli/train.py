@@ -10,12 +10,13 @@ import typer
 from profiling.errors import InputError
 from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, plain_table, print_json
+from serving.cli.training_options import BundledOption, ExperimentOption, StoreOption, TablesOption
 from serving.cli.training_progress import reporting, resumable
 
 
 def command(
     context: typer.Context,
-    data: Annotated[Path, typer.Option("--data", help="Folder of tidy tables (`cotenant data import`).")],
+    data: TablesOption,
     out: Annotated[Path, typer.Option("--out", "-o", help="Folder for the predictor.")] = Path("out/model"),
     config: Annotated[
         Path | None, typer.Option(help="YAML with `network:` and `training:` (see docs/training.md).")
@@ -32,9 +33,7 @@ def command(
         int | None,
         typer.Option(min=0, help="The same seed gives the same model (default: that of --config, else 0)."),
     ] = None,
-    bundled: Annotated[
-        bool, typer.Option(help="Also learn from the measurements shipped with the project.")
-    ] = True,
+    bundled: BundledOption = True,
     own_use: Annotated[
         bool,
         typer.Option(
@@ -49,10 +48,8 @@ def command(
         Path | None,
         typer.Option(help="Read computation graphs from this folder (`cotenant data graphs`)."),
     ] = None,
-    tracking_uri: Annotated[
-        str | None, typer.Option(help="MLflow store (default: sqlite:///mlflow.db).")
-    ] = None,
-    experiment: Annotated[str, typer.Option(help="MLflow experiment.")] = "cotenant",
+    tracking_uri: StoreOption = None,
+    experiment: ExperimentOption = "cotenant",
     system_metrics: Annotated[
         bool,
         typer.Option("--system-metrics", help="Also log CPU, memory and GPU usage to MLflow."),
