@@ -257,7 +257,7 @@ def best_wait(
     iterations: Floats,
     config: PlacementConfig,
     bounds: Floats,
-    before: Stages | None = None,
+    before: Stages,
 ) -> Waiting:
     """Place each job after 1, 2, ... departures of each candidate; only what can beat its bound is evaluated.
 
@@ -267,11 +267,10 @@ def best_wait(
         workloads, iterations: [J] of the jobs.
         config: configuration.
         bounds: [J] best score without waiting.
-        before: outcome of the candidates without the jobs, if the caller already has it.
+        before: outcome of the candidates without the jobs.
     """
     jobs = len(workloads)
     best, wait_s, where = np.full(jobs, np.inf), np.zeros(jobs), np.full(jobs, -1, np.int64)
-    before = candidates.as_is(cache) if before is None else before
     gone = np.where(candidates.present, before.finish_s, np.inf)
     # No job finishes sooner than alone after the first departure, which rules out most candidates.
     soonest = gone.min(axis=1, initial=np.inf)

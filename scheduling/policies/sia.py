@@ -17,9 +17,9 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.sia.configurations import place_configurations
 from scheduling.sia.ilp import solve
-from scheduling.sia.objective import SiaConfig, utilities
+from scheduling.sia.objective import SiaConfig
 from scheduling.sia.pairs import Chosen, choose_with_pairs, sharing_pairs
-from scheduling.sia.rows import configuration_table, job_rows
+from scheduling.sia.rows import JobRows, configuration_table
 
 ROUND_S = 60.0
 
@@ -43,19 +43,17 @@ def decide(
     if not jobs:
         return []
     table = configuration_table(snapshot, config, jobs)
-    goodput, least, current, factor, forced = job_rows(snapshot, belief, jobs, table)
+    rows = JobRows.of(snapshot, belief, jobs, table)
     capacity = snapshot.up_of_type
     if shared_max_slowdown is None:
         gpus, kinds = np.array([c.gpus for c in table]), np.array([c.kind for c in table])
-        worth = utilities(goodput, least, factor, current, config)
-        columns = solve(worth, gpus, kinds, capacity, forced, config.gap)
+        worth = rows.worth(rows.goodput, config)
+        columns = solve(worth, gpus, kinds, capacity, rows.forced, config.gap)
         picked = {j.number: (j, table[c]) for j, c in zip(jobs, columns.tolist(), strict=True) if c >= 0}
         chosen = Chosen(picked, [])
     else:
-        pairs = sharing_pairs(snapshot, belief, jobs, table, goodput, set(forced), shared_max_slowdown)
-        chosen = choose_with_pairs(
-            jobs, table, goodput, least, factor, current, forced, pairs, capacity, config
-        )
+        pairs = sharing_pairs(snapshot, belief, rows, shared_max_slowdown)
+        chosen = choose_with_pairs(rows, pairs, capacity, config)
     placed = place_configurations(snapshot, chosen.configurations)
     for lead, other in chosen.followers:
         if lead.number in placed:

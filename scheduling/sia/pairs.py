@@ -19,9 +19,11 @@ from scheduling.core.truth import current_workload
 from scheduling.sia.agent import Agent
 from scheduling.sia.configurations import Configuration
 from scheduling.sia.ilp import solve_columns
-from scheduling.sia.objective import SiaConfig, utilities
+from scheduling.sia.objective import SiaConfig
+from scheduling.sia.rows import JobRows
 
 _PARTNERS = 8  # most pairs per job and type that are offered to the solver
+_STAYS = 1e3  # worth of a configuration that a job must keep, beyond any other
 
 
 class SharingPair(NamedTuple):
@@ -41,27 +43,16 @@ class Chosen(NamedTuple):
     followers: list[tuple[JobState, JobState]]
 
 
-def choose_with_pairs(
-    jobs: list[JobState],
-    table: list[Configuration],
-    goodput: Floats,
-    least: Floats,
-    factor: Floats,
-    current: Ints,
-    forced: dict[int, int],
-    pairs: list[SharingPair],
-    capacity: Ints,
-    config: SiaConfig,
-) -> Chosen:
-    """Whole and shared configurations of all jobs together; arguments as for `utilities` and `solve`."""
-    gpus, kinds = np.array([c.gpus for c in table]), np.array([c.kind for c in table])
+def choose_with_pairs(rows: JobRows, pairs: list[SharingPair], capacity: Ints, config: SiaConfig) -> Chosen:
+    """Whole and shared configurations of all jobs together; `capacity` is that of `solve`."""
+    jobs, table, forced = rows.jobs, rows.table, rows.forced
     # The smallest shared goodput of each row, for the normalisation only.
     shared = np.full((len(jobs), 1), np.nan)
     for pair in pairs:
         shared[pair.first] = np.fmin(shared[pair.first], pair.first_goodput)
         shared[pair.second] = np.fmin(shared[pair.second], pair.second_goodput)
-    everything = np.hstack([goodput, shared])
-    worth = utilities(everything, least, factor, current, config)[:, :-1]
+    everything = np.hstack([rows.goodput, shared])
+    worth = rows.worth(everything, config)[:, :-1]
     # Two jobs that share a GPU and must both stay have no other configuration.
     bound = {r for p in pairs if p.first in forced and p.second in forced for r in (p.first, p.second)}
     singles = [
@@ -70,20 +61,13 @@ def choose_with_pairs(
         if row not in bound and (row not in forced or forced[row] == column)
     ]
     columns: list[tuple[float, tuple[int, ...], int, int]] = [
-        (float(worth[r, c]) + (1e3 if r in forced else 0.0), (r,), int(kinds[c]), int(gpus[c]))
+        (float(worth[r, c]) + (_STAYS if r in forced else 0.0), (r,), table[c].kind, table[c].gpus)
         for r, c in singles
     ]
     smallest = np.where(everything > 0, everything, np.inf).min(axis=1)
     for pair in pairs:
-        together = bool(jobs[pair.first].gpus) and jobs[pair.first].gpus == jobs[pair.second].gpus
-        value = 0.0
-        for row, good in ((pair.first, pair.first_goodput), (pair.second, pair.second_goodput)):
-            moved = jobs[row].gpus and not together
-            normal = min(good / smallest[row] * least[row], config.clip) * (factor[row] if moved else 1.0)
-            power = normal**config.p
-            value += power + config.lambda_n if config.p > 0 else config.lambda_n - power
-            value += config.lambda_a if together else 0.0
-        value += 1e3 * ((pair.first in forced) + (pair.second in forced))
+        value = _shared_worth(rows, pair, smallest, config)
+        value += _STAYS * ((pair.first in forced) + (pair.second in forced))
         columns.append((value, (pair.first, pair.second), pair.kind, 1))
     chosen = Chosen({}, [])
     for index in solve_columns(columns, len(jobs), capacity, config.gap):
@@ -101,27 +85,35 @@ def choose_with_pairs(
     return chosen
 
 
+def _shared_worth(rows: JobRows, pair: SharingPair, smallest: Floats, config: SiaConfig) -> float:
+    """Utility of a shared configuration; `smallest` [J] is the goodput that those of a row are relative to."""
+    jobs, value = rows.jobs, 0.0
+    together = bool(jobs[pair.first].gpus) and jobs[pair.first].gpus == jobs[pair.second].gpus
+    for row, good in ((pair.first, pair.first_goodput), (pair.second, pair.second_goodput)):
+        moved = jobs[row].gpus and not together
+        normal = min(good / smallest[row] * rows.least[row], config.clip)
+        power = (normal * (rows.factor[row] if moved else 1.0)) ** config.p
+        value += power + config.lambda_n if config.p > 0 else config.lambda_n - power
+        value += config.lambda_a if together else 0.0
+    return value
+
+
 def sharing_pairs(
-    snapshot: SchedulingSnapshot,
-    belief: SetCache,
-    jobs: list[JobState],
-    table: list[Configuration],
-    goodput: Floats,
-    forced: set[int],
-    max_slowdown: float,
+    snapshot: SchedulingSnapshot, belief: SetCache, rows: JobRows, max_slowdown: float
 ) -> list[SharingPair]:
     """Pairs that may share a GPU: the best few partners of each job; of a job that must stay, its present one."""
-    single = {c.kind: k for k, c in enumerate(table) if c.gpus == 1}
-    rows = [
+    jobs, goodput = rows.jobs, rows.goodput
+    single = {c.kind: k for k, c in enumerate(rows.table) if c.gpus == 1}
+    able = [
         r
         for r, j in enumerate(jobs)
-        if j.job.gpus == 1 and not j.exclusive and not isinstance(j.agent, Agent) and r not in forced
+        if j.job.gpus == 1 and not j.exclusive and not isinstance(j.agent, Agent) and r not in rows.forced
     ]
-    pairs = _staying(snapshot, belief, jobs, single, goodput, forced)
-    if len(rows) < 2:
+    pairs = _staying(snapshot, belief, rows, single)
+    if len(able) < 2:
         return pairs
-    ids = np.array([belief.workload_id(current_workload(jobs[r])) for r in rows])
-    first, second = np.triu_indices(len(rows), 1)
+    ids = np.array([belief.workload_id(current_workload(jobs[r])) for r in able])
+    first, second = np.triu_indices(len(able), 1)
     for kind, column in single.items():
         device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
         with belief.lock:
@@ -129,37 +121,22 @@ def sharing_pairs(
             slow, fits = np.take_along_axis(belief.slowdown[at], columns, axis=1), belief.fits[at]
         gain = (1.0 / slow).sum(axis=1)
         good = np.flatnonzero(fits & (slow.max(axis=1) <= max_slowdown) & (gain > 1.0))
-        taken = np.zeros(len(rows), int)
+        taken = np.zeros(len(able), int)
         for k in good[np.argsort(-gain[good], kind="stable")].tolist():
-            a, b = int(first[k]), int(second[k])
-            if (
-                min(taken[a], taken[b]) < _PARTNERS
-                and goodput[rows[a], column] > 0
-                and goodput[rows[b], column] > 0
-            ):
-                taken[[a, b]] += 1
-                alone = goodput[rows[a], column], goodput[rows[b], column]
-                pairs.append(
-                    SharingPair(
-                        rows[a],
-                        rows[b],
-                        kind,
-                        float(alone[0] / slow[k, 0]),
-                        float(alone[1] / slow[k, 1]),
-                    )
-                )
+            both = [int(first[k]), int(second[k])]
+            one, other = (able[a] for a in both)
+            alone = goodput[[one, other], column]
+            if taken[both].min() < _PARTNERS and (alone > 0).all():
+                taken[both] += 1
+                pairs.append(SharingPair(one, other, kind, *(alone / slow[k]).tolist()))
     return pairs
 
 
 def _staying(
-    snapshot: SchedulingSnapshot,
-    belief: SetCache,
-    jobs: list[JobState],
-    single: dict[int, int],
-    goodput: Floats,
-    forced: set[int],
+    snapshot: SchedulingSnapshot, belief: SetCache, rows: JobRows, single: dict[int, int]
 ) -> list[SharingPair]:
-    """Jobs that share a GPU of which at least one must stay, as they are."""
+    """Jobs that share a GPU of which at least one must stay, as they are; `single` is a column by GPU type."""
+    jobs, forced = rows.jobs, rows.forced
     row_of = {j.number: r for r, j in enumerate(jobs)}
     pairs = []
     for first in sorted(forced):
@@ -176,8 +153,7 @@ def _staying(
             with belief.lock:
                 at, columns = belief.pairs(device, ids)
                 slow = belief.slowdown[at[0], columns[0]]
-            alone = goodput[[first, second], single[kind]]
+            alone = rows.goodput[[first, second], single[kind]]
             if (alone > 0).all():
-                together = alone / slow
-                pairs.append(SharingPair(first, second, kind, float(together[0]), float(together[1])))
+                pairs.append(SharingPair(first, second, kind, *(alone / slow).tolist()))
     return pairs

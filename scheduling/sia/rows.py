@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
 from predictor.types import Floats
@@ -12,7 +14,7 @@ from scheduling.placement.gangs import solo_step_s
 from scheduling.placement.progress import progress_per_s
 from scheduling.sia.agent import Agent
 from scheduling.sia.configurations import Configuration, configurations
-from scheduling.sia.objective import SiaConfig, restart_factor
+from scheduling.sia.objective import SiaConfig, restart_factor, utilities
 
 _RESTART_S = 30.0
 
@@ -50,31 +52,56 @@ def _held(snapshot: SchedulingSnapshot, job: JobState) -> Configuration:
     return Configuration(nodes, len(job.gpus), int(snapshot.type_of[job.gpus[0]]))
 
 
-def job_rows(
-    snapshot: SchedulingSnapshot,
-    belief: SetCache,
-    jobs: list[JobState],
-    table: list[Configuration],
-) -> tuple[Floats, Floats, Ints, Floats, dict[int, int]]:
-    """Goodput [J, C], least [J], current configuration [J], restart factor [J], and jobs that keep theirs."""
-    goodput = np.full((len(jobs), len(table)), np.nan)
-    least, factor = np.ones(len(jobs)), np.ones(len(jobs))
-    current = np.full(len(jobs), -1, np.int64)
-    index = {c: k for k, c in enumerate(table)}
-    forced: dict[int, int] = {}
-    for row, job in enumerate(jobs):
-        goodput[row], least[row] = job_goodput(snapshot, belief, job, table)
-        cost = job.agent.application.penalty_s if isinstance(job.agent, Agent) else _RESTART_S
-        factor[row] = restart_factor(snapshot.now_s - job.job.submit_s, job.restarts, cost)
-        if job.gpus:
-            current[row] = index.get(_held(snapshot, job), -1)
-            # A job in the middle of a checkpoint-restart, or a non-preemptible one, keeps what it has.
-            if not snapshot.movable(job):
-                forced[row] = int(current[row])
-    return goodput, least, current, factor, forced
+@dataclass(frozen=True, slots=True, eq=False)
+class JobRows:
+    """J jobs that may each have one of C configurations.
+
+    Attributes:
+        goodput: [J, C] predicted, NaN where a configuration is not possible.
+        least: [J] smallest numbers of GPUs.
+        factor: [J] restart factors.
+        current: [J] current configurations, or -1.
+        forced: row to configuration of the jobs that keep theirs.
+    """
+
+    jobs: list[JobState]
+    table: list[Configuration]
+    goodput: Floats
+    least: Floats
+    factor: Floats
+    current: Ints
+    forced: dict[int, int]
+
+    @classmethod
+    def of(
+        cls,
+        snapshot: SchedulingSnapshot,
+        belief: SetCache,
+        jobs: list[JobState],
+        table: list[Configuration],
+    ) -> JobRows:
+        goodput = np.full((len(jobs), len(table)), np.nan)
+        least, factor = np.ones(len(jobs)), np.ones(len(jobs))
+        current = np.full(len(jobs), -1, np.int64)
+        index = {c: k for k, c in enumerate(table)}
+        forced: dict[int, int] = {}
+        for row, job in enumerate(jobs):
+            goodput[row], least[row] = _goodput(snapshot, belief, job, table)
+            cost = job.agent.application.penalty_s if isinstance(job.agent, Agent) else _RESTART_S
+            factor[row] = restart_factor(snapshot.now_s - job.job.submit_s, job.restarts, cost)
+            if job.gpus:
+                current[row] = index.get(_held(snapshot, job), -1)
+                # A job in the middle of a checkpoint-restart, or a non-preemptible one, keeps what it has.
+                if not snapshot.movable(job):
+                    forced[row] = int(current[row])
+        return cls(jobs, table, goodput, least, factor, current, forced)
+
+    def worth(self, goodput: Floats, config: SiaConfig) -> Floats:
+        """[J, N] utilities of configurations with these goodputs [J, N], those of `table` first."""
+        return utilities(goodput, self.least, self.factor, self.current, config)
 
 
-def job_goodput(
+def _goodput(
     snapshot: SchedulingSnapshot,
     belief: SetCache,
     job: JobState,

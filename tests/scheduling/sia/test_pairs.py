@@ -12,6 +12,7 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.sia.configurations import Configuration
 from scheduling.sia.objective import SiaConfig
 from scheduling.sia.pairs import SharingPair, choose_with_pairs, sharing_pairs
+from scheduling.sia.rows import JobRows
 
 
 def test_of_two_jobs_that_share_a_gpu_the_one_that_must_stay_leads() -> None:
@@ -21,10 +22,8 @@ def test_of_two_jobs_that_share_a_gpu_the_one_that_must_stay_leads() -> None:
         for n in range(2)
     ]
     both = np.ones(2)
-    chosen = choose_with_pairs(
-        jobs, [Configuration(1, 1, 0)], np.ones((2, 1)), both, both, np.zeros(2, np.int64), {1: 0},
-        [SharingPair(1, 0, 0, 0.9, 0.9)], np.array([1]), SiaConfig(),
-    )  # fmt: skip
+    rows = JobRows(jobs, [Configuration(1, 1, 0)], np.ones((2, 1)), both, both, np.zeros(2, np.int64), {1: 0})
+    chosen = choose_with_pairs(rows, [SharingPair(1, 0, 0, 0.9, 0.9)], np.array([1]), SiaConfig())
     assert chosen.followers == [(jobs[1], jobs[0])]
     assert list(chosen.configurations) == [1]
 
@@ -50,9 +49,11 @@ def offered(running: tuple[int, ...] = (), forced: frozenset[int] = frozenset())
             snapshot.occupy(job)
         jobs.append(job)
     goodput = np.array([[10.0], [20.0], [40.0]])
-    return sharing_pairs(
-        snapshot, SetCache(BELIEF), jobs, [Configuration(1, 1, 0)], goodput, set(forced), 2.0
-    )
+    rows = JobRows(
+        jobs, [Configuration(1, 1, 0)], goodput, np.ones(3), np.ones(3), np.zeros(3, np.int64),
+        dict.fromkeys(forced, 0),
+    )  # fmt: skip
+    return sharing_pairs(snapshot, SetCache(BELIEF), rows, 2.0)
 
 
 def test_pairs_that_gain_without_slowing_a_job_too_much_are_offered() -> None:
