@@ -8,9 +8,10 @@ search is greedy instead of genetic.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 from functools import partial
+from typing import NamedTuple
 
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
@@ -65,61 +66,84 @@ def pollux_freezing(config: IceFrogConfig = IceFrogConfig()) -> Policy:
 
 
 def _policy(name: str, allocator: Allocator, config: IceFrogConfig) -> Policy:
+    decide = partial(_decide, allocator=allocator, config=config)
     freezes = config.guards.max_norm_share > 0
-
-    def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
-        # A job that may not be stopped keeps its GPUs and layers.
-        bound = [s for s in snapshot.running.values() if not s.job.preemptible]
-        states = sorted(
-            (s for s in snapshot.active() if s.job.preemptible or not s.gpus), key=lambda s: s.number
-        )
-        first = snapshot.derived("turns", Turns).first(states, snapshot, config.starvation_s)
-        jobs = [elastic_job(state, snapshot, belief, state.number in first) for state in states]
-        grants = allocator(jobs, snapshot.up - len({gpu for s in bound for gpu in s.gpus}), config)
-        pairs = share_gpus(snapshot, states, grants, belief, config) if config.share_gpus else []
-        prefix = {state.number: grant.prefix for state, grant in zip(states, grants, strict=True)}
-        for pair in pairs:
-            prefix[pair.host.number], prefix[pair.guest.number] = pair.host_prefix, pair.guest_prefix
-        guests = {pair.guest.number for pair in pairs}
-        own = [(s, g) for s, g in zip(states, grants, strict=True) if s.number not in guests]
-        staying = {s.number for s, g in own if s.gpus and g.gpus == len(s.gpus)}
-        # If two jobs that shared a GPU both get one again, the first keeps it.
-        for state, _ in own:
-            mates = [t for t in snapshot.tenants[state.gpus[0]] if t is not state] if state.gpus else []
-            if state.number in staying and any(m.number in staying for m in mates):
-                staying.discard(state.number)
-        by_number = {job.number: job for job in jobs}
-        moving = [(s, g) for s, g in own if s.number not in staying and (s.gpus or g.gpus)]
-        held = {gpu for s, _ in own if s.number in staying for gpu in s.gpus}
-        places = {s.number: s.gpus for s, _ in own if s.number in staying}
-        pool = Pool(snapshot, also={g for s in states for g in s.gpus} - held)
-        moving.sort(key=lambda item: (item[0].number not in first, -item[1].gpus))
-        for state, grant in moving:  # it grows meanwhile
-            job = by_number[state.number]
-            # The next smaller size if no node has room for it.
-            sizes = [job.sizes[s] for s in range(grant.size, -1, -1) if job.rate[s, 0] > 0]
-            places[state.number] = _gpus(pool, belief, state, sizes)
-            if not sizes or places[state.number] or state.number not in first:
-                continue
-            # Jobs that would stay make room; those whose GPUs are needed move.
-            yielding = [(s, g) for s, g in own if s.number in staying and s.number not in first]
-            pool.release(gpu for s, _ in yielding for gpu in s.gpus)
-            places[state.number] = _gpus(pool, belief, state, sizes)
-            for other, its in yielding:
-                if pool.taken.isdisjoint(other.gpus):
-                    pool.withdraw(other.gpus)
-                else:
-                    staying.discard(other.number)
-                    moving.append((other, its))
-        for pair in pairs:
-            places[pair.guest.number] = places[pair.host.number]
-        return [
-            Allocation(state, places[state.number], _layers(state, prefix[state.number]))
-            for state in [*(s for s, _ in own), *(pair.guest for pair in pairs)]
-            if places.get(state.number) or state.gpus
-        ]
-
     return Policy(name, decide, round_s=config.round_s, preemptive=True, freezes=freezes)
+
+
+def _decide(
+    snapshot: SchedulingSnapshot, belief: SetCache, allocator: Allocator, config: IceFrogConfig
+) -> list[Allocation]:
+    # A job that may not be stopped keeps its GPUs and layers.
+    bound = [s for s in snapshot.running.values() if not s.job.preemptible]
+    states = sorted((s for s in snapshot.active() if s.job.preemptible or not s.gpus), key=lambda s: s.number)
+    first = snapshot.derived("turns", Turns).first(states, snapshot, config.starvation_s)
+    jobs = [elastic_job(state, snapshot, belief, state.number in first) for state in states]
+    grants = allocator(jobs, snapshot.up - len({gpu for s in bound for gpu in s.gpus}), config)
+    pairs = share_gpus(snapshot, states, grants, belief, config) if config.share_gpus else []
+    prefix = {state.number: grant.prefix for state, grant in zip(states, grants, strict=True)}
+    for pair in pairs:
+        prefix[pair.host.number], prefix[pair.guest.number] = pair.host_prefix, pair.guest_prefix
+    guests = {pair.guest.number for pair in pairs}
+    own = [_Own(*each) for each in zip(states, jobs, grants, strict=True) if each[0].number not in guests]
+    given_up = {gpu for state in states for gpu in state.gpus}
+    places = _places(snapshot, belief, own, first, given_up)
+    for pair in pairs:
+        places[pair.guest.number] = places[pair.host.number]
+    return [
+        Allocation(state, places[state.number], _layers(state, prefix[state.number]))
+        for state in [*(one.state for one in own), *(pair.guest for pair in pairs)]
+        if places.get(state.number) or state.gpus
+    ]
+
+
+class _Own(NamedTuple):
+    """A job that runs on GPUs of its own, if on any, and what it is granted."""
+
+    state: JobState
+    job: ElasticJob
+    grant: Grant
+
+
+def _places(
+    snapshot: SchedulingSnapshot,
+    belief: SetCache,
+    own: Sequence[_Own],
+    first: Collection[int],
+    given_up: set[int],
+) -> dict[int, tuple[int, ...]]:
+    """GPUs of each job by number; one that is granted as many as it has stays, unless a job of `first` needs them.
+
+    Args:
+        given_up: GPUs of all jobs that may be stopped.
+    """
+    staying = {one.state.number for one in own if one.state.gpus and one.grant.gpus == len(one.state.gpus)}
+    # If two jobs that shared a GPU both get one again, the first keeps it.
+    for state, _, _ in own:
+        mates = [t for t in snapshot.tenants[state.gpus[0]] if t is not state] if state.gpus else []
+        if state.number in staying and any(m.number in staying for m in mates):
+            staying.discard(state.number)
+    places = {one.state.number: one.state.gpus for one in own if one.state.number in staying}
+    pool = Pool(snapshot, also=given_up - {gpu for gpus in places.values() for gpu in gpus})
+    moving = [one for one in own if one.state.number not in staying and (one.state.gpus or one.grant.gpus)]
+    moving.sort(key=lambda one: (one.state.number not in first, -one.grant.gpus))
+    for state, job, grant in moving:  # it grows meanwhile
+        # The next smaller size if no node has room for it.
+        sizes = [job.sizes[s] for s in range(grant.size, -1, -1) if job.rate[s, 0] > 0]
+        places[state.number] = _gpus(pool, belief, state, sizes)
+        if not sizes or places[state.number] or state.number not in first:
+            continue
+        # Jobs that would stay make room; those whose GPUs are needed move.
+        yielding = [one for one in own if one.state.number in staying and one.state.number not in first]
+        pool.release(gpu for one in yielding for gpu in one.state.gpus)
+        places[state.number] = _gpus(pool, belief, state, sizes)
+        for other in yielding:
+            if pool.taken.isdisjoint(other.state.gpus):
+                pool.withdraw(other.state.gpus)
+            else:
+                staying.discard(other.state.number)
+                moving.append(other)
+    return places
 
 
 def _gpus(pool: Pool, belief: SetCache, state: JobState, sizes: Sequence[int]) -> tuple[int, ...]:
