@@ -16,7 +16,6 @@ from serving.cli.output import JsonFlag, console, duration, headline, plain_tabl
 if TYPE_CHECKING:
     from scheduling.pipeline.partition import Partition
     from scheduling.pipeline.plan import Plan
-    from scheduling.pipeline.timeline import Timeline
 
 
 def pipeline(
@@ -95,7 +94,7 @@ def pipeline(
     from scheduling.pipeline.cluster import PartitionOptions, PipelineCluster
     from scheduling.pipeline.inputs import read_input
     from scheduling.pipeline.partition import partition
-    from scheduling.pipeline.plan import plan
+    from scheduling.pipeline.plan import Plan, plan
 
     if plot is not None:  # before a plan that may take minutes
         check_picture(plot)
@@ -110,15 +109,15 @@ def pipeline(
         of_device = get_device(device)
         memory_limit = of_device.memory_bytes - (0.0 if of_device.is_cpu else CONTEXT_BYTES)
     cluster = PipelineCluster(tuple(workers), tuple(bandwidth), memory_limit)
-    never = [given.never_measured] if given.never_measured else []
     options = PartitionOptions(activation_compression_ratio, straight, fewer_machines)
+    chosen: Plan | Partition
     if schedule is not None:
         if compat or straight or fewer_machines or activation_compression_ratio is not None:
             raise InputError(
                 "--schedule cannot be combined with these options",
                 expected="none of --compat, --straight, --fewer-machines, --activation-compression-ratio",
             )
-        whole = plan(
+        chosen = plan(
             given.model,
             cluster,
             schedule,
@@ -129,45 +128,55 @@ def pipeline(
             depth=depth,
             granularity=granularity,
         )
-        if json:
-            print_json(whole.to_json() | {"never_measured": never})
-        else:
-            _print_plan(whole)
-            _print_never(never)
-        _draw(plot, whole.timeline, f"{whole.name}, {schedule}")
-        return
-    if depth is not None or recompute or (fewer_machines and not compat):
-        raise InputError(
-            "an option needs another one",
-            expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
-        )
-    chosen = partition(given.states(granularity), cluster, options, compat=compat)
+    else:
+        if depth is not None or recompute or (fewer_machines and not compat):
+            raise InputError(
+                "an option needs another one",
+                expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
+            )
+        chosen = partition(given.states(granularity), cluster, options, compat=compat)
+    never = [given.never_measured] if given.never_measured else []
     if json:
         print_json(chosen.to_json() | {"never_measured": never})
     else:
         _print(chosen)
-        _print_never(never)
-    if not json and granularity == "operator" and chosen.split_spec is None and len(chosen.stages) > 1:
-        console().print(
-            "torch.distributed.pipelining cuts before modules; --granularity block or module names them."
-        )
-    _draw(plot, chosen.timeline(microbatches), f"{chosen.name}, pipedream")
-
-
-def _print_never(never: list[str]) -> None:
-    for reason in never:
-        console().print(reason, highlight=False, soft_wrap=True)
-
-
-def _draw(path: Path | None, timeline: Timeline, title: str) -> None:
-    if path is not None:
+        for reason in never:
+            console().print(reason, highlight=False, soft_wrap=True)
+        unnamed = chosen.split_spec is None and len(chosen.stages) > 1
+        if schedule is None and granularity == "operator" and unnamed:
+            console().print(
+                "torch.distributed.pipelining cuts before modules; --granularity block or module names them."
+            )
+    if plot is not None:
         from scheduling.pipeline.gantt import draw
 
-        draw(timeline, path, title=title)
-        print(f"wrote {path}", file=sys.stderr)
+        timeline = chosen.timeline if isinstance(chosen, Plan) else chosen.timeline(microbatches)
+        draw(timeline, plot, title=f"{chosen.name}, {schedule or 'pipedream'}")
+        print(f"wrote {plot}", file=sys.stderr)
 
 
-def _print_plan(plan: Plan) -> None:
+def _print(chosen: Plan | Partition) -> None:
+    from scheduling.pipeline.plan import Plan
+
+    if isinstance(chosen, Plan):
+        _print_steps(chosen)
+    else:
+        _print_partition(chosen)
+    if chosen.split_spec:
+        entries = ", ".join(f'"{module}": SplitPoint.{point}' for module, point in chosen.split_spec.items())
+        console().print(
+            f"For torch.distributed.pipelining.pipeline: split_spec={{{entries}}}",
+            highlight=False,
+            soft_wrap=True,
+        )
+    console().print(f"Bottleneck: {chosen.bottleneck}.")
+    if idle := chosen.workers - chosen.workers_used:
+        console().print(f"{idle} of {chosen.workers} workers would not help and stay idle.")
+    if not isinstance(chosen, Plan) and chosen.search in ("branches merged", "execution order"):
+        console().print(f"Too many cuts to search exhaustively; searched: {chosen.search}.")
+
+
+def _print_steps(plan: Plan) -> None:
     out = console()
     out.print(
         headline(
@@ -187,27 +196,9 @@ def _print_plan(plan: Plan) -> None:
             _bytes(stage.memory_bytes),
         )
     out.print(table)
-    _print_split(plan.split_spec)
-    out.print(f"Bottleneck: {plan.bottleneck}.")
-    _print_idle(plan)
 
 
-def _print_idle(plan: Plan | Partition) -> None:
-    if idle := plan.workers - plan.workers_used:
-        console().print(f"{idle} of {plan.workers} workers would not help and stay idle.")
-
-
-def _print_split(spec: dict[str, str] | None) -> None:
-    if spec:
-        entries = ", ".join(f'"{module}": SplitPoint.{point}' for module, point in spec.items())
-        console().print(
-            f"For torch.distributed.pipelining.pipeline: split_spec={{{entries}}}",
-            highlight=False,
-            soft_wrap=True,
-        )
-
-
-def _print(plan: Partition) -> None:
+def _print_partition(plan: Partition) -> None:
     out = console()
     out.print(
         headline(
@@ -232,11 +223,6 @@ def _print(plan: Partition) -> None:
             _bytes(stage.memory_bytes),
         )
     out.print(table)
-    _print_split(plan.split_spec)
-    out.print(f"Bottleneck: {plan.bottleneck}.")
-    _print_idle(plan)
-    if plan.search in ("branches merged", "execution order"):
-        out.print(f"Too many cuts to search exhaustively; searched: {plan.search}.")
 
 
 def _bytes(count: float) -> str:
