@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 
+from serving.cli.controller import Devices
 from serving.cli.given_options import no_effect
 from serving.cli.groups import group
 from serving.cli.output import Force, JsonFlag, console, counted, plain_table, print_json
@@ -118,13 +119,7 @@ def import_(
     out: Annotated[
         Path | None, typer.Option("--out", "-o", help="File to write (default: standard output).")
     ] = None,
-    device: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="TYPE=CATALOGUE_NAME for a GPU type that is not recognised (`gpu=...` for GPUs to which Slurm gives no "
-            "type); may be repeated."
-        ),
-    ] = None,
+    device: Devices = None,
     node: Annotated[str, typer.Option(help="Name of the node; nvidia-smi prints none.")] = "node",
     force: Force = False,
 ) -> None:
