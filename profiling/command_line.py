@@ -59,6 +59,8 @@ def errors_as_lines(program: str, debug: bool = False) -> Iterator[None]:
 @contextlib.contextmanager
 def _flushed() -> Iterator[None]:
     """Write what is buffered for stdout, so that the interpreter has nothing left to fail on at its end."""
+    if sys.stdout is None:  # closed before the start (`>&-`)
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (for as long as the process lives)
     try:
         yield
     except SystemExit:

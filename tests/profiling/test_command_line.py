@@ -92,3 +92,13 @@ def test_output_to_a_full_disk_is_one_line() -> None:
         )  # fmt: skip
     assert done.stderr == "cotenant: the output cannot be written: got No space left on device.\n"
     assert done.returncode == 2
+
+
+@pytest.mark.skipif(os.name == "nt", reason="needs a POSIX shell")
+@pytest.mark.parametrize("command", ["--help", "devices list", "devices list --json"])
+def test_stdout_closed_before_the_start_is_not_an_error(command: str) -> None:
+    done = subprocess.run(
+        f'"{sys.executable}" -m serving.cli.main {command} >&-',
+        shell=True, cwd=_ROOT, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, "")
