@@ -140,16 +140,23 @@ def _checked(name: str, typed: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]
         return pandera_schema(name).validate(typed, lazy=True), []
     except pandera.errors.SchemaErrors as error:
         cases = error.failure_cases.drop_duplicates(["column", "index"]).head(MOST_FAULTS)
-    expected = {field.name: field.expected for field in table_fields(name)}
-    return typed, [
-        Fault(
-            0 if pd.isna(case["index"]) else int(case["index"]) + 1,
-            str(case["column"]),
-            expected.get(case["column"], str(case["check"])),
-            "nothing" if pd.isna(case["failure_case"]) else _shown(case["failure_case"]),
+    fields = {field.name: field for field in table_fields(name)}
+    faults = []
+    for case in cases.to_dict("records"):
+        field, value = fields.get(case["column"]), case["failure_case"]
+        if field and field.kind == "integer" and not pd.isna(value):
+            value = int(
+                value
+            )  # one column of pandera's holds the values of all, so integers may be floats there
+        faults.append(
+            Fault(
+                0 if pd.isna(case["index"]) else int(case["index"]) + 1,
+                str(case["column"]),
+                field.expected if field else str(case["check"]),
+                "nothing" if pd.isna(value) else _shown(value),
+            )
         )
-        for case in cases.to_dict("records")
-    ]
+    return typed, faults
 
 
 def _shown(value: Any) -> str:

@@ -77,6 +77,14 @@ def test_faults_name_row_column_expected_and_got(column: str, value: Any, expect
         validate_table("colocation", pd.DataFrame(rows, dtype=object))
 
 
+def test_faults_show_integers_as_integers_beside_numbers() -> None:
+    rows = pair()
+    rows[0] |= {"throughput_ratio": -0.5}
+    rows[1] |= {"batch_size": 0}
+    _, faults = find_faults("colocation", pd.DataFrame(rows, dtype=object))
+    assert {fault.got for fault in faults} == {"-0.5", "0"}
+
+
 def test_unknown_and_missing_columns() -> None:
     frame = pd.DataFrame(pair()).rename(columns={"device": "gpu"})
     _, faults = find_faults("colocation", frame)
