@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.ending import termination_as_exit
-from profiling.errors import InputError, UnavailableError, one_line
+from profiling.errors import InputError, UnavailableError, one_line, shortened
 
 REGISTERED_NAME = "cotenant"
 DEFAULT_TRACKING = "sqlite:///mlflow.db"
@@ -96,6 +96,24 @@ def usable(uri: str) -> Iterator[None]:
         ) from None
 
 
+@contextmanager
+def failing_store(uri: str) -> Iterator[None]:
+    """Turn what MLflow raises when its store fails within the block into `UnavailableError`."""
+    from mlflow.exceptions import MlflowException
+    from sqlalchemy.exc import SQLAlchemyError
+
+    try:
+        yield
+    except (MlflowException, SQLAlchemyError) as error:
+        cause = " ".join(str(getattr(error, "orig", None) or error).split())
+        cause = cause.partition(" (Background on this error")[0]
+        raise UnavailableError(
+            "the MLflow store failed",
+            got=f"{uri}: {shortened(cause, 200)}",
+            hint="if its disk is full, free some space, or name another store with --tracking-uri",
+        ) from error
+
+
 def check_store(uri: str) -> None:
     """Check that a store can be reached.
 
@@ -144,13 +162,15 @@ def use_experiment(name: str) -> None:
 
     Raises:
         InputError: it was deleted, or the name is none.
+        UnavailableError: the store cannot be created, as on a full disk.
     """
     import mlflow
     from mlflow.exceptions import MlflowException
 
     uri = mlflow.get_tracking_uri()
     if is_absent(uri):
-        _make_store(Path(uri.removeprefix("sqlite:///")))
+        with failing_store(uri):
+            _make_store(Path(uri.removeprefix("sqlite:///")))
     try:
         if uri.startswith("sqlite:///") and mlflow.get_experiment_by_name(name) is None:
             folder = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Self
 from predictor.config import LossCallback
 from predictor.training.validation import VALIDATION
 from profiling.ending import termination_as_exit
-from profiling.errors import InputError, UnavailableError, shortened
+from profiling.errors import InputError
 from profiling.files import read_json, write_json
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def tracked(
     """
     import mlflow
 
-    from predictor.fitted.mlflow_registry import use_experiment, use_store
+    from predictor.fitted.mlflow_registry import failing_store, use_experiment, use_store
 
     use_store(tracking_uri)
     use_experiment(experiment)
@@ -127,7 +127,7 @@ def tracked(
     earlier = _earlier(kept, fingerprint, uri)
     # Outside the run, whose end is also written to the store.
     with (
-        _failing_store(uri),
+        failing_store(uri),
         mlflow.start_run(
             run_id=earlier, run_name=None if earlier else name, log_system_metrics=system_metrics or None
         ) as run,
@@ -142,24 +142,6 @@ def tracked(
         except (KeyboardInterrupt, SystemExit):
             mlflow.end_run("KILLED")
             raise
-
-
-@contextmanager
-def _failing_store(uri: str) -> Iterator[None]:
-    """Turn what MLflow raises when its store fails within the block into `UnavailableError`."""
-    from mlflow.exceptions import MlflowException
-    from sqlalchemy.exc import SQLAlchemyError
-
-    try:
-        yield
-    except (MlflowException, SQLAlchemyError) as error:
-        cause = " ".join(str(getattr(error, "orig", None) or error).split())
-        cause = cause.partition(" (Background on this error")[0]
-        raise UnavailableError(
-            "the MLflow store failed during the run",
-            got=f"{uri}: {shortened(cause, 200)}",
-            hint="if its disk is full, free some space, or name another store with --tracking-uri",
-        ) from error
 
 
 def _earlier(kept: Path | None, fingerprint: str, uri: str) -> str | None:

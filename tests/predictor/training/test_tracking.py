@@ -175,6 +175,18 @@ def test_a_store_on_a_full_disk_is_an_error_with_the_reason(
     assert failed.value.exit_code == 2
 
 
+def test_a_store_that_cannot_be_created_on_a_full_disk_is_an_error_with_the_reason(
+    store: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def full(*_: object) -> None:
+        raise OperationalError("CREATE TABLE ...", {}, sqlite3.OperationalError("database or disk is full"))
+
+    use_store("sqlite:///absent.db")
+    monkeypatch.setattr(mlflow, "MlflowClient", full)
+    with pytest.raises(UnavailableError, match=r"database or disk is full.*--tracking-uri"):
+        use_experiment("trial")
+
+
 @pytest.mark.parametrize("name", ["", "trial"])
 def test_an_experiment_that_cannot_be_used(store: str, name: str) -> None:
     use_store(store)
