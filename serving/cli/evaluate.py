@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from serving.cli.given_options import no_effect
-from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, progress
+from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, print_whole, progress
 from serving.cli.predict import ModelOption
 from serving.cli.training_options import TablesOption
 from serving.cli.training_progress import reporting
@@ -197,7 +197,7 @@ def _show(result: dict[str, Any]) -> None:
     alone, members = result.get("measured_alone"), result["metrics"]["n"]
     if alone is not None and alone < members:
         out.print(f"solo step time known for {alone} of {members} members")
-    out.print(table)
+    print_whole(table)
     for side, kept in result.get("bounds", {}).items():
         if isinstance(kept, dict):
             out.print(f"bounds {side}: {100 * kept['kept_ratio']:.1f} % of {kept['n']} kept")
@@ -218,7 +218,7 @@ def _show_observed(result: dict[str, Any]) -> None:
             *(_cell(metrics[c]) for c in ("mape_percent", "r2", "coverage_90")),
         )
     _say_left_out(result)
-    console().print(table)
+    print_whole(table)
 
 
 def _say_left_out(result: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from serving.cli.groups import group
-from serving.cli.output import JsonFlag, console, counted, plain_table, print_json
+from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, print_whole
 from serving.cli.predict import ModelOption
 from serving.cli.training_options import ExperimentOption, StoreOption
 
@@ -153,7 +153,7 @@ def _show_promotion(result: dict[str, Any]) -> None:
             table.add_row(
                 name, *(format(same_rows["metrics"][role][key], form) for key, (_, form) in _METRICS.items())
             )
-        out.print(table)
+        print_whole(table)
         points = same_rows["difference_points"]
         # A single set cannot be resampled.
         ends = f" (95 %: {points['lower']:+.1f} to {points['upper']:+.1f})" if same_rows["sets"] > 1 else ""
@@ -184,4 +184,4 @@ def _show(rows: list[dict[str, Any]], title: str) -> None:
             "-" if r2 is None else f"{r2:.3f}",
             row["run_id"] or "",
         )
-    console().print(table)
+    print_whole(table)

@@ -36,12 +36,17 @@ def console() -> Any:
 
 def print_whole(table: Any) -> None:
     """Print a table of names and numbers; where the terminal is narrower than its words, lines run on, uncut."""
-    from rich.measure import Measurement
+    from rich.cells import cell_len
 
+    for column in table.columns:
+        cells = (str(cell) for cell in (column.header, *column.cells))
+        parts = (part for cell in cells for part in (cell.splitlines() if column.no_wrap else cell.split()))
+        column.min_width = max(map(cell_len, parts), default=0)
     screen = console()
-    least = Measurement.get(screen, screen.options.update(max_width=_UNBOUNDED), table).minimum
+    # rich drops columns for which nothing is left, and narrows others below their least width before it heeds that.
+    least = sum((column.min_width or 0) + table.padding[1] + table.padding[3] for column in table.columns)
     screen.width = max(screen.width, least)
-    screen.print(table)
+    screen.print(table, crop=False)
 
 
 def headline(start: str, rest: str = "") -> Any:

@@ -25,3 +25,16 @@ def test_a_table_wider_than_the_terminal_is_not_cut(
     table.add_row("isacpp-interference", *["123,456"] * 4)
     print_whole(table)
     assert capsys.readouterr().out.splitlines()[-1].split() == ["isacpp-interference", *["123,456"] * 4]
+
+
+@pytest.mark.parametrize("columns", ["10", "30", "40"])
+def test_no_word_of_a_table_is_cut(
+    columns: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("COLUMNS", columns)
+    table = plain_table("policy", "campaign", "devices", right=["sets"])
+    table.add_column("points")
+    table.add_row("fifo", "gavel-2020", "k80 p100 v100", "1538")
+    print_whole(table)
+    words = capsys.readouterr().out.split()
+    assert {"policy", "gavel-2020", "k80", "p100", "v100"} <= set(words)
