@@ -15,7 +15,7 @@ from profiling.campaign.runner import CampaignStatus, parse_duration, run_campai
 from profiling.campaign.runner import status as campaign_status
 
 PlanFile = Annotated[Path, typer.Argument(help="plan.json, made by `cotenant campaign plan`.")]
-Output = Annotated[Path, typer.Option("-o", "--out", "--output", help="Folder with the slices.")]
+Output = Annotated[Path, typer.Option("--out", "-o", help="Folder with the slices.")]
 Done = Annotated[
     list[Path] | None,
     typer.Option(
@@ -95,9 +95,7 @@ def status(plan: PlanFile, output: Output, done: Done = None, as_json: Json = Fa
 
 def export(
     source: Annotated[list[Path], typer.Argument(help="Folders with slices.")],
-    output: Annotated[
-        Path, typer.Option("-o", "--out", "--output", help="Folder for the tables and the card.")
-    ],
+    output: Annotated[Path, typer.Option("--out", "-o", help="Folder for the tables and the card.")],
     name: Annotated[str, typer.Option(help="Campaign name: a column of every row.")],
     as_json: Json = False,
 ) -> None:

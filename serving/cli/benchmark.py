@@ -69,9 +69,9 @@ def run(
     ),
     predictors: Annotated[str | None, typer.Option(help="Run only these, separated by commas.")] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Fits per fold, with seeds from 0.")] = 1,
-    out: Annotated[Path, typer.Option(help="Folder for results; a stopped run resumes from it.")] = Path(
-        "benchmarks/results/protocols"
-    ),
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="Folder for results; a stopped run resumes from it.")
+    ] = Path("benchmarks/results/protocols"),
     ray: Annotated[
         str | None,
         typer.Option(metavar="ADDRESS", help="Address of a Ray cluster to run the fits on, or `auto`."),

@@ -21,9 +21,7 @@ app = group(
 @app.command("plan")
 def plan(
     context: typer.Context,
-    output: Annotated[Path, typer.Option("-o", "--out", "--output", help="plan.json to write.")] = Path(
-        "plan.json"
-    ),
+    output: Annotated[Path, typer.Option("--out", "-o", help="plan.json to write.")] = Path("plan.json"),
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     budget: Annotated[str, typer.Option(help="Time budget of the whole campaign, e.g. 20m.")] = "20m",
     job: Annotated[

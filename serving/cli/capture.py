@@ -31,9 +31,7 @@ def command(
         bool, typer.Option(show_default=False, help="Recompute activations in the backward pass.")
     ] = False,
     fold: Annotated[bool, typer.Option("--fold", help="Fold repeated layers into one with a count.")] = False,
-    output: Annotated[
-        Path | None, typer.Option("--out", "--output", "-o", help="Write the graph as JSON.")
-    ] = None,
+    output: Annotated[Path | None, typer.Option("--out", "-o", help="Write the graph as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph: .svg, .png or .pdf.")] = None,
     as_json: JsonFlag = False,
 ) -> None:

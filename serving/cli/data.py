@@ -20,7 +20,7 @@ app = group(
 @app.command("import")
 def import_(
     source: Annotated[str, typer.Argument(help="Name of the source; see `cotenant data sources`.")],
-    src: Annotated[
+    folder: Annotated[
         Path, typer.Argument(help="A clone of the upstream repository, or a folder with its files.")
     ],
     out: Annotated[
@@ -35,8 +35,8 @@ def import_(
     from datasets.importers import import_source
 
     with progress() as bar:
-        bar.add_task(f"reading {source} from {src}", total=None)
-        summary = import_source(source, src, out)
+        bar.add_task(f"reading {source} from {folder}", total=None)
+        summary = import_source(source, folder, out)
     if json:
         print_json(summary)
         return
@@ -230,18 +230,16 @@ def graphs(
             progress=lambda done, total: bar.update(task, completed=done, total=total),
             workloads=solo["workload"],
         )
-    summary = {
-        "folder": str(dataset.folder),
+    counts = {
         "sets": len(dataset),
         "workloads": len(dataset.index["workloads"]),
         "graphs": dataset.graph_count,
     }
     if json:
-        print_json(summary)
+        print_json({"folder": str(dataset.folder), **counts})
     else:
-        typer.echo(
-            f"{summary['folder']}: {summary['sets']} sets, {summary['workloads']} workloads, {summary['graphs']} graphs"
-        )
+        parts = ", ".join(counted(count, things.removesuffix("s")) for things, count in counts.items())
+        typer.echo(f"{dataset.folder}: {parts}")
 
 
 @app.command()

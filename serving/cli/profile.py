@@ -22,9 +22,8 @@ def command(
     output: Annotated[
         Path,
         typer.Option(
-            "-o",
             "--out",
-            "--output",
+            "-o",
             help="Folder for the tables and records; earlier ones from this machine are kept.",
         ),
     ],

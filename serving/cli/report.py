@@ -12,7 +12,7 @@ def command(
     folder: Annotated[Path, typer.Argument(help="Folder with tables, or with the slices of a campaign.")],
     output: Annotated[
         Path | None,
-        typer.Option("-o", "--out", "--output", help="Page to write (default: FOLDER/report.html)."),
+        typer.Option("--out", "-o", help="Page to write (default: FOLDER/report.html)."),
     ] = None,
     model: Annotated[
         str,

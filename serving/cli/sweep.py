@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.output import JsonFlag, console, print_json, progress
+from serving.cli.output import JsonFlag, console, counted, print_json, progress
 from serving.cli.training_options import BundledOption, ExperimentOption, StoreOption
 from serving.cli.training_progress import resumable
 
@@ -84,6 +84,6 @@ def command(
         return
     best = result["best"]
     console().print(
-        f"best of {result['trials']} trials: number {best['trial']}, {best['mape_percent']:.2f} % on "
+        f"best of {counted(result['trials'], 'trial')}: number {best['trial']}, {best['mape_percent']:.2f} % on "
         f"held-out models; written to {out}"
     )

@@ -90,6 +90,9 @@ def test_graph_dataset_is_built_once(
     monkeypatch.delattr("profiling.capture.graph_for")
     assert answer(capsys, *arguments) == first
     assert "20 sets, 4 workloads, 4 graphs" in printed(capsys, *arguments)
+    write_table(tmp_path / "data", "colocation", colocation[colocation.set_id == colocation.set_id.iloc[0]])
+    monkeypatch.setattr("profiling.capture.graph_for", graph_source)
+    assert ": 1 set, 1 workload, 1 graph" in printed(capsys, *arguments)
 
 
 def test_template_validates_and_becomes_data(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -6,12 +6,16 @@ import json
 import os
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import typer
 
 from profiling.errors import InputError
 from serving.cli.lazy import COMMANDS
+from serving.cli.main import app
 from tests.commands import printed, refused, run
 
 
@@ -64,6 +68,19 @@ def test_every_command_has_help(
     assert "Usage" in out
     assert "…" not in out, "something is cut short"
     assert "--install-completion" not in out  # it would be that of a program called like the command
+
+
+def test_every_command_names_its_output_alike() -> None:
+    def options(command: Any) -> Iterator[set[str]]:
+        yield from (set(parameter.opts) for parameter in command.params)
+        if hasattr(command, "list_commands"):
+            context = typer.Context(command)
+            for name in command.list_commands(context):
+                yield from options(command.get_command(context, name))
+
+    outputs = [names for names in options(typer.main.get_command(app)) if names & {"-o", "--out", "--output"}]
+    assert len(outputs) > 10
+    assert all(names == {"--out", "-o"} for names in outputs)
 
 
 def test_misspellings_are_reported_before_torch_is_imported() -> None:
