@@ -70,7 +70,7 @@ class Store:
                     raise UnavailableError(
                         "the database's folder cannot be written",
                         expected="a folder for the database and its write-ahead log",
-                        got=str(self._folder),
+                        got=str(self._folder.resolve()),
                     )
             options = _engine_options(self.sqlite, busy_s)
             self.engine: Engine = create_engine(url, **options)
