@@ -55,5 +55,5 @@ class GavelConfig:
                 )
 
     def as_published(self) -> GavelConfig:
-        """The same with the two artefacts of the public simulator's rounds."""
+        """The same with the three artefacts of the public simulator's rounds."""
         return replace(self, rounds=replace(self.rounds, upstream=True))

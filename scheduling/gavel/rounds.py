@@ -27,9 +27,9 @@ class RoundConfig:
         one_list: all types in one list by priority and then share, without deficits; otherwise type by type.
         whole: a round counts in full for a job that ends in it.
         leftovers: units without a share may take remaining GPUs.
-        upstream: two artefacts of the public simulator: a job that arrived since the program was solved
-            takes GPUs in the greedy pass but is not run, and time in which nothing ran counts as received by
-            the next unit to run.
+        upstream: three artefacts of the public simulator: a job that arrived since the program was solved
+            takes GPUs in the greedy pass but is not run, time in which nothing ran counts as received by the
+            next unit to run, and a first solution at time 0 counts as none.
     """
 
     round_s: float = 360.0
@@ -89,9 +89,9 @@ class Rounds:
         """Whether the program must be solved now; `idle`: nothing ran in the last round."""
         if self.config.reset_s == 0:
             return True
-        # Until the first reset after time 0, every change triggers a solution, as if a whole interval had
-        # passed.
-        waited = now_s - self.last_reset_s >= self.config.reset_s or self.last_reset_s == 0.0
+        waited = now_s - self.last_reset_s >= self.config.reset_s
+        if self.config.upstream:  # where 0 also means never
+            waited |= self.last_reset_s == 0.0
         return self.changed and (waited or idle)
 
     def solved(self, shares: Mapping[Unit, Floats], now_s: float) -> None:
