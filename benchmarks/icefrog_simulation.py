@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import record, stored_figures
+from benchmarks.record import kept_rows, record
 from predictor.examples.featurizer import shared_featurizer
 from predictor.freezing import LayerThroughput, layer_throughput
 from predictor.load import load_predictor
@@ -355,8 +355,8 @@ def main() -> None:
             if c.policy != "icefrog" or (c.kappa, c.cache, c.curve) == (2.0, False, "measured")
         ]
         todo = [c for c in plain if c.policy in options.policies]
-    # Runs of other windows and loads are kept; a repeated case replaces its earlier run.
-    runs = {Case(**row["case"]): row for row in stored_figures(options.name).get("runs", ())}
+    # Runs of other windows and loads are kept and say when they were made; a repeated case replaces its earlier run.
+    runs = {Case(**row["case"]): row for row in kept_rows(options.name, "runs")}
     results: Iterable[dict[str, Any]] = map(run, todo, [options.trace] * len(todo))
     if options.processes > 1:
         with ProcessPoolExecutor(options.processes, initializer=end_with_parent) as pool:

@@ -127,7 +127,7 @@ def _training_sets(model: str) -> SetProcess | None:
 def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Means over seeds with standard errors, and gains over the best simple rule of each figure.
 
-    `gain_percent` of a belief is its gain over that rule; `over_constant_percent` is the part of the oracle's
+    `gain_percent` of a belief is its gain over that rule, of the means over the seeds, as is its standard error; `over_constant_percent` is the part of the oracle's
     gain over the constant belief that it achieves, None if the oracle gains less than a standard error.
     `floor_percent` is the gain of `isacpp` with its default objective, on any figure, over the better of
     `FLOOR`.
@@ -155,7 +155,7 @@ def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
             own = values.get(name + objective, values[name])
             body["gain_percent"][name] = 100 * float(1 - own.mean() / values[best].mean())
             body["floor_percent"][name] = 100 * float(1 - values[name].mean() / floor)
-            body["gain_standard_error"][name] = _error(100 * (1 - own / values[best]))
+            body["gain_standard_error"][name] = 100 * _ratio_error(own, values[best])
             known = {"constant", "oracle"} <= set(names) and len(results) > 1 and over.mean() > _error(over)
             part = float((values["constant" + objective] - own).mean() / over.mean()) if known else 0.0
             body["over_constant_percent"][name] = 100 * part if known else None
@@ -165,6 +165,12 @@ def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
 
 def _error(values: np.ndarray[Any, Any]) -> float:
     return float(values.std(ddof=1) / np.sqrt(len(values))) if len(values) > 1 else 0.0
+
+
+def _ratio_error(over: np.ndarray[Any, Any], under: np.ndarray[Any, Any]) -> float:
+    """Standard error of the ratio of the means of paired values, to first order (Cochran, Sampling Techniques, 1977,
+    section 2.11)."""
+    return _error(over - over.mean() / under.mean() * under) / float(under.mean())
 
 
 def markdown(figures: dict[str, Any], names: Sequence[str] = ASKED) -> str:

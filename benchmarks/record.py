@@ -6,7 +6,9 @@ import re
 import shlex
 import sys
 import time
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from profiling.files import read_json, write_json
@@ -32,19 +34,45 @@ def stored_figures(name: str) -> dict[str, Any]:
     return dict(read_json(path)["figures"]) if path.exists() else {}
 
 
+def kept_rows(name: str, figure: str) -> list[dict[str, Any]]:
+    """The stored rows of a figure, each with date, machine and command of its measurement (`run`), so that a later run
+    can keep some of them.
+
+    Raises:
+        InputError: the record is not JSON.
+    """
+    path = RESULTS / f"{name}.json"
+    body = read_json(path) if path.exists() else {"figures": {}}
+    made = next((run for run in body.get("earlier", []) if figure in run["of"]), body)
+    run = {key: made[key] for key in ("date", "machine", "command") if key in made}
+    return [{"run": run, **row} for row in body["figures"].get(figure, ())]
+
+
 def record(name: str, figures: dict[str, Any]) -> Path:
     """Write `figures` to `benchmarks/results/NAME.json` with date, machine and command, and print where."""
     return _written(name, {"figures": figures})
 
 
-def record_part(name: str, part: dict[str, Any]) -> Path:
+def record_part(name: str, part: dict[str, Any], renamed: Mapping[str, str] = MappingProxyType({})) -> Path:
     """`record` some figures and keep the others.
 
     `earlier` states date, machine and command of those that were kept, and which these are (`of`).
+
+    Args:
+        renamed: former names of figures to today's, under which they are kept unless there is a newer one.
     """
     path = RESULTS / f"{name}.json"
     stored = read_json(path) if path.exists() else {"figures": {}}
     figures, runs = stored.pop("figures"), stored.pop("earlier", [])
+    for former in [name for name in figures if name in renamed]:
+        name_now, value = renamed[former], figures.pop(former)
+        if name_now in figures:
+            runs = [{**run, "of": [name for name in run["of"] if name != former]} for run in runs]
+        else:
+            figures[name_now] = value
+            runs = [
+                {**run, "of": [name_now if name == former else name for name in run["of"]]} for run in runs
+            ]
     known = {figure for run in runs for figure in run["of"]}
     runs.append({**stored, "of": [figure for figure in figures if figure not in known]})
     kept = ({**run, "of": [figure for figure in run["of"] if figure not in part]} for run in runs)

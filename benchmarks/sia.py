@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
-from benchmarks.record import record_part, stored_figures
+from benchmarks.record import kept_rows, record_part
 from profiling.ending import end_with_parent
 from scheduling.simulator.assembly import build_scenario
 from scheduling.simulator.scenario_spec import ScenarioSpec
@@ -145,10 +145,10 @@ def main() -> None:
     if arguments.only is None:
         figures["program"] = program()
     if not arguments.ilp and arguments.data is not None:
-        rows = {row["workload"]: row for row in stored_figures("sia").get("reproduction", ())}
+        rows = {row["workload"]: row for row in kept_rows("sia", "reproduction")}
         rows |= {row["workload"]: row for row in reproduce(arguments.data, arguments.only, arguments.shifts)}
         figures["reproduction"] = [rows[name] for name in PUBLISHED if name in rows]
-    record_part("sia", figures)
+    record_part("sia", figures, renamed={"programme": "program"})
 
 
 if __name__ == "__main__":

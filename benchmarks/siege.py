@@ -24,9 +24,9 @@ from typing import Any
 
 import httpx
 
-from benchmarks.command_line import benchmark_parser, run_benchmark
+from benchmarks.command_line import add_name, benchmark_parser, record_name, run_benchmark
 from benchmarks.processes import free_port
-from benchmarks.record import record, stored_figures
+from benchmarks.record import record
 
 SET: dict[str, Any] = {
     "device": "v100",
@@ -322,7 +322,9 @@ def main() -> None:
     parser = benchmark_parser(__file__, __doc__)
     add_service(parser)
     parser.add_argument("--only", default="", metavar="TEXT", help="only items whose name contains this")
+    add_name(parser)
     options = parser.parse_args()
+    stem = record_name(parser, options, "siege", "only", "checkout", "workers")
     _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
     resource.setrlimit(resource.RLIMIT_NOFILE, (min(most, 65_536), most))
     with tempfile.TemporaryDirectory(prefix="cotenant-siege-") as folder:
@@ -331,9 +333,7 @@ def main() -> None:
             items = siege(target, options.only)
         finally:
             target.process.kill()
-    if options.only:
-        items = stored_figures("siege").get("items", {}) | items
-    record("siege", {"workers": options.workers, "items": items})
+    record(stem, {"workers": options.workers, "items": items})
     print("\n| attack | outcome |\n|---|---|")
     for name, outcome in items.items():
         print(f"| {name} | {outcome} |")

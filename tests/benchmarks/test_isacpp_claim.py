@@ -76,6 +76,8 @@ def test_gains_are_paired_by_seed_and_insignificant_gains_are_no_denominator() -
     body = report(results)["mean_jct_s"]
     assert body["best_simple"] == "exclusive"
     assert body["gain_percent"]["oracle"] == pytest.approx(100 * (1 - 100 / 205))
+    # Of that ratio of means: the values less 100 / 205 times the rule's are -7.56 and 7.56, so half their range is it.
+    assert body["gain_standard_error"]["oracle"] == pytest.approx(100 * (110 - 100 / 205 * 210) / 205)
     assert body["over_constant_percent"]["predictor"] is None
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import record as records
-from benchmarks.record import record, record_part, stored_figures
+from benchmarks.record import kept_rows, record, record_part, stored_figures
 from profiling.files import read_json
 
 
@@ -53,3 +53,32 @@ def test_kept_figures_keep_their_date_and_command(monkeypatch: pytest.MonkeyPatc
     assert all(set(run) == {"date", "machine", "command", "of"} for run in body["earlier"])
     record("rings", {"order": 2})
     assert "earlier" not in read_json(path)
+
+
+def test_a_figure_of_another_name_is_kept_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    called(monkeypatch)
+    path = record("rings", {"programme": 1, "rows": 3})
+    record_part("rings", {"rows": 4}, renamed={"programme": "program"})
+    assert stored_figures("rings") == {"program": 1, "rows": 4}
+    assert [run["of"] for run in read_json(path)["earlier"]] == [["program"]]
+    record("rings", {"programme": 1, "program": 2})
+    record_part("rings", {"rows": 5}, renamed={"programme": "program"})
+    assert stored_figures("rings") == {"program": 2, "rows": 5}
+    assert [run["of"] for run in read_json(path)["earlier"]] == [["program"]]
+    record_part("rings", {"program": 6}, renamed={"programme": "program"})
+    assert stored_figures("rings") == {"program": 6, "rows": 5}
+
+
+def test_kept_rows_say_when_they_were_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    called(monkeypatch, "--first")
+    assert kept_rows("rings", "rows") == []
+    record("rings", {"rows": [{"name": "a"}], "gap": 1})
+    for word in ("--second", "--third"):
+        called(monkeypatch, word)
+        record_part("rings", {"rows": [*kept_rows("rings", "rows"), {"name": word}]})
+    rows = kept_rows("rings", "rows")
+    assert [row["name"] for row in rows] == ["a", "--second", "--third"]
+    assert [row["run"]["command"].split()[-1] for row in rows] == ["--first", "--second", "--third"]
+    called(monkeypatch, "--gap")
+    record_part("rings", {"gap": 2})  # the rows are then below `earlier`
+    assert kept_rows("rings", "rows") == rows
