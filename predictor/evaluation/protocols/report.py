@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import hashlib
 import io
+import json
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +12,7 @@ import numpy as np
 
 from datasets.splits import save_split
 from datasets.targets import get_target
-from predictor.evaluation.protocols.runner import Plan
+from predictor.evaluation.protocols.runner import Plan, data_fingerprint
 from profiling.files import read_json, write_json, write_whole
 
 HEADER = (
@@ -32,13 +34,16 @@ def earlier_results(plan: Plan) -> dict[str, Any]:
     """Results of an earlier run over the same rows and folds, for predictors that this run leaves out.
 
     Results of predictors that have changed since, or no longer exist, are dropped. `run` of the others has the
-    command, date and machine with which they were measured.
+    command, date and machine with which they were measured. Reports without a fingerprint of their rows are
+    compared by the number of rows alone.
     """
     from predictor.evaluation.protocols.registry import contenders
 
     path = plan.folder / "results.json"
     earlier = read_json(path) if path.is_file() else {}
     rows = _rows_of(plan)
+    if isinstance(earlier, dict) and "fingerprint" not in earlier:
+        del rows["fingerprint"]
     if not isinstance(earlier, dict) or any(earlier.get(key) != value for key, value in rows.items()):
         return {}
     now = {c.name: c.current_version for c in contenders(None)}
@@ -70,8 +75,10 @@ def make_report(plan: Plan, results: dict[str, Any], command: str) -> dict[str, 
 
 
 def _rows_of(plan: Plan) -> dict[str, Any]:
-    """The rows and their split, in figures."""
+    """The rows and their split, in figures, with a fingerprint of both."""
     trial = plan.trial
+    sides = [[f.name, sorted(f.train_set_ids), sorted(f.test_set_ids)] for f in trial.folds]
+    body = json.dumps([data_fingerprint(trial), sides])
     rows = [trial.bundles(fold)[1] for fold in trial.folds]
     return {
         "folds": {
@@ -80,6 +87,7 @@ def _rows_of(plan: Plan) -> dict[str, Any]:
         },
         "sets": int(trial.frame["set_id"].nunique()),
         "campaigns": {str(k): int(v) for k, v in trial.frame["campaign"].value_counts().sort_index().items()},
+        "fingerprint": hashlib.sha256(body.encode()).hexdigest(),
     }
 
 

@@ -80,7 +80,7 @@ def make_plan(trial: Trial, contenders: Sequence[Contender], seeds: Sequence[int
         for seed in seeds
         for fold in trial.folds
     )
-    data = _data_fingerprint(trial)
+    data = data_fingerprint(trial)
     missing = tuple(cell for cell in cells if not _holds(folder, cell, data, trial))
     return Plan(trial, folder, cells, missing, sum(cell.contender.seconds_per_fold for cell in missing))
 
@@ -95,7 +95,7 @@ def run_missing(
         done: called with each stored cell.
         spread: runs the cells; None: this process, one after another.
     """
-    data = _data_fingerprint(plan.trial)
+    data = data_fingerprint(plan.trial)
     for cell, result in (spread or one_after_another)(plan):
         fingerprint = {"fingerprint": _fingerprint(cell, data, plan.trial)}
         write_json(plan.folder / cell.file, fingerprint | result)
@@ -267,7 +267,7 @@ def _fingerprint(cell: Cell, data: str, trial: Trial) -> str:
     return hashlib.sha256(json.dumps(body).encode()).hexdigest()
 
 
-def _data_fingerprint(trial: Trial) -> str:
+def data_fingerprint(trial: Trial) -> str:
     import pandas as pd
 
     digest = hashlib.sha256()

@@ -229,6 +229,14 @@ def test_results_of_other_predictors_are_kept(tmp_path: Path) -> None:
     changed["predictors"]["constant"]["version"] = mean.current_version
     write_json(tmp_path / "results.json", changed | {"sets": 1})
     assert earlier_results(second) == {}
+    write_json(tmp_path / "results.json", changed)
+    assert set(earlier_results(second)) == {"constant"}
+    other = trial.frame.assign(throughput_ratio=trial.frame["throughput_ratio"] / 2)  # as many, but others
+    third = make_plan(replace(trial, frame=other), [ADDITIVE], (0,), tmp_path)
+    assert earlier_results(third) == {}
+    del changed["fingerprint"]
+    write_json(tmp_path / "results.json", changed)
+    assert set(earlier_results(third)) == {"constant"}
 
 
 def test_other_related_rows_are_learned_from_again(tmp_path: Path) -> None:
