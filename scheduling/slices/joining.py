@@ -1,7 +1,8 @@
 """Place jobs beyond one per slice: each joins a card on which the single-card planner finds room for all.
 
 Packing is hard when memory is tight, so the search is greedy: jobs with a small memory footprint come first,
-because more of them fit, and each goes to the card where the objective gains most.
+because more of them fit, and each goes to the card where the objective gains most. Of few jobs, those that wait
+then take the place of others that count less for the objective.
 """
 
 from __future__ import annotations
@@ -23,6 +24,8 @@ from scheduling.slices.remembered import Remembered
 MANY = 64
 # Up to this number of jobs, other orders are tried too.
 FEW = 40
+# Most cards planned to see whether a waiting job should take the place of another.
+EXCHANGES = 200
 # Number of distinct cards on which a job is tried, the emptiest first.
 TRIED = 8
 # Kinds of the jobs on a card, in ascending order.
@@ -143,6 +146,39 @@ class Cards:
                     waiting.append(job)
         return waiting
 
+    def exchange(self, waiting: Sequence[int]) -> list[int]:
+        """Let waiting jobs take the place of others, one for one, while a card gains; return those that wait then."""
+        waits, tried = list(waiting), set[State]()
+        while any(self._exchanged(waits, place, tried) for place in range(len(waits))):
+            pass
+        return waits
+
+    def _exchanged(self, waits: list[int], place: int, tried: set[State]) -> bool:
+        """Whether the job in this place of `waits` took the place of another, which waits instead."""
+        job, planner = waits[place], self.planner
+        for state in list(self._of):
+            least, value = planner.worth(state)
+            for position, leaves in enumerate(state):
+                if leaves in state[:position]:
+                    continue
+                after = tuple(sorted((*state[:position], *state[position + 1 :], self.kind_of[job])))
+                if after not in tried and len(tried) == EXCHANGES:
+                    continue
+                tried.add(after)
+                if planner.planned(after) is None:
+                    continue
+                new_least, new_value = planner.worth(after)
+                if new_least < least or new_value <= value + 1e-6 * abs(value):
+                    continue
+                group = self._of[state].pop()
+                if not self._of[state]:
+                    del self._of[state]
+                other = next(member for member in group if self.kind_of[member] == leaves)
+                self._of.setdefault(after, []).append([*(m for m in group if m != other), job])
+                waits[place] = other
+                return True
+        return False
+
     def _insert(self, jobs: list[int], tried: int, first: bool) -> bool:
         """Put jobs on one card: the best of those tried, or the first with room."""
         best: tuple[tuple[float, float], State, State] | None = None
@@ -213,5 +249,8 @@ def filled(
             low = first
         low = max(low, len(everyone) - len(waiting))
         if low >= high:
-            return best.groups, waiting
+            break
         first = (low + high + 1) // 2
+    # The jobs that find room are those with little or much memory; the objective may count others for more.
+    waiting = best.exchange(waiting)
+    return best.groups, waiting

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
@@ -180,3 +180,25 @@ def test_a_limit_for_slices_leaves_a_whole_card_to_many(most: int) -> None:
     single = plan_slices(jobs, "a100", predictor, config).chosen
     assert single.kind == "time-slice"
     assert plan_fleet(jobs, "a100", 1, predictor, config).value == pytest.approx(single.value)
+
+
+@pytest.mark.parametrize("objective", ["throughput", "jct"])
+@pytest.mark.parametrize("seed", [1, 4, 10])
+def test_jobs_that_count_more_do_not_wait_for_those_of_less_memory(objective: str, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    predictor = AmdahlPredictor(rng.uniform(0, 1, 7), rng.uniform(4, 14, 7))
+    jobs = [
+        SliceJob(w, float(10 ** rng.uniform(3, 5)), float(rng.choice([1, 1, 5]))) for w in predictor.jobs()
+    ]
+    config = SliceConfig(objective=objective)
+    fleet = plan_fleet(jobs, "v100", 2, predictor, config)
+    assert fleet.waiting
+    worth = {}
+    for size in range(1, len(jobs) + 1):
+        for group in combinations(range(len(jobs)), size):
+            chosen = plan_slices([jobs[j] for j in group], "v100", predictor, config, False).chosen
+            if chosen.placed == size:
+                worth[group] = chosen.value
+    pairs = [(a, b) for a in worth for b in worth if not set(a) & set(b)]
+    best = max((len(a) + len(b), worth[a] + worth[b]) for a, b in pairs)
+    assert (len(jobs) - len(fleet.waiting), fleet.value) == pytest.approx(best)
