@@ -73,3 +73,15 @@ def test_a_later_trace_ends_later_by_as_much(policy: str) -> None:
         later = [replace(job, submit_s=job.submit_s + shift_s) for job in jobs]
         expected = [end + shift_s for end in ends_s(policy, jobs)]
         assert ends_s(policy, later) == pytest.approx(expected, abs=1e-3), f"seed {seed}"
+
+
+@pytest.mark.parametrize("policy", sorted(POLICIES))
+def test_names_and_the_order_of_the_list_do_not_matter(policy: str) -> None:
+    for seed in range(2):
+        jobs = trace(seed)
+        expected = ends_s(policy, jobs)
+        renamed = [replace(job, id=f"x{99 - n}") for n, job in enumerate(jobs)]
+        assert ends_s(policy, renamed) == pytest.approx(expected, abs=1e-3), f"seed {seed}"
+        assert ends_s(policy, jobs[::-1])[::-1] == pytest.approx(expected, abs=1e-3), f"seed {seed}"
+        nodes = [{**node, "name": f"n{9 - n}"} for n, node in enumerate(NODES)]
+        assert ends_s(policy, jobs, nodes) == pytest.approx(expected, abs=1e-3), f"seed {seed}"
