@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import subprocess
 import time
 from collections.abc import Mapping
@@ -23,6 +24,8 @@ from serving.integrations.slurm_state import (
     CLEARED,
     DEPENDENT,
     HELD,
+    LEFT,
+    PLACED,
     SlurmJob,
     cluster_for,
     of_type,
@@ -34,8 +37,8 @@ from serving.job_ranges import parse_job
 log = logging.getLogger("cotenant.slurm")
 
 TYPE = "TresPerNode"
-NOT_UNDERSTOOD = "cotenant:left comment is not understood"
-NO_ANSWER = "cotenant:left no answer"
+NOT_UNDERSTOOD = f"{LEFT} comment is not understood"
+NO_ANSWER = f"{LEFT} no answer"
 # Longest wait of a job before the service is asked again.
 RECHECK_S = 60.0
 # After this long in the queue, a job takes the best available GPU, even if waiting is predicted to be better.
@@ -44,6 +47,8 @@ LONGEST_WAIT_S = 600.0
 PIN_S = 60.0
 # Seconds between asking again about a waiting job and its hold expiring by itself.
 MARGIN_S = 10
+# Hold of a requeued job until the service is asked again, as in `job_submit.lua`.
+HOLD_S = 20
 # Hold of a job without its request for GPUs: time to put it back if Slurm or this controller fails meanwhile.
 CLEARED_S = 300
 
@@ -110,9 +115,9 @@ def decide(
         log.warning("job %d: %s", job.id, error)
         return free | {"AdminComment": NOT_UNDERSTOOD}
     if request is None or job.constrained:
-        return free | {"AdminComment": "cotenant:left names its own nodes"}
+        return free | {"AdminComment": f"{LEFT} names its own nodes"}
     if job.never_starts:
-        return free | {"AdminComment": "cotenant:left its dependency failed"}
+        return free | {"AdminComment": f"{LEFT} its dependency failed"}
     if job.dependent:  # which GPUs are free then is not known yet
         return _wait(RECHECK_S, now_s, DEPENDENT)
     cluster = cluster_for(job, jobs, nodes, config.devices, now_s)
@@ -122,20 +127,20 @@ def decide(
         # it.
         if waited < LONGEST_WAIT_S and cluster_for(job, [], nodes, config.devices, now_s)["nodes"]:
             return _wait(RECHECK_S, now_s)
-        return free | {"AdminComment": "cotenant:left no GPU to share now"}
+        return free | {"AdminComment": f"{LEFT} no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)
     if answer is None:
         return free | {"AdminComment": _without_answer(request.job, service)}
     if answer["decision"] == "wait" and (waited < LONGEST_WAIT_S or not answer["ranked"]):
         if waited < LONGEST_WAIT_S:
             return _wait(min(answer.get("wait_s") or RECHECK_S, RECHECK_S), now_s)
-        return free | {"AdminComment": "cotenant:left waited long enough"}
+        return free | {"AdminComment": f"{LEFT} waited long enough"}
     best = answer["ranked"][0]
     if (best["node"], best["gpu"]) not in {
         (n["name"], gpu["id"]) for n in cluster["nodes"] for gpu in n["gpus"]
     }:
-        return free | {"AdminComment": "cotenant:left GPU is not one of ours"}
-    told = f"cotenant:placed node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f} at_s={now_s:.0f}"
+        return free | {"AdminComment": f"{LEFT} GPU is not one of ours"}
+    told = f"{PLACED} node={best['node']} gpu={best['gpu']} finish_s={best['finish_s']:.1f} at_s={now_s:.0f}"
     changes = free | {"ReqNodeList": str(best["node"]), "AdminComment": told}
     # Slurm chooses among the GPUs of a node; if they are of several types, tell it which.
     kind = next(type_of(node, int(best["gpu"])) for node in nodes if str(node["name"]) == best["node"])
@@ -148,7 +153,7 @@ def _without_answer(spec: str, service: ServiceClient) -> str:
     """The mark of a job for which the service gave no answer, perhaps because it does not know the job's model."""
     model = parse_job(spec).model
     if model.startswith(REGISTERED):
-        return f"cotenant:left {model[:80]} is not registered" if service.lacks(model) else NO_ANSWER
+        return f"{LEFT} {model[:80]} is not registered" if service.lacks(model) else NO_ANSWER
     return NO_ANSWER if model in zoo_names() else NOT_UNDERSTOOD
 
 
@@ -161,21 +166,31 @@ def _wait(wait_s: float, now_s: float, mark: str = HELD) -> dict[str, str]:
 
 def stale_pin(job: SlurmJob, now_s: float) -> bool:
     """Whether a job that we assigned to a node still waits for it."""
-    if job.state != "PENDING" or not job.pinned or not job.admin_comment.startswith("cotenant:placed"):
+    if job.state != "PENDING" or not job.pinned or not job.admin_comment.startswith(PLACED):
         return False
     return now_s - _sent_s(job) > PIN_S
 
 
 def just_sent(job: SlurmJob, config: SlurmConfig, now_s: float) -> bool:
     """Whether a job was just assigned to a node and has not started yet."""
-    if job.state != "PENDING" or not job.admin_comment.startswith("cotenant:placed"):
+    if job.state != "PENDING" or not job.admin_comment.startswith(PLACED):
         return False
     return now_s - _sent_s(job) < 5 * config.period_s
 
 
 def _sent_s(job: SlurmJob) -> float:
     """When a job was assigned to its node."""
-    return float(job.admin_comment.rpartition("at_s=")[2] or 0)
+    told = re.search(r"\bat_s=(\d+)", job.admin_comment)
+    return float(told[1]) if told else 0.0
+
+
+def held_again(job: SlurmJob) -> dict[str, str]:
+    """The changes to a job that Slurm requeued: as when it was submitted, without the node of the last answer.
+
+    Its begin time may be earlier than the one that Slurm gave it: Slurm issues a new credential for each start.
+    """
+    pin = {"ReqNodeList": ""} if job.admin_comment.startswith(PLACED) else {}
+    return pin | {"StartTime": f"now+{HOLD_S}", "AdminComment": HELD}
 
 
 def asked_later(job: SlurmJob, now_s: float) -> bool:
@@ -221,14 +236,19 @@ class SlurmBridge:
         self.running = running
         self.refused = {j.id: self.refused[j.id] for j in jobs if now_s < self.refused.get(j.id, 0)}
         for job in jobs:
-            if job.id not in self.refused and stale_pin(job, now_s):
-                changes = {"ReqNodeList": "", "AdminComment": "cotenant:left node did not become free"}
+            if job.id in self.refused:
+                continue
+            if job.state == "PENDING" and job.outdated:
+                self._change(job, held_again(job), done, now_s)
+            elif stale_pin(job, now_s):
+                changes = {"ReqNodeList": "", "AdminComment": f"{LEFT} node did not become free"}
                 self._change(job, changes, done, now_s)
         held = [
             j
             for j in jobs
             if j.state == "PENDING"
             and j.admin_comment.startswith(HELD)
+            and not j.on_hold
             and j.id not in self.refused
             and (self.ask_all or not asked_later(j, now_s))
         ]
@@ -241,7 +261,7 @@ class SlurmBridge:
             if changes["AdminComment"].startswith(HELD) and asked_later(job, now_s + MARGIN_S / 2):
                 continue  # already held
             changed = self._change(job, changes, done, now_s)
-            if (changed and "ReqNodeList" in changes) or changes["AdminComment"] == NO_ANSWER:
+            if (changed and "ReqNodeList" in changes) or changes["AdminComment"].startswith(NO_ANSWER):
                 self.ask_all = True
                 return done
         self.ask_all = False
@@ -253,6 +273,8 @@ class SlurmBridge:
         """Make the changes and note them in `done`; False if Slurm refuses them."""
         if job.cleared:
             changes.setdefault(TYPE, job.gres)
+        if job.restarts and changes["AdminComment"].startswith((PLACED, LEFT)):
+            changes["AdminComment"] += f" restarts={job.restarts}"
         try:
             self.slurm.update(job, changes)
         except subprocess.CalledProcessError as error:

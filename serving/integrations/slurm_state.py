@@ -29,6 +29,8 @@ log = logging.getLogger("cotenant.slurm")
 
 MARK = "cotenant:"
 HELD = "cotenant:held"
+PLACED = "cotenant:placed"
+LEFT = "cotenant:left"
 # Mark of a held job that waits for another one.
 DEPENDENT = f"{HELD} dependency"
 # While a job's request is replaced in Slurm, which takes two commands: the request, so that it is never lost.
@@ -93,6 +95,8 @@ class SlurmJob:
             it requests them otherwise.
         dependent: it waits for another job.
         never_starts: the job that it waits for failed.
+        on_hold: its user or an operator holds it (`scontrol hold`).
+        restarts: how often Slurm has requeued it.
         cleared: that request is gone from Slurm, because it was being narrowed down when the controller or Slurm
             stopped; it must be restored before the job starts.
     """
@@ -113,6 +117,8 @@ class SlurmJob:
     gres: str = ""
     dependent: bool = False
     never_starts: bool = False
+    on_hold: bool = False
+    restarts: int = 0
     cleared: bool = False
     holds: dict[str, dict[int, tuple[str, int]]] = field(default_factory=dict)
 
@@ -156,6 +162,8 @@ class SlurmJob:
             # Not its `state_reason`, which every change of the job resets.
             dependent="(unfulfilled)" in dependency,
             never_starts="(failed)" in dependency and "(unfulfilled)" not in dependency,
+            on_hold=number(raw.get("priority"), unset=1) == 0,
+            restarts=int(number(raw.get("restart_cnt"))),
             cleared=cleared,
             holds={n: used_gpus(d) for n, d in zip(names, raw.get("gres_detail") or [], strict=False)},
         )
@@ -164,6 +172,12 @@ class SlurmJob:
     def has_gpus(self) -> bool:
         """Whether its GPUs are allocated to it."""
         return self.state == "RUNNING" or self.state in PAUSED
+
+    @property
+    def outdated(self) -> bool:
+        """Whether its mark is from before Slurm requeued it."""
+        told = re.search(r" restarts=(\d+)$", self.admin_comment)
+        return self.admin_comment.startswith((PLACED, LEFT)) and self.restarts > int(told[1] if told else 0)
 
 
 def _state(words: list[str]) -> str:
@@ -174,14 +188,14 @@ def _state(words: list[str]) -> str:
     return "RUNNING" if {"CONFIGURING", "SIGNALING"} & set(words) else next(iter(words), "")
 
 
-def number(value: Any) -> float:
-    """A number as written by any Slurm version; 0 where unset.
+def number(value: Any, unset: float = 0) -> float:
+    """A number as written by any Slurm version; `unset` if there is none.
 
     It is plain, null, or (from 23.02) `{"set": true, "number": n}`.
     """
     if isinstance(value, dict):
-        value = value.get("number") if value.get("set") else 0
-    return float(value or 0)
+        value = value.get("number") if value.get("set") else None
+    return unset if value is None else float(value or 0)
 
 
 def used_gpus(detail: str) -> dict[int, tuple[str, int]]:
@@ -324,12 +338,13 @@ def _tenants(
 
 
 def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float | None:
-    """Iterations left according to the end predicted at placement; at least 1 % while it runs.
+    """Iterations left according to the end predicted at placement; at least 1 % while it runs. All of them if it was
+    requeued and Slurm has placed it since.
 
     None if it names no iterations: the service then assumes an hour's worth, however long the job has run.
     """
     told = re.search(r"\bfinish_s=([0-9.]+)", job.admin_comment)
     finish_s = float(told.group(1)) if told else 0.0
-    if request.iterations is None or not finish_s:
+    if request.iterations is None or not finish_s or job.outdated:
         return request.iterations
     return request.iterations * max(0.01, 1 - max(0.0, now_s - job.started_s) / finish_s)
