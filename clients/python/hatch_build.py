@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = Path(__file__).resolve().parent
+# Shared with the service's own clients; an sdist contains a copy.
+_COPY = HERE / "total_time.py"
+TOTAL_TIME = _COPY if _COPY.exists() else HERE.parents[1] / "serving" / "integrations" / "total_time.py"
 
 
 def version() -> str:
@@ -36,6 +40,7 @@ class ClientBuildHook(BuildHookInterface):
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"openapi-python-client failed:\n{done.stdout}{done.stderr}")
+        shutil.copy(TOTAL_TIME, package)
         build_data["force_include"][str(package)] = "cotenant_client"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

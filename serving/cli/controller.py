@@ -72,8 +72,9 @@ def kubernetes(
     Example: `cotenant controller kubernetes --service http://127.0.0.1:8080`
     """
     from profiling.errors import UnavailableError
+    from serving.integrations.api_server import ApiServer
     from serving.integrations.ask import ServiceClient
-    from serving.integrations.kubernetes import ApiServer, KubernetesConfig, look, run
+    from serving.integrations.kubernetes import KubernetesConfig, look, run
 
     if once:
         no_effect(context, "with --once", "period")

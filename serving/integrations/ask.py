@@ -15,6 +15,7 @@ import httpx
 
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.workload import REGISTERED
+from serving.integrations.total_time import TotalTime
 
 log = logging.getLogger("cotenant.integrations")
 
@@ -28,7 +29,7 @@ class ServiceClient:
             are trusted, without either those of `certifi`.
         token: bearer token with scope `place`, or `admin` for `put_cluster`; None if the service requires none. White
             space around it, such as a file's last line break, does not count.
-        timeout_s: seconds after which to give up.
+        timeout_s: seconds after which to give up, from connecting to the last byte of the answer.
     """
 
     url: str = "http://127.0.0.1:8080"
@@ -109,15 +110,9 @@ class ServiceClient:
         """Status and JSON of the answer, its text if it is no JSON; a status of None if there is no answer."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            response = httpx.request(
-                method,
-                self.url.rstrip("/") + path,
-                json=body,
-                headers=headers,
-                timeout=self.timeout_s,
-                trust_env=False,
-                verify=_authorities(),
-            )
+            transport = TotalTime(self.timeout_s, verify=_authorities())
+            with httpx.Client(transport=transport, timeout=self.timeout_s, trust_env=False) as client:
+                response = client.request(method, self.url.rstrip("/") + path, json=body, headers=headers)
         except httpx.HTTPError as error:
             log.warning("the service does not respond: %s", error)
             return None, None

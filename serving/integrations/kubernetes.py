@@ -7,33 +7,25 @@ the pods.
 
 from __future__ import annotations
 
-import json
 import logging
-import os
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-import yaml
-
-from profiling.errors import CotenantError, InputError, UnavailableError
+from profiling.errors import CotenantError, InputError
 from profiling.workload import REGISTERED
 from scheduling.clusters.importers.kubernetes import nodes_of
-from scheduling.clusters.importers.pods import PREFIX, PodJob
+from scheduling.clusters.importers.pods import PodJob
 from scheduling.core.snapshot import ClusterSnapshot
 from serving.extender.pods import read_job
+from serving.integrations.api_server import ApiServer
 from serving.integrations.ask import ServiceClient
 from serving.integrations.pod_progress import PodProgress, without_progress
 from serving.integrations.settings import check_settings
 
 log = logging.getLogger("cotenant.kubernetes")
-
-# Pods that are bound to a node and have not ended. Annotations cannot be selected.
-_BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
-_PAGE = 500
-_TIMEOUT_S = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,52 +45,6 @@ class KubernetesConfig:
 
     def __post_init__(self) -> None:
         check_settings(self, "period_s", "repeat_s")
-
-
-class ApiServer:
-    """Kubernetes through the official client.
-
-    Args:
-        core: a `kubernetes.client.CoreV1Api`.
-    """
-
-    def __init__(self, core: Any) -> None:
-        self._core = core
-
-    @classmethod
-    def connect(cls, context: str | None = None) -> ApiServer:
-        """By the kubeconfig, or in a pod that has none, by its service account.
-
-        Raises:
-            UnavailableError: the client is not installed; there is no usable configuration.
-        """
-        try:
-            from kubernetes import client, config
-        except ImportError:
-            raise UnavailableError(
-                "the Kubernetes client is not installed",
-                hint="pip install -e '.[kubernetes]' in the checkout",
-            ) from None
-        try:
-            if context is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:
-                config.load_incluster_config()
-            else:
-                config.load_kube_config(context=context)
-        except (config.ConfigException, OSError, TypeError, yaml.YAMLError) as error:
-            raise UnavailableError(
-                "no access to a Kubernetes cluster",
-                expected="a kubeconfig or a pod's service account",
-                got=str(error),
-            ) from None
-        return cls(client.CoreV1Api())
-
-    def nodes(self) -> list[dict[str, Any]]:
-        """Their names, labels and capacities."""
-        return _listed(self._core.list_node, _part_of_node)
-
-    def pods(self) -> list[dict[str, Any]]:
-        """Annotated ones that are bound to a node and have not ended."""
-        return _listed(self._core.list_pod_for_all_namespaces, _annotated, field_selector=_BOUND)
 
 
 def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None:
@@ -234,48 +180,3 @@ def _cluster(
 def _skipped(node: str, error: Exception) -> None:
     why = error if isinstance(error, CotenantError) else f"a label or capacity has another format: {error}"
     log.warning("node %s is left out: %s", node, why)
-
-
-# A large cluster's nodes and pods take gigabytes; little of it is read.
-def _part_of_node(node: dict[str, Any]) -> dict[str, Any]:
-    metadata, status = node["metadata"], node.get("status") or {}
-    return {
-        "metadata": {"name": metadata["name"], "labels": metadata.get("labels")},
-        "status": {"capacity": status.get("capacity")},
-    }
-
-
-def _annotated(pod: dict[str, Any]) -> dict[str, Any] | None:
-    metadata = pod["metadata"]
-    if f"{PREFIX}workload" not in (metadata.get("annotations") or {}):
-        return None
-    return {**pod, "metadata": {key: value for key, value in metadata.items() if key != "managedFields"}}
-
-
-def _listed(
-    method: Any, part: Callable[[dict[str, Any]], dict[str, Any] | None], **options: Any
-) -> list[dict[str, Any]]:
-    """`part` of all objects, as JSON, without those of which it is None. Raises `UnavailableError`."""
-    from kubernetes.client import ApiException
-    from urllib3.exceptions import HTTPError
-
-    items: list[dict[str, Any]] = []
-    more: str | None = None
-    try:
-        while True:
-            response = method(
-                limit=_PAGE, _continue=more, _preload_content=False, _request_timeout=_TIMEOUT_S, **options
-            )
-            if response.status != 200:
-                raise ApiException(http_resp=response)
-            body = json.loads(response.data)
-            items += [kept for item in body["items"] if (kept := part(item)) is not None]
-            more = body["metadata"].get("continue")
-            if not more:
-                return items
-    except ApiException as error:
-        raise UnavailableError("the API server refused", got=f"{error.status} {error.reason}") from None
-    except (HTTPError, ValueError, KeyError) as error:
-        raise UnavailableError(
-            "the API server did not answer", got=f"{type(error).__name__}: {error}"
-        ) from None

@@ -21,8 +21,9 @@ from profiling.errors import InputError, UnavailableError
 from serving.app import create_app
 from serving.config import ServiceConfig
 from serving.integrations import kubernetes
+from serving.integrations.api_server import ApiServer
 from serving.integrations.ask import ServiceClient
-from serving.integrations.kubernetes import ApiServer, KubernetesConfig, look, run
+from serving.integrations.kubernetes import KubernetesConfig, look, run
 from tests.scheduling.clusters.test_pod_tenants import node, pod, train
 from tests.serving.live import serve
 from tests.serving.table import TableSource

@@ -209,7 +209,7 @@ def test_after_each_missing_answer_the_queue_is_read_again() -> None:
 )
 def test_malformed_answers_release_the_job_unchanged(monkeypatch: pytest.MonkeyPatch, best: Any) -> None:
     body = {"decision": "place", "ranked": [best]}
-    monkeypatch.setattr(httpx, "request", lambda *_, **__: httpx.Response(200, json=body))
+    monkeypatch.setattr(httpx.Client, "request", lambda *_, **__: httpx.Response(200, json=body))
     changes = decide(held(), [], recorded()[1], ServiceClient(), CONFIG, 1001.0)
     assert changes["StartTime"] == "now"
     assert "ReqNodeList" not in changes
@@ -270,7 +270,7 @@ def test_a_wrong_model_name_is_a_comment_that_is_not_understood(
     assert marks[4:] == ["cotenant:left graph:abc is not registered", "cotenant:left no answer"]
     # A service that knows more names is still believed.
     answer = {"decision": "place", "ranked": [{"node": "node-a", "gpu": "0", "finish_s": 1.0}]}
-    monkeypatch.setattr(httpx, "request", lambda *_, **__: httpx.Response(200, json=answer))
+    monkeypatch.setattr(httpx.Client, "request", lambda *_, **__: httpx.Response(200, json=answer))
     assert "ReqNodeList" in decide(held("cotenant:newer-net"), [], nodes, service, CONFIG, 1001.0)
 
 

@@ -1,0 +1,111 @@
+"""A limit on the time that an HTTP request takes as a whole.
+
+The limits of HTTP clients count from one byte to the next, so a server that sends one every few seconds, or a proxy
+before it, would keep its caller for ever. Needs `httpx` only: the Python client's wheel contains this file as well.
+"""
+
+from __future__ import annotations
+
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
+
+import httpx
+
+
+class Cut:
+    """Shuts a connection down when its time is over, whatever another thread does with it then.
+
+    Attributes:
+        over: the time was over before `cancel`.
+    """
+
+    def __init__(self, seconds: float) -> None:
+        self.over = False
+        self._socket: socket.socket | None = None
+        self._lock = threading.Lock()
+        self._timer = threading.Timer(seconds, self._shut)
+        self._timer.daemon = True
+        self._timer.start()
+
+    def watch(self, connection: socket.socket) -> None:
+        """The connection to shut down from now on, which replaces the last one."""
+        with self._lock:
+            self._socket = connection
+            if self.over:
+                self._shut_down()
+
+    def cancel(self) -> None:
+        self._timer.cancel()
+        with self._lock:
+            self._socket = None
+
+    def _shut(self) -> None:
+        with self._lock:
+            self.over = True
+            self._shut_down()
+
+    def _shut_down(self) -> None:
+        if self._socket is not None:
+            with suppress(OSError):  # closed already
+                # Not the method of a TLS socket, which takes its state away from the thread that reads.
+                socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
+
+
+class TotalTime(httpx.HTTPTransport):
+    """Connections of `httpx.Client`, one for each request, which must be answered completely within `seconds`.
+
+    Looking up a host name is not included: the system's resolver has limits of its own.
+
+    Args:
+        seconds: from connecting to the last byte; then `httpx.ReadTimeout` is raised.
+        options: as for `httpx.HTTPTransport`.
+    """
+
+    def __init__(self, seconds: float, **options: Any) -> None:
+        # A kept connection would not be announced to `trace`.
+        super().__init__(**options, limits=httpx.Limits(max_keepalive_connections=0))
+        self.seconds = seconds
+
+    def handle_request(self, request: httpx.Request) -> httpx.Response:
+        cut = Cut(self.seconds)
+
+        def trace(event: str, told: dict[str, Any]) -> None:
+            if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
+                cut.watch(told["return_value"].get_extra_info("socket"))
+
+        request.extensions = {**request.extensions, "trace": trace}
+        try:
+            response = super().handle_request(request)
+        except BaseException as error:
+            cut.cancel()
+            if cut.over and isinstance(error, httpx.TransportError):
+                raise self._over(request) from error
+            raise
+        assert isinstance(response.stream, httpx.SyncByteStream)
+        response.stream = _Watched(response.stream, cut, self._over(request))
+        return response
+
+    def _over(self, request: httpx.Request) -> httpx.ReadTimeout:
+        return httpx.ReadTimeout(f"no complete answer within {self.seconds:g} s", request=request)
+
+
+class _Watched(httpx.SyncByteStream):
+    """An answer's body; `error` is raised instead of one that was cut off."""
+
+    def __init__(self, stream: httpx.SyncByteStream, cut: Cut, error: httpx.ReadTimeout) -> None:
+        self._stream, self._cut, self._error = stream, cut, error
+
+    def __iter__(self) -> Iterator[bytes]:
+        try:
+            yield from self._stream
+        except httpx.TransportError as error:
+            raise (self._error if self._cut.over else error) from None
+        if self._cut.over:  # without a length, a body that was cut off looks complete
+            raise self._error
+
+    def close(self) -> None:
+        self._cut.cancel()
+        self._stream.close()

@@ -1,0 +1,106 @@
+"""Servers that never finish an answer: one byte at a time, each well within what a client waits for the next."""
+
+from __future__ import annotations
+
+import socket
+import ssl
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from kubernetes import client as kubernetes_client
+
+from profiling.errors import UnavailableError
+from serving.integrations import api_server
+from serving.integrations.api_server import ApiServer
+from serving.integrations.ask import ServiceClient
+from serving.integrations.total_time import TotalTime
+from tests.waiting import until
+
+HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
+TRICKLES = {
+    "status line": b"",
+    "headers": HEAD,
+    "body": HEAD + b"content-length: 100000\r\n\r\n{",
+    "body without a length": HEAD + b"connection: close\r\n\r\n{",
+}
+
+
+@contextmanager
+def trickling(first: bytes, context: ssl.SSLContext | None = None) -> Iterator[int]:
+    """The port of a server that sends `first` and then a byte every 50 ms."""
+    stop = threading.Event()
+
+    def answer(plain: socket.socket) -> None:
+        try:
+            with context.wrap_socket(plain, server_side=True) if context else plain as connection:
+                connection.recv(65536)
+                connection.sendall(first)
+                while not stop.wait(0.05):
+                    connection.sendall(b"x")
+        except OSError:
+            pass
+
+    def accept() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            threading.Thread(target=answer, args=(connection,), daemon=True).start()
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        threading.Thread(target=accept, daemon=True).start()
+        yield listener.getsockname()[1]
+        stop.set()
+        listener.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize("part", TRICKLES)
+def test_the_services_client_gives_up(part: str) -> None:
+    with trickling(TRICKLES[part]) as port:
+        started = time.monotonic()
+        assert ServiceClient(f"http://127.0.0.1:{port}", timeout_s=0.5).place("a", 1, {"nodes": []}) is None
+        assert 0.4 < time.monotonic() - started < 5
+
+
+@pytest.mark.parametrize("part", TRICKLES)
+def test_the_list_of_pods_is_given_up(part: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(api_server, "_PAGE_S", 0.5)
+    with trickling(TRICKLES[part]) as port:
+        configuration = kubernetes_client.Configuration(host=f"http://127.0.0.1:{port}")
+        api = ApiServer(kubernetes_client.CoreV1Api(kubernetes_client.ApiClient(configuration)))
+        started = time.monotonic()
+        with pytest.raises(UnavailableError, match="the API server did not answer"):
+            api.pods()
+        assert 0.4 < time.monotonic() - started < 5
+
+
+def test_over_tls(tmp_path: Path) -> None:
+    files = ["-keyout", str(tmp_path / "key.pem"), "-out", str(tmp_path / "certificate.pem")]
+    made = "req -x509 -newkey rsa:2048 -nodes -days 1 -subj /CN=localhost"
+    try:
+        subprocess.run(["openssl", *made.split(), *files], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("openssl is not installed")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
+    with (
+        trickling(TRICKLES["headers"], context) as port,
+        httpx.Client(transport=TotalTime(0.5, verify=False), trust_env=False) as client,
+        pytest.raises(httpx.ReadTimeout, match=r"no complete answer within 0\.5 s"),
+    ):
+        client.get(f"https://127.0.0.1:{port}")
+
+
+def test_no_timer_is_left() -> None:
+    before = threading.active_count()
+    client = ServiceClient("http://127.0.0.1:1", timeout_s=600)
+    for _ in range(3):
+        assert client.cluster() is None
+    until(lambda: threading.active_count() <= before, "the timers end")
