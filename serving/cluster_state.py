@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from profiling.devices import canonical, has_mig
 from profiling.errors import InputError
 from profiling.workload import Workload
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Link, Node, Tenant
+from serving import collector
 from serving.job_ranges import spec_of
 from serving.store import Store
 from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
@@ -122,6 +123,10 @@ class ClusterReader:
     def _take(self, connection: Connection, after: int) -> None:
         """Update the nodes that changed after change number `after`."""
         changed = connection.execute(_READ_CHANGED, {"after": after}).all()
+        with collector.paused(len(changed) > _NAMES_A_QUERY):
+            self._update(connection, changed)
+
+    def _update(self, connection: Connection, changed: Sequence[Any]) -> None:
         tenants = self._tenants(connection, sorted(name for name, _, _, removed in changed if not removed))
         moved = False
         for name, position, raw_gpus, removed in changed:

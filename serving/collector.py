@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import gc
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 _EVERY_S = 3600.0
@@ -37,6 +39,22 @@ def settle_now_and_then(idle: bool) -> None:
     """Call `settle` once an hour, at a moment when nobody waits."""
     if idle and time.monotonic() - _settled_at > _EVERY_S:
         settle()
+
+
+@contextmanager
+def paused(large: bool) -> Iterator[None]:
+    """Without collections, if what is done inside is `large`: a body of megabytes, a cluster of tens of thousands.
+
+    Its new objects all stay, and would be scanned again and again, in up to five times the time.
+    """
+    pause = large and gc.isenabled()
+    if pause:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if pause:
+            gc.enable()
 
 
 def _freeze(phase: str, info: dict[str, Any]) -> None:

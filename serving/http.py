@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import gc
 import hashlib
 import json
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeVar
 from urllib.parse import quote
@@ -17,6 +15,7 @@ from starlette.responses import Response
 
 from profiling.errors import CotenantError, InputError, LimitError
 from profiling.files import RepeatedKeyError, each_once
+from serving import collector
 from serving.body_errors import shape_error
 
 _LARGE_BYTES = 2**18
@@ -128,7 +127,7 @@ def decode(raw: bytes, kind: type[T]) -> T:
             match `kind`. LimitError: nested too deeply.
     """
     try:
-        with _no_collection(len(raw)):
+        with collector.paused(len(raw) > _LARGE_BYTES):
             if len(raw) <= _LARGE_BYTES:
                 _check_keys(raw)
             return msgspec.json.decode(raw, type=kind)
@@ -160,22 +159,6 @@ def _check_keys(raw: bytes) -> None:
         raise
     except (ValueError, RecursionError):
         pass  # msgspec says what is wrong
-
-
-@contextmanager
-def _no_collection(size: int) -> Iterator[None]:
-    """Pause garbage collection while a large body is decoded, which nothing else can run beside.
-
-    Millions of new lists would be scanned again and again, in five times the time.
-    """
-    paused = size > _LARGE_BYTES and gc.isenabled()
-    if paused:
-        gc.disable()
-    try:
-        yield
-    finally:
-        if paused:
-            gc.enable()
 
 
 @dataclass(frozen=True, slots=True)

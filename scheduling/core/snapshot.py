@@ -6,6 +6,7 @@ import unicodedata
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import lru_cache
 from operator import is_
 from pathlib import Path
 from typing import Any
@@ -280,10 +281,15 @@ def _check_name(name: Any, where: str) -> None:
         )
 
 
+@lru_cache(maxsize=65_536)  # a cluster has few, many times each
+def _parsed(spec: str) -> Workload:
+    return Workload.parse(spec)
+
+
 def job_from(value: Any) -> Workload:
     """Parse a job from an HTTP body or YAML: a SPEC string or an object."""
     if isinstance(value, str):
-        return Workload.parse(value)
+        return _parsed(value)
     if isinstance(value, dict):
         return Workload.from_mapping(value)
     raise InputError(

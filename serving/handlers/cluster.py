@@ -16,17 +16,19 @@ from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant, check_counts
-from serving import audit
+from serving import audit, collector
 from serving.cluster_state import kind_of, parts, to_mapping
 from serving.conditions import Condition
 from serving.config import ServiceConfig
 from serving.handlers import tenancy
 from serving.handlers.jobs import too_many
 from serving.handlers.versions import Change, advance, latest
+from serving.job_ranges import parse_job
 from serving.schemas import ClusterBody
 from serving.service import Service
 from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
 
+_LARGE = 1000  # tenants or nodes, for which collections are paused
 _NAMED = 5  # most tenants named in an error
 
 
@@ -36,6 +38,14 @@ class Inventory:
 
     snapshot: ClusterSnapshot
     placement_ids: dict[tuple[str, str], list[str | None]] = field(default_factory=dict)
+    _specs: dict[int, str] = field(default_factory=dict)
+
+    def spec(self, tenant: Tenant) -> str:
+        """Its job's SPEC, worked out once for each object: equal texts in a body are one."""
+        spec = self._specs.get(id(tenant.job))
+        if spec is None:
+            spec = self._specs[id(tenant.job)] = str(tenant.job)
+        return spec
 
     def given(self, node: str, gpu: Gpu) -> list[tuple[Tenant, str | None]]:
         """The tenants of a GPU, each with its placement."""
@@ -44,13 +54,18 @@ class Inventory:
 
 
 _CLUSTER = table_of(ClusterRow)
-# For the frequent node reports: prepared once, bypassing the ORM.
+# For the frequent node reports, and for tens of thousands of tenants: prepared once, bypassing the ORM.
 _NODES, _TENANTS = table_of(NodeRow), table_of(TenantRow)
 _READ_GPUS = select(_NODES.c.gpus).where(
     _NODES.c.name == bindparam("node"), _NODES.c.removed.is_(False), _NODES.c.revision > 0
 )
 _READ_TENANTS = select(_TENANTS.c.gpu, _TENANTS.c.job, _TENANTS.c.job_id, _TENANTS.c.placement_id).where(
     _TENANTS.c.node == bindparam("node")
+)
+_KEEP = (
+    update(_TENANTS)
+    .where(_TENANTS.c.id == bindparam("tenant"))
+    .values(iterations_left=bindparam("left"), max_slowdown=bindparam("budget"))
 )
 _REPORTED = update(_NODES).where(_NODES.c.name == bindparam("node")).values(reported_at=bindparam("heard"))
 
@@ -81,6 +96,15 @@ def check_tenants(body: ClusterBody, config: ServiceConfig) -> None:
 
 def read_inventory(body: ClusterBody) -> Inventory:
     """The cluster described by a validated body. Raises `InputError`."""
+    tenants = [tenant for node in body.nodes for gpu in node.gpus for tenant in gpu.tenants]
+    for tenant in tenants:
+        if isinstance(tenant.job, str):
+            parse_job(tenant.job)  # its numbers; those of an object are in range already
+    with collector.paused(len(tenants) > _LARGE):
+        return _inventory(body)
+
+
+def _inventory(body: ClusterBody) -> Inventory:
     raw = msgspec.to_builtins(body)
     identifiers: dict[tuple[str, str], list[str | None]] = {}
     for index, node in enumerate(raw["nodes"]):
@@ -120,9 +144,10 @@ def replace_cluster(
             given.
         LimitError: a GPU gets more tenants than a set may have jobs; those stored already may stay.
     """
-    with service.store.write() as session:
+    large = len(inventory.snapshot.nodes) > _LARGE
+    with collector.paused(large), service.store.write() as session:
         change = advance(session, condition)
-        links = inventory.snapshot.to_mapping()["links"]
+        links = ClusterSnapshot((), inventory.snapshot.links).to_mapping()["links"]
         session.connection().execute(update(_CLUSTER).values(links=links))
         stored = _stored_nodes(session, [node.name for node in inventory.snapshot.nodes])
         edit = _Edit(service, session, change.changes, inventory, replace_tenants)
@@ -188,7 +213,7 @@ def _as_it_was(session: Session, node: Node, inventory: Inventory) -> bool:
     for tenant in connection.execute(_READ_TENANTS, {"node": node.name}):
         present.setdefault(tenant.gpu, []).append(tenant)
     return all(
-        not gpu.tenants or _same_tenants(inventory.given(node.name, gpu), present.get(gpu.id, []))
+        not gpu.tenants or _same_tenants(inventory, node.name, gpu, present.get(gpu.id, []))
         for gpu in node.gpus
     )
 
@@ -242,11 +267,13 @@ class _Edit:
         self.replace_tenants = replace_tenants
         self.in_the_way: list[str] = []
         self._new: list[dict[str, Any]] = []
-        self._tenants: dict[str, dict[str, list[TenantRow]]] = {}
-        query = select(TenantRow).order_by(TenantRow.id)
+        self._kept: list[dict[str, Any]] = []
+        self._gone: list[Any] = []
+        self._tenants: dict[str, dict[str, list[Any]]] = {}
+        query = select(_TENANTS).order_by(_TENANTS.c.id)
         if node is not None:
-            query = query.where(TenantRow.node == node)
-        for tenant in session.scalars(query):
+            query = query.where(_TENANTS.c.node == node)
+        for tenant in session.connection().execute(query):
             self._tenants.setdefault(tenant.node, {}).setdefault(tenant.gpu, []).append(tenant)
 
     def put(self, row: NodeRow | None, node: Node, position: int) -> None:
@@ -280,19 +307,21 @@ class _Edit:
                 "replace_tenants=true",
                 got=", ".join(self.in_the_way[:_NAMED]) + (f" and {more} more" if more > 0 else ""),
             )  # fmt: skip
+        connection = self.session.connection()
+        tenancy.end(connection, self._gone, self.now)
+        if self._kept:
+            connection.execute(_KEEP, self._kept)
         if self._new:
-            self.session.flush()
-            self.session.execute(insert(TenantRow), self._new)
+            connection.execute(insert(_TENANTS), self._new)
 
-    def _on(self, node: str, gpu: str) -> list[TenantRow]:
+    def _on(self, node: str, gpu: str) -> list[Any]:
         return self._tenants.get(node, {}).get(gpu, [])
 
-    def _end(self, tenants: list[TenantRow]) -> bool:
+    def _end(self, tenants: list[Any]) -> bool:
         if tenants and not self.replace_tenants:
             self.in_the_way += [_name_of(t) for t in tenants]
             return False
-        for tenant in tenants:
-            tenancy.end(self.session, tenant, self.now)
+        self._gone += tenants
         return bool(tenants)
 
     def _seat(self, node: str, gpu: Gpu, is_new: bool, is_same: bool) -> bool:
@@ -304,19 +333,23 @@ class _Edit:
                 if present:
                     return self._end(present)
                 is_new = True  # a different GPU with the same id
-            if not given or (not is_new and _same_tenants(given, present)):
+            if not given or (not is_new and _same_tenants(self.inventory, node, gpu, present)):
                 return False
             if not is_new:
                 self.in_the_way += [_name_of(t) for t in present] or [
                     f"{node}/{gpu.id}: different tenants are given"
                 ]
                 return False
-        kept: list[TenantRow] = []
+        left, changed = list(present), False
         for tenant, placement_id in given:
-            row = next((t for t in present if t not in kept and _is(t, tenant, placement_id)), None)
+            spec = self.inventory.spec(tenant)
+            row = next((t for t in left if _is(t, spec, tenant.job_id, placement_id)), None)
             if row is not None and is_same:
-                row.iterations_left, row.max_slowdown = tenant.iterations_left, tenant.max_slowdown
-                kept.append(row)
+                left.remove(row)
+                numbers = (tenant.iterations_left, tenant.max_slowdown)
+                if numbers == (row.iterations_left, row.max_slowdown):
+                    continue
+                self._kept.append({"tenant": row.id, "left": numbers[0], "budget": numbers[1]})
             elif placement_id is not None:
                 raise InputError(
                     f"placement {placement_id} is not on {node}/{gpu.id}", expected="tenants where /v1/cluster shows them",
@@ -325,24 +358,24 @@ class _Edit:
             elif len(given) > self.most_tenants:
                 raise too_many(self.most_tenants, len(given))
             else:
-                self._new.append(tenancy.values_of(node, gpu.id, tenant))
-        for row in present:
-            if row not in kept:
-                tenancy.end(self.session, row, self.now)
-        return True
+                self._new.append(tenancy.values_of(node, gpu.id, tenant, spec=spec))
+            changed = True
+        self._gone += left
+        return changed or bool(left)
 
 
-def _is(row: TenantRow, tenant: Tenant, placement_id: str | None) -> bool:
+def _is(row: Any, spec: str, job_id: str, placement_id: str | None) -> bool:
     if placement_id is not None:
-        return row.placement_id == placement_id
-    return row.placement_id is None and (row.job, row.job_id) == (str(tenant.job), tenant.job_id)
+        return bool(row.placement_id == placement_id)
+    return row.placement_id is None and (row.job, row.job_id) == (spec, job_id)
 
 
-def _same_tenants(given: list[tuple[Tenant, str | None]], present: Sequence[Any]) -> bool:
+def _same_tenants(inventory: Inventory, node: str, gpu: Gpu, present: Sequence[Any]) -> bool:
     """Whether the stored tenants equal those given, in any order."""
-    if len(given) != len(present):
+    if len(gpu.tenants) != len(present):
         return False
-    named = [placement_id or (str(tenant.job), tenant.job_id) for tenant, placement_id in given]
+    given = inventory.given(node, gpu)
+    named = [placement_id or (inventory.spec(tenant), tenant.job_id) for tenant, placement_id in given]
     return Counter(named) == Counter(row.placement_id or (row.job, row.job_id) for row in present)
 
 
@@ -350,6 +383,6 @@ def _as_stored(gpu: Gpu) -> dict[str, Any]:
     return {"id": gpu.id, "device": gpu.device, "sharing": gpu.sharing}
 
 
-def _name_of(tenant: TenantRow) -> str:
+def _name_of(tenant: Any) -> str:
     who = tenant.placement_id or tenant.job_id or tenant.job
     return f"{who} on {tenant.node}/{tenant.gpu}"

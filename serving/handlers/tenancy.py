@@ -13,14 +13,15 @@ A placement has a tenant only while it is decided or confirmed.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
-from sqlalchemy import select
+from sqlalchemy import Connection, bindparam, delete, select, update
 from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError
 from scheduling.core.snapshot import Tenant
-from serving.store.tables import NodeRow, PlacementRow, TenantRow
+from serving.store.tables import NodeRow, PlacementRow, TenantRow, table_of
 
 NEXT = {
     "waiting": ("ended",),
@@ -30,12 +31,23 @@ NEXT = {
     "expired": (),
 }
 SEATED = ("decided", "confirmed")
+_A_STATEMENT = 500
+
+_TENANTS, _PLACEMENTS = table_of(TenantRow), table_of(PlacementRow)
+_REMOVE = delete(_TENANTS).where(_TENANTS.c.id.in_(bindparam("ids", expanding=True)))
+_END = (
+    update(_PLACEMENTS)
+    .where(_PLACEMENTS.c.id.in_(bindparam("ids", expanding=True)), _PLACEMENTS.c.state.in_(SEATED))
+    .values(state="ended", updated_at=bindparam("now"), expires_at=None)
+)
 
 
-def values_of(node: str, gpu: str, tenant: Tenant, placement_id: str | None = None) -> dict[str, Any]:
-    """The row of a tenant; its job is stored as an equivalent SPEC."""
+def values_of(
+    node: str, gpu: str, tenant: Tenant, placement_id: str | None = None, spec: str | None = None
+) -> dict[str, Any]:
+    """The row of a tenant; its job is stored as an equivalent SPEC, worked out unless given."""
     return {
-        "node": node, "gpu": gpu, "job": str(tenant.job), "model": tenant.job.model[:200], "job_id": tenant.job_id,
+        "node": node, "gpu": gpu, "job": spec or str(tenant.job), "model": tenant.job.model[:200], "job_id": tenant.job_id,
         "iterations_left": tenant.iterations_left, "max_slowdown": tenant.max_slowdown, "placement_id": placement_id,
     }  # fmt: skip
 
@@ -61,14 +73,14 @@ def move(session: Session, row: PlacementRow, state: str, now: float) -> bool:
     return True
 
 
-def end(session: Session, tenant: TenantRow, now: float) -> None:
-    """Remove a tenant, and end its placement if it has one."""
-    row = session.get(PlacementRow, tenant.placement_id) if tenant.placement_id else None
-    if row is not None and row.state in SEATED:
-        move(session, row, "ended", now)
-    else:
-        session.delete(tenant)
-        session.flush()
+def end(connection: Connection, tenants: Sequence[Any], now: float) -> None:
+    """Remove rows of tenants, and end the placements that they have."""
+    for first in range(0, len(tenants), _A_STATEMENT):
+        some = tenants[first : first + _A_STATEMENT]
+        connection.execute(_REMOVE, {"ids": [tenant.id for tenant in some]})
+        placed = [tenant.placement_id for tenant in some if tenant.placement_id]
+        if placed:
+            connection.execute(_END, {"ids": placed, "now": now})
 
 
 def touch(session: Session, node: str | None, number: int, now: float | None = None) -> None:
