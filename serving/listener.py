@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 import time
 from collections import Counter, deque
 from enum import Enum
@@ -276,7 +277,9 @@ class BoundedProtocol(HttpToolsProtocol):
         """Answer data that is not HTTP with problem details, instead of uvicorn's plain text."""
         self._discard = True
         self.listener.metrics.connections_ended.labels("malformed").inc()
-        self.transport.write(MALFORMED.render(close=True))
+        error = sys.exception()  # the parser's, such as "Invalid method encountered"
+        refusal = MALFORMED if error is None else MALFORMED.got(str(error))
+        self.transport.write(refusal.render(close=True))
         self.transport.close()
 
     def _unsupported_upgrade_warning(self) -> None:

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A status with its problem, which says nothing of the request."""
+    """A status with its problem, which has no text of the request."""
 
     status: bytes
     slug: bytes
     detail: bytes
     again: bool = True  # whether the same request may succeed later
+
+    def got(self, what: str) -> Refusal:
+        """The same, with what came instead; not text of the request itself."""
+        plain = what.encode("ascii", "ignore").translate(None, b'"\\\r\n')
+        return replace(self, detail=self.detail.removesuffix(b".") + b", got: " + plain + b".")
 
     def render(self, close: bool) -> bytes:
         body = b'{"type":"urn:cotenant:problem:%s","title":"Request refused","status":%s,"detail":"%s"}' % (

@@ -29,7 +29,13 @@ Handler = Callable[[Request], Coroutine[Any, Any, Response]]
 
 
 class ServiceRoute(APIRoute):
-    """A route with a scope: one of `SCOPES`, `open` or `watch`."""
+    """A route with a scope: one of `SCOPES`, `open` or `watch`.
+
+    Attributes:
+        only_known_keys: whether a query key that the route does not know, or that is repeated, is an error.
+    """
+
+    only_known_keys = True
 
     def get_route_handler(self) -> Handler:
         scope = (self.openapi_extra or {}).get(SCOPE)
@@ -49,6 +55,8 @@ class ServiceRoute(APIRoute):
         async def guarded(request: Request) -> Response:
             service: Service = request.app.state.service
             await authenticate(service, request, None if scope == OPEN else scope)
+            if self.only_known_keys and scope != OPEN and request.scope["query_string"]:
+                self._check_query(request)
             timeout_s = _timeout_s(request, service.config.request_timeout_s)
             if request.method not in ("GET", "HEAD"):
                 try:
@@ -86,6 +94,24 @@ class ServiceRoute(APIRoute):
                 await audit.record(request.app.state.service, request, status)
 
         return audited if scope == "admin" and "GET" not in (self.methods or ()) else guarded
+
+    def _check_query(self, request: Request) -> None:
+        """Raise `InputError`: what a misspelt key asks for would not be done, and of two values only one would count."""
+        known = sorted(field.alias for field in self.dependant.query_params)
+        given = [key for key, _ in request.query_params.multi_items()]
+        for key in given:
+            if key not in known:
+                raise InputError(
+                    "the URL has an unknown query key",
+                    expected="one of " + ", ".join(known) if known else "no query",
+                    got=repr(key[:80]),
+                )
+            if given.count(key) > 1:
+                raise InputError(
+                    f"query key {key} is repeated",
+                    expected="each key once",
+                    got=f"{given.count(key)} of them",
+                )
 
     def inner_handler(self) -> Handler:
         """The endpoint, with parameters parsed by FastAPI."""

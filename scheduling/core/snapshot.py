@@ -271,7 +271,7 @@ def _check_name(name: Any, where: str) -> None:
 
     A node with a name not allowed there could never be read or removed.
     """
-    if not isinstance(name, str) or not name:
+    if not isinstance(name, str) or not name.strip():
         raise InputError(where, expected="a string that is not empty", got=name)
     if name in (".", "..") or any(c == "/" or unicodedata.category(c) in ("Cc", "Cs") for c in name):
         raise InputError(

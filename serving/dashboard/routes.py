@@ -74,6 +74,8 @@ def _duration(seconds: float) -> str:
 class PageRoute(ServiceRoute):
     """A page: browsers without a token or session are sent to `/login`, and shown errors as pages."""
 
+    only_known_keys = False  # a page's links and forms repeat keys, and links elsewhere may have more
+
     def get_route_handler(self) -> Handler:
         handler = super().get_route_handler()
 

@@ -1,7 +1,8 @@
-"""Request heads: Host, media types and encodings, and paths in problems."""
+"""Request heads: Host, media types and encodings, query keys, and paths in problems."""
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 from urllib.parse import quote
@@ -100,3 +101,56 @@ def test_a_refused_parameter_reads_as_one_sentence(client: TestClient) -> None:
     assert told["detail"] == "query.limit: expected greater than or equal to 1, got '0'."
     told = problem(client.get("/v1/placements?limit=x"), 422)
     assert told["expected"].startswith("a valid integer")
+
+
+@pytest.mark.parametrize(
+    ("method", "url", "told"),
+    [
+        (
+            "PUT",
+            "/v1/cluster?replace_tennants=true",
+            "expected one of replace_tenants, got 'replace_tennants'",
+        ),
+        ("PUT", "/v1/cluster?replace_tenants=true&replace_tenants=false", "expected each key once, got 2 of"),
+        ("GET", "/v1/placements?limit=1&limit=2", "query key limit is repeated"),
+        ("GET", "/v1/devices?x", "expected no query, got 'x'"),
+        ("POST", "/v1/predict?device=v100", "expected no query, got 'device'"),
+    ],
+)
+def test_query_keys_that_are_unknown_or_repeated(
+    client: TestClient, method: str, url: str, told: str
+) -> None:
+    body = {"POST": {"device": "v100", "jobs": ["resnet18-cifar"]}, "PUT": {"nodes": []}}.get(method)
+    answer = client.request(method, url, json=body)
+    assert told in problem(answer, 422)["detail"]
+
+
+def test_pages_may_have_any_query(client: TestClient) -> None:
+    assert client.get("/?utm=1&utm=2").status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("head", "came"),
+    [
+        ("FOO /v1/cluster HTTP/1.1\r\nHost: 127.0.0.1", "Invalid method encountered"),
+        ("POST /v1/predict HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 1e3", "Content-Length"),
+        ("POST /v1/predict HTTP/1.1\r\nHost: a\r\nContent-Length: 99999999999999999999", "Content-Length overflow"),
+        ("GET /v1/cluster HTTP/9.9\r\nHost: 127.0.0.1", "Invalid HTTP version"),
+    ],
+)  # fmt: skip
+def test_what_is_not_http_is_told_why(tmp_path: Path, head: str, came: str) -> None:
+    app = create_app(
+        ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error"), TableSource()
+    )
+    with serve(app) as port, socket.create_connection(("127.0.0.1", port), LONG_S) as connection:
+        connection.sendall(head.encode() + b"\r\n\r\n")
+        told = connection.makefile("rb").read()
+    body = json.loads(told.partition(b"\r\n\r\n")[2])
+    assert body["status"] == 400
+    assert body["detail"].startswith("the request is not HTTP/1.1: expected a known method")
+    assert came in body["detail"].partition(", got: ")[2]
+
+
+@pytest.mark.parametrize("name", ["", " ", "\u3000"])
+def test_nodes_without_a_visible_name_are_refused(client: TestClient, name: str) -> None:
+    problem(client.put("/v1/cluster", json={"nodes": [{"name": name}]}), 422)
