@@ -98,9 +98,7 @@ class Process:
         if unlike.any():
             # If rows contradict each other, trust the one observed more often.
             count = np.broadcast_to(evidence.count, self.noise.shape)[rows]
-            own_fault = left_out.error**2 / count
-            if self._through is not None:
-                own_fault = _on_grid(own_fault)
+            own_fault = self._rounded(left_out.error**2 / count)
             self.noise[rows] += np.where(unlike, own_fault, 0.0)
             self._condition(active, starts)
         if evidence.bound.any():
@@ -134,9 +132,7 @@ class Process:
             rows = (jobs == job) & observed
             middle = float(np.median(evidence.target[rows]))
             if abs(middle) > CANNOT_BE * float(spread[rows].mean()):
-                fault = middle**2
-                if not self.covariances.exact:
-                    fault = float(_on_grid(np.array(fault)))
+                fault = float(self._rounded(np.array(middle**2)))
                 variances[divmod(job, JOBS)] = _OWN_FAULT * fault
                 centre[rows] = middle
                 # Nor do differences between this job's sets say anything about its partners.
@@ -144,7 +140,14 @@ class Process:
         self.own_effects = OwnEffects(variances)
         error = evidence.target - centre
         off = np.abs(error) > CANNOT_BE * spread
-        self.noise[off] += _OWN_FAULT * error[off] ** 2
+        self.noise[off] += _OWN_FAULT * self._rounded(error[off] ** 2)
+
+    def _rounded(self, variances: Floats) -> Floats:
+        """Variances added to the noise of rows, [N]: beyond `most_rows` on a grid; 0 stays 0."""
+        if self.covariances.exact:
+            return variances
+        with np.errstate(divide="ignore"):
+            return np.asarray(np.exp(_GRID * np.round(np.log(variances) / _GRID)))
 
     def _loadings(self) -> Floats | None:
         """[N, used + effects] of all rows on the inducing rows and on own effects, each of unit variance; None if
@@ -336,12 +339,6 @@ def _most_observed_first(jobs: Integers, off: Bools, rank: Integers) -> list[int
     doubted = np.unique(place[off])
     order = np.lexsort((lowest[doubted], -count[doubted]))
     return list(names[doubted[order]].tolist())
-
-
-def _on_grid(values: Floats) -> Floats:
-    """[N] values rounded on a logarithmic scale; 0 stays 0."""
-    with np.errstate(divide="ignore"):
-        return np.exp(_GRID * np.round(np.log(values) / _GRID))
 
 
 def _solved(factor: Floats, values: Floats) -> Floats:

@@ -123,6 +123,17 @@ def test_implausible_observations_have_little_weight() -> None:
     assert np.abs(absurd).max() < 0.05
 
 
+def test_the_noise_of_an_outlier_stays_when_its_target_moves_a_little() -> None:
+    rows = rows_of(PAIRS)
+    target = np.zeros(len(PAIRS))
+    target[3] = 8.0
+    for most, stays in ((10, True), (1024, False)):
+        noise = [told(rows, np.where(target, target + moved, 0.0), most=most).noise for moved in (0.0, 0.01)]
+        assert (noise[0] == noise[1]).all() == stays, most
+        np.testing.assert_allclose(noise[0], noise[1], rtol=0.01)
+        assert noise[0][3] > 100.0
+
+
 def test_observing_one_by_one_equals_observing_together() -> None:
     rows = rows_of(PAIRS[:8])
     start = Expectation(*told(rows_of(PAIRS[8:10]), np.array([0.2, -0.1])).joint(MEMBERS, rows))
