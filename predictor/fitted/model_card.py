@@ -33,7 +33,7 @@ Predicts step time, slowdown, memory and utilisation of training jobs that share
 
 {_accuracy(comparison, compared)}
 
-Intervals are meant to cover 90 % of new values. {_calibration(intervals)} For a pair, the
+Intervals should cover 90 % of new values. {_calibration(intervals)} For a pair, the
 half width of the log ratio is {intervals.quantile["solo"]:.2f} x ({intervals.floor} + log slowdown) with solo measurements and
 {intervals.quantile["graph"]:.2f} x ({intervals.floor} + log slowdown) without; the interval of an unmeasured
 solo step time extends by a factor of {_factor(intervals.solo_log_error)} in each direction
@@ -45,7 +45,7 @@ solo step time extends by a factor of {_factor(intervals.solo_log_error)} in eac
   ({heads.half_activation_factor:.2f} in half precision) and the largest workspace. Without GPU memory in the training rows, these
   are defaults. Utilisation is the share of time in which any member's kernel runs, assuming independent phases{_learned_utilization(predictor)}.
 * Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), of
-  {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; other answers state what was not measured, and their
+  {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; other predictions state what was not measured, and their
   intervals are {intervals.device_factor["solo"]:.2f} times as wide with solo measurements, {intervals.device_factor["graph"]:.2f} times without{_device_calibration(intervals)}.{_shared(manifest)}
 * A workload outside the training domain is flagged; its interval may be too narrow.
 * The largest sets among the training rows have {manifest.largest_set} members.
@@ -91,14 +91,14 @@ def _taught(predictor: Predictor) -> str:
         teachers.append("by processor sharing where utilisation is known")
     if config.inferred_sets:
         teachers.append("by processor sharing on GPU types without measured sets")
-    return f"\n* It also learned from synthetic sets, labelled {'; '.join(teachers)}." if teachers else ""
+    return f"\n* Also trained on synthetic sets, labelled {'; '.join(teachers)}." if teachers else ""
 
 
 def _process(predictor: Predictor) -> str:
     process = predictor.fitted_.model.process
     if process is None:
         return ""
-    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; the slowdown of a pair is the geometric mean of its answer and the networks'. Larger sets, and devices and sharing modes without measured sets, use the networks; time-sliced, these are corrected by as much as their pairs in the mean."
+    return f"\n* A Gaussian process over {len(process.seen.members)} measured members; the slowdown of a pair is the geometric mean of its prediction and the networks'. Larger sets, and devices and sharing modes without measured sets, are predicted by the networks alone; time-sliced larger sets get the mean correction of their pairs."
 
 
 def _counted(number: int, what: str) -> str:

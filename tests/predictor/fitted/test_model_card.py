@@ -26,7 +26,7 @@ def test_card_states_which_part_predicts_what() -> None:
     assert "* 1 co-location network of width" in card
     assert "the slowdown of a pair is the geometric mean" in card
     assert (
-        "Larger sets, and devices and sharing modes without measured sets, use the networks; time-sliced, these are corrected by as much as their pairs in the mean."
+        "Larger sets, and devices and sharing modes without measured sets, are predicted by the networks alone; time-sliced larger sets get the mean correction of their pairs."
         in card
     )
     assert "Sets of inference jobs were not measured; they are predicted by processor sharing." in card
