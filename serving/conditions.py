@@ -80,7 +80,7 @@ class Condition:
             )
             if found is not None:
                 raise PreconditionError(
-                    "the state is there already", expected=f"If-None-Match: {found}", got=tags[-1]
+                    "the state exists already", expected=f"If-None-Match: {found}", got=tags[-1]
                 )
 
 

@@ -322,7 +322,7 @@ def _too_little(workload: Workload, job: JobOnDevice) -> str:
 
 
 def _unlike(workload: Workload) -> str:
-    return f"{workload.model} is unlike the models that the predictor learned from; its interval may be too narrow"
+    return f"{workload.model} is unlike the models in the training data; its interval may be too narrow"
 
 
 def _cut_in_words(cut: Cut, facts: Sequence[_Facts]) -> str:

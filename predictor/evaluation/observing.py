@@ -233,9 +233,9 @@ def new_to(manifest: Manifest, examples: Examples) -> New:
     new = sorted({first[name] for name in examples.architectures})
     if not new:
         raise InputError(
-            "the model has learned from every architecture in the data on these devices",
+            "the model was trained on every architecture in the data on these devices",
             expected="co-location rows of another architecture or device",
-            got=" on ".join(given) if all(given) else "no sets but those that it has learned from",
+            got=" on ".join(given) if all(given) else "only sets that it was trained on",
         )
     return New(examples, new, "architecture on its device")
 

@@ -109,8 +109,8 @@ def _compared(
         colocation, solo = challenger.held_out.colocation, challenger.held_out.solo
     else:
         raise UnavailableError(
-            f"{challenger.name} has no stored answers to pairs held out of its training",
-            expected="--data TABLES with sets that neither version has learned from",
+            f"{challenger.name} has no stored predictions of pairs held out of its training",
+            expected="--data TABLES with sets that neither version was trained on",
             got="no --data",
         )
     return compare_on_same_rows(challenger, _candidate(against, graph_source), colocation, solo)

@@ -84,7 +84,7 @@ def compare_on_same_rows(
     if not rows.any():
         raise UnavailableError(
             "no measured sets are new to both versions",
-            expected="sets that neither has learned from",
+            expected="sets that neither was trained on",
             got=", ".join(
                 f"{count} of {len(examples.set_ids)} sets learned by {candidates[role].name}"
                 for role, count in left_out.items()

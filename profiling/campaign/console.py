@@ -19,7 +19,7 @@ Output = Annotated[Path, typer.Option("--out", "-o", help="Folder with the slice
 Done = Annotated[
     list[Path] | None,
     typer.Option(
-        "--done", help="Folder with slices of another machine, whose runs count as done; may be repeated."
+        "--done", help="Folder with slices of another machine, whose runs are skipped; may be repeated."
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON value instead of tables.")]

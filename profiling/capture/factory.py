@@ -81,7 +81,7 @@ def _note_other_size(name: str, inputs: Any, batch_size: int | None) -> None:
             return
     warnings.warn(
         f"{name}: no input has batch_size={batch_size} as its first dimension (the first input is "
-        f"{' x '.join(map(str, shapes[0][0])) or 'a scalar'}): its step counts as {batch_size} samples",
+        f"{' x '.join(map(str, shapes[0][0])) or 'a scalar'}): a step is assumed to have {batch_size} samples",
         stacklevel=3,
     )
 

@@ -120,7 +120,7 @@ def block_mask_of(
             blocks.fill_(1)
             reason = str(error).partition("\n")[0]
         if reason:
-            warnings.warn(f"a block mask counts as full: {reason}", stacklevel=2)
+            warnings.warn(f"a block mask is assumed to be full: {reason}", stacklevel=2)
         return flex._create_sparse_block_from_block_mask((blocks, None), mask_mod, lengths, rows, columns)
 
 

@@ -112,7 +112,7 @@ def capture_job(
     if recorder.selections:
         warnings.warn(
             f"{name}: {recorder.selections} selections by value (where, nonzero, masks) are assumed to "
-            f"select everything, so each expert that picks tokens this way counts as if it got all",
+            f"select everything, so each expert routed to in this way gets all tokens",
             stacklevel=2,
         )
     frozen = frozen_layers(

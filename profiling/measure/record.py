@@ -72,7 +72,7 @@ def name_graphs(record: dict[str, Any]) -> None:
             job = local_workload(spec)
         except CotenantError as error:
             record["notes"].append(
-                f"{member['architecture']} has no graph, so its rows cannot be learned from: {error}"
+                f"{member['architecture']} has no graph, so its rows cannot be used for training: {error}"
             )
         else:
             member |= {"captured": str(in_short(job)), "precision": job.precision}

@@ -178,7 +178,7 @@ def _loads(text: str, load: float | None) -> list[float]:
             "--loads is not a list of loads", expected="numbers above 0, each once", got=repr(text)
         )
     if loads and load is not None:
-        raise InputError("the load is given twice", expected="--load or --loads")
+        raise InputError("--load and --loads exclude each other", expected="--load or --loads")
     return loads
 
 

@@ -54,7 +54,7 @@ def kubernetes(
         str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `admin`.")
     ] = None,
     device: Devices = None,
-    period: Annotated[float, typer.Option(help="Seconds between looks at nodes and pods.")] = 5.0,
+    period: Annotated[float, typer.Option(help="Seconds between polls of nodes and pods.")] = 5.0,
     kube_context: Annotated[
         str | None,
         typer.Option(
@@ -62,10 +62,10 @@ def kubernetes(
             help="Context of the kubeconfig (default: the current one; in a pod, its own cluster).",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="Look once, then exit.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Poll once, then exit.")] = False,
 ) -> None:
-    """Tell the service which nodes there are and which annotated pods run on them, whenever that changes, and once a
-    minute how many iterations the pods have left. Runs until stopped.
+    """Report nodes and their annotated pods to the service when they change, and once a minute the pods' remaining
+    iterations. Runs until stopped.
 
     Needs the extra `kubernetes`, and permission to list nodes and the pods of all namespaces.
 

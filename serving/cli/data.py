@@ -180,7 +180,9 @@ def validate(
         (f.row, f"--out would refuse source {f.got}") for f in (taken_sources(rows) if not faults else [])
     ]
     for row, note in taken:
-        typer.echo(f"note: {file}, row {row}: {note}; give measurements of your own another one", err=True)
+        typer.echo(
+            f"note: {file}, row {row}: {note}; choose another source for your own measurements", err=True
+        )
     if json:
         print_json(
             {
@@ -292,8 +294,8 @@ def export_observations(
 ) -> None:
     """Write the observations stored by a service as tidy tables for `cotenant train --data`.
 
-    They replace rows that the folder has of the same databases; a folder with rows of others is refused. A model trained
-    on them does not learn the same observations again when it is served. Exit code 1 if there are none.
+    They replace earlier rows of the same databases in the folder; a folder with rows of other databases is refused. The
+    service skips observations that its model was trained on. Exit code 1 if there are none.
 
     Example: `cotenant data export-observations --database sqlite:///cotenant.db -o data/`
     """
@@ -322,8 +324,8 @@ def export_observations(
         typer.echo(f"{len(observations)} observations: {rows}{where}")
     if observations and not kept:
         typer.echo(
-            "no rows, because a slowdown needs the job's step time alone: observe each job alone on its device too, or "
-            "give step_time_s in its SPEC",
+            "no rows, because a slowdown needs the job's solo step time: observe each job alone on its device too, or "
+            "state step_time_s in its SPEC",
             err=True,
         )
     if not kept:

@@ -57,7 +57,7 @@ def list_types(file: FileOption = None, as_json: JsonFlag = False) -> None:
             f"here: {s.name} ({s.architecture}), {s.sm_count} units, {s.memory_bytes / 2**30:.1f} GiB"
         )
     if all(s.vendor != "nvidia" for s in here):
-        console().print("here: no NVIDIA GPU (no driver answers)")
+        console().print("here: no NVIDIA GPU (no driver found)")
 
 
 @app.command()

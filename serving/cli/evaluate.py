@@ -62,7 +62,7 @@ def command(
         ),
     ] = None,
     probes: Annotated[
-        str, typer.Option(help="Which sets --observe takes: random, or chosen to learn most.")
+        str, typer.Option(help="Sets that --observe takes: random, or chosen as the most informative.")
     ] = "random",
     rows: Annotated[Path | None, typer.Option(help="CSV file for the scored rows.")] = None,
     as_json: JsonFlag = False,
@@ -77,10 +77,10 @@ def command(
     With `--split none` the model is scored as is, on co-location sets that it was not trained on. Any other
     split trains its configuration from scratch for every fold and scores the held-out part
     (`throughput-ratio` only). `by-model` leaves a pair of two models out twice; `held out` and the rows by model
-    count each job once, with its own model left out.
+    have each job once, with its own model left out.
 
-    The ratio scored is what the row's campaign would observe, which may exceed 1. `predict` is not told the
-    campaign, and its ratio is at most 1; with `--split none`, the line `as predict` scores that.
+    The ratio scored is the one that the row's campaign would observe, which may exceed 1. `predict` does not know the
+    campaign, and its ratio is at most 1; with `--split none`, the line `as predict` scores that ratio.
 
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`

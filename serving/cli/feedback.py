@@ -35,7 +35,7 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Store observed step times, and print how they correct predictions and how far off these were.
+    """Store observed step times, and print how they correct predictions and the error of these.
 
     `cotenant predict --feedback STORE` applies the corrections.
 

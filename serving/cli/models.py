@@ -84,8 +84,8 @@ def promote(
     """Make a version the champion, which commands and the service load with `--model models:/cotenant@champion`.
 
     It is compared with the current champion, or with the shipped predictor if there is none, on sets that
-    neither has learned from. Exit code 1 means that it is worse or that there are no such sets; the champion
-    then stays.
+    neither was trained on. Exit code 1 means that it is worse or that there are no such sets; the champion then
+    stays.
 
     Examples: `cotenant models promote 3`, `cotenant models promote 3 --data tables`
     """
@@ -144,9 +144,7 @@ def _show_promotion(result: dict[str, Any]) -> None:
         "incumbent": f"version {champion['version']} (the champion)" if champion else "the shipped predictor",
     }
     if same_rows is not None:
-        title = (
-            f"{same_rows['rows']} rows of {counted(same_rows['sets'], 'set')} that neither has learned from"
-        )
+        title = f"{same_rows['rows']} rows of {counted(same_rows['sets'], 'set')} that neither was trained on"
         headings = tuple(heading for heading, _ in _METRICS.values())
         table = plain_table("", *headings, right=headings, title=title)
         for role, name in names.items():
@@ -161,7 +159,7 @@ def _show_promotion(result: dict[str, Any]) -> None:
         for role, count in same_rows["left_out"].items():
             if count:
                 out.print(
-                    f"skipped: {counted(count, 'set')} that {names[role]} learned from", highlight=False
+                    f"skipped: {counted(count, 'set')} that {names[role]} was trained on", highlight=False
                 )
     if result["reason"] is not None:
         out.print(result["reason"], highlight=False)

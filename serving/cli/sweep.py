@@ -38,7 +38,7 @@ def command(
     ] = None,
     bundled: BundledOption = True,
     own_use: Annotated[
-        bool, typer.Option("--own-use", help="Learn from every source, whatever its licence.")
+        bool, typer.Option("--own-use", help="Train on every source, whatever its licence.")
     ] = False,
     tracking_uri: StoreOption = None,
     experiment: ExperimentOption = "cotenant-sweep",

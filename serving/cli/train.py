@@ -38,7 +38,7 @@ def command(
         bool,
         typer.Option(
             "--own-use",
-            help="Learn from every source, whatever its licence; the model must not be redistributed.",
+            help="Train on every source, whatever its licence; the model must not be redistributed.",
         ),
     ] = False,
     baselines: Annotated[

@@ -8,9 +8,7 @@ from typing import Annotated
 import typer
 
 TablesOption = Annotated[Path, typer.Option("--data", help="Folder of tidy tables (`cotenant data import`).")]
-BundledOption = Annotated[
-    bool, typer.Option(help="Also learn from the measurements shipped with the project.")
-]
+BundledOption = Annotated[bool, typer.Option(help="Also train on the bundled measurements.")]
 StoreOption = Annotated[
     str | None, typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db).")
 ]

@@ -21,7 +21,7 @@ _BY_CODE = {
     "READONLY": ("cannot be written", "allow writing to the file and its folder"),
     "ERROR": _NOT_OURS,
     "FULL": ("cannot grow: the disk is full", "free some space; writes then resume by themselves"),
-    "IOERR": ("cannot be read or written", "look at the disk: it may be full or damaged"),
+    "IOERR": ("cannot be read or written", "check the disk: it may be full or damaged"),
 }
 # By PostgreSQL's code.
 _BY_STATE = {

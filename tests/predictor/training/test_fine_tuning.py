@@ -272,7 +272,7 @@ def test_a_fine_tuned_version_is_promoted_on_unseen_sets(home: Path, new: Tables
         assert (tmp_path / "m2" / "config.json").read_bytes() != old
         answer = promote("1", graph_source=graph_source)
         assert not answer["promoted"]
-        assert "version 1 has no stored answers to pairs held out of its training" in answer["reason"]
+        assert "version 1 has no stored predictions of pairs held out of its training" in answer["reason"]
         answer = promote("1", home / "tables", graph_source=graph_source)
         assert not answer["promoted"]  # it learned from all of them
         assert "sets learned by version 1" in answer["reason"]

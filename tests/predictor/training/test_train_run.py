@@ -235,13 +235,13 @@ def test_a_worse_version_is_not_promoted(
     code, out, _ = command("promote", str(version))
     assert code == 1
     assert "is worse than version 1 (the champion) and was not promoted" in out
-    assert "that neither has learned from" in out
+    assert "that neither was trained on" in out
     code, out, _ = command("promote", "99")
     assert code == 2
     # All tables: what both learned from without having been compared on it is left out, and said.
     code, out, _ = command("promote", str(version), "--data", str(data))
     assert code == 1
-    assert "sets that version 1 (the champion) learned from" in " ".join(out.split())
+    assert "sets that version 1 (the champion) was trained on" in " ".join(out.split())
     code, _, err = command("promote", str(version), "--data", str(folder / "nowhere"))
     assert code == 2
     assert f"no folder {folder / 'nowhere'}: expected a folder of tables" in " ".join(err.split())

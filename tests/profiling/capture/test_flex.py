@@ -98,7 +98,7 @@ def test_a_length_that_is_no_multiple_of_the_block() -> None:
 
 def test_a_mask_that_reads_the_input_counts_as_full() -> None:
     mask = lambda x: of(lambda b, h, q, k: x[0, q, 0] > x[0, k, 0])(x)  # noqa: E731
-    with pytest.warns(UserWarning, match="counts as full"):
+    with pytest.warns(UserWarning, match="assumed to be full"):
         assert captured(Attention(mask))[1].forward_flops == DENSE_FLOPS
 
 
