@@ -306,7 +306,34 @@ class PairAnswers:
         prior = beside_one - np.square(earlier) @ given.explained_sign
         variance = beside_one - np.square(half) @ self._sign
         absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
+        self._confirm(own, partner, total, mean, variance, absorbed)
         self._pairs.add(new, half, earlier, total, mean, prior, variance, absorbed, between)
+
+    def _confirm(
+        self,
+        own: Integers,
+        partner: Integers,
+        added: Floats,
+        mean: Floats,
+        variance: Floats,
+        absorbed: Floats,
+    ) -> None:
+        """Add what pairs [P] that were observed often do by themselves; the arguments are those of `_Pairs.add`."""
+        confirmed = self.process.confirmed
+        place = confirmed.places(self._known.members, own, partner)
+        here = np.flatnonzero(place >= 0)
+        if not len(here):
+            return
+        place = place[here]
+        mean[here] += confirmed.effect[place]
+        # The variance of the job's own effect is added to all of its pairs.
+        shared = np.array([self._own[number].variance for number in own[here].tolist()])
+        variance[here] = confirmed.noise[place] - shared
+        absorbed[here] += confirmed.share[place] * (confirmed.steep[place] - absorbed[here])
+        # Named as evidence if the process uses their rows.
+        row = confirmed.row[place] - self.process.evidence.training
+        pair, column = np.nonzero(row[:, None] == self.process.observed)
+        added[here[pair], self._places[column]] += confirmed.effect[place[pair]]
 
 
 def _weighted(weights: Sequence[float], values: Sequence[float], rows: Sequence[int]) -> float:

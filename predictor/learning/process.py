@@ -16,6 +16,7 @@ from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats
 from predictor.learning.config import UNEXPLAINED
+from predictor.learning.confirmed_pairs import ConfirmedPairs
 from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.leave_one_out import LeftOut
@@ -51,6 +52,9 @@ class Process:
         most_rows: largest number of rows used exactly; with more, at most this many inducing rows.
         earlier: process of evidence that this evidence extends by further rows. Saves time without changing
             results, and can still be queried afterwards.
+
+    Attributes:
+        confirmed: pairs with effects of their own, which `table` includes, but no other answer.
     """
 
     def __init__(
@@ -68,7 +72,7 @@ class Process:
         self._final: Precision
         self.covariances: Covariances
         self._used: Integers = np.zeros(0, np.int64)
-        self.variance_ratio = 1.0
+        self.variance_ratio, self.confirmed = 1.0, ConfirmedPairs.nothing()
         if not len(evidence.rows):
             return
         before = None if earlier is None or not len(earlier.evidence.rows) else earlier
@@ -107,6 +111,7 @@ class Process:
             mean, _ = self.answer(evidence.members, evidence.rows, with_variance=False)
             active = active | (evidence.bound & (mean > evidence.target))
             self._condition(active, starts)
+        self.confirmed = ConfirmedPairs.of(evidence, active & ~evidence.bound, self.noise, self._fitted)
 
     def _distrust(self, prior: Floats) -> None:
         """Discount observations that are implausible under the prior.
@@ -201,6 +206,12 @@ class Process:
         variance = noise * share / (1 - share) + unexplained
         return LeftOut((residual / (1 - share))[active], variance[active], noise[active])
 
+    def _fitted(self, rows: Integers) -> Floats:
+        """[R] means of rows of the evidence, by number."""
+        if self._through is None:
+            return np.asarray(self._gram[np.ix_(rows, self._used)] @ self.weight)
+        return np.asarray(self._through[rows] @ self._solved_inner)
+
     def _seen_from(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
         """[R, used] covariance of queried rows with the used ones, and [R, effects] their loadings on own effects.
 
@@ -266,7 +277,9 @@ class Process:
         """[V, W] mean of every member beside every partner."""
         if not len(self.evidence.rows):
             return np.zeros((len(own), len(partners)))
-        return self.pair_weights.table(own, partners)
+        means = self.pair_weights.table(own, partners)
+        self.confirmed.added_to(means, own, partners)
+        return means
 
     @property
     def used(self) -> Integers:

@@ -1,0 +1,103 @@
+"""Pairs that were observed often but contradict everything else: what was observed is answered about them alone.
+
+A discounted observation has an effect of its own, whose variance is the noise that it was given: the process marginalises
+over it. Where a pair was observed often, this effect is what the pair does, and part of the answers about it. It says
+nothing about other pairs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.features import Floats
+from predictor.learning.covariances import Evidence
+from predictor.learning.kernel import Members
+from predictor.learning.own_effects import JOBS, keys_of
+from predictor.types import Bools
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+
+# Observations of a pair from which on an implausible one is believed.
+_OFTEN = 3
+
+
+@dataclass(frozen=True, slots=True)
+class ConfirmedPairs:
+    """P such pairs, ascending.
+
+    Attributes:
+        owner: [P] setting and job (`keys_of`); partner: [P] job beside it.
+        row: [P] number of the pair's evidence.
+        effect: [P] expected; share: [P] part of the error of the row that it explains.
+        noise: [P] variance of the observation; steep: [P] see `Evidence`.
+    """
+
+    owner: Integers
+    partner: Integers
+    row: Integers
+    effect: Floats
+    share: Floats
+    noise: Floats
+    steep: Floats
+
+    @classmethod
+    def of(
+        cls, evidence: Evidence, active: Bools, noise: Floats, fitted: Callable[[Integers], Floats]
+    ) -> ConfirmedPairs:
+        """Those among N rows of evidence.
+
+        Args:
+            evidence: what was observed, after the training pairs.
+            active: [N] whether rows are conditioned on.
+            noise: [N] with what was added to discount rows.
+            fitted: [R] answers without these effects for rows by number [R].
+        """
+        count = np.broadcast_to(evidence.count, len(noise))
+        confirmed = active & (noise > evidence.noise) & (count >= _OFTEN)
+        confirmed &= (evidence.rows.partners >= 0).sum(1) == 1
+        confirmed[: evidence.training] = False
+        row = np.flatnonzero(confirmed)
+        owner = keys_of(evidence.members, evidence.rows.own[row])
+        partner = evidence.members.job[evidence.rows.partners[row].max(1, initial=0)]
+        row, owner, partner = (values[np.lexsort((partner, owner))] for values in (row, owner, partner))
+        share = 1.0 - evidence.noise[row] / noise[row]
+        effect = share * (evidence.target[row] - fitted(row)) if len(row) else share
+        steep = np.broadcast_to(evidence.steep, len(noise))[row]
+        return cls(owner, partner, row, effect, share, evidence.noise[row], steep)
+
+    @classmethod
+    def nothing(cls) -> ConfirmedPairs:
+        """None."""
+        whole, empty = np.zeros(0, np.int64), np.zeros(0)
+        return cls(whole, whole, whole, empty, empty, empty, empty)
+
+    def __len__(self) -> int:
+        return len(self.row)
+
+    def places(self, members: Members, own: Integers, partner: Integers) -> Integers:
+        """[R] place of each member beside a partner, by number, among these pairs; -1 if it is none of them."""
+        if not len(self):
+            return np.full(len(own), -1)
+        return np.where(partner >= 0, self._found(keys_of(members, own), members.job[partner]), -1)
+
+    def added_to(self, means: Floats, own: Members, partners: Members) -> None:
+        """Add the effects to [V, W] means of every member beside every partner."""
+        owner = keys_of(own, np.arange(len(own)))
+        rows = np.flatnonzero(np.isin(owner, self.owner))
+        if len(rows):
+            place = self._found(owner[rows, None], partners.job[None])
+            means[rows] += np.where(place >= 0, self.effect[place], 0.0)
+
+    def _found(self, owner: Integers, partner: Integers) -> Integers:
+        """Places of setting and job (`keys_of`) beside a partner's job, which broadcast; -1 where there is none."""
+        names, number = np.unique(self.owner, return_inverse=True)
+        asked = np.minimum(np.searchsorted(names, owner), len(names) - 1)
+        # Jobs are fewer than JOBS, so both numbers fit into one.
+        keys, wanted = number * JOBS + self.partner, asked * JOBS + partner
+        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
+        return np.where((names[asked] == owner) & (keys[place] == wanted), place, -1)
