@@ -51,6 +51,11 @@ def test_an_unknown_model_is_a_fault(tmp_path: Path, name: str, expected: str, g
     assert got in fault.got
 
 
+def test_every_unknown_model_is_a_fault(tmp_path: Path) -> None:
+    _, faults = checked(template().replace("resnet18-cifar", "a").replace("lstm-wikitext2", "b"), tmp_path)
+    assert [fault.row for fault in faults] == [1, 2]
+
+
 def test_names_are_stored_as_in_the_catalogue(tmp_path: Path) -> None:
     text = template().replace(",v100,", ",V100-16GB ,").replace("resnet18-cifar:", "ResNet-18:")
     rows, faults = checked(text, tmp_path)

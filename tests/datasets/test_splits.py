@@ -192,7 +192,7 @@ def test_whole_families_are_held_out_for_any_unit() -> None:
         ("timm/wide_resnet50_2", "resnet"),
         ("timm/deit_base_distilled_patch16_224", "vit"),
         ("resnet18-cifar", "resnet"),
-        ("nasbench/0a1b", "0a1b"),
+        ("nasbench/ab1c", "ab1c"),
         ("hf/bert-large", "bert"),
     ],
 )

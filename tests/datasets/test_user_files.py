@@ -73,6 +73,17 @@ def test_a_too_large_integer_is_a_fault(tmp_path: Path, text: str) -> None:
     assert (fault.row, fault.column, fault.got) == (1, "batch_size", repr(text))
 
 
+def test_rows_to_be_added_have_a_source_of_their_own(tmp_path: Path) -> None:
+    path = tmp_path / "mine.csv"
+    path.write_text(template())
+    assert check_file(path, to_add=True)[2] == []
+    path.write_text(template().replace(",mine,", ",gavel,"))
+    assert check_file(path)[2] == []
+    (fault,) = check_file(path, to_add=True)[2]
+    assert (fault.row, fault.column, fault.got) == (1, "source", "'gavel'")
+    assert "cotenant data import gavel" in fault.expected
+
+
 def _rows() -> pd.DataFrame:
     return pd.read_csv(io.StringIO(template()))
 

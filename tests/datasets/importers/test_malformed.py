@@ -127,6 +127,8 @@ def test_gavel_failed_censored_mirror_and_one_direction(tmp_path: Path) -> None:
         ("VGG,C,32,2,1,1,1,1\n", "", ("amp", "0 or 1")),
         ("LeNet,C,32,0,1,1,1,1\n", "", ("LeNet",)),
         ("VGG,C,32,0,1,101,1,1\n", "", ("gpu_util",)),
+        ("VGG,C,32,0,1,1,-1,1\n", "", ("gmem_util",)),
+        ("VGG,C,0,0,1,1,1,1\n", "", ("batchsize",)),
         ("VGG,C,32,0\n", "", ("line 2", "8 cells")),
         (
             "VGG,C,32,0,9,1,1,1\n",
@@ -147,11 +149,33 @@ def test_lucid_bad_cells_name_line_and_column(
 
 def test_lucid_jobs_without_a_solo_run_are_counted(tmp_path: Path) -> None:
     (tmp_path / "single_data.csv").write_text(SINGLE + "VGG,C,32,0,9,1,1,1\n")
-    (tmp_path / "colocate_info.csv").write_text(PAIR + "VGG,1,32,0,0.9,LSTM,1,64,0,0.8,1,1,1\n")
+    pair = "VGG,1,32,0,0.9,LSTM,1,64,0,0.8,1,1,1\n"
+    (tmp_path / "colocate_info.csv").write_text(PAIR + pair + pair.replace(",1,64", ",2,64"))
     counts = import_source("lucid", tmp_path, tmp_path / "out")
+    assert (counts["read"], counts["dropped"]) == (3, {"pair of multi-GPU jobs": 1})
     assert counts["flagged"] == {"job without a row in single_data.csv: its step times are unknown": 1}
     sets = read_table(tmp_path / "out", "colocation")
     assert sets["solo_step_time_s"].notna().tolist() == [True, False]
+
+
+def test_sia_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:
+    for application, cluster, count in (
+        ("cifar10", "-dgx-ext", 2),
+        ("cifar10", "-dgx", 1),
+        ("cifar10", "", 1),
+        ("gpt_pmp", "-azure", 3),
+    ):
+        folder = tmp_path / "src" / application
+        folder.mkdir(parents=True, exist_ok=True)
+        rows = "".join(f"1,{32 * (k + 1)},.1,0\n" for k in range(count))
+        (folder / f"placements{cluster}.csv").write_text("placement,local_bsz,step_time,sync_time\n" + rows)
+    counts = import_source("sia", tmp_path / "src", tmp_path / "out")
+    assert (counts["read"], counts["kept"]["scaling"]) == (7, 2)
+    assert counts["dropped"] == {
+        "hybrid-parallel job (gpt_pmp)": 3,
+        "placements.csv, a copy of the aws file": 1,
+        "repeated from another file of the same GPU type": 1,
+    }
 
 
 def test_missing_columns(tmp_path: Path) -> None:
@@ -249,6 +273,13 @@ def test_damaged_npy(tmp_path: Path) -> None:
         load_npy(path)
     np.save(path, np.arange(4))
     assert load_npy(path).tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize("version", [(1, 0), (2, 0)])
+def test_pickled_arrays_of_both_versions_are_read(tmp_path: Path, version: tuple[int, int]) -> None:
+    with (tmp_path / "a.npy").open("wb") as stream:
+        np.lib.format.write_array(stream, np.array({"a": np.arange(3)}, dtype=object), version)
+    assert load_npy(tmp_path / "a.npy")["a"].tolist() == [0, 1, 2]
 
 
 def test_files_are_found_at_their_upstream_paths(tmp_path: Path) -> None:

@@ -261,9 +261,10 @@ def test_parvagpu_and_rapp(tmp_path: Path) -> None:
     assert result.dropped == {"out of memory": 1, "set whose member did not run alone": 1}
     assert result.tables()["colocation"]["throughput_ratio"].tolist() == [0.6, 0.6]
     assert set(result.tables()["colocation"]["architecture"]) == {"torchvision/inception_v3"}
-    _write(tmp_path / "prof_data" / "vgg16.csv", header + "0,8,1,100.0,0.08\n")
-    with pytest.raises(InputError, match="Mig instance"):
-        read_source("parvagpu", tmp_path)
+    for cells, column in (("0,8,1,1", "Mig instance"), ("1,0,1,1", "Batch size"), ("1,8,0,1", "Workload Number"), ("1,8,1,-1", "Throughput")):  # fmt: skip
+        _write(tmp_path / "prof_data" / "vgg16.csv", f"{header}{cells},0.08\n")
+        with pytest.raises(InputError, match=column):
+            read_source("parvagpu", tmp_path)
 
 
 def test_rapp(tmp_path: Path) -> None:
