@@ -40,6 +40,7 @@ def test_items_are_sets_with_their_graphs(tmp_path: Path) -> None:
         graph = dataset.computation_graph(int(triple.graph_index[position]))
         assert graph.x.shape == (ord(text[0]) - ord("a") + 2, len(OPERATOR_COLUMNS))
         assert graph.edge_index.shape[1] == len(graph.x) - 1
+        assert len({tuple(graph.kind[k::2].unique().tolist()) for k in (0, 1)}) == 2
         assert int(graph.edge_index.max()) == len(graph.x) - 1
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from datasets.importers import import_source
+from datasets.importers import import_source, read_source
 from datasets.importers.numpy_only import load_npy
 from datasets.sources import SOURCES
 from datasets.tables import read_table
@@ -120,6 +120,16 @@ def test_gavel_failed_censored_mirror_and_one_direction(tmp_path: Path) -> None:
     }
 
 
+@pytest.mark.parametrize("alone", [JOB, OTHER])
+def test_gavel_pairs_need_both_solo_rates(tmp_path: Path, alone: str) -> None:
+    body = {"v100": {JOB: {OTHER: [3.0, 4.0]}, OTHER: {JOB: [4.0, 3.0]}}}
+    for job, row in body["v100"].items():
+        row["null"] = 10.0 if job == alone else 0.0  # type: ignore[assignment]
+    result = read_source("gavel", _gavel(tmp_path / "src", body))
+    assert result.dropped["pair without a solo run"] == 1
+    assert "colocation" not in result.rows
+
+
 @pytest.mark.parametrize(
     ("single", "pair", "words"),
     [
@@ -129,6 +139,7 @@ def test_gavel_failed_censored_mirror_and_one_direction(tmp_path: Path) -> None:
         ("VGG,C,32,0,1,101,1,1\n", "", ("gpu_util",)),
         ("VGG,C,32,0,1,1,-1,1\n", "", ("gmem_util",)),
         ("VGG,C,0,0,1,1,1,1\n", "", ("batchsize",)),
+        ("VGG,C,32.5,0,1,1,1,1\n", "", ("batchsize", "an integer")),
         ("VGG,C,32,0\n", "", ("line 2", "8 cells")),
         (
             "VGG,C,32,0,9,1,1,1\n",
@@ -148,14 +159,17 @@ def test_lucid_bad_cells_name_line_and_column(
 
 
 def test_lucid_jobs_without_a_solo_run_are_counted(tmp_path: Path) -> None:
-    (tmp_path / "single_data.csv").write_text(SINGLE + "VGG,C,32,0,9,1,1,1\n")
-    pair = "VGG,1,32,0,0.9,LSTM,1,64,0,0.8,1,1,1\n"
+    (tmp_path / "single_data.csv").write_text(SINGLE + "VGG,C,32.0,0,9,50,25,1\n")
+    pair = "VGG,1,32,0,0.9,LSTM,1,64,0,0.8,80,40,1\n"
     (tmp_path / "colocate_info.csv").write_text(PAIR + pair + pair.replace(",1,64", ",2,64"))
     counts = import_source("lucid", tmp_path, tmp_path / "out")
     assert (counts["read"], counts["dropped"]) == (3, {"pair of multi-GPU jobs": 1})
     assert counts["flagged"] == {"job without a row in single_data.csv: its step times are unknown": 1}
     sets = read_table(tmp_path / "out", "colocation")
     assert sets["solo_step_time_s"].notna().tolist() == [True, False]
+    assert sets["set_memory_bandwidth_ratio"].tolist() == [0.4, 0.4]
+    solo = read_table(tmp_path / "out", "solo").iloc[0]
+    assert (solo["utilization_ratio"], solo["memory_bandwidth_ratio"], solo["gpus"]) == (0.5, 0.25, 1)
 
 
 def test_sia_rows_that_are_left_out_are_counted(tmp_path: Path) -> None:

@@ -158,6 +158,9 @@ def test_orion(tmp_path: Path) -> None:
     _write(folder / "resnet50_4_fwd", header + "k,1,0,48,0\n")
     _refused("orion", tmp_path / "src", "line 2", "Duration")
     _write(folder / "resnet50_4_fwd", header + "k,1,0,48,4448\n")
+    _write(folder / "README.md", "Lists of kernels\n")
+    result = read_source("orion", tmp_path / "src")
+    assert (result.read, result.notes) == (1, ["README.md is not a list of kernels: skipped"])
     _write(folder / "alexnet_4_fwd", header + "k,1,0,48,4448\n")
     _refused("orion", tmp_path / "src", "alexnet")
 
@@ -168,6 +171,11 @@ def test_lamikr(tmp_path: Path) -> None:
     result = read_source("lamikr", tmp_path)
     assert result.rows["solo"][0]["step_time_s"] == 0.002
     assert sum(result.flagged.values()) == 1
+    for other in ("Nvidia/GTX_480_2X", "AMD/MI50"):
+        _write(tmp_path / "other" / other / "MI50__float_model_train_benchmark.csv", "resnet18\n3.0\n")
+    assert read_source("lamikr", tmp_path / "other").dropped == {
+        "several GPUs (DataParallel), or another vendor's": 2
+    }
     _write(path, "resnet18\n3.0\nnan\n")
     _refused("lamikr", tmp_path / "src", "line 3", "resnet18")
     _write(path, "resnet18,vgg16\n3.0\n")
@@ -250,6 +258,7 @@ def test_miso(tmp_path: Path) -> None:
     solo = result.tables()["solo"].set_index("device")
     assert solo.loc["a100:mig=4g", "step_time_s"] == pytest.approx(0.15)
     assert solo.loc["a100", "utilization_ratio"] == 0.5
+    assert set(result.tables()["workloads"]["workload"]) == set(solo["workload"])
     _refused("miso", _miso(tmp_path / "a", [0.4, 0.75, 1.0]), "mix 0", "not one job")
 
 
@@ -260,6 +269,7 @@ def test_parvagpu_and_rapp(tmp_path: Path) -> None:
     result = read_source("parvagpu", tmp_path)
     assert result.dropped == {"out of memory": 1, "set whose member did not run alone": 1}
     assert result.tables()["colocation"]["throughput_ratio"].tolist() == [0.6, 0.6]
+    assert result.tables()["colocation"]["step_time_s"].tolist() == pytest.approx([8 / 60] * 2)
     assert set(result.tables()["colocation"]["architecture"]) == {"torchvision/inception_v3"}
     for cells, column in (("0,8,1,1", "Mig instance"), ("1,0,1,1", "Batch size"), ("1,8,0,1", "Workload Number"), ("1,8,1,-1", "Throughput")):  # fmt: skip
         _write(tmp_path / "prof_data" / "vgg16.csv", f"{header}{cells},0.08\n")
@@ -274,7 +284,7 @@ def test_rapp(tmp_path: Path) -> None:
     _write(path, json.dumps({"model_name": "vgg16", "profiling_result": entries}))
     result = read_source("rapp", tmp_path / "src")
     assert sorted(result.dropped.values()) == [1, 1]
-    assert result.tables()["solo"]["sm_share_ratio"].tolist() == [0.05]
+    assert result.tables()["solo"][["mode", "sm_share_ratio"]].to_numpy().tolist() == [["inference", 0.05]]
     for wrong in ({"sm": 0}, {"latency": "slow"}, {"quota": 101}, {"batch": 1.5}):
         _write(path, json.dumps({"model_name": "vgg16", "profiling_result": [entry | wrong]}))
         _refused("rapp", tmp_path / "src", "entry 0")
