@@ -128,8 +128,7 @@ class Rounds:
         share = self.shares.get(unit)
         if share is None or share[kind] <= 0:
             return 0.0
-        total = self.total_s[kind]
-        fraction = self.received_s[unit][kind] / total if total > 0 else 0.0
+        fraction = self.received_s[unit][kind] / self.total_s[kind]
         return float(share[kind]) / fraction if fraction > 0 else float(share[kind]) * _NEVER_RAN
 
     def choose(

@@ -89,6 +89,7 @@ def test_tenants_of_a_gpu_are_as_many_as_a_set_may_have(client: TestClient) -> N
         client.post("/v1/place", json={"job": "resnet18-cifar", "cluster": cluster(17)}),
     ):
         body = problem(answer, 413)
+        assert body["detail"].startswith("a GPU has too many tenants")
         assert (body["expected"], body["got"]) == ("at most 16 (set_jobs)", "17")
     assert client.put("/v1/cluster", json=cluster(16)).status_code == 200
     assert client.post("/v1/place", json={"job": "resnet18-cifar"}).json()["decision"] == "wait"

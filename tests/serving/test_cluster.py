@@ -13,6 +13,7 @@ from serving.handlers import cluster
 from serving.handlers.upkeep import upkeep
 from serving.service import Service
 from serving.store.tables import NodeRow
+from tests.serving.conftest import Start
 from tests.serving.problems import problem
 
 CLUSTER = {
@@ -80,6 +81,31 @@ def test_nodes(client: TestClient) -> None:
     problem(client.get("/v1/cluster/nodes/a"), 404)
     problem(client.delete("/v1/cluster/nodes/a"), 404)
     assert client.get("/v1/cluster").json()["version"] == 4
+
+
+def test_nodes_and_gpus_may_add_up_to_the_limit(start: Start) -> None:
+    """`count`s multiply: four nodes of two GPUs are eight, and four tenants on each are as many as there may be."""
+    client = start(cluster_gpus=8)
+    gpu = {"device": "v100", "count": 2, "tenants": [{"job": "resnet18-cifar", "iterations_left": 1}] * 4}
+    node = {"name": "a", "count": 4, "gpus": [gpu]}
+    assert client.put("/v1/cluster", json={"nodes": [node]}).status_code == 200
+    empty = {**node, "gpus": [gpu, {"device": "t4"}]}
+    told = problem(client.put("/v1/cluster", json={"nodes": [empty]}), 413)
+    assert (told["expected"], told["got"]) == ("at most 8 GPUs", "12")
+    fuller = {**node, "gpus": [{**gpu, "tenants": gpu["tenants"] + gpu["tenants"][:1]}]}  # type: ignore
+    told = problem(client.put("/v1/cluster", json={"nodes": [fuller]}), 413)
+    assert (told["expected"], told["got"]) == ("at most 32 tenants", "40")
+
+
+def test_an_exchanged_gpu_comes_with_its_tenants(client: TestClient) -> None:
+    """Nothing ran on the GPU that had the id before, so no placement is affected."""
+    client.put("/v1/cluster", json=CLUSTER)
+    tenants = [{"job": "lstm-wikitext2", "iterations_left": 10}]
+    path, gpus = "/v1/cluster/nodes/a", [{"id": "0", "device": "t4", "tenants": tenants}]
+    problem(client.put(path, json={"gpus": [{**gpus[0], "device": "v100"}]}), 409)
+    assert client.put(path, json={"gpus": gpus}).status_code == 200
+    (gpu,) = client.get(path).json()["node"]["gpus"]
+    assert (gpu["device"], [t["iterations_left"] for t in gpu["tenants"]]) == ("t4", [10])
 
 
 def test_bad_cluster_changes_nothing(client: TestClient) -> None:

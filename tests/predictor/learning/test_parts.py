@@ -1,12 +1,17 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import combinations
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from models.features import Floats
+from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
 from predictor.learning import parts
+from predictor.learning.parts import PairSlowdowns, slowest_part
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
@@ -90,3 +95,51 @@ def test_pairs_are_cached_and_reset(posterior: Posterior, monkeypatch: pytest.Mo
         assert [m.slowdown.value for m in again.members] == pytest.approx(
             [m.slowdown.value for m in alone.members]
         )
+
+
+def corrected(slowdown: Floats, numbers: Integers) -> Floats:
+    """Another correction for each member."""
+    return np.where(numbers >= 0, slowdown + 0.1 * numbers, 1.0)
+
+
+def test_a_member_is_at_least_as_slow_as_beside_any_one_neighbour() -> None:
+    """Of four sets, the second is a pair and the third runs on slices of its own."""
+    draw = np.random.default_rng(3)
+    numbers = np.array([[4, 0, 2], [1, 3, -1], [2, 0, 1], [3, 1, 4]])
+    mig = np.array([False, False, True, False])
+    whole, beside = draw.uniform(1.0, 3.0, (4, 3)), draw.uniform(1.0, 3.0, (4, 3, 3))
+
+    def slowdown_of(chosen: Integers, places: Integers) -> Floats:
+        first, second = places.T
+        return np.stack([beside[chosen, first, second], beside[chosen, second, first]], 1)
+
+    expected = corrected(whole, numbers)
+    for s, m, k in [(s, m, k) for s in (0, 3) for m in range(3) for k in range(3) if m != k]:
+        expected[s, m] = max(expected[s, m], beside[s, m, k] + 0.1 * numbers[s, m])
+    assert (expected > corrected(whole, numbers)).any()
+    np.testing.assert_allclose(slowest_part(whole, numbers, slowdown_of, corrected, mig), expected)
+    some = [0, 1, 3]
+    np.testing.assert_allclose(
+        slowest_part(whole[some], numbers[some], lambda c, p: slowdown_of(np.array(some)[c], p), corrected, mig[some]),
+        expected[some],
+    )  # fmt: skip
+
+
+def test_only_pairs_of_larger_sets_without_slices_are_asked_for() -> None:
+    asked: list[ColocationSet] = []
+
+    def predict_arrays(sets: Sequence[ColocationSet]) -> SimpleNamespace:
+        asked.extend(sets)
+        return SimpleNamespace(slowdown=np.tile([1.5, 2.5], (len(sets), 1)))
+
+    pairs = PairSlowdowns(SimpleNamespace(predict_arrays=predict_arrays), corrected)
+    three = tuple(JOBS[:3])
+    sets = [
+        ColocationSet("v100", three),
+        ColocationSet("a100", three, "mig"),
+        ColocationSet("v100", three[:2]),
+    ]
+    slowest = pairs.slowest(sets, [(0, 1, 2), (3, 4, 5), (6, 7)])
+    # The second of a pair is slower; the third member is the second of both of its pairs.
+    assert slowest == pytest.approx([1.5, 2.6, 2.7, 1.0, 1.0, 1.0, 1.0, 1.0])
+    assert asked == [ColocationSet("v100", pair) for pair in combinations(three, 2)]

@@ -39,20 +39,28 @@ def test_no_observations_change_nothing() -> None:
     np.testing.assert_allclose(variance, np.diag(solo_covariance(P, MEMBERS, MEMBERS)))
 
 
-@pytest.mark.parametrize("confirmed", [True, False])
-def test_a_confirmed_implausible_error_is_attributed_to_the_job(confirmed: bool) -> None:
+@pytest.mark.parametrize("confirmed", [None, True, False])
+def test_a_confirmed_implausible_error_is_attributed_to_the_job(confirmed: bool | None) -> None:
     error = np.array([0.3, 5.0, 0.1])
-    solo = SoloErrors(P, OBSERVED, error, NOISE, np.array([True, confirmed, True]))
+    said = None if confirmed is None else np.array([True, confirmed, True])
+    solo = SoloErrors(P, OBSERVED, error, NOISE, said)
     mean, variance, added = solo.answer(MEMBERS)
     without = SoloErrors(P, *(OBSERVED.take(np.array([0, 2])), error[[0, 2]], NOISE[[0, 2]]))
     others = np.array([k for k in range(len(MEMBERS)) if k != 3])
     np.testing.assert_allclose(mean[others], without.mean(MEMBERS)[others], atol=1e-5)
-    if confirmed:
+    if confirmed is not False:
         assert (mean[3], variance[3]) == (5.0, NOISE[1])
         assert added[3].tolist() == [0.0, 5.0, 0.0]
     else:
         assert mean[3] == pytest.approx(without.mean(MEMBERS)[3], abs=1e-5)
         assert variance[3] == pytest.approx(without.answer(MEMBERS)[1][3], abs=1e-5)
+
+
+def test_an_error_that_its_noise_explains_is_plausible() -> None:
+    error, noise = np.array([5.0]), np.array([4.0])
+    one = MEMBERS.take(np.array([3]))
+    expected = error / (1.0 + noise / SoloErrors.nothing(P).prior_variance)
+    np.testing.assert_allclose(SoloErrors(P, one, error, noise).mean(one), expected)
 
 
 def test_sharing_modes_do_not_affect_lone_jobs() -> None:
@@ -80,6 +88,16 @@ def test_equal_errors_of_an_architectures_jobs_apply_to_its_others() -> None:
     assert abs(one.mean(members)[2]) < 0.1, "one job may be a mistake"
     opposed = SoloErrors(P, members.take(seen), np.array([2.4, -2.0, 0.1]), np.full(3, 0.01))
     assert abs(opposed.mean(members)[2]) < 0.1
+
+
+def test_another_architectures_implausible_error_stands_for_its_own_job() -> None:
+    """Two jobs of the first architecture are as wrong on the device, and one of two jobs of the second."""
+    members = Members(np.zeros((4, 3)), np.array([0, 0, 1, 1]), np.arange(4), np.zeros(4, dtype=np.int64))
+    solo = SoloErrors(P, members.take(np.arange(3)), np.array([2.4, 2.2, 6.0]), np.full(3, 0.01))
+    mean = solo.mean(members)
+    assert mean[:2] == pytest.approx([2.4, 2.2], abs=0.1)
+    assert mean[2] == 6.0
+    assert abs(mean[3]) < 1e-4
 
 
 @pytest.mark.parametrize("third", [0.0, -2.0, 6.0, 1.5])

@@ -43,14 +43,28 @@ def test_a_long_job_may_wait_for_a_fast_gpu() -> None:
     assert decide(state, belief, fast) == fast
 
 
+def never() -> list[Allocation]:
+    raise AssertionError
+
+
 def test_a_safe_decision_is_taken_without_computing_the_others() -> None:
     belief, state = SetCache(table(2)), waiting(jobs(2))
     plain = [Allocation(max(state.waiting.values(), key=lambda j: j.left), (0,))]
-
-    def never() -> list[Allocation]:
-        raise AssertionError
-
     assert guarded(state, belief, [lambda: plain, never], 1e9, 1e9, 30.0) == plain
+
+
+def test_a_decision_like_the_plain_rules_is_safe_without_any_tolerance() -> None:
+    belief, state = SetCache(table(2)), waiting(jobs(2, count=1))
+    plain = [Allocation(state.waiting[0], (0,))]
+    assert guarded(state, belief, [lambda: plain, never], 0.0, 1e9, 30.0) == plain
+
+
+@pytest.mark.parametrize("gpus", [(0, 1), (1, 0)])
+def test_of_equally_good_decisions_the_preferred_one_is_taken(gpus: tuple[int, int]) -> None:
+    """Both GPUs are of one type; the plain rule, as good again, takes the first."""
+    belief, state = SetCache(table(2)), waiting(jobs(2, count=1))
+    proposals = [partial(list, [Allocation(state.waiting[0], (gpu,))]) for gpu in gpus]
+    assert guarded(state, belief, proposals, -1e9, 1e9, 30.0) == proposals[0]()
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -10,9 +10,13 @@ import pytest
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import JobState, TraceJob
+from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
-from scheduling.placement.pricing import _Costs, matched
+from scheduling.placement.packing import Tenancy
+from scheduling.placement.pairing import Pairs
+from scheduling.placement.pricing import _Costs, _Departures, _end_s, matched
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import isacpp
@@ -109,8 +113,10 @@ def test_the_makespan_is_no_longer_than_that_of_simple_policies() -> None:
 
 def test_most_jobs_at_the_least_cost_among_all_assignments() -> None:
     draw = np.random.default_rng(0)
-    for _ in range(300):
+    for trial in range(300):
         cost = draw.uniform(0.0, 100.0, draw.integers(2, 5, 2))
+        if trial % 3 == 0:
+            cost[:] = 5.0  # no choice saves anything, but a job more may share
         cost[draw.random(cost.shape) < 0.35] = np.inf
         found = matched(cost)
         best = (0, 0.0)
@@ -131,3 +137,27 @@ def test_cost_of_running_alone() -> None:
     )
     assert _Costs(2.0, values, np.inf).alone(end, alone_s, 3.0).tolist() == [130.0, 70.0, np.inf]
     assert _Costs(2.0, values, 60.0).alone(end, alone_s, 3.0).tolist() == [10.0 + 2.0 * 40.0, 10.0, np.inf]
+
+
+def test_predicted_makespan() -> None:
+    """All work over two GPUs, of which the first is busy for another 30 s, but no less than the longest job."""
+    state, alone_s = SchedulingSnapshot(cluster(2)), [60.0] * 6
+    for number, seconds in enumerate(alone_s):
+        state.waiting[number] = JobState(TraceJob(f"j{number}", A, seconds), number, seconds)
+    tenancy = Tenancy.of(state, SetCache(table(0.5)), 2)
+    departures = _Departures(state, tenancy, [])
+    departures.extend(0, 30.0)
+
+    def end_s(pairs: Pairs) -> float:
+        return _end_s(state, tenancy, departures, pairs, np.array(alone_s))
+
+    pairs = Pairs.none(6, 1)
+    assert end_s(pairs) == (30.0 + 360.0) / 2
+    pairs.score[:3], pairs.extension_s[:3] = 1.0, 40.0
+    assert end_s(pairs) == pytest.approx((30.0 + 3 * 40.0 + 3 * 60.0) / 2), (
+        "three may share, and save 20 s each"
+    )
+    pairs.score[:], pairs.extension_s[:] = 1.0, 0.0
+    assert end_s(pairs) == (30.0 + 360.0 / 2) / 2, "a shared GPU does no more than twice the work"
+    state.waiting[6] = JobState(TraceJob("long", A, 500.0), 6, 500.0)
+    assert end_s(pairs) == 500.0
