@@ -89,6 +89,12 @@ def test_unknown_and_missing_columns() -> None:
     frame = pd.DataFrame(pair()).rename(columns={"device": "gpu"})
     _, faults = find_faults("colocation", frame)
     assert {(fault.row, fault.column) for fault in faults} == {(0, "gpu"), (0, "device")}
+    with pytest.raises(InputError) as several:
+        validate_table("colocation", frame)
+    assert several.value.hint == "1 more; see `cotenant data validate`"
+    with pytest.raises(InputError) as one:
+        validate_table("colocation", frame.drop(columns="gpu"))
+    assert one.value.hint is None
 
 
 def test_duplicate_keys_and_contradictory_sets() -> None:
