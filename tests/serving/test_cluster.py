@@ -89,6 +89,8 @@ def test_nodes_and_gpus_may_add_up_to_the_limit(start: Start) -> None:
     gpu = {"device": "v100", "count": 2, "tenants": [{"job": "resnet18-cifar", "iterations_left": 1}] * 4}
     node = {"name": "a", "count": 4, "gpus": [gpu]}
     assert client.put("/v1/cluster", json={"nodes": [node]}).status_code == 200
+    one_each = [{"name": f"n{k}", "gpus": [{"device": "v100"}]} for k in range(8)]
+    assert client.put("/v1/cluster?replace_tenants=true", json={"nodes": one_each}).status_code == 200
     empty = {**node, "gpus": [gpu, {"device": "t4"}]}
     told = problem(client.put("/v1/cluster", json={"nodes": [empty]}), 413)
     assert (told["expected"], told["got"]) == ("at most 8 GPUs", "12")
@@ -106,6 +108,16 @@ def test_an_exchanged_gpu_comes_with_its_tenants(client: TestClient) -> None:
     assert client.put(path, json={"gpus": gpus}).status_code == 200
     (gpu,) = client.get(path).json()["node"]["gpus"]
     assert (gpu["device"], [t["iterations_left"] for t in gpu["tenants"]]) == ("t4", [10])
+
+
+def test_tenants_that_look_alike_all_stay(client: TestClient) -> None:
+    tenant = {"job": "resnet18-cifar", "iterations_left": 10}
+    for left in (10, 7):
+        tenants = [{**tenant, "iterations_left": left + k} for k in range(2)]
+        body = {"gpus": [{"id": "0", "device": "v100", "tenants": tenants}]}
+        assert client.put("/v1/cluster/nodes/a?replace_tenants=true", json=body).status_code in (200, 201)
+        (gpu,) = client.get("/v1/cluster/nodes/a").json()["node"]["gpus"]
+        assert [t["iterations_left"] for t in gpu["tenants"]] == [left, left + 1]
 
 
 def test_bad_cluster_changes_nothing(client: TestClient) -> None:

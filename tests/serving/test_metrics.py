@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import subprocess
 import sys
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from fastapi.testclient import TestClient
 
+from predictor.types import Quantity
 from serving.metrics import DIRECTORY_VARIABLE, Metrics, _forget_dead
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
@@ -26,6 +28,34 @@ def test_the_first_model_that_is_refused_is_an_increase() -> None:
 
 def test_the_first_fault_is_an_increase() -> None:
     assert "cotenant_faults_total 0.0" in Metrics().render().decode()
+
+
+def test_observed_errors_by_device_and_job(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("serving.metrics._MOST_LABELS", 2)
+    metrics, predicted = Metrics(), Quantity(0.1, 0.05, 0.2)
+
+    def value(name: str, job: str, **more: str) -> float | None:
+        labels = {"device": "v100", "job": job, "answer": "model"} | more
+        return metrics.registry.get_sample_value(f"cotenant_observed_{name}", labels)
+
+    for step_time_s in (0.2, 0.4):
+        metrics.observe("v100", "a", "model", step_time_s, predicted)
+    assert value("log_error_total", "a") == pytest.approx(math.log(2) + math.log(4))
+    assert value("log_ratio", "a") == pytest.approx(0.9 * math.log(2) + 0.1 * math.log(4))
+    assert [value("step_times_total", "a", covered=c) for c in ("true", "false")] == [1.0, 1.0]
+    for job in ("b", "c", "a"):
+        metrics.observe("v100", job, "model", 0.05, predicted)
+    assert [value("log_error_total", job) for job in ("b", "c")] == [pytest.approx(math.log(2)), None]
+    assert value("log_error_total", "other", device="other") == pytest.approx(math.log(2))
+    assert value("log_error_total", "a") == pytest.approx(4 * math.log(2)), "known pairs keep their series"
+
+
+def test_one_version_is_in_service() -> None:
+    metrics = Metrics()
+    for version in ("1", "2", "2"):
+        metrics.serve_version(version)
+    told = [metrics.registry.get_sample_value("cotenant_model_info", {"version": v}) for v in ("1", "2")]
+    assert told == [0.0, 1.0]
 
 
 def test_an_internal_error_is_a_fault(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
