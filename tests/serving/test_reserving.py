@@ -17,7 +17,7 @@ from serving.handlers.reserving import Reserver
 from serving.store import Store
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
-from tests.waiting import LONG_S, until, until_async
+from tests.waiting import LONG_S, until_async
 
 JOB = {"job": "resnet18-cifar", "iterations": 100}  # two on one GPU slow each other
 HUGE = {"job": "resnet18-cifar:batch_size=100000"}  # fits nowhere
@@ -181,11 +181,32 @@ def test_callers_are_refused_when_too_many_wait(start: Start, gate: threading.Ev
     client = start(queue_length=3)
     client.put("/v1/cluster", json=nodes(12))
     answers = client.portal.call(together, client.app, gate, [(JOB, {})] * 8)  # type: ignore[union-attr]
-    statuses = [answer.status_code for answer in answers]
-    assert statuses.count(201) >= 4
-    assert set(statuses) <= {201, 503}
-    text = client.get("/metrics").text
-    assert until(lambda: statuses.count(503) == 0 or 'reason="reserving_length"' in text, "counted")
+    assert sorted(answer.status_code for answer in answers) == [201] * 4 + [503] * 5
+    assert 'cotenant_requests_refused_total{reason="reserving_length"} 5.0' in client.get("/metrics").text
+
+
+def test_a_caller_that_left_does_not_keep_its_place(start: Start, gate: threading.Event) -> None:
+    client = start(queue_length=1)
+    client.put("/v1/cluster", json=nodes(4))
+
+    async def leave() -> list[int]:
+        transport = httpx.ASGITransport(client.app)
+        async with httpx.AsyncClient(
+            transport=transport, base_url="http://127.0.0.1", timeout=LONG_S
+        ) as http:
+            posted = []
+            for number in range(3):
+                posted.append(asyncio.create_task(http.post("/v1/placements", json=JOB)))
+                await until_async(lambda n=number: gate.queued == n + 1, "it waits")  # type: ignore
+                if number == 0:
+                    await until_async(lambda: gate.entered, "the first decision begins")  # type: ignore
+                elif number == 1:
+                    posted[1].cancel()
+                    await asyncio.wait([posted.pop()])
+            gate.set()
+            return [answer.status_code for answer in await asyncio.gather(*posted)]
+
+    assert client.portal.call(leave) == [201, 201]  # type: ignore[union-attr]
 
 
 @pytest.mark.parametrize("held", [True, False])
