@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import time
+from types import SimpleNamespace
+
 import pytest
 from fastapi.testclient import TestClient
 
@@ -52,3 +55,26 @@ def test_trusted_proxies() -> None:
     for wrong in ("proxy.example", "10.0.0.7/8", "10.0.0.0/33", ""):
         with pytest.raises(InputError, match="not an address"):
             ServiceConfig(trusted_proxies=(wrong,))
+
+
+def test_callers_behind_a_trusted_proxy_are_told_apart(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the last address, which the proxy adds; a caller may have sent those before it."""
+    client, now = start(auth="on", trusted_proxies=("10.0.0.0/8",)), time.monotonic()
+    monkeypatch.setattr("serving.limits.time", SimpleNamespace(monotonic=lambda: now))  # no time passes
+
+    def guesses(proxy: str, forwarded: str | None) -> set[int]:
+        client._transport.client = (proxy, 50_000)  # type: ignore[attr-defined]
+        statuses = []
+        for number in range(30):
+            headers = {"Authorization": f"Bearer {proxy}-{forwarded}-{number}"}
+            if forwarded is not None:
+                headers["X-Forwarded-For"] = f"192.0.2.{number}, {forwarded}"
+            statuses.append(client.get("/v1/devices", headers=headers).status_code)
+        return set(statuses)
+
+    assert guesses("10.0.0.1", "192.0.2.100") == {401}
+    assert guesses("10.0.0.1", "192.0.2.101") == {401}
+    assert guesses("10.0.0.2", "192.0.2.101") == {429}, "the same caller by another proxy"
+    assert guesses("10.0.0.1", None) == guesses("10.0.0.2", None) == {401}, "the proxies themselves"
+    assert guesses("203.0.113.1", "192.0.2.102") == {401}
+    assert guesses("203.0.113.1", "192.0.2.103") == {429}, "anybody may send the header"
