@@ -362,6 +362,12 @@ def test_sessions(start: Start, store: Store, monkeypatch: pytest.MonkeyPatch) -
     problem(client.post("/v1/predict", json=SET, headers=signed_in), 401)
     assert client.post("/logout", headers=signed_in, follow_redirects=False).headers["location"] == "/login"
     problem(client.get("/", headers=signed_in), 401)
+    again = client.post("/login", data={"token": token}, follow_redirects=False).headers["set-cookie"]
+    client.cookies.clear()
+    signed_in = {"Cookie": again.partition(";")[0]}
+    assert client.get("/", headers=signed_in).status_code == 200
+    revoke_token(store, "eyes")
+    problem(client.get("/", headers=signed_in), 401)
 
 
 def test_two_authorization_headers(start: Start, store: Store) -> None:

@@ -50,6 +50,19 @@ def test_observed_errors_by_device_and_job(monkeypatch: pytest.MonkeyPatch) -> N
     assert value("log_error_total", "a") == pytest.approx(4 * math.log(2)), "known pairs keep their series"
 
 
+def test_predicted_sets_are_counted_by_outcome(client: TestClient) -> None:
+    fits, huge, unknown = (
+        {"device": "v100", "jobs": [job]}
+        for job in ("resnet18-cifar", "resnet18-cifar:batch_size=100000", "nosuch")
+    )
+    for asked in (fits, fits, huge, unknown):
+        client.post("/v1/predict", json=asked)
+    assert client.post("/v1/predict/batch", json={"sets": [fits, huge, huge]}).status_code == 200
+    text = client.get("/metrics").text
+    for outcome, count in (("fits", 3), ("too_large", 3), ("refused", 1)):
+        assert f'cotenant_predictions_total{{outcome="{outcome}"}} {count}.0' in text
+
+
 def test_one_version_is_in_service() -> None:
     metrics = Metrics()
     for version in ("1", "2", "2"):
