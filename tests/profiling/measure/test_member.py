@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from profiling.measure.member import is_out_of_memory
 
@@ -21,3 +22,9 @@ from profiling.measure.member import is_out_of_memory
 )
 def test_libraries_report_in_their_own_words_that_memory_ran_out(message: str, expected: bool) -> None:
     assert is_out_of_memory(RuntimeError(message)) == expected
+
+
+def test_errors_of_memory_need_no_words() -> None:
+    assert is_out_of_memory(MemoryError())
+    assert is_out_of_memory(torch.cuda.OutOfMemoryError())
+    assert not is_out_of_memory(RuntimeError())
