@@ -11,6 +11,7 @@ from fastapi.testclient import TestClient
 from structlog.testing import capture_logs
 
 from predictor.types import Prediction
+from profiling.errors import LimitError, UnknownNameError
 from profiling.workload import (
     COMPILERS,
     FRAMEWORKS,
@@ -19,7 +20,9 @@ from profiling.workload import (
     OPTIMIZERS,
     PRECISIONS,
     ColocationSet,
+    Workload,
 )
+from serving.handlers.jobs import predict_each
 from serving.schemas import Job, job_of
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
@@ -211,6 +214,14 @@ def test_batch_names_the_set_that_is_too_large(start: Start) -> None:
     sets = [PAIR, {"device": "v100", "jobs": ["resnet18-cifar"] * 3}]
     answer = start(set_jobs=2).post("/v1/predict/batch", json={"sets": sets})
     assert problem(answer, 413)["detail"].startswith("sets[1]: ")
+
+
+def test_of_sets_that_may_fail_each_fails_alone(start: Start) -> None:
+    client, job, graph = start(set_jobs=2), Workload("resnet18-cifar"), Workload("graph:" + "0" * 64)
+    sets = [ColocationSet("v100", jobs) for jobs in ((job,) * 3, (graph,), (job,), (job, graph))]
+    answers = client.portal.call(predict_each, client.app.state.service, sets)  # type: ignore
+    kinds = [LimitError, UnknownNameError, Prediction, UnknownNameError]
+    assert [type(answers[asked]) for asked in sets] == kinds
 
 
 def test_every_choice_of_a_spec_is_one_of_an_object() -> None:
