@@ -1,0 +1,40 @@
+"""Records of runs as tables."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from profiling.measure.request import RunRequest
+from profiling.measure.settings import MeasureSettings
+from profiling.measure.tables import tables
+from profiling.workload import Workload
+from tests.profiling.campaign.support import record_of
+
+
+def ran(*solo_step_s: float | None, kind: str = "colocation") -> dict[str, Any]:
+    """A run of jobs that differ in batch size, by their step times alone; None: out of memory."""
+    jobs = tuple(
+        Workload("tests.profiling.measure.jobs:mlp", batch_size=k + 1) for k in range(len(solo_step_s))
+    )
+    record = record_of(RunRequest(kind, jobs, "cpu"), MeasureSettings())
+    (member,) = record["members"]
+    record["members"] = [
+        member | {"workload": str(job), "batch_size": job.batch_size, "solo_step_time_s": step_s}
+        | ({} if step_s else {"outcome": "out-of-memory"})
+        for job, step_s in zip(jobs, solo_step_s, strict=True)
+    ]  # fmt: skip
+    return record
+
+
+def test_solo_step_times_are_medians_over_sets_unless_a_job_ran_alone() -> None:
+    sets = [ran(None, 0.2), ran(0.1, 0.4), ran(0.3, 0.6)]
+
+    def solo(records: list[dict[str, Any]]) -> dict[int, float]:
+        return tables(records, "mine")["solo"].set_index("batch_size")["step_time_s"].to_dict()
+
+    assert solo(sets) == pytest.approx({1: 0.2, 2: 0.4})
+    alone = ran(0.15, kind="solo")
+    for records in ([alone, *sets], [*sets, alone], [*sets, alone, ran(None, kind="solo")]):
+        assert solo(records) == pytest.approx({1: 0.15, 2: 0.4})
