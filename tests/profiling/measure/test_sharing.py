@@ -213,6 +213,10 @@ def test_memory_of_members_if_the_driver_hides_processes() -> None:
         meter.keep(
             "together", answers, DeviceUsage(memory_bytes=7e9, throttle_reasons=("sw-power-cap",)), [10, 11]
         )
+        # The peak counts, whichever window it was in.
+        less = {i: answer | {"reserved_bytes": 1e9, "rss_bytes": 1e7} for i, answer in answers.items()}
+        meter.keep("together", less, DeviceUsage(memory_bytes=4e9), [10, 11])
+        assert [meter.member(i)["rss_bytes"] for i in range(2)] == [1e8, 1e8]
         assert meter.member(0)["memory_bytes"] == pytest.approx(2.5e9)
         assert meter.member(1)["memory_bytes"] == pytest.approx(3.5e9)
         assert meter.member(0)["memory_source"] == "device-growth"
