@@ -168,6 +168,45 @@ def test_the_program_is_solved_after_changes_and_an_interval() -> None:
     rounds.solved({(0,): np.array([1.0])}, 100.0)
     assert not rounds.due(5000.0, idle=False)
     rounds.come(1, [(1,)])
-    assert not rounds.due(1000.0, idle=False)
+    assert not rounds.due(100.0 + 1900.0, idle=False)
     assert rounds.due(1000.0, idle=True)
     assert rounds.due(100.0 + 1920.0, idle=False)
+
+
+def two_jobs(config: RoundConfig, first: float = 0.5, second: float = 0.5) -> Rounds:
+    """Two jobs on one type with these shares, from time 0 on."""
+    rounds = Rounds(1, config)
+    for job in range(2):
+        rounds.come(job, [(job,)])
+    rounds.solved({(0,): np.array([first]), (1,): np.array([second])}, 0.0)
+    return rounds
+
+
+def chosen(rounds: Rounds) -> list[tuple[Unit, int]]:
+    """The units of one GPU."""
+    return rounds.choose([1], {(j,): 1 for j in range(2)}, {(j,): [1.0] for j in range(2)})
+
+
+def test_after_a_reset_units_are_owed_what_they_did_not_receive() -> None:
+    rounds = two_jobs(RoundConfig(360.0))
+    rounds.ran((0,), 0, 1000.0)
+    rounds.solved(rounds.shares, 2000.0)
+    assert rounds.deficits == {(0,): [0.0], (1,): [1000.0]}
+    assert rounds.priority((0,), 0) == rounds.priority((1,), 0)
+    assert chosen(rounds) == [((1,), 0)]
+
+
+def test_of_equal_priorities_the_larger_share_goes_first() -> None:
+    rounds = two_jobs(RoundConfig(360.0), 0.25, 0.5)
+    rounds.ran((1,), 0, 180.0)
+    assert rounds.priority((0,), 0) == rounds.priority((1,), 0)
+    assert chosen(rounds) == [((1,), 0)]
+
+
+def test_without_resets_the_time_of_new_units_is_added_once() -> None:
+    rounds = two_jobs(RoundConfig(360.0, reset_s=0.0))
+    rounds.ran((0,), 0, 140.0)
+    rounds.come(2, [(2,)])
+    rounds.solved({**rounds.shares, (2,): np.array([0.5])}, 360.0)
+    assert rounds.total_s == [3 * 180.0 + 140.0]
+    assert rounds.priority((0,), 0) == pytest.approx(0.5 / (320.0 / 680.0))

@@ -16,11 +16,12 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.placement.packing import Tenancy
 from scheduling.placement.pairing import Pairs
-from scheduling.placement.pricing import _Costs, _Departures, _end_s, matched
+from scheduling.placement.pricing import _Costs, _Departures, _end_s, _type_values, matched
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import isacpp
 from scheduling.simulator.engine import simulate
+from tests.scheduling.placement.waiting import CLUSTER
 from tests.scheduling.tables import JOBS
 from tests.scheduling.tables import table as random_table
 
@@ -137,6 +138,15 @@ def test_cost_of_running_alone() -> None:
     )
     assert _Costs(2.0, values, np.inf).alone(end, alone_s, 3.0).tolist() == [130.0, 70.0, np.inf]
     assert _Costs(2.0, values, 60.0).alone(end, alone_s, 3.0).tolist() == [10.0 + 2.0 * 40.0, 10.0, np.inf]
+
+
+def test_value_of_a_gpu_of_each_type() -> None:
+    """By how fast the jobs run there; the mean over the cluster's four GPUs is 1."""
+    state = SchedulingSnapshot(CLUSTER)
+    steps = np.array([[1.0, 2.0], [1.0, np.inf]])
+    fast, slow = _type_values(state, steps)
+    assert (2 * fast + 2 * slow) / 4 == pytest.approx(1.0)
+    assert slow / fast == pytest.approx(0.25)
 
 
 def test_predicted_makespan() -> None:
