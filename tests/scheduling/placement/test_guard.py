@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,7 +13,8 @@ from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.placement.gangs import remaining_s
-from scheduling.placement.guard import guarded
+from scheduling.placement.guard import _Reference, guarded
+from scheduling.placement.plain_schedule import Outcome
 from scheduling.policies import get_policy
 from scheduling.simulator.engine import simulate
 from tests.scheduling.placement.waiting import CLUSTER, jobs, waiting
@@ -65,6 +67,17 @@ def test_of_equally_good_decisions_the_preferred_one_is_taken(gpus: tuple[int, i
     belief, state = SetCache(table(2)), waiting(jobs(2, count=1))
     proposals = [partial(list, [Allocation(state.waiting[0], (gpu,))]) for gpu in gpus]
     assert guarded(state, belief, proposals, -1e9, 1e9, 30.0) == proposals[0]()
+
+
+@pytest.mark.parametrize(
+    ("worse", "loss"),
+    [({}, 0.0), ({"end_s": 120.0, "mean_s": 10.0}, 0.1), ({"tail_s": 60.0}, 0.2), ({"mean_s": 26.0}, 0.3), ({"p99_s": 56.0}, 0.4)],
+)  # fmt: skip
+def test_a_schedule_loses_by_its_worst_figure(worse: dict[str, float], loss: float) -> None:
+    """The end counts from the first submission, at 10 s."""
+    best = Outcome(end_s=110.0, tail_s=50.0, mean_s=20.0, p99_s=40.0)
+    schedule = SimpleNamespace(outcome=lambda _: best._replace(**worse))
+    assert _Reference(best, 10.0, []).loss(schedule) == pytest.approx(loss)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("seed", range(6))
