@@ -125,15 +125,20 @@ def test_a_member_is_at_least_as_slow_as_beside_any_one_neighbour() -> None:
     )  # fmt: skip
 
 
-def test_only_pairs_of_larger_sets_without_slices_are_asked_for() -> None:
-    asked: list[ColocationSet] = []
+class Asked:
+    """A predictor with one answer that remembers the sets it was asked for."""
 
-    def predict_arrays(sets: Sequence[ColocationSet]) -> SimpleNamespace:
-        asked.extend(sets)
+    def __init__(self) -> None:
+        self.sets: list[ColocationSet] = []
+
+    def predict_arrays(self, sets: Sequence[ColocationSet]) -> SimpleNamespace:
+        self.sets += sets
         return SimpleNamespace(slowdown=np.tile([1.5, 2.5], (len(sets), 1)))
 
-    pairs = PairSlowdowns(SimpleNamespace(predict_arrays=predict_arrays), corrected)
-    three = tuple(JOBS[:3])
+
+def test_only_pairs_of_larger_sets_without_slices_are_asked_for() -> None:
+    asked, three = Asked(), tuple(JOBS[:3])
+    pairs = PairSlowdowns(asked, corrected)
     sets = [
         ColocationSet("v100", three),
         ColocationSet("a100", three, "mig"),
@@ -142,4 +147,14 @@ def test_only_pairs_of_larger_sets_without_slices_are_asked_for() -> None:
     slowest = pairs.slowest(sets, [(0, 1, 2), (3, 4, 5), (6, 7)])
     # The second of a pair is slower; the third member is the second of both of its pairs.
     assert slowest == pytest.approx([1.5, 2.6, 2.7, 1.0, 1.0, 1.0, 1.0, 1.0])
-    assert asked == [ColocationSet("v100", pair) for pair in combinations(three, 2)]
+    assert asked.sets == [ColocationSet("v100", pair) for pair in combinations(three, 2)]
+
+
+def test_pairs_are_asked_for_once_until_the_cache_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(parts, "_KEPT", 12)
+    asked, one = Asked(), [ColocationSet("v100", tuple(JOBS[:3]))]
+    pairs = PairSlowdowns(asked, corrected)
+    for numbers, new in (((0, 1, 2), 3), ((2, 1, 0), 0), ((0, 1, 3), 2), ((4, 5, 6), 3), ((0, 1, 2), 3)):
+        before = len(asked.sets)
+        pairs.slowest(one, [numbers])
+        assert len(asked.sets) - before == new, numbers
