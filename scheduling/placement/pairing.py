@@ -9,13 +9,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import NDArray
 
 from predictor.types import Floats
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.packing import Tenancy
-from scheduling.placement.ranking import Candidates, PlacementConfig, rank
+from scheduling.placement.ranking import Candidates, PlacementConfig, Ranking, rank
+from scheduling.placement.stages import Stages
 
 # Up to this many (job, GPU) pairs are always evaluated; beyond, a refused pair is evaluated again after a
 # while, or when the length of the queue has changed by `_REFRESH_RATIO`.
@@ -60,9 +62,9 @@ def every_pair(cache: SetCache, state: Candidates, ids: Ints, left: Floats, conf
     count, jobs = len(state.devices), len(ids)
     if not count or not jobs:
         return Pairs.none(jobs, count)
-    tile = np.tile(np.arange(count), jobs)
-    repeated, without = state.take(tile), state.as_is(cache).take(tile)
-    ranking = rank(cache, repeated, np.repeat(ids, count), np.repeat(left, count), config, without)
+    ranking, without = _ranked(
+        cache, state, np.tile(np.arange(count), jobs), np.repeat(ids, count), np.repeat(left, count), config
+    )
     after = np.column_stack([without.finish_s + ranking.delays_s, ranking.finish_s])
     shape = (jobs, count)
     return Pairs(
@@ -74,15 +76,51 @@ def every_pair(cache: SetCache, state: Candidates, ids: Ints, left: Floats, conf
     )
 
 
+def _ranked(
+    cache: SetCache, state: Candidates, at: Ints, ids: Ints, left: Floats, config: PlacementConfig
+) -> tuple[Ranking, Stages]:
+    """P jobs ([P] workload numbers and iterations left), each on candidate `at` [P]; and [P] without it."""
+    without = state.as_is(cache).take(at)
+    return rank(cache, state.take(at), ids, left, config, without), without
+
+
 @dataclass(slots=True, eq=False)
 class _LookedAt:
-    """What was evaluated recently: jobs, GPU stamps, time, and length of the queue."""
+    """What was evaluated recently.
 
-    jobs: set[int] = field(default_factory=set)
-    stamp: Ints = field(default_factory=lambda: np.zeros(0, np.int64))
+    Attributes:
+        stamp: [G] of the GPUs offered in the last call; -1 for the others.
+        changed: [G] number of the last call that found a GPU changed, or offered again.
+        jobs: by job number, the last call that looked at it.
+        calls: number of calls so far.
+        at_s, count, revision: time, length of the queue and revision of the cache when `jobs` was last emptied.
+    """
+
+    stamp: Ints
+    changed: Ints
+    jobs: dict[int, int] = field(default_factory=dict)
+    calls: int = 0
     at_s: float = -np.inf
     count: int = 0
     revision: int = -1
+
+    @classmethod
+    def nothing(cls, gpus: int) -> _LookedAt:
+        """Nothing was evaluated yet."""
+        return cls(np.full(gpus, -1, np.int64), np.zeros(gpus, np.int64))
+
+    def stale(self, snapshot: SchedulingSnapshot, shared: Ints, numbers: Sequence[int]) -> NDArray[np.bool_]:
+        """[J, N] which pairs of these jobs and GPUs are to be evaluated now; from then on they count as looked at.
+
+        A job that was not among `numbers` for a while has not seen what changed meanwhile.
+        """
+        self.calls += 1
+        self.changed[shared[self.stamp[shared] != snapshot.stamp[shared]]] = self.calls
+        self.stamp[:] = -1
+        self.stamp[shared] = snapshot.stamp[shared]
+        last = np.array([self.jobs.get(number, 0) for number in numbers])
+        self.jobs.update(dict.fromkeys(numbers, self.calls))
+        return np.asarray(self.changed[shared] > last[:, None], bool)
 
 
 def offers(
@@ -106,9 +144,7 @@ def offers(
     left = np.array([snapshot.left(j) for j in jobs])
     if config.objective != "jct" or pairs.score.size <= _ALWAYS:
         return every_pair(cache, tenancy.candidates(snapshot, shared), ids, left, config)
-    looked = snapshot.derived(("looked at", cache, config), _LookedAt)
-    if not looked.stamp.size:
-        looked.stamp = np.full(len(snapshot), -1, np.int64)
+    looked = snapshot.derived(("looked at", cache, config), lambda: _LookedAt.nothing(len(snapshot)))
     if (
         snapshot.now_s >= looked.at_s + _REFRESH_S
         or abs(count - looked.count) > _REFRESH_RATIO * looked.count
@@ -116,16 +152,11 @@ def offers(
     ):
         looked.jobs.clear()
         looked.at_s, looked.count, looked.revision = snapshot.now_s, count, cache.revision
-    new = np.array([j.number not in looked.jobs for j in jobs], bool)
-    changed = np.flatnonzero(looked.stamp[shared] != snapshot.stamp[shared])
-    looked.jobs.update(j.number for j in jobs)
-    looked.stamp[shared] = snapshot.stamp[shared]
-    everywhere = np.arange(len(shared))
-    for rows, columns in ((np.flatnonzero(new), everywhere), (np.flatnonzero(~new), changed)):
-        if rows.size and columns.size:
-            state = tenancy.candidates(snapshot, shared[columns])
-            block = every_pair(cache, state, ids[rows], left[rows], config)
-            at = np.ix_(rows, columns)
-            pairs.score[at], pairs.cost_s[at] = block.score, block.cost_s
-            pairs.extension_s[at] = block.extension_s
+    rows, columns = np.nonzero(looked.stale(snapshot, shared, [j.number for j in jobs]))
+    if rows.size:
+        used, at = np.unique(columns, return_inverse=True)
+        state = tenancy.candidates(snapshot, shared[used])
+        ranking, _ = _ranked(cache, state, at, ids[rows], left[rows], config)
+        pairs.score[rows, columns], pairs.cost_s[rows, columns] = ranking.score, ranking.cost_s
+        pairs.extension_s[rows, columns] = ranking.extension_s
     return pairs
