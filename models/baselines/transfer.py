@@ -67,7 +67,7 @@ class TransferPredictor:
         ratio = np.array([_median(own - self.log_[other]) for other in others])
         answers = known + ratio
         weights = np.where(np.isnan(answers), -1.0, alike.to_numpy(dtype=np.float64))
-        nearest = (weights == weights.max(axis=1, keepdims=True)) & (weights >= 0)
+        nearest = (weights == weights.max(axis=1, keepdims=True, initial=-1.0)) & (weights >= 0)
         counted = np.where(nearest, answers, 0.0).sum(axis=1)
         return np.where(nearest.any(axis=1), counted / np.maximum(nearest.sum(axis=1), 1), np.nan)
 

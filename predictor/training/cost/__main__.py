@@ -88,6 +88,8 @@ def main(arguments: list[str] | None = None) -> int:
     given = parser.parse_args(arguments)
     if given.without and given.out == SHIPPED:
         parser.error("--without needs --out, or it would replace the shipped coefficients")
+    if given.folds < 0 or given.folds == 1:
+        parser.error("--folds is out of range: expected 0 or an integer from 2")
     with claimed(given.out, given.force, marker=MARKER) as output:
         _fit(given, output)
     return 0

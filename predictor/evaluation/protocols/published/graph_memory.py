@@ -12,7 +12,8 @@ import numpy as np
 from datasets.bundle import Bundle, Floats
 from predictor.evaluation.protocols.graphs import graph_of
 from predictor.evaluation.protocols.registry import Contender, register
-from profiling.workload import Workload
+from profiling.errors import CotenantError, InputError
+from profiling.workload import SoloProfile, Workload
 
 
 class GraphMemoryPredictor:
@@ -22,11 +23,19 @@ class GraphMemoryPredictor:
     """
 
     def fit(self, train: Bundle, seed: int) -> GraphMemoryPredictor:  # noqa: ARG002 (as its protocol)
+        """Learn from the measured points of `train` with a graph.
+
+        Raises:
+            InputError: there are none.
+        """
         from scipy.optimize import nnls
 
-        rows, memory = train.rows[train.points], train.y[train.points]
+        points = train.learned_points()
+        rows, memory = train.rows[points], train.y[points]
         parts = parts_of(rows["workload"].tolist())
         known = ~np.isnan(parts).any(1)
+        if not known.any():
+            raise InputError("nothing to learn from", expected="rows with a graph", got="none")
         devices = rows["device"].to_numpy(dtype=str)[known]
         self.devices_ = sorted(set(devices.tolist()))
         # In GB, so that the weights of bytes and of constants have the same order of magnitude.
@@ -39,7 +48,7 @@ class GraphMemoryPredictor:
 
     def predict(self, test: Bundle) -> Floats:
         """[n] bytes; a device without training rows takes the median context."""
-        middle = float(np.median(self.context_)) if len(self.context_) else 0.0
+        middle = float(np.median(self.context_))
         known = dict(zip(self.devices_, self.context_, strict=True))
         context = np.array([known.get(d, middle) for d in test.rows["device"].astype(str)])
         return np.asarray(context + parts_of(test.rows["workload"].tolist()) @ self.weights_)
@@ -69,8 +78,6 @@ class ShippedMemory:
     def _bytes(self, test: Bundle) -> tuple[Floats, Floats]:
         from predictor.examples.featurizer import shared_featurizer
         from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
-        from profiling.errors import CotenantError
-        from profiling.workload import SoloProfile
 
         values = np.full((2, len(test.rows)), np.nan)
         for k, (spec, device) in enumerate(zip(test.rows["workload"], test.rows["device"], strict=True)):

@@ -26,6 +26,16 @@ def test_coefficients_are_replaced_only_if_forced(tmp_path: Path, is_given: bool
         main(["--data", str(tmp_path / "nowhere"), "-o", str(tmp_path / "new")])
 
 
+@pytest.mark.parametrize("folds", ["1", "-1"])
+def test_a_single_fold_is_refused_before_the_fit(
+    folds: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It would leave no steps to learn from."""
+    with pytest.raises(SystemExit):
+        main(["--data", str(tmp_path / "nowhere"), "--out", str(tmp_path / "new"), "--folds", folds])
+    assert "--folds is out of range" in capsys.readouterr().err
+
+
 def test_a_folder_that_cannot_be_is_refused_before_the_fit(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="cannot be a folder"):
