@@ -27,9 +27,8 @@ def list_(json: JsonFlag = False) -> None:
 
     Example: `cotenant benchmark list`
     """
-    from predictor.evaluation.protocols.catalogue import PROTOCOLS
+    from predictor.evaluation.protocols.catalogue import PROTOCOLS, taking_part
     from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
-    from predictor.evaluation.protocols.registry import contenders
 
     rows: list[dict[str, Any]] = [
         {
@@ -38,7 +37,7 @@ def list_(json: JsonFlag = False) -> None:
             "campaigns": list(protocol.campaigns) or ["all"],
             "split": protocol.split,
             "target": protocol.target,
-            "predictors": [c.name for c in contenders() if protocol.admits(c)],
+            "predictors": [c.name for c in taking_part(protocol)],
         }
         for protocol in PROTOCOLS.values()
     ] + [
@@ -96,9 +95,8 @@ def run(
         _learning_curve(LEARNING_CURVES[name], data, out, json)
         return
     from datasets.tables import read_all
-    from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
+    from predictor.evaluation.protocols.catalogue import get_protocol, make_trial, taking_part
     from predictor.evaluation.protocols.on_ray import spread_on_ray
-    from predictor.evaluation.protocols.registry import contenders
     from predictor.evaluation.protocols.report import (
         earlier_results,
         make_report,
@@ -108,7 +106,7 @@ def run(
     from profiling.campaign.console import format_duration
 
     protocol = get_protocol(name)
-    chosen = contenders([p.strip() for p in predictors.split(",")] if predictors else None)
+    chosen = taking_part(protocol, [p.strip() for p in predictors.split(",")] if predictors else None)
     trial = make_trial(protocol, read_all(data))
     plan = make_plan(trial, chosen, range(seeds), out / name)
     typer.echo(

@@ -203,9 +203,45 @@ def test_benchmark_list_and_run(
     constant, additive = (report["predictors"][name]["metrics"] for name in ("constant", "additive"))
     assert additive["mape_percent"] < constant["mape_percent"]
     assert (tmp_path / "lucid-by-model" / "results.md").is_file()
-    assert "0 of 20 fits to do" in run(capsys, *arguments)[2]
+    code, shown, told = run(capsys, *arguments)
+    assert code == 0
+    assert "0 of 20 fits to do" in told
+    percent = {
+        line.split()[0]: line.split()[1]
+        for line in shown.splitlines()
+        if line.startswith(("constant", "additive"))
+    }
+    for name, row in report["predictors"].items():
+        assert float(percent[name]) == pytest.approx(row["metrics"]["mape_percent"], abs=0.06)
 
 
 def test_benchmark_errors(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     printed(capsys, "benchmark", "run", "lucid-by-moon", code=2)
     printed(capsys, "benchmark", "run", "lucid-by-model", "--data", str(tmp_path), code=2)
+
+
+def test_a_predictor_of_other_protocols_is_refused(
+    data: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ("benchmark", "run", "lucid-by-model", "--data", data, "-o", str(tmp_path / "results"))
+    told = refused(capsys, *command, "--predictors", "constant,graph-memory")
+    assert "graph-memory does not take part in lucid-by-model: expected one of constant, " in told
+    assert not (tmp_path / "results").exists()
+
+
+def test_a_learning_curve_is_printed_and_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from predictor.evaluation.protocols.few_shot.catalogue import LEARNING_CURVES
+
+    curve = LEARNING_CURVES["lucid-few-shot"]
+    figures = {"protocol": curve.name, "figures": {"process": 1.5}}
+    short = replace(curve, report=lambda *_: figures, markdown=lambda _: "| [process] | 1.5 |\n")
+    monkeypatch.setitem(LEARNING_CURVES, curve.name, short)
+    write_table(tmp_path, "solo", empty_table("solo"))
+    command = ("benchmark", "run", curve.name, "--data", tmp_path, "-o", tmp_path / "results")
+    assert "| [process] | 1.5 |" in printed(capsys, *command)
+    folder = tmp_path / "results" / curve.name
+    assert json.loads((folder / "results.json").read_text()) == figures == answer(capsys, *map(str, command))
+    assert (folder / "results.md").read_text() == "| [process] | 1.5 |\n"
+    assert "always runs all of its learners" in refused(capsys, *command, "--seeds", "2")
