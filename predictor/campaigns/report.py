@@ -5,6 +5,7 @@ It shows what was measured, how reliably, and how the predictor compares.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Hashable, Mapping
 from dataclasses import replace
 from html import escape
@@ -142,11 +143,18 @@ def _solo(frames: Frames) -> str:
     return "<h2>Alone</h2>" + _table(headings, rows)
 
 
+def _with_measured_ratios(colocation: pd.DataFrame) -> pd.DataFrame:
+    """The rows, without ratios that are hard-coded or bounds."""
+    point = colocation["is_target"] & ~colocation["censored"]
+    return colocation.assign(throughput_ratio=colocation["throughput_ratio"].where(point))
+
+
 def pair_slowdowns(colocation: pd.DataFrame) -> pd.DataFrame:
     """Rows (device, sharing, job, neighbour, slowdown) of all measured pairs."""
     import pandas as pd
 
     rows = []
+    colocation = _with_measured_ratios(colocation)
     for _, members in colocation.groupby("set_id"):
         if len(members) == 2:
             a, b = members.to_dict("records")
@@ -206,7 +214,7 @@ def _freezing(frames: Frames) -> str:
 
 
 def compare(colocation: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
-    """Rows (device, job, set, measured, predicted, lower, upper) of every member of every measured set.
+    """Rows (device, job, set, measured, predicted, lower, upper) of every measured member of every set.
 
     Raises:
         CotenantError: the predictor does not know a device or model.
@@ -214,7 +222,7 @@ def compare(colocation: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
     import pandas as pd
 
     sets, measured, names = [], [], []
-    for _, members in colocation.groupby("set_id", sort=False):
+    for _, members in _with_measured_ratios(colocation).groupby("set_id", sort=False):
         ordered = members.sort_values("member")
         workloads = tuple(Workload.parse(spec) for spec in ordered["workload"])
         sets.append(ColocationSet(str(ordered["device"].iloc[0]), workloads, str(ordered["sharing"].iloc[0])))
@@ -224,6 +232,8 @@ def compare(colocation: pd.DataFrame, predictor: Predictor) -> pd.DataFrame:
     predictions = predictor.predict_many(sets)
     for asked, jobs, ratios, prediction in zip(sets, names, measured, predictions, strict=True):
         for job, ratio, member in zip(jobs, ratios, prediction.members, strict=True):
+            if math.isnan(ratio):
+                continue
             q = member.throughput_ratio
             rows.append(
                 {
@@ -250,6 +260,8 @@ def _predicted(frames: Frames, predictor: str) -> str:
         frame = compare(frames["colocation"], loaded)
     except CotenantError as error:
         return f"{heading}<p class=note>No comparison: {escape(str(error))}</p>"
+    if not len(frame):
+        return f"{heading}<p class=note>No comparison: no member has a measured throughput ratio.</p>"
     error_percent = (frame["predicted"] / frame["measured"] - 1).abs() * 100
     covered = ((frame["measured"] >= frame["lower"]) & (frame["measured"] <= frame["upper"])).mean()
     worst = frame.assign(error=error_percent).sort_values("error", ascending=False)

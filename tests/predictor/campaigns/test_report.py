@@ -5,9 +5,12 @@ import xml.etree.ElementTree as ElementTree
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
-from predictor.campaigns.report import load_frames, pair_slowdowns, shown, write_report
+from datasets.tables import write_table
+from predictor.campaigns.report import compare, load_frames, pair_slowdowns, shown, write_report
+from predictor.predictor import Predictor
 from profiling.campaign.slices import SliceWriter
 from profiling.errors import InputError, UnknownNameError
 
@@ -91,6 +94,58 @@ def test_slowdown_matrix_has_both_directions(slices: Path) -> None:
         ("neumf-ml1m:batch_size=64", "vgg11-cifar:batch_size=2"),
     }
     assert pairs["slowdown"].eq(2.0).all()
+
+
+def test_predictions_are_compared_with_members_that_have_a_measured_ratio(
+    measured: tuple[pd.DataFrame, pd.DataFrame],
+    predictor: Predictor,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Neither with hard-coded ratios nor with bounds, of which imported tables have some."""
+    colocation = measured[0].copy()
+    monkeypatch.setattr("predictor.load_predictor", lambda _: predictor)
+
+    def page(frame: pd.DataFrame) -> str:
+        write_table(tmp_path, "colocation", frame)
+        return write_report(tmp_path, tmp_path / "report.html").read_text()
+
+    whole = page(colocation)
+    figure = re.findall(r"<svg.*?</svg>", whole, flags=re.DOTALL)[-1]
+    ElementTree.fromstring(figure)
+    said = re.search(r"(\d+) members: .*?(\d+)% within", whole)
+    assert said
+    assert int(said[1]) == len(colocation)
+    off = compare(colocation, predictor)
+    inside = ((off["measured"] >= off["lower"]) & (off["measured"] <= off["upper"])).to_numpy()
+    assert int(said[2]) == round(100 * inside.mean())
+
+    rows = colocation.index[inside][:6]
+    colocation.loc[rows[:3], ["throughput_ratio", "is_target"]] = [0.001, False]
+    colocation.loc[rows[3:], "censored"] = True
+    assert len(pair_slowdowns(colocation)) == len(compare(colocation, predictor)) == len(colocation) - 6
+    said = re.search(r"(\d+) members: .*?(\d+)% within", page(colocation))
+    assert said
+    assert int(said[1]) == len(colocation) - 6
+    assert int(said[2]) == round(100 * (inside.sum() - 6) / (len(colocation) - 6))
+    colocation["is_target"] = False
+    assert "no member has a measured throughput ratio" in page(colocation)
+
+
+def test_a_predictor_that_does_not_know_a_job_is_not_compared(
+    slices: Path, tmp_path: Path, predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("predictor.load_predictor", lambda _: predictor)
+    page = write_report(slices, tmp_path / "report.html").read_text()
+    assert "No comparison: no such model" in page
+
+
+def test_without_an_unfrozen_run_freezing_has_no_figure(tmp_path: Path) -> None:
+    with SliceWriter(tmp_path / "campaign") as writer:
+        job = member("vgg11-cifar:batch_size=2,frozen_prefix=4", frozen_prefix=4)
+        writer.append_run(record("f", "freezing", [job]))
+    page = write_report(tmp_path / "campaign", tmp_path / "report.html", predictor=None).read_text()
+    assert "No unfrozen run to compare with: vgg11-cifar" in page
 
 
 def test_captured_models_have_the_name_that_their_owner_gave() -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
@@ -141,3 +142,64 @@ def test_a_gpu_of_an_unknown_architecture_still_has_a_rate() -> None:
 def test_a_title_suffices_if_memory_may_not_be_read(title: str, name: str | None) -> None:
     spec = match_catalogue(title, None)
     assert (spec and spec.name) == name
+
+
+class _Driver:
+    """NVML as of one GPU that the catalogue lacks; reading its bus and link fails where `old`."""
+
+    NVMLError = type("NVMLError", (Exception,), {})
+    NVML_CLOCK_SM, NVML_CLOCK_MEM = "sm", "mem"
+
+    def __init__(self, capability: tuple[int, int], old: bool = False) -> None:
+        self.capability, self.old = capability, old
+
+    def __enter__(self) -> _Driver:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        pass
+
+    def __getattr__(self, name: str) -> object:
+        values: dict[str, object] = {
+            "Count": 1,
+            "HandleByIndex": None,
+            "Name": b"NVIDIA GeForce RTX 9999",
+            "MemoryInfo": SimpleNamespace(total=48 * 2**30),
+            "CudaComputeCapability": self.capability,
+            "NumGpuCores": 16384,
+            "MemoryBusWidth": 384,
+            "MaxPcieLinkGeneration": 4,
+            "MaxPcieLinkWidth": 8,
+        }
+        what = name.removeprefix("nvmlDeviceGet")
+
+        def answer(*given: object) -> object:
+            if self.old and what in ("MemoryBusWidth", "MaxPcieLinkGeneration", "MaxPcieLinkWidth"):
+                raise self.NVMLError("not supported")
+            return {"sm": 2500, "mem": 10500}[str(given[1])] if what == "MaxClockInfo" else values[what]
+
+        return answer
+
+
+def test_a_gpu_that_the_catalogue_lacks_is_described_by_what_nvml_reads(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("profiling.devices.discovery.open_nvml", lambda: _Driver((8, 9)))
+    (found,) = discover_gpus()
+    assert (found.name, found.architecture, found.compute_capability) == ("geforce-rtx-9999", "ada", "8.9")
+    assert found.sm_count == 128
+    assert found.fp32_flops == 2 * 16384 * 2.5e9
+    assert found.memory_bytes == 48 * 2**30
+    assert found.memory_bandwidth_bytes_per_s == pytest.approx(1.008e12)  # the data sheet's, of an RTX 4090
+    assert found.pcie_bytes_per_s == pytest.approx(0.985e9 * 8 * 2)
+    assert found.source.startswith("NVML: NVIDIA GeForce RTX 9999")
+
+
+def test_an_unknown_gpu_of_which_little_can_be_read_has_nominal_values(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("profiling.devices.discovery.open_nvml", lambda: _Driver((99, 0), old=True))
+    (found,) = discover_gpus()
+    assert (found.architecture, found.sm_count) == ("", 128)
+    assert found.memory_bandwidth_bytes_per_s == pytest.approx(2 * 10.5e9 * 256 / 8)
+    assert found.pcie_bytes_per_s == pytest.approx(0.985e9 * 16)
