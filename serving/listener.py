@@ -81,7 +81,12 @@ class Listener:
 
     def _make_room(self) -> bool:
         """Close the connection that has waited longest for a head or a next request, if any."""
-        unused = [c for c in self.connections if c.phase in (Phase.HEAD, Phase.IDLE)]
+        # Of many that are accepted in one turn of the loop, each ends another one.
+        unused = [
+            c
+            for c in self.connections
+            if c.phase in (Phase.HEAD, Phase.IDLE) and not c.transport.is_closing()
+        ]
         if not unused:
             return False
         min(unused, key=lambda c: c.since).end("connections")

@@ -17,10 +17,21 @@ from tests.waiting import LONG_S, until
 
 
 @contextmanager
-def serve(app: Any) -> Iterator[int]:
-    """Run `app` in a thread on a free port of 127.0.0.1; yields the port once a model is loaded."""
+def serve(app: Any, loop: str = "auto") -> Iterator[int]:
+    """Run `app` in a thread on a free port of 127.0.0.1; yields the port once a model is loaded.
+
+    `loop` is the event loop, as uvicorn names it.
+    """
     server = uvicorn.Server(
-        uvicorn.Config(app, host="127.0.0.1", port=0, log_config=None, access_log=False, http=BoundedProtocol)
+        uvicorn.Config(
+            app,
+            host="127.0.0.1",
+            port=0,
+            loop=loop,
+            log_config=None,
+            access_log=False,
+            http=BoundedProtocol,
+        )
     )
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -164,6 +165,31 @@ def test_half_open_connections_do_not_block_others(tmp_path: Path) -> None:
         assert live(port) == 200
         for connection in opened:
             connection.close()
+
+
+def test_connections_that_arrive_all_at_once_are_bounded_too(tmp_path: Path) -> None:
+    config = ServiceConfig(
+        database_url=f"sqlite:///{tmp_path}/s.db",
+        log_level="error",
+        connections=10,
+        connections_per_address=1000,
+        header_s=LONG_S,
+    )
+    app = create_app(config, TableSource())
+    with serve(app, "serving.event_loop:AcceptingLoop") as port, ExitStack() as stack:
+        listener: Listener = app.state.service.listener
+        for _ in range(10):
+            stack.enter_context(connected(port))
+        until(lambda: len(listener.connections) == 10, "the first are accepted")
+        known = set(listener.connections)
+        assert listener._task is not None
+        busy = threading.Event()
+        listener._task.get_loop().call_soon_threadsafe(busy.wait, LONG_S)
+        for _ in range(40):
+            stack.enter_context(connected(port))
+        busy.set()
+        until(lambda: not known & set(listener.connections), "the first make room")
+        until(lambda: len(listener.connections) <= 10, "no more than allowed stay")
 
 
 def test_connections_of_one_address(tmp_path: Path) -> None:
