@@ -91,7 +91,8 @@ class _LookedAt:
     Attributes:
         stamp: [G] of the GPUs offered in the last call; -1 for the others.
         changed: [G] number of the last call that found a GPU changed, or offered again.
-        jobs: by job number, the last call that looked at it.
+        jobs: by job number, the last call that looked at it; before: the same when the decision began.
+        moment: time and sum of stamps in the last call, by which decisions are told apart.
         calls: number of calls so far.
         at_s, count, revision: time, length of the queue and revision of the cache when `jobs` was last emptied.
     """
@@ -99,6 +100,8 @@ class _LookedAt:
     stamp: Ints
     changed: Ints
     jobs: dict[int, int] = field(default_factory=dict)
+    before: dict[int, int] = field(default_factory=dict)
+    moment: tuple[float, int] = (-np.inf, 0)
     calls: int = 0
     at_s: float = -np.inf
     count: int = 0
@@ -112,13 +115,17 @@ class _LookedAt:
     def stale(self, snapshot: SchedulingSnapshot, shared: Ints, numbers: Sequence[int]) -> NDArray[np.bool_]:
         """[J, N] which pairs of these jobs and GPUs are to be evaluated now; from then on they count as looked at.
 
-        A job that was not among `numbers` for a while has not seen what changed meanwhile.
+        A job that was not among `numbers` for a while has not seen what changed meanwhile. Within a decision, of
+        which there may be several proposals, a call looks at what the calls before it have looked at.
         """
+        moment = (snapshot.now_s, int(snapshot.stamp.sum()))
+        if moment != self.moment:
+            self.moment, self.before = moment, dict(self.jobs)
         self.calls += 1
         self.changed[shared[self.stamp[shared] != snapshot.stamp[shared]]] = self.calls
         self.stamp[:] = -1
         self.stamp[shared] = snapshot.stamp[shared]
-        last = np.array([self.jobs.get(number, 0) for number in numbers])
+        last = np.array([self.before.get(number, 0) for number in numbers])
         self.jobs.update(dict.fromkeys(numbers, self.calls))
         return np.asarray(self.changed[shared] > last[:, None], bool)
 
@@ -150,7 +157,7 @@ def offers(
         or abs(count - looked.count) > _REFRESH_RATIO * looked.count
         or cache.revision != looked.revision
     ):
-        looked.jobs.clear()
+        looked.jobs, looked.before = {}, {}
         looked.at_s, looked.count, looked.revision = snapshot.now_s, count, cache.revision
     rows, columns = np.nonzero(looked.stale(snapshot, shared, [j.number for j in jobs]))
     if rows.size:

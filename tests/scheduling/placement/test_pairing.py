@@ -71,8 +71,14 @@ class Cluster:
             np.testing.assert_array_equal(own[known], other[known])
         return found
 
-    def seen(self, jobs: Sequence[int] | None = None, shared: Sequence[int] | None = None) -> list[list[int]]:
-        """[jobs] the GPUs offered to each; every pair of these tables may share."""
+    def seen(
+        self,
+        jobs: Sequence[int] | None = None,
+        shared: Sequence[int] | None = None,
+        next_decision: bool = True,
+    ) -> list[list[int]]:
+        """[jobs] the GPUs offered to each, a second later or at once; every pair of these tables may share."""
+        self.snapshot.now_s += next_decision
         found = np.isfinite(self.offers(jobs, shared).score)
         gpus = self.everywhere if shared is None else np.array(shared)
         return [gpus[row].tolist() for row in found]
@@ -132,7 +138,14 @@ def test_gpus_that_were_kept_for_others_are_looked_at_once_they_are_offered(clus
     assert found[1:] == [[3, 4, 5]] * 3
 
 
-def test_smaller_clusters_and_other_objectives_are_evaluated_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_smaller_clusters_are_evaluated_whole() -> None:
     cluster = Cluster()
     assert cluster.seen() == ALL
     assert cluster.seen() == ALL
+
+
+def test_every_proposal_of_a_decision_is_offered_the_same(cluster: Cluster) -> None:
+    assert cluster.seen(next_decision=False) == cluster.seen(next_decision=False) == ALL
+    assert cluster.seen() == NONE
+    cluster.replace_tenant(3)
+    assert cluster.seen(next_decision=False) == cluster.seen(next_decision=False) == [[3]] * WAITING
