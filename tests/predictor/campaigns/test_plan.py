@@ -13,12 +13,15 @@ from predictor.campaigns.plan import Candidate as _Candidate
 from predictor.campaigns.plan import (
     PlanConfig,
     _gpu_spec,
+    _single_core,
     choose_workloads,
     farthest,
     plan_campaign,
     share_runs,
+    zoo_candidates,
 )
 from profiling.campaign.plan import CampaignPlan
+from profiling.devices import discover_cpu, get_device
 from profiling.errors import InputError
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
@@ -92,6 +95,30 @@ def test_plan_of_given_jobs(tmp_path: Path) -> None:
     assert in_sets == set(JOBS)
     assert [r.request.kind for r in plan.runs[: len(JOBS)]] == ["solo"] * len(JOBS)
     assert CampaignPlan.load(plan.save(tmp_path / "plan.json")).runs[0].request == plan.runs[0].request
+
+
+@pytest.mark.parametrize("name", ["cpu", "v100"])
+def test_candidates_of_the_zoo_are_of_few_sizes_and_on_a_gpu_in_mixed_precision(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = ["ppo-lunarlander", "neumf-ml1m", "vgg11-cifar"]
+    monkeypatch.setattr("profiling.zoo.zoo_names", lambda: names)
+    rates = _single_core(discover_cpu()) if name == "cpu" else get_device(name)
+    pool = zoo_candidates(rates)
+    assert pool
+    assert {c.workload.model for c in pool} <= set(names)
+    assert len({c.workload for c in pool}) == len(pool)
+    for model in {c.workload.model for c in pool}:
+        own = [c for c in pool if c.workload.model == model]
+        whole = [c for c in own if c.workload.precision == "fp32"]
+        assert 1 <= len(whole) <= 3
+        assert len(own) - len(whole) == (name != "cpu")
+        by_size = sorted(whole, key=lambda c: c.workload.batch_size or 0)
+        steps = [c.step_time_s for c in by_size]
+        assert steps == sorted(steps)
+        for amp in (c for c in own if c.workload.precision == "amp"):
+            (same,) = [c for c in whole if c.workload.batch_size == amp.workload.batch_size]
+            assert amp.step_time_s == same.step_time_s / 2
 
 
 def test_plan_of_user_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
