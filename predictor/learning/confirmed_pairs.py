@@ -32,7 +32,7 @@ class ConfirmedPairs:
 
     Attributes:
         owner: [P] setting and job (`keys_of`); partner: [P] job beside it.
-        row: [P] number of the pair's evidence.
+        row: [P] number of the row of evidence that stands for the pair.
         effect: [P] expected; share: [P] part of the error of the row that it explains.
         noise: [P] variance of the observation; steep: [P] see `Evidence`.
     """
@@ -51,24 +51,37 @@ class ConfirmedPairs:
     ) -> ConfirmedPairs:
         """Those among N rows of evidence.
 
+        Rows of the same jobs differ in the solo measurements that were stated. Together they are observations of one
+        pair, for which the row with the median error stands.
+
         Args:
             evidence: what was observed, after the training pairs.
             active: [N] whether rows are conditioned on.
             noise: [N] with what was added to discount rows.
             fitted: [R] answers without these effects for rows by number [R].
         """
-        count = np.broadcast_to(evidence.count, len(noise))
-        confirmed = active & (noise > evidence.noise) & (count >= _OFTEN)
-        confirmed &= (evidence.rows.partners >= 0).sum(1) == 1
-        confirmed[: evidence.training] = False
-        row = np.flatnonzero(confirmed)
-        owner = keys_of(evidence.members, evidence.rows.own[row])
-        partner = evidence.members.job[evidence.rows.partners[row].max(1, initial=0)]
-        row, owner, partner = (values[np.lexsort((partner, owner))] for values in (row, owner, partner))
+        pairs = active & ((evidence.rows.partners >= 0).sum(1) == 1)
+        pairs[: evidence.training] = False
+        discounted = pairs & (noise > evidence.noise)
+        if not discounted.any():
+            return cls.nothing()
+        owner = keys_of(evidence.members, evidence.rows.own)
+        row = np.flatnonzero(pairs & np.isin(owner, owner[discounted]))
+        owner, partner = owner[row], evidence.members.job[evidence.rows.partners[row].max(1)]
+        key = np.unique(owner, return_inverse=True)[1] * JOBS + partner
+        _, pair = np.unique(key, return_inverse=True)
+        count: Floats = np.broadcast_to(evidence.count, len(noise))[row]
+        often = (np.bincount(pair, count) >= _OFTEN) & (np.bincount(pair, discounted[row]) > 0)
+        here = often[pair]
+        row, owner, partner, pair, count = row[here], owner[here], partner[here], pair[here], count[here]
+        error = evidence.target[row] - fitted(row)
+        order = np.lexsort((evidence.rank[row], error, pair))
+        middle = order[_middle(pair[order], count[order])]
+        middle = middle[discounted[row[middle]]]
+        row, owner, partner, error = (values[middle] for values in (row, owner, partner, error))
         share = 1.0 - evidence.noise[row] / noise[row]
-        effect = share * (evidence.target[row] - fitted(row)) if len(row) else share
         steep = np.broadcast_to(evidence.steep, len(noise))[row]
-        return cls(owner, partner, row, effect, share, evidence.noise[row], steep)
+        return cls(owner, partner, row, share * error, share, evidence.noise[row], steep)
 
     @classmethod
     def nothing(cls) -> ConfirmedPairs:
@@ -101,3 +114,14 @@ class ConfirmedPairs:
         keys, wanted = number * JOBS + self.partner, asked * JOBS + partner
         place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
         return np.where((names[asked] == owner) & (keys[place] == wanted), place, -1)
+
+
+def _middle(groups: Integers, count: Floats) -> Integers:
+    """Place of the weighted (lower) median in each group of adjacent places [R], which count `count` [R] times."""
+    if not len(groups):
+        return np.zeros(0, np.int64)
+    start = np.flatnonzero(np.diff(groups, prepend=-1))
+    total = np.cumsum(count)
+    before = (total - count)[start]
+    half = (before + np.append(before[1:], total[-1])) / 2
+    return np.searchsorted(total, half)

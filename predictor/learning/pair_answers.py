@@ -141,7 +141,8 @@ class PairAnswers:
         solo_errors: of solo step times, given which the process learned.
         prior: of the process, which does outlive it.
         known: the members that keys number.
-        places: in `Answers.added`, of the rows that the process uses.
+        places: in `Answers.added`, of the rows that the process uses; confirmed_places: of those of its confirmed
+            pairs.
         shares: [W, used] of each of these places in what every job of `solo_errors` adds.
         limits: of solo step times.
     """
@@ -153,11 +154,13 @@ class PairAnswers:
         prior: Prior,
         known: KnownMembers,
         places: Integers,
+        confirmed_places: Integers,
         shares: Floats,
         limits: SoloLimits,
     ) -> None:
         self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
-        self._places, self._shares, self._limits = places, shares, limits
+        self._places, self._confirmed_places = places, confirmed_places
+        self._shares, self._limits = shares, limits
         self._sign, before = process.explained_sign, prior.process.explained_sign
         self._pairs = _Pairs(len(self._sign), len(before), shares.shape[1])
         self._own: dict[int, _Own] = {}
@@ -329,11 +332,11 @@ class PairAnswers:
         # The variance of the job's own effect is added to all of its pairs.
         shared = np.array([self._own[number].variance for number in own[here].tolist()])
         variance[here] = confirmed.noise[place] - shared
-        absorbed[here] += confirmed.share[place] * (confirmed.steep[place] - absorbed[here])
-        # Named as evidence if the process uses their rows.
-        row = confirmed.row[place] - self.process.evidence.training
-        pair, column = np.nonzero(row[:, None] == self.process.observed)
-        added[here[pair], self._places[column]] += confirmed.effect[place[pair]]
+        # A stated solo step time has no error that the pair's slowdown could absorb.
+        predicted = self._known.solo_predicted[self.process.evidence.rows.own[confirmed.row[place]]]
+        steep = confirmed.steep[place] * predicted
+        absorbed[here] += confirmed.share[place] * (steep - absorbed[here])
+        added[here, self._confirmed_places[place]] += confirmed.effect[place]
 
 
 def _weighted(weights: Sequence[float], values: Sequence[float], rows: Sequence[int]) -> float:

@@ -55,22 +55,23 @@ class Shifts:
 
 
 def rows_in_answers(
-    rows: Integers, solo_rows: Integers, jobs: Integers, count: int
-) -> tuple[Integers, Integers, Floats]:
+    rows: Integers, confirmed: Integers, solo_rows: Integers, jobs: Integers, count: int
+) -> tuple[Integers, Integers, Integers, Floats]:
     """The rows of the observations that answers are put down to.
 
     Args:
-        rows: those that the process uses.
+        rows: those that the process uses; confirmed: those of confirmed pairs.
         solo_rows: those that solo step times are from; jobs: the number of the job of each, in ascending order.
         count: of these jobs.
 
     Returns:
-        the rows, the places of `rows` among them, and the share [count, rows] of each in what a job adds.
+        the rows, the places of `rows` and of `confirmed` among them, and the share [count, rows] of each in what a job adds.
     """
     # One row of a job at least, so that it is named even if the process does without its rows.
-    used = np.union1d(rows, solo_rows[np.flatnonzero(np.diff(jobs, prepend=-1))])
+    first = solo_rows[np.flatnonzero(np.diff(jobs, prepend=-1))]
+    used = np.unique(np.concatenate([rows, confirmed, first]))
     named = np.isin(solo_rows, used)
     job, place = jobs[named], np.searchsorted(used, solo_rows[named])
     shares = np.zeros((count, len(used)))
     shares[job, place] = 1.0 / np.bincount(job, minlength=count)[job]
-    return used, np.searchsorted(used, rows), shares
+    return used, np.searchsorted(used, rows), np.searchsorted(used, confirmed), shares

@@ -99,8 +99,11 @@ class State:
         share, moved = _network_share(told, rows, some, config.parameters.knee)
         evidence = replace(evidence, target=evidence.target - moved)
         given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
-        used, places, shares = rows_in_answers(rows[given.observed], solo_rows, jobs, len(solo))
-        answers = PairAnswers(given, solo, prior, known, places, shares, limits)
+        confirmed = rows[given.confirmed.row - given.evidence.training]
+        used, places, confirmed_places, shares = rows_in_answers(
+            rows[given.observed], confirmed, solo_rows, jobs, len(solo)
+        )
+        answers = PairAnswers(given, solo, prior, known, places, confirmed_places, shares, limits)
         corrections = Corrections(given, solo, limits)
         weighted: Any = predictor
         if share != NETWORK_SHARE:

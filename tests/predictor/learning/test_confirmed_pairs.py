@@ -96,6 +96,70 @@ def test_the_order_of_observations_does_not_matter(predictor: Predictor) -> None
     assert step_s(posterior, PAIR) == pytest.approx(step_s(told(predictor, 4, 9.0), PAIR), rel=1e-6)
 
 
+def stating(step_time_s: float | None) -> ColocationSet:
+    """The pair with another solo step time of its first job, or none."""
+    first = replace(FIRST, solo=replace(FIRST.solo, step_time_s=step_time_s))
+    return replace(PAIR, workloads=(first, SECOND))
+
+
+def told_times(predictor: Predictor, times: dict[float, tuple[int, float]]) -> list[Observation]:
+    """By the pair's stated solo step time: how often it was observed, and how many times as long as predicted."""
+    return [
+        Observation(stating(solo_s), 0, far * step_s(predictor, stating(solo_s)))
+        for solo_s, (count, far) in times.items()
+        for _ in range(count)
+    ]
+
+
+def test_one_pair_whatever_solo_step_times_were_stated(predictor: Predictor) -> None:
+    """What was observed most often of it is believed, in any order."""
+    observed = told_times(predictor, {0.02: (3, 20.0), 0.024: (16, 1.0)})
+    for observations in (observed, observed[::-1]):
+        posterior = told(predictor, 0, 1.0).extended(observations)
+        for asked in (PAIR, stating(0.024)):
+            assert step_s(posterior, asked) == pytest.approx(step_s(predictor, asked), rel=0.02)
+
+
+def test_two_far_spellings_of_a_pair_give_one_answer_in_any_order(predictor: Predictor) -> None:
+    observed = told_times(predictor, {0.02: (4, 6.0), 0.024: (5, 20.0)})
+    one, other = (told(predictor, 0, 1.0).extended(some) for some in (observed, observed[::-1]))
+    assert len(one.process.confirmed) == 1
+    for asked in (PAIR, stating(0.024)):
+        assert step_s(one, asked) == pytest.approx(step_s(other, asked), rel=1e-6)
+    assert step_s(one, stating(0.024)) == pytest.approx(20.0 * step_s(predictor, stating(0.024)), rel=0.02)
+
+
+def test_observations_that_state_different_solo_step_times_are_counted_together(predictor: Predictor) -> None:
+    observed = told_times(predictor, {0.02 + k * 1e-5: (1, 20.0) for k in range(4)})
+    posterior = told(predictor, 0, 1.0).extended(observed)
+    assert step_s(posterior, PAIR) == pytest.approx(20.0 * step_s(predictor, PAIR), rel=0.02)
+
+
+def test_a_slowdown_by_a_stated_solo_step_time_does_not_vouch_for_a_predicted_one(
+    predictor: Predictor,
+) -> None:
+    unknown = stating(None).workloads[0]
+    elsewhere = [ColocationSet("v100", (unknown, other)) for other in OTHERS]
+    seen = [Observation(s, 0, 1.1 * step_s(predictor, s)) for s in elsewhere]
+    step, slow, solo = (
+        math.log(quantity.upper / quantity.value)
+        for member in [told(predictor, 8, 10.0).extended(seen).predict(stating(None)).members[0]]
+        for quantity in (member.step_time_s, member.slowdown, member.solo_step_time_s)
+    )
+    assert slow < 0.1
+    assert step > 0.5 * solo
+
+
+@pytest.mark.parametrize("most_rows", [512, 2])
+def test_the_pair_is_named_as_what_its_answer_stands_on(predictor: Predictor, most_rows: int) -> None:
+    posterior = told(predictor, 8, 6.0, most_rows=most_rows)
+    basis = posterior.basis(PAIR, 0)
+    assert basis.observations >= 8
+    assert basis.heaviest[0].partners == (str(SECOND),)
+    assert basis.heaviest[0].weight > 0.9
+    assert any("observations correct its slowdown" in reason for reason in posterior.predict(PAIR).reasons)
+
+
 def test_pairs_are_found_by_their_jobs() -> None:
     rows = rows_of([(2, 1), (0, 3), (6, 7), (2, 5), (0, 1, 2)])
     count, noise = len(rows), np.array([1.0, 1.0, 1.0, 0.1, 1.0])

@@ -52,7 +52,8 @@ def answers_of(
     if shares is None:
         shares = np.eye(len(solo), used + len(solo), used)
     unlimited = SoloLimits(Observed.nothing(), np.arange(len(MEMBERS)), members, solo)
-    return PairAnswers(process, solo, Prior.nothing(P), members, np.arange(used), shares, unlimited)
+    nowhere = np.zeros(0, np.int64)
+    return PairAnswers(process, solo, Prior.nothing(P), members, np.arange(used), nowhere, shares, unlimited)
 
 
 @pytest.mark.parametrize("most", [100, 8])
