@@ -65,7 +65,8 @@ def rows_in_answers(
         count: of these jobs.
 
     Returns:
-        the rows, the places of `rows` and of `confirmed` among them, and the share [count, rows] of each in what a job adds.
+        the rows, the places of `rows` and of `confirmed` among them, and the share [count, rows] of each in what a job
+        adds.
     """
     # One row of a job at least, so that it is named even if the process does without its rows.
     first = solo_rows[np.flatnonzero(np.diff(jobs, prepend=-1))]
