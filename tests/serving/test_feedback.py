@@ -307,7 +307,7 @@ def test_observations_without_a_row_are_explained(tmp_path: Any, client: TestCli
     )
     assert code == 1
     assert "0 rows of colocation" in out
-    assert "step time alone" in err
+    assert "observe each job alone" in err
 
 
 def test_a_deleted_workload_is_not_predicted_from_the_cache(client: TestClient) -> None:

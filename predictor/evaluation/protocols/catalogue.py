@@ -42,6 +42,6 @@ def taking_part(protocol: Protocol, names: Sequence[str] | None = None) -> list[
         if not protocol.admits(contender):
             raise InputError(
                 f"{contender.name} does not take part in {protocol.name}",
-                expected="one of " + ", ".join(c.name for c in taking_part(protocol)),
+                expected="one of " + ", ".join(sorted(c.name for c in taking_part(protocol))),
             )
     return chosen

@@ -50,7 +50,7 @@ def test_rows_are_those_of_the_figures(
 
 
 def test_nothing_new_is_refused(predictor: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
-    with pytest.raises(InputError, match=r"every architecture.* got no sets but those"):
+    with pytest.raises(InputError, match=r"every architecture.* got only sets that it was trained on"):
         evaluate_observing(predictor, *measured, 1)
     colocation, solo = measured
     again = colocation[colocation.device == "v100"].assign(set_id="again/" + colocation.set_id)

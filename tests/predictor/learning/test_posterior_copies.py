@@ -62,9 +62,16 @@ def test_the_first_answers_as_before_when_a_copy_is_told_of_jobs_alone(predictor
     alone = next(w for w in jobs if all(w not in (own, *others) for _, _, own, others in inducing))
     posterior.extended([Observation(ColocationSet("v100", (alone,)), 0, 0.05)])
     asked = pairs_of(jobs)
-    assert [p.members for p in posterior.predict_many(asked)] == [
-        p.members for p in other.predict_many(asked)
-    ]
+    ends = (
+        [
+            (m.step_time_s.lower, m.step_time_s.value, m.step_time_s.upper)
+            for p in predictions
+            for m in p.members
+        ]
+        for predictions in (posterior.predict_many(asked), other.predict_many(asked))
+    )
+    # Their sums may differ in the last bit, and what is kept of pairs is rounded to single precision.
+    np.testing.assert_allclose(*ends, rtol=1e-6)
 
 
 def test_a_job_alone_may_displace_a_set_from_the_sample(predictor: Predictor) -> None:

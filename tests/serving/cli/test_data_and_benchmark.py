@@ -225,7 +225,7 @@ def test_a_predictor_of_other_protocols_is_refused(
 ) -> None:
     command = ("benchmark", "run", "lucid-by-model", "--data", data, "-o", str(tmp_path / "results"))
     told = refused(capsys, *command, "--predictors", "constant,graph-memory")
-    assert "graph-memory does not take part in lucid-by-model: expected one of constant, " in told
+    assert "graph-memory does not take part in lucid-by-model: expected one of additive, constant, " in told
     assert not (tmp_path / "results").exists()
 
 

@@ -57,7 +57,10 @@ def test_tokens_are_listed_with_their_validity(tmp_path: Path, capsys: pytest.Ca
     Store(database[1]).close()
 
 
-def test_a_device_is_shown_with_all_of_its_figures(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_device_is_shown_with_all_of_its_figures(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
     spec = json.loads(printed(capsys, "devices", "show", "v100", "--json"))
     shown = dict(line.split(maxsplit=1) for line in printed(capsys, "devices", "show", "v100").splitlines())
     assert set(shown) == set(spec)
