@@ -120,7 +120,7 @@ class Choice:
         self.blocks = [order[first : first + _BLOCK] for first in range(0, len(order), _BLOCK)]
         # How many of the chosen rows each block's `unexplained` already takes into account.
         self.done = [count] * len(self.blocks)
-        self.count, self.start, self.rounds = count, start.round, list[int]()
+        self.count, self.first_round, self.rounds = count, start.round, list[int]()
         self.unexplained = prior - (through[:, :count] ** 2).sum(1)
         if earlier is not None:
             self.factor[:count, :count] = earlier.factor[:count, :count]
@@ -133,7 +133,7 @@ class Choice:
         for number, threshold in enumerate(self._thresholds()):
             before = self.count
             thresholds.append(threshold)
-            if number < self.start:
+            if number < self.first_round:
                 continue
             for block in range(len(self.blocks)):
                 if self.count < self.most:
