@@ -127,9 +127,9 @@ def _training_sets(model: str) -> SetProcess | None:
 def report(results: list[dict[str, dict[str, Any]]]) -> dict[str, Any]:
     """Means over seeds with standard errors, and gains over the best simple rule of each figure.
 
-    `gain_percent` of a belief is its gain over that rule, of the means over the seeds, as is its standard error; `over_constant_percent` is the part of the oracle's
-    gain over the constant belief that it achieves, None if the oracle gains less than a standard error.
-    `floor_percent` is the gain of `isacpp` with its default objective, on any figure, over the better of
+    `gain_percent` of a belief is its gain over that rule, by the ratio of the means over the seeds, and
+    `gain_standard_error` that of this ratio; `over_constant_percent` is the part of the oracle's gain over the
+    constant belief that it achieves, None if the oracle gains less than a standard error. `floor_percent` is the gain of `isacpp` with its default objective, on any figure, over the better of
     `FLOOR`.
     """
     figures: dict[str, Any] = {}

@@ -14,8 +14,8 @@ from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = Path(__file__).resolve().parent
 # Shared with the service's own clients; an sdist contains a copy.
-_COPY = HERE / "total_time.py"
-TOTAL_TIME = _COPY if _COPY.exists() else HERE.parents[1] / "serving" / "integrations" / "total_time.py"
+_COPY = HERE / "total_timeout.py"
+TOTAL_TIMEOUT = _COPY if _COPY.exists() else HERE.parents[1] / "serving" / "integrations" / "total_timeout.py"
 
 
 def version() -> str:
@@ -40,7 +40,7 @@ class ClientBuildHook(BuildHookInterface):
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"openapi-python-client failed:\n{done.stdout}{done.stderr}")
-        shutil.copy(TOTAL_TIME, package)
+        shutil.copy(TOTAL_TIMEOUT, package)
         build_data["force_include"][str(package)] = "cotenant_client"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

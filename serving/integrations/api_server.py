@@ -13,7 +13,7 @@ import yaml
 
 from profiling.errors import UnavailableError
 from scheduling.clusters.importers.pods import PREFIX
-from serving.integrations.total_time import Cut
+from serving.integrations.total_timeout import Deadline
 
 # Pods that are bound to a node and have not ended. Annotations cannot be selected.
 _BOUND = "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
@@ -21,7 +21,7 @@ _PAGE = 500
 # Longest wait for the next byte, and for a whole page.
 _TIMEOUT_S = 30.0
 _PAGE_S = 120.0
-_cut: ContextVar[Cut | None] = ContextVar("_cut", default=None)
+_deadline: ContextVar[Deadline | None] = ContextVar("_deadline", default=None)
 
 
 class ApiServer:
@@ -126,17 +126,17 @@ def _in_time(seconds: float) -> Iterator[None]:
     """What is read from the API server inside must be complete after `seconds`."""
     from urllib3.exceptions import HTTPError
 
-    cut = Cut(seconds)
-    token = _cut.set(cut)
+    deadline = Deadline(seconds)
+    token = _deadline.set(deadline)
     try:
         yield
     except (HTTPError, ValueError) as error:
-        if cut.over:
+        if deadline.over:
             raise HTTPError(f"no complete answer within {seconds:g} s") from error
         raise
     finally:
-        cut.cancel()
-        _cut.reset(token)
+        deadline.cancel()
+        _deadline.reset(token)
 
 
 def _watch(manager: Any) -> None:
@@ -145,9 +145,9 @@ def _watch(manager: Any) -> None:
     def watched(pool: Any) -> Any:
         class Connection(pool.ConnectionCls):  # type: ignore[misc]
             def getresponse(self) -> Any:
-                cut = _cut.get()
-                if cut is not None and self.sock is not None:
-                    cut.watch(self.sock)
+                deadline = _deadline.get()
+                if deadline is not None and self.sock is not None:
+                    deadline.watch(self.sock)
                 return super().getresponse()
 
         return type(pool.__name__, (pool,), {"ConnectionCls": Connection})

@@ -15,7 +15,7 @@ import httpx
 
 from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.workload import REGISTERED
-from serving.integrations.total_time import TotalTime
+from serving.integrations.total_timeout import TotalTimeout
 
 log = logging.getLogger("cotenant.integrations")
 
@@ -110,7 +110,7 @@ class ServiceClient:
         """Status and JSON of the answer, its text if it is no JSON; a status of None if there is no answer."""
         headers = {"Authorization": f"Bearer {self.token}"} if self.token else {}
         try:
-            transport = TotalTime(self.timeout_s, verify=_authorities())
+            transport = TotalTimeout(self.timeout_s, verify=_authorities())
             with httpx.Client(transport=transport, timeout=self.timeout_s, trust_env=False) as client:
                 response = client.request(method, self.url.rstrip("/") + path, json=body, headers=headers)
         except httpx.HTTPError as error:

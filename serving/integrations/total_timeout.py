@@ -15,11 +15,11 @@ from typing import Any
 import httpx
 
 
-class Cut:
-    """Shuts a connection down when its time is over, whatever another thread does with it then.
+class Deadline:
+    """Shuts a connection down once it has passed, whatever another thread does with it then.
 
     Attributes:
-        over: the time was over before `cancel`.
+        over: it passed before `cancel`.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -54,7 +54,7 @@ class Cut:
                 socket.socket.shutdown(self._socket, socket.SHUT_RDWR)
 
 
-class TotalTime(httpx.HTTPTransport):
+class TotalTimeout(httpx.HTTPTransport):
     """Connections of `httpx.Client`, one for each request, which must be answered completely within `seconds`.
 
     Looking up a host name is not included: the system's resolver has limits of its own.
@@ -70,22 +70,22 @@ class TotalTime(httpx.HTTPTransport):
         self.seconds = seconds
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
-        cut = Cut(self.seconds)
+        deadline = Deadline(self.seconds)
 
         def trace(event: str, told: dict[str, Any]) -> None:
             if event in ("connection.connect_tcp.complete", "connection.start_tls.complete"):
-                cut.watch(told["return_value"].get_extra_info("socket"))
+                deadline.watch(told["return_value"].get_extra_info("socket"))
 
         request.extensions = {**request.extensions, "trace": trace}
         try:
             response = super().handle_request(request)
         except BaseException as error:
-            cut.cancel()
-            if cut.over and isinstance(error, httpx.TransportError):
+            deadline.cancel()
+            if deadline.over and isinstance(error, httpx.TransportError):
                 raise self._over(request) from error
             raise
         assert isinstance(response.stream, httpx.SyncByteStream)
-        response.stream = _Watched(response.stream, cut, self._over(request))
+        response.stream = _Watched(response.stream, deadline, self._over(request))
         return response
 
     def _over(self, request: httpx.Request) -> httpx.ReadTimeout:
@@ -95,17 +95,17 @@ class TotalTime(httpx.HTTPTransport):
 class _Watched(httpx.SyncByteStream):
     """An answer's body; `error` is raised instead of one that was cut off."""
 
-    def __init__(self, stream: httpx.SyncByteStream, cut: Cut, error: httpx.ReadTimeout) -> None:
-        self._stream, self._cut, self._error = stream, cut, error
+    def __init__(self, stream: httpx.SyncByteStream, deadline: Deadline, error: httpx.ReadTimeout) -> None:
+        self._stream, self._deadline, self._error = stream, deadline, error
 
     def __iter__(self) -> Iterator[bytes]:
         try:
             yield from self._stream
         except httpx.TransportError as error:
-            raise (self._error if self._cut.over else error) from None
-        if self._cut.over:  # without a length, a body that was cut off looks complete
+            raise (self._error if self._deadline.over else error) from None
+        if self._deadline.over:  # without a length, a body that was cut off looks complete
             raise self._error
 
     def close(self) -> None:
-        self._cut.cancel()
+        self._deadline.cancel()
         self._stream.close()

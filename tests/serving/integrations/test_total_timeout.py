@@ -19,7 +19,7 @@ from profiling.errors import UnavailableError
 from serving.integrations import api_server
 from serving.integrations.api_server import ApiServer
 from serving.integrations.ask import ServiceClient
-from serving.integrations.total_time import TotalTime
+from serving.integrations.total_timeout import TotalTimeout
 from tests.waiting import until
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
@@ -92,7 +92,7 @@ def test_over_tls(tmp_path: Path) -> None:
     context.load_cert_chain(tmp_path / "certificate.pem", tmp_path / "key.pem")
     with (
         trickling(TRICKLES["headers"], context) as port,
-        httpx.Client(transport=TotalTime(0.5, verify=False), trust_env=False) as client,
+        httpx.Client(transport=TotalTimeout(0.5, verify=False), trust_env=False) as client,
         pytest.raises(httpx.ReadTimeout, match=r"no complete answer within 0\.5 s"),
     ):
         client.get(f"https://127.0.0.1:{port}")
