@@ -66,7 +66,7 @@ def _sum_of_nodes(bundle: Bundle) -> Floats:
         float
     )
     key = ["device", "workload", "campaign"]
-    total = times.groupby([nodes[name] for name in key]).sum().rename("total").reset_index()
+    total = times.groupby([nodes[name] for name in key]).sum(min_count=1).rename("total").reset_index()
     totals: Floats = bundle.rows[key].merge(total, on=key, how="left")["total"].to_numpy(dtype=np.float64)
     return totals
 

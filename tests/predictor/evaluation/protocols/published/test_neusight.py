@@ -23,9 +23,9 @@ def bundle() -> Bundle:
             key | {"forward_time_s": scale, "backward_time_s": 0.0, "occurrences": None},
         ]
         rows.append(key | {"set_id": str(number), "step_time_s": factor * (36 + 1) * scale})
-    rows.append(
-        {"device": "a100", "workload": "three", "campaign": "neusight", "set_id": "4", "step_time_s": 1.0}
-    )
+    three = {"device": "a100", "workload": "three", "campaign": "neusight"}
+    nodes.append(three | {"forward_time_s": None, "backward_time_s": None, "occurrences": 12})
+    rows.append(three | {"set_id": "4", "step_time_s": 1.0})
     frame = pd.DataFrame(rows)
     return Bundle("solo_step_time_s", frame, frame.iloc[:0], {"graphs": pd.DataFrame(nodes)})
 
