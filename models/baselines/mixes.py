@@ -62,7 +62,10 @@ class RidgeOfMixes:
 
 
 def _alone(rows: pd.DataFrame, solo: pd.DataFrame) -> Floats:
-    """[n, 3] log ratio of step times on 3g and 7g, and on 2g and 7g, and the solo utilisation."""
+    """[n, 3] log ratio of step times on 3g and 7g, and on 2g and 7g, and the solo utilisation.
+
+    Where one was not measured, the mean over the jobs of `solo`; 0 if it was measured of none.
+    """
     steps = solo[solo["step_time_s"].notna()].pivot_table(
         index="workload", columns="device", values="step_time_s", aggfunc="mean"
     )
@@ -76,5 +79,6 @@ def _alone(rows: pd.DataFrame, solo: pd.DataFrame) -> Floats:
     # one.
     ratios["2g"] = ratios["2g"].fillna(ratios["3g"])
     busy = solo[solo["utilization_ratio"].notna()].groupby("workload")["utilization_ratio"].mean()
-    table = pd.DataFrame({**ratios, "busy": busy}).reindex(rows["workload"].to_list())
-    return table.fillna(table.mean()).fillna(0.0).to_numpy(dtype=np.float64)
+    table = pd.DataFrame({**ratios, "busy": busy})
+    known = table.reindex(rows["workload"].to_list())
+    return known.fillna(table.mean()).fillna(0.0).to_numpy(dtype=np.float64)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import combinations_with_replacement
 
 import numpy as np
@@ -70,3 +71,13 @@ def test_answers_stay_within_what_was_learned() -> None:
         RidgeOfMixes(True).fit(train).predict(Bundle("step_time_ratio", crowd, crowd.iloc[:0], train.known))
     )
     assert answers.max() == pytest.approx(train.y.max())
+
+
+def test_jobs_without_runs_alone_are_predicted_whatever_else_is_asked() -> None:
+    bundle = mixes()
+    known = bundle.known["solo"]
+    without = Bundle(bundle.target, bundle.frame, bundle.solo, {"solo": known[known["workload"] != "net-5"]})
+    fitted = RidgeOfMixes(False).fit(without)
+    some = bundle.frame["set_id"].isin(["net-0 + net-5", "net-5 + net-5"])
+    alone = fitted.predict(replace(without, frame=bundle.frame[some]))
+    np.testing.assert_allclose(alone, fitted.predict(without)[some])
