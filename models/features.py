@@ -131,12 +131,7 @@ def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, worklo
         device: the device.
         workload: the job.
     """
-    is_training = workload.mode == "training"
-    trained = trained_ratio(graph, workload.frozen_prefix) if is_training else 0.0
-    if is_training:
-        activation_bytes = peak_activation_bytes(graph, workload.frozen_prefix)
-    else:
-        activation_bytes = graph.forward_activation_bytes or graph.activation_bytes * 0.05
+    state_bytes, activation_bytes = memory_of(graph, workload)
     return Demand(
         step_s=cost.step_time_s,
         busy_s=cost.busy_s,
@@ -144,9 +139,18 @@ def demand_of(graph: ComputationGraph, cost: JobCost, device: DeviceSpec, worklo
         memory_s=cost.traffic_bytes / device.memory_bandwidth_bytes_per_s,
         launch_s=cost.launch_s,
         host_s=cost.host_s,
-        state_bytes=graph.parameter_bytes + trained * (graph.gradient_bytes + graph.optimizer_state_bytes),
+        state_bytes=state_bytes,
         activation_bytes=activation_bytes,
     )
+
+
+def memory_of(graph: ComputationGraph, workload: Workload) -> tuple[float, float]:
+    """Bytes of a job's state and of its peak live activations; `workload` states mode and frozen prefix."""
+    if workload.mode != "training":
+        return graph.parameter_bytes, graph.forward_activation_bytes or graph.activation_bytes * 0.05
+    trained = trained_ratio(graph, workload.frozen_prefix)
+    state_bytes = graph.parameter_bytes + trained * (graph.gradient_bytes + graph.optimizer_state_bytes)
+    return state_bytes, peak_activation_bytes(graph, workload.frozen_prefix)
 
 
 def workload_features(

@@ -10,6 +10,7 @@ from functools import lru_cache
 import numpy as np
 
 from datasets.bundle import Bundle, Floats
+from models.features import memory_of
 from predictor.evaluation.protocols.graphs import graph_of
 from predictor.evaluation.protocols.registry import Contender, register
 from profiling.errors import CotenantError, InputError
@@ -92,7 +93,7 @@ class ShippedMemory:
 def parts_of(specs: list[str]) -> Floats:
     """[n, 3] bytes of state, of live activations, and of the largest workspace; NaN without a graph.
 
-    State is parameters, gradients and optimiser state.
+    State is parameters and, in training, gradients and optimiser state.
     """
     return np.array([_parts(spec) for spec in specs], dtype=np.float64).reshape(-1, 3)
 
@@ -104,8 +105,8 @@ def _parts(spec: str) -> tuple[float, float, float]:
     graph = graph_of(spec)
     if graph is None:
         return (float("nan"),) * 3
-    workspace = workspace_bytes(graph, Workload.parse(spec).precision, HeadCalibration())
-    return graph.state_bytes, graph.activation_bytes, workspace
+    workload = Workload.parse(spec)
+    return *memory_of(graph, workload), workspace_bytes(graph, workload.precision, HeadCalibration())
 
 
 register(

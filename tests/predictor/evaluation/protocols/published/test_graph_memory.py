@@ -7,6 +7,7 @@ import pandas as pd
 import pytest
 
 from datasets.bundle import Bundle
+from predictor.evaluation.protocols.graphs import graph_of
 from predictor.evaluation.protocols.published.graph_memory import (
     GraphMemoryPredictor,
     ShippedMemory,
@@ -53,6 +54,13 @@ def test_without_measured_peaks_or_graphs_there_is_nothing_to_learn() -> None:
     for train in (bundle(SPECS[:2], ("v100",)).without_targets(), unknown):
         with pytest.raises(InputError, match="nothing to learn"):
             GraphMemoryPredictor().fit(train, 0)
+
+
+def test_inference_holds_parameters_and_takes_a_forward_pass() -> None:
+    spec = "torchvision/resnet18:batch_size=64,mode=inference"
+    (state, activations, _), graph = parts_of([spec])[0], graph_of(spec)
+    assert graph is not None
+    assert (state, activations) == (graph.parameter_bytes, graph.forward_activation_bytes)
 
 
 def test_only_what_is_not_state_is_uncertain() -> None:
