@@ -66,6 +66,26 @@ def like_slowdowns(frame: pd.DataFrame) -> str | None:
     )
 
 
+def unlike_alone(colocation: pd.DataFrame, solo: pd.DataFrame) -> str | None:
+    """What to say of jobs whose `solo_step_time_s` is not the step time of their row in `solo`; None if there are none."""
+    import numpy as np
+
+    run = ["device", "workload", "campaign"]
+    # In a slice, alone is another run than on the whole card.
+    members = colocation.loc[colocation["sharing"] != "mig", [*run, "solo_step_time_s"]]
+    both = members.merge(solo.loc[solo["gpus"] == 1, [*run, "step_time_s"]], on=run)
+    apart = np.abs(np.log(both["solo_step_time_s"] / both["step_time_s"])) > _RATIO_APART
+    unlike = both[apart].drop_duplicates(run)
+    if not len(unlike):
+        return None
+    first = unlike.iloc[0]
+    return (
+        f"table solo, which is used, contradicts solo_step_time_s of sets for {len(unlike)} of "
+        f"{len(both.drop_duplicates(run))} jobs; {first['workload']} on {first['device']} takes "
+        f"{first['step_time_s']:.3g} and {first['solo_step_time_s']:.3g} s"
+    )
+
+
 def _in_other_units(frame: pd.DataFrame) -> list[Fault]:
     """Memory that cannot be in bytes (in GB or MB), and times that cannot be in seconds (in nanoseconds)."""
     fastest, slowest = STEP_TIMES_S

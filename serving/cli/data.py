@@ -151,13 +151,14 @@ def validate(
     """Check a file of measurements and print every fault: row, column, expected and actual value.
 
     Exit code 2 if there are any. Step times over 100 times longer or shorter than predicted are noted, not refused;
-    so are ratios that look like slowdowns.
+    so are ratios that look like slowdowns and, with --out, solo runs that contradict sets.
 
     Example: `cotenant data validate mine.csv -o data/`
     """
     from dataclasses import asdict
 
-    from datasets.contradictions import like_slowdowns
+    from datasets.contradictions import like_slowdowns, unlike_alone
+    from datasets.tables import available_tables, read_table
     from datasets.user_files import add_rows, check_file, taken_sources
     from predictor.examples.plausibility import implausible_rows
 
@@ -171,10 +172,13 @@ def validate(
         typer.echo(f"note: {file}, row {row}: {note}; check that it is in seconds per step", err=True)
     if len(notes) > limit:
         typer.echo(f"note: {len(notes) - limit} more step times are far from predicted", err=True)
-    slowdowns = None if faults else like_slowdowns(rows)
-    if slowdowns:
-        typer.echo(f"note: {file}: {slowdowns}", err=True)
-        notes = [(1, slowdowns), *notes]
+    of_file = [] if faults else [like_slowdowns(rows)]
+    other = {"colocation": "solo", "solo": "colocation"}.get(name)
+    if out is not None and not faults and other in available_tables(out):
+        of_file.append(unlike_alone(**{name: rows, other: read_table(out, other)}))
+    for said in filter(None, of_file):
+        typer.echo(f"note: {file}: {said}", err=True)
+        notes.append((1, said))
     # An importer's own files are valid, but no rows of the user's.
     taken = [
         (f.row, f"--out would refuse source {f.got}") for f in (taken_sources(rows) if not faults else [])

@@ -8,8 +8,10 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from datasets.contradictions import like_slowdowns
+from datasets.contradictions import like_slowdowns, unlike_alone
+from datasets.tables import make_table
 from datasets.user_files import check_file, template
+from tests.datasets.test_tables import example
 
 
 def test_a_slowdown_entered_as_throughput_ratio_is_reported(tmp_path: Path) -> None:
@@ -41,6 +43,27 @@ def test_slowdowns_without_step_times_are_noticed(
     _, rows, faults = check_file(path)
     note = like_slowdowns(rows)
     assert (faults, note and note[:6]) == ([], said)
+
+
+@pytest.mark.parametrize(
+    ("changes", "noted"),
+    [
+        ({"step_time_s": 0.31}, True),
+        ({"step_time_s": 0.033}, False),
+        ({"step_time_s": 0.31, "campaign": "another"}, False),
+        ({"step_time_s": 0.31, "gpus": 2}, False),
+    ],
+)
+def test_solo_runs_unlike_those_of_sets_are_noticed(changes: dict[str, object], noted: bool) -> None:
+    sets = [
+        example("colocation", set_id=name, member=member, solo_step_time_s=0.031)
+        for name in "ab" for member in (0, 1)
+    ]  # fmt: skip
+    solo = make_table("solo", [example("solo", samples_per_s=None, **changes)])
+    colocation = make_table("colocation", sets)
+    assert ("0.31 and 0.031 s" in (unlike_alone(colocation, solo) or "")) is noted
+    # In a slice, alone is another run.
+    assert unlike_alone(colocation.assign(sharing="mig"), solo) is None
 
 
 def test_memory_in_gigabytes_is_a_fault(tmp_path: Path) -> None:

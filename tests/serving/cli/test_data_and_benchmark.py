@@ -114,6 +114,18 @@ def test_ratios_that_look_like_slowdowns_are_noted(
     assert "slowdowns" in note["note"]
 
 
+def test_solo_runs_that_contradict_sets_are_noted(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    data = str(tmp_path / "d")
+    for table, notes in (("colocation", 0), ("solo", 1), ("colocation", 1)):
+        mine = tmp_path / f"{table}.csv"
+        frame = pd.read_csv(io.StringIO(printed(capsys, "data", "template", "--table", table)))
+        if table == "solo":
+            frame = frame.assign(step_time_s=1.0, samples_per_s=None)
+        frame.to_csv(mine, index=False)
+        found = answer(capsys, "data", "validate", str(mine), "-o", data)["notes"]
+        assert ["table solo" in each["note"] for each in found] == [True] * notes
+
+
 def test_a_filled_in_template_is_not_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     mine = tmp_path / "mine.csv"
     mine.write_text("my,own,rows\n")
