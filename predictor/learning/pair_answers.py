@@ -92,6 +92,7 @@ class _Pairs:
         place: row of each pair.
         mean, prior, variance: [P] mean of each pair and its variances, given the solo step time; absorbed: [P] by how
             much an error of that moves the mean.
+        kept: [P] part of the covariance with other pairs that is left of a confirmed pair; 1 of others.
         between: [P] prior covariance of any member beside `own` with the same member beside `partner`.
         covariance: of (own, partner, other partner): the covariance of own beside the one with own beside the
             other, before and after observations.
@@ -102,7 +103,9 @@ class _Pairs:
         self.before: _Rows = np.zeros((_FIRST, before), np.float32)
         self.added: _Rows = np.zeros((_FIRST, used), np.float32)
         self.place: dict[tuple[int, int], int] = {}
-        self.mean, self.prior, self.variance, self.absorbed, self.between = ([0.0] for _ in range(5))
+        self.mean, self.prior, self.variance, self.absorbed, self.kept, self.between = (
+            [0.0] for _ in range(6)
+        )
         self.covariance: dict[tuple[int, int, int], tuple[float, float]] = {}
 
     def add(
@@ -115,6 +118,7 @@ class _Pairs:
         prior: Floats,
         variance: Floats,
         absorbed: Floats,
+        kept: Floats,
         between: Floats,
     ) -> None:
         start = len(self.mean)
@@ -129,6 +133,7 @@ class _Pairs:
         self.prior += prior.tolist()
         self.variance += variance.tolist()
         self.absorbed += absorbed.tolist()
+        self.kept += kept.tolist()
         self.between += between.tolist()
         self.place.update(zip(pairs, range(start, end), strict=True))
 
@@ -259,6 +264,10 @@ class PairAnswers:
             plain = np.array([pairs.between[pairs.place[partner, second]] for _, partner, second in some])
             before = plain - _product(pairs.before, one, other) @ self._prior.process.explained_sign
             left = plain - _product(pairs.half, one, other) @ self._sign
+            kept = np.array([pairs.kept[a] * pairs.kept[b] for a, b in zip(one, other, strict=True)])
+            # The variance of the job's own effect is added to all of its pairs.
+            shared = np.array([self._own[own].variance for own, *_ in some])
+            left -= (1.0 - kept) * (left + shared)
             pairs.covariance.update(zip(some, zip(before.tolist(), left.tolist(), strict=True), strict=True))
 
     def _meet_alone(self, members: Iterable[int]) -> None:
@@ -309,8 +318,9 @@ class PairAnswers:
         prior = beside_one - np.square(earlier) @ given.explained_sign
         variance = beside_one - np.square(half) @ self._sign
         absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
-        self._confirm(own, partner, total, mean, variance, absorbed)
-        self._pairs.add(new, half, earlier, total, mean, prior, variance, absorbed, between)
+        kept = np.ones(len(own))
+        self._confirm(own, partner, total, mean, variance, absorbed, kept)
+        self._pairs.add(new, half, earlier, total, mean, prior, variance, absorbed, kept, between)
 
     def _confirm(
         self,
@@ -320,6 +330,7 @@ class PairAnswers:
         mean: Floats,
         variance: Floats,
         absorbed: Floats,
+        kept: Floats,
     ) -> None:
         """Add what pairs [P] that were observed often do by themselves; the arguments are those of `_Pairs.add`."""
         confirmed = self.process.confirmed
@@ -335,6 +346,7 @@ class PairAnswers:
         # A stated solo step time has no error that the pair's slowdown could absorb.
         predicted = self._known.solo_predicted[self.process.evidence.rows.own[confirmed.row[place]]]
         steep = confirmed.steep[place] * predicted
+        kept[here] -= confirmed.share[place]
         absorbed[here] += confirmed.share[place] * (steep - absorbed[here])
         added[here, self._confirmed_places[place]] += confirmed.effect[place]
 

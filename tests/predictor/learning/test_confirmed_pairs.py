@@ -60,6 +60,17 @@ def test_what_was_observed_often_of_a_pair_is_answered_about_it(
     assert posterior.predict_arrays([PAIR]).step_time_s[0, 0] == pytest.approx(step.value, rel=1e-5)
 
 
+@pytest.mark.parametrize("most_rows", [512, 2])
+def test_a_set_of_pairs_that_were_observed_often_is_as_certain(predictor: Predictor, most_rows: int) -> None:
+    other = ColocationSet("v100", (FIRST, OTHERS[1]))
+    together = ColocationSet("v100", (FIRST, SECOND, OTHERS[1]))
+    posterior = told(predictor, 8, 20.0, most_rows=most_rows)
+    posterior = posterior.extended([Observation(other, 0, 20.0 * step_s(predictor, other))] * 8)
+    assert len(posterior.process.confirmed) == 2
+    slowdown = posterior.predict(together).members[0].slowdown
+    assert slowdown.upper / slowdown.value < 1.25
+
+
 def test_a_single_observation_far_off_is_not_believed(predictor: Predictor) -> None:
     assert step_s(told(predictor, 1, 20.0), PAIR) == pytest.approx(step_s(predictor, PAIR), rel=0.05)
 
