@@ -35,7 +35,7 @@ def never_faster_with_more(
 
     Args:
         answer: function from rows [S, M] to excess [S, M], set by set; 0 where there is no member.
-        rows: [S, M] numbers of members, -1 where a set has fewer.
+        rows: [S, M] numbers of members, -1 after those of smaller sets.
         sizes: sizes of the subsets to check; default: all.
         left: [V] share of the time for which each keeps the device idle when alone, 0 where unknown. One more neighbour
             leaves others at least that share of their speed (sets of up to `WHOLE` members). Without this bound, a third
@@ -46,8 +46,15 @@ def never_faster_with_more(
         return answer(rows)
     if sizes is None and width <= WHOLE:
         return _one_by_one(answer, rows, left)
-    excess = answer(rows)
     size = (rows >= 0).sum(1)
+    small = size <= WHOLE
+    if sizes is None and small.any():  # whose answers do not depend on larger ones of the call
+        excess = np.zeros(rows.shape)
+        excess[small, :WHOLE] = _one_by_one(answer, rows[small, :WHOLE], left)
+        if not small.all():
+            excess[~small] = never_faster_with_more(answer, rows[~small])
+        return excess
+    excess = answer(rows)
     for count in sizes or _PARTS_OF_LARGE:
         # All subsets of one size together, because the overhead of a call exceeds the cost of a few sets.
         places = np.array(list(combinations(range(width), count)))

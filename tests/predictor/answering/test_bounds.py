@@ -26,6 +26,12 @@ def crowded(rows: Integers) -> Floats:
     return np.asarray(np.where(present & (size > 1), together / np.maximum(size - 1, 1) ** 2, 0.0))
 
 
+def crowd(rows: Integers) -> Floats:
+    """n jobs are n times as slow."""
+    present = rows >= 0
+    return np.where(present, present.sum(1, keepdims=True) - 1.0, 0.0)
+
+
 def test_a_set_is_at_least_as_slow_as_its_slowest_part() -> None:
     rows = np.array([[0, 1, 2, 3], [3, 2, 1, -1], [3, 0, -1, -1], [2, -1, -1, -1]])
     bounded = never_faster_with_more(crowded, rows)
@@ -36,18 +42,14 @@ def test_a_set_is_at_least_as_slow_as_its_slowest_part() -> None:
 
 
 def test_one_more_neighbour_takes_no_more_than_its_share_of_the_time() -> None:
-    def answer(rows: Integers) -> Floats:
-        present = rows >= 0
-        return np.where(present, present.sum(1, keepdims=True) - 1.0, 0.0)  # n jobs are n times as slow
-
     left = np.array([0.0, 0.0, 0.5, 0.99, 0.9])
     rows = np.array([[0, 1, 3, 4], [1, 3, 0, -1], [0, 1, 2, -1], [0, 3, -1, -1], [2, -1, -1, -1]])
-    bounded = 1.0 + never_faster_with_more(answer, rows, left=left)
+    bounded = 1.0 + never_faster_with_more(crowd, rows, left=left)
     np.testing.assert_allclose(bounded[0, :2], 2.0 / (0.99 * 0.9))
     # Those that take little may be slowed by the others, which were not measured.
     np.testing.assert_allclose(bounded[0, 2:], [3.0 / 0.9, 3.0 / 0.99])
     np.testing.assert_allclose(bounded[1], [2.0 / 0.99, 3.0, 2.0 / 0.99, 1.0])
-    np.testing.assert_allclose(bounded[2:], 1.0 + answer(rows)[2:])
+    np.testing.assert_allclose(bounded[2:], 1.0 + crowd(rows)[2:])
 
 
 @pytest.mark.parametrize("sharing", ["time-slice", "mps"])
@@ -75,6 +77,18 @@ def test_large_sets_are_bounded_by_pairs_and_triples() -> None:
     bounded = never_faster_with_more(answer, rows)
     assert bounded.tolist() == [[*np.arange(11.0, 20.0), 19.0]]
     assert asked == [10, 2, 3]
+
+
+def test_bounds_of_a_set_do_not_depend_on_larger_ones_in_the_call() -> None:
+    rows = np.full((3, 10), -1)
+    rows[0], rows[1, :6], rows[2, :2] = np.arange(10), np.arange(6), [3, 1]
+    left = np.linspace(0.9, 0.99, 10)
+    together = never_faster_with_more(crowd, rows, left=left)
+    small = never_faster_with_more(crowd, rows[1:, :6], left=left)
+    assert small[0].max() < 5.0, "bounded by what is left"
+    np.testing.assert_array_equal(together[1:, :6], small)
+    np.testing.assert_array_equal(never_faster_with_more(crowd, rows[1:], left=left)[:, :6], small)
+    np.testing.assert_array_equal(together[:1], never_faster_with_more(crowd, rows[:1]))
 
 
 def test_jobs_on_a_core_get_at_most_all_of_its_time() -> None:
