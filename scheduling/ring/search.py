@@ -21,6 +21,8 @@ PRIORITIES: dict[str, Callable[[RingCluster, RingJob], tuple[float, ...]]] = {
     "narrowest": lambda cluster, job: (job.gpus, estimate_s(cluster, job)),
 }
 PICKS: dict[str, Pick] = {"pack": fa_ffp, "whole-or-wait": whole_or_wait}
+# How far above its root in k a lower bound evaluates f(alpha, k) at least.
+_ABOVE_ROOT = 1e-9
 
 
 def by_priority(
@@ -124,9 +126,14 @@ def _fastest_s(cluster: RingCluster, job: RingJob, execution: Execution) -> floa
     spans = [1] if fewest == 1 else []
     if job.gpus > 1 and len(cluster.servers) > 1:
         spans.append(max(2, fewest))
+    least = 1 / rails
+    if not execution.clamp:
+        # With less contention f may be negative, which no schedule has; here a job has almost any bandwidth.
+        root = cluster.alpha / (1 + cluster.alpha)
+        least = max(least, (root + _ABOVE_ROOT) / cluster.xi1)
     return job.iterations * min(
         ring_timing(
-            cluster, job, dict.fromkeys(range(span), 1), 1 / rails, rings=rails, clamp=execution.clamp
+            cluster, job, dict.fromkeys(range(span), 1), least, rings=rails, clamp=execution.clamp
         ).iteration_time_s
         for span in spans
     )

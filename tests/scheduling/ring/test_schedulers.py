@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import itertools
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -61,6 +62,18 @@ def test_every_schedule_is_complete_and_replays_identically(name, instance, slot
     schedule = SCHEDULERS[name](place, jobs, execution)
     check(place, jobs, schedule, execution)
     assert schedule.makespan_s >= lower_bound_s(place, jobs, execution) * (1 - 1e-9)
+
+
+@pytest.mark.parametrize(
+    ("place", "fabric"), [(cluster(4, 4, alpha=1.0), Fabric()), (cluster(2, 2), Fabric(rails=8))]
+)
+def test_the_lower_bound_of_the_literal_form_makes_no_schedule_fail(place, fabric):
+    """Where f(alpha, k) is negative only for placements that the schedule does not have."""
+    execution = Execution(fabric, clamp=False)
+    place, jobs = replace(place, xi1=0.3), [job(name, 2) for name in "ab"]
+    schedule = by_priority(place, jobs, execution)
+    assert all(len(assignment.placement) == 1 for assignment in schedule.assignments)
+    assert 0 < lower_bound_s(place, jobs, execution) <= schedule.makespan_s
 
 
 @pytest.mark.parametrize("name", SCHEDULERS)
