@@ -8,7 +8,7 @@ solved that GPU prices prove to be sufficient.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import numpy as np
@@ -82,11 +82,18 @@ def solve_full(worth: Floats, gpus: Ints, kinds: Ints, capacity: Ints, gap: floa
 
 
 def solve_columns(
-    columns: Sequence[tuple[float, tuple[int, ...], int, int]], jobs: int, capacity: Ints, gap: float = 1e-4
+    columns: Sequence[tuple[float, tuple[int, ...], int, int]],
+    jobs: int,
+    capacity: Ints,
+    gap: float = 1e-4,
+    kept: Collection[int] = (),
 ) -> list[int]:
     """Indices of the chosen columns (worth, job rows, type, GPUs).
 
-    Each job is in at most one, and capacity is respected.
+    Each job is in at most one, those of `kept` in exactly one, and capacity is respected.
+
+    Raises:
+        InfeasibleError: those of `kept` exceed the capacity.
     """
     from scipy.sparse import csr_array
 
@@ -97,8 +104,9 @@ def solve_columns(
     once = csr_array((np.ones(len(at)), (at[:, 0], at[:, 1])), shape=(jobs, len(columns)))
     kinds, gpus = np.array([c[2] for c in columns]), np.array([c[3] for c in columns], float)
     use = csr_array((gpus, (kinds, np.arange(len(columns)))), shape=(len(capacity), len(columns)))
+    least = np.where(np.isin(np.arange(jobs), list(kept)), 1.0, -np.inf)
     return np.flatnonzero(
-        _maximise(np.array([c[0] for c in columns]), 1, once, 1, use, capacity, gap)
+        _maximise(np.array([c[0] for c in columns]), 1, once, 1, use, capacity, gap, least)
     ).tolist()
 
 
@@ -193,16 +201,23 @@ def _milp(
 
 
 def _maximise(
-    value: Floats, most: Ints | int, once: Any, count: Ints | int, use: Any, room: Ints, gap: float
+    value: Floats,
+    most: Ints | int,
+    once: Any,
+    count: Ints | int,
+    use: Any,
+    room: Ints,
+    gap: float,
+    least: Floats | float = -np.inf,
 ) -> Ints:
-    """Integers x from 0 to `most` with the highest value @ x, once @ x <= count and use @ x <= room."""
+    """Integers x from 0 to `most` with the highest value @ x, least <= once @ x <= count and use @ x <= room."""
     from scipy.optimize import Bounds, LinearConstraint
 
     solution = solve_milp(
         -value,
         integrality=np.ones(len(value), np.int64),
         bounds=Bounds(0, most),
-        constraints=[LinearConstraint(once, -np.inf, count), LinearConstraint(use, -np.inf, room)],
+        constraints=[LinearConstraint(once, least, count), LinearConstraint(use, -np.inf, room)],
         options={"mip_rel_gap": gap},
     )
     if solution.x is None:

@@ -23,7 +23,6 @@ from scheduling.sia.objective import SiaConfig
 from scheduling.sia.rows import JobRows
 
 _PARTNERS = 8  # most pairs per job and type that are offered to the solver
-_STAYS = 1e3  # worth of a configuration that a job must keep, beyond any other
 
 
 class SharingPair(NamedTuple):
@@ -58,19 +57,18 @@ def choose_with_pairs(rows: JobRows, pairs: list[SharingPair], capacity: Ints, c
     singles = [
         (int(row), int(column))
         for row, column in zip(*np.nonzero(worth > 0), strict=True)
-        if row not in bound and (row not in forced or forced[row] == column)
+        if row not in forced
     ]
-    columns: list[tuple[float, tuple[int, ...], int, int]] = [
-        (float(worth[r, c]) + (_STAYS if r in forced else 0.0), (r,), table[c].kind, table[c].gpus)
-        for r, c in singles
-    ]
+    singles += [(row, column) for row, column in forced.items() if row not in bound]
     smallest = np.where(everything > 0, everything, np.inf).min(axis=1)
+    columns: list[tuple[float, tuple[int, ...], int, int]] = [
+        (_or_nothing(worth[r, c]), (r,), table[c].kind, table[c].gpus) for r, c in singles
+    ]
     for pair in pairs:
-        value = _shared_worth(rows, pair, smallest, config)
-        value += _STAYS * ((pair.first in forced) + (pair.second in forced))
+        value = _or_nothing(_shared_worth(rows, pair, smallest, config))
         columns.append((value, (pair.first, pair.second), pair.kind, 1))
     chosen = Chosen({}, [])
-    for index in solve_columns(columns, len(jobs), capacity, config.gap):
+    for index in solve_columns(columns, len(jobs), capacity, config.gap, forced):
         if index < len(singles):
             row, column = singles[index]
             chosen.configurations[jobs[row].number] = (jobs[row], table[column])
@@ -83,6 +81,11 @@ def choose_with_pairs(rows: JobRows, pairs: list[SharingPair], capacity: Ints, c
             chosen.configurations[jobs[lead].number] = (jobs[lead], Configuration(1, 1, pair.kind))
             chosen.followers.append((jobs[lead], jobs[other]))
     return chosen
+
+
+def _or_nothing(worth: float) -> float:
+    """`worth`, or 0 for a job that must stay although it is predicted not to fit."""
+    return float(worth) if np.isfinite(worth) else 0.0
 
 
 def _shared_worth(rows: JobRows, pair: SharingPair, smallest: Floats, config: SiaConfig) -> float:
@@ -154,6 +157,6 @@ def _staying(
                 at, columns = belief.pairs(device, ids)
                 slow = belief.slowdown[at[0], columns[0]]
             alone = rows.goodput[[first, second], single[kind]]
-            if (alone > 0).all():
+            if (alone > 0).all() or second in forced:
                 pairs.append(SharingPair(first, second, kind, *(alone / slow).tolist()))
     return pairs

@@ -10,6 +10,7 @@ from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.sia.configurations import Configuration
+from scheduling.sia.ilp import solve, total_worth
 from scheduling.sia.objective import SiaConfig
 from scheduling.sia.pairs import SharingPair, choose_with_pairs, sharing_pairs
 from scheduling.sia.rows import JobRows
@@ -26,6 +27,45 @@ def test_of_two_jobs_that_share_a_gpu_the_one_that_must_stay_leads() -> None:
     chosen = choose_with_pairs(rows, [SharingPair(1, 0, 0, 0.9, 0.9)], np.array([1]), SiaConfig())
     assert chosen.followers == [(jobs[1], jobs[0])]
     assert list(chosen.configurations) == [1]
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_jobs_that_must_stay_do_not_keep_others_from_their_best_configurations(seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    staying, waiting, config = 24, 3, SiaConfig()
+    table = [Configuration(1, gpus, 0) for gpus in (1, 2, 4, 8)]
+    gpus, kinds, capacity = np.array([1, 2, 4, 8]), np.zeros(4, np.int64), np.array([staying + 14])
+    stays = np.arange(staying + waiting) < staying
+    jobs = [
+        JobState(TraceJob(f"j{n}", Workload("resnet18-cifar"), 1.0), n, 1.0, gpus=(n,) if stays[n] else ())
+        for n in range(len(stays))
+    ]
+    goodput = gpus ** rng.uniform(0.3, 1, (len(jobs), 1))
+    goodput[stays, 1:] = np.nan
+    ones, forced = np.ones(len(jobs)), dict.fromkeys(range(staying), 0)
+    rows = JobRows(jobs, table, goodput, ones, ones, np.where(stays, 0, -1), forced)
+    chosen = choose_with_pairs(rows, [], capacity, config).configurations
+    columns = np.array([table.index(chosen[n][1]) if n in chosen else -1 for n in range(len(jobs))])
+    worth = rows.worth(goodput, config)
+    best = solve(worth, gpus, kinds, capacity, forced, gap=0.0)
+    assert (columns[stays] == 0).all()
+    of_waiting = total_worth(worth[~stays], best[~stays])
+    assert total_worth(worth[~stays], columns[~stays]) == pytest.approx(of_waiting, rel=1e-3)
+
+
+@pytest.mark.parametrize("other", [0, 1])
+def test_a_job_that_must_stay_does_so_even_if_it_is_predicted_not_to_fit(other: int) -> None:
+    jobs = [
+        JobState(
+            TraceJob(f"j{n}", Workload("resnet18-cifar"), 1.0, preemptible=False), n, 1.0, gpus=(n * other,)
+        )
+        for n in range(2)
+    ]
+    ones, goodput = np.ones(2), np.array([[np.nan], [1.0]])
+    rows = JobRows(jobs, [Configuration(1, 1, 0)], goodput, ones, ones, np.zeros(2, np.int64), {0: 0, 1: 0})
+    pairs = [] if other else [SharingPair(0, 1, 0, np.nan, 0.5)]
+    chosen = choose_with_pairs(rows, pairs, np.array([1 + other]), SiaConfig())
+    assert {*chosen.configurations, *(follower.number for _, follower in chosen.followers)} == {0, 1}
 
 
 A, B, C = (Workload(name) for name in "abc")
