@@ -25,6 +25,8 @@ from scheduling.traces.remarks import RowCount, by_reason
 
 Report = Callable[[str, int, int, int], None]
 """Called with the current run (policy and seed), its jobs done and total, and the number of finished runs."""
+# Error of runs that Ctrl-C stopped or left out.
+INTERRUPTED = "interrupted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +108,7 @@ def run_all(
         if not runs:
             raise
         runs += [
-            Run(name, own.seed, error="interrupted", load=own.load if loads else None)
+            Run(name, own.seed, error=INTERRUPTED, load=own.load if loads else None)
             for own, name, _ in tasks[len(runs) :]
         ]
     if out is not None:

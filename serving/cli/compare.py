@@ -101,7 +101,7 @@ def command(
 ) -> None:
     """Run several policies over one trace: a table, and plots of completion times, queue, utilisation and Gantt.
 
-    If a policy fails, the others still run and the exit code is 1.
+    If a policy fails, the others still run and the exit code is 1. Ctrl-C keeps the finished runs; it is then 130.
 
     Example: `cotenant compare --trace synthetic:rate=30,jobs=60 --cluster small-mixed --policies fifo,isacpp --seeds 3 -o plots`
     """
@@ -111,7 +111,7 @@ def command(
     from scheduling.simulator.jobs_table import check_format, write_jobs
     from scheduling.simulator.scenario import check_policy
     from scheduling.simulator.scenario_spec import ScenarioSpec
-    from scheduling.simulator.sweep import run_all, summarize
+    from scheduling.simulator.sweep import INTERRUPTED, run_all, summarize
 
     if out is None:
         no_effect(context, "without --out", "gantt_filter")
@@ -162,7 +162,7 @@ def command(
     show_skipped([line for r in results for line in r.get("skipped", ())], seeds)
     show_tenants(cluster)
     if any("error" in r for r in results):
-        raise typer.Exit(1)
+        raise typer.Exit(130 if any(run.error == INTERRUPTED for run in runs) else 1)
 
 
 def _loads(text: str, load: float | None) -> list[float]:

@@ -123,6 +123,20 @@ def test_compare_writes_jobs_and_skips_infeasible_ones(
     assert ".parquet" in refused(capsys, "compare", *options, "--jobs", "jobs.xlsx")
 
 
+def test_compare_that_is_interrupted_keeps_what_is_done(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runs = [
+        sweep.Run("fifo", 0, SimulationResult("fifo", [], 0.0, 1, [])),
+        sweep.Run("sjf", 0, error=sweep.INTERRUPTED),
+    ]
+    monkeypatch.setattr(sweep, "run_all", lambda *_: runs)
+    code, out, err = run(capsys, "compare", *TRACE, "--policies", "fifo,sjf", "--json")
+    assert code == 130
+    assert ["jobs" in body for body in json.loads(out)["policies"]] == [True, False]
+    assert "sjf failed: interrupted" in err
+
+
 def test_compare_lists_jobs_that_any_policy_skipped(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
