@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets.tables import available_tables, empty_table, read_table, validate_table
 from profiling.errors import InputError
-from profiling.workload import REGISTERED
+from profiling.workload import REGISTERED, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,7 +21,7 @@ def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The `colocation` table of a folder, and solo runs of its campaigns.
 
     If there is no `solo` table, or it lacks a member, the member's own `solo_step_time_s` is used. Architectures that
-    have a job in common are one, under one name.
+    have a job in common are one, under one name. Runs of jobs without a graph are left out, with a warning.
 
     Raises:
         InputError: no `colocation` table, or an invalid table.
@@ -28,8 +29,24 @@ def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
     colocation = read_table(directory, "colocation")
     has_solo = "solo" in available_tables(directory)
     solo = read_table(directory, "solo") if has_solo else empty_table("solo")
-    colocation, solo = _with_one_architecture([colocation, solo])
+    colocation, solo = _with_one_architecture(_with_graphs(colocation, solo))
     return colocation, solo_runs(colocation, solo)
+
+
+def _with_graphs(colocation: pd.DataFrame, solo: pd.DataFrame) -> list[pd.DataFrame]:
+    """The tables without the jobs that are code, `module:factory`, whose capture failed when they were measured."""
+    specs = {*colocation["workload"], *solo["workload"]}
+    models = {spec: Workload.parse(spec).model for spec in specs}
+    code = {spec for spec, model in models.items() if ":" in model and not model.startswith(REGISTERED)}
+    if not code:
+        return [colocation, solo]
+    lost = set(colocation.loc[colocation["workload"].isin(code), "set_id"])
+    warnings.warn(
+        f"left out for lack of a graph: {', '.join(sorted({models[spec] for spec in code}))} "
+        f"(sets: {len(lost)} of {colocation['set_id'].nunique()})",
+        stacklevel=3,
+    )
+    return [colocation[~colocation["set_id"].isin(lost)], solo[~solo["workload"].isin(code)]]
 
 
 def _with_one_architecture(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:

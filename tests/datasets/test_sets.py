@@ -60,6 +60,21 @@ def test_solo_runs_without_a_step_time_on_one_gpu_get_that_of_the_members(tmp_pa
     assert solo["memory_bytes"].iloc[0] == 3e9
 
 
+def test_runs_of_jobs_without_a_graph_are_left_out(tmp_path: Path) -> None:
+    code = "my_module:factory:batch_size=8,data_on_device=true"
+    graph = f"graph:{'a' * 64}:batch_size=8"
+    mixed = pair("b", 0.03, 0.02)
+    mixed[1] |= {"workload": code}
+    own = pair("c", 0.03, 0.02)
+    own[1] |= {"workload": graph}
+    write_table(tmp_path, "colocation", make_table("colocation", [*pair("a", 0.03, 0.02), *mixed, *own]))
+    write_table(tmp_path, "solo", make_table("solo", [example("solo", workload=code)]))
+    with pytest.warns(UserWarning, match=r"left out for lack of a graph: my_module:factory \(sets: 1 of 3\)"):
+        colocation, solo = read_sets(tmp_path)
+    assert set(colocation["set_id"]) == {"a", "c"}
+    assert set(solo["workload"]) == {A, B, graph}
+
+
 def test_a_folder_without_sets(tmp_path: Path) -> None:
     write_table(tmp_path, "solo", make_table("solo", [example("solo")]))
     with pytest.raises(InputError, match="colocation"):
