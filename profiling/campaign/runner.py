@@ -123,7 +123,8 @@ def run_campaign(
 
 
 def recorded(measure: Measure, request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
-    """The record of a run; a failed one if this machine lacks its SM shares or precision, so that the others are measured."""
+    """The record of a run; a failed one if this machine lacks its SM shares or precision, or a job cannot be built, so that
+    the others are measured."""
     from profiling.measure.environment import device_name
     from profiling.measure.record import failed_record
     from profiling.measure.request import NotMeasurableError

@@ -27,6 +27,7 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         all-reduce, in seconds, at least 0.
 
     Raises:
+        NotMeasurableError: a factory is missing or fails.
         UnavailableError: CUDA sees fewer GPUs than `request.processes`, or torch cannot use them.
     """
     began, count = time.monotonic(), request.processes
@@ -53,7 +54,7 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         environments=environments,
         distributed="rewrapped" if request.rewrapped else "wrapped-before",
     ) as session:
-        session.require_device()
+        session.require_built()
         block = settings.warmup_block_steps
         # The first steps connect the ranks and allocate; their pace would make the windows too short.
         for without in (False, True):

@@ -16,6 +16,7 @@ import time
 from itertools import pairwise
 from typing import Any
 
+from profiling.errors import InputError
 from profiling.measure.clocks import clock_for
 
 
@@ -208,6 +209,8 @@ def main() -> None:
         except BaseException as error:
             if isinstance(error, NoDeviceError):
                 kind, message = "no-device", str(error)
+            elif isinstance(error, InputError) and command["do"] == "build" and not is_out_of_memory(error):
+                kind, message = "refused", str(error)
             else:
                 kind = "out-of-memory" if is_out_of_memory(error) else "failed"
                 message = f"{type(error).__name__}: {error}"

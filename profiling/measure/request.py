@@ -19,7 +19,7 @@ DEVICES = ("cpu", "cuda")
 
 
 class NotMeasurableError(InputError):
-    """A job has no code to run, or an option that its measured step would not follow."""
+    """A job has no code to run, code that builds no job, or an option that its measured step would not follow."""
 
 
 @dataclass(frozen=True)

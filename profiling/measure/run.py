@@ -46,8 +46,8 @@ def measure(
 
     Raises:
         InputError: this process may not use the configured CPU core.
-        NotMeasurableError: the device lacks a job's precision, or a loader is to feed a job whose data wait on the
-            device.
+        NotMeasurableError: the device lacks a job's precision, a loader is to feed a job whose data wait on the device,
+            or a factory is missing or fails.
         UnavailableError: no such device, or torch cannot use it.
         SharesNotEnforcedError: MPS cannot enforce the requested SM shares.
     """
@@ -112,7 +112,7 @@ def _measure(
             environments=sharing.environments,
             cached_activations=request.cached_activations,
         ) as session:
-            session.require_device()
+            session.require_built()
             _warm_all(session, record, progress)
             if sharing.mode == "mig":
                 _name_slices(record, sharing.slices)

@@ -16,6 +16,7 @@ from typing import Any
 
 from profiling.errors import UnavailableError
 from profiling.measure.mps import undisturbed
+from profiling.measure.request import NotMeasurableError
 from profiling.measure.settings import MeasureSettings
 from profiling.workload import Workload
 
@@ -35,8 +36,8 @@ class MemberProcess:
     """A member's process and its state.
 
     Attributes:
-        outcome: `ok`, `out-of-memory`, `failed` or `killed`; `no-device` if it cannot use the GPU at all, which is an
-            error and not a result (see `Session.require_device`).
+        outcome: `ok`, `out-of-memory`, `failed` or `killed`; `no-device` if it cannot use the GPU at all, and `refused`
+            if there is no such job, which are errors and not results (see `Session.require_built`).
         message: the error if the outcome is not ok.
         facts: properties that the job reported when it was built.
     """
@@ -124,11 +125,12 @@ class Session:
     def alive(self) -> list[int]:
         return [i for i, m in enumerate(self.members) if m.alive]
 
-    def require_device(self) -> None:
-        """Check that every member could use the GPU.
+    def require_built(self) -> None:
+        """Check that every member could use the GPU, and that its job exists.
 
         Raises:
-            UnavailableError: one could not. That says nothing of its job, and every other run would fail alike.
+            NotMeasurableError: a factory is missing or fails, or its model lacks what the SPEC asks for.
+            UnavailableError: one could not use the GPU. That says nothing of its job, and every other run would fail alike.
         """
         for member in self.members:
             if member.outcome == "no-device":
@@ -138,6 +140,8 @@ class Session:
                     hint="torch needs a build with CUDA (UV_TORCH_BACKEND=auto make install), a driver that is new "
                     "enough for it, and a GPU that no other process holds exclusively (nvidia-smi -q -d COMPUTE)",
                 )
+            if member.outcome == "refused":
+                raise NotMeasurableError(f"{member.workload}: {member.message}")
 
     def warm(self, index: int) -> dict[str, Any] | None:
         """Warm up one member while the others are paused; None if it died."""

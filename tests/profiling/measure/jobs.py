@@ -36,6 +36,10 @@ def captured(batch_size: int = 16) -> tuple[nn.Module, torch.Tensor]:
     return nn.Linear(8, 4), torch.randn(batch_size, 8)
 
 
+def fails(batch_size: int = 16) -> tuple[nn.Module, torch.Tensor]:
+    raise KeyError("no such setting")
+
+
 class _Failing(TrainingJob):
     def __init__(self, after: int, error: BaseException) -> None:
         phases = [Phase(_square)]

@@ -48,7 +48,20 @@ def test_another_profile_adds_to_the_folder(tmp_path: Path, capsys: pytest.Captu
         assert "holds other measurements" in error
 
 
-@pytest.mark.parametrize("job", ["resnet18-cifar:batch_size=0", "no-such-model"])
+JOBS = "tests.profiling.measure.jobs"
+
+
+@pytest.mark.parametrize(
+    "job",
+    [
+        "resnet18-cifar:batch_size=0",
+        "no-such-model",
+        f"{JOBS}:no_such_factory",
+        f"{JOBS}:fails",
+        f"{JOBS}:captured:sequence_length=3",
+        f"{JOBS}:captured:frozen_prefix=9",
+    ],
+)
 def test_profile_of_an_unknown_job(job: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     refused(capsys, "profile", "--job", job, "-o", tmp_path / "out")
     assert not (tmp_path / "out").exists()
