@@ -110,10 +110,9 @@ def command(
         if request.kind == "operators":
             export_operators(record, output / "graphs")
         records.append(record)
-    again = [record["request"] for record in records]
     with only_writer(output):
         earlier = stored_records(output, campaign)
-        kept = [record for record in earlier if record["request"] not in again]
+        kept = [r for r in earlier if not any(_replaces(new, r) for new in records)]
         counts = write_tables(output, [*kept, *records], campaign=campaign, environment=environment)
     if json:
         print_json({"environment": environment, "tables": counts, "records": records})
@@ -123,8 +122,17 @@ def command(
             print(f"{m['workload']}: {m['outcome']}: {m['message']}", file=sys.stderr)
         for note in dict.fromkeys(note for record in records for note in record["notes"]):
             print(f"note: {note}", file=sys.stderr)
-    if any(m["outcome"] != "ok" for r in records for m in r["members"]):
+    if not all(map(_succeeded, records)):
         raise typer.Exit(1)
+
+
+def _succeeded(record: dict[str, Any]) -> bool:
+    return all(m["outcome"] == "ok" for m in record["members"])
+
+
+def _replaces(new: dict[str, Any], earlier: dict[str, Any]) -> bool:
+    """Whether `new` is the same run; a failed one keeps what was measured before."""
+    return new["request"] == earlier["request"] and (_succeeded(new) or not _succeeded(earlier))
 
 
 def _with_shares(workloads: tuple[Workload, ...], shares: list[float]) -> tuple[Workload, ...]:

@@ -130,6 +130,32 @@ def test_failed_operator_times_are_explained(
     assert "ppo-lunarlander: failed: no operators" in told
 
 
+def test_a_failed_repetition_keeps_what_was_measured(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from datasets.tables import read_table
+    from tests.profiling.campaign.support import record_of
+
+    def profile(code: int) -> list[str]:
+        printed(capsys, "profile", "--job", "ppo-lunarlander", "-o", tmp_path, code=code)
+        assert len(read_table(tmp_path, "solo")) == 1
+        records = json.loads((tmp_path / "measurements.json").read_text())["records"]
+        return [record["members"][0]["outcome"] for record in records]
+
+    def fail(request: RunRequest, settings: MeasureSettings, *_: object) -> dict[str, object]:
+        return failed_record(request, settings, "cpu", "out of memory", 1.0)
+
+    monkeypatch.setattr(
+        "profiling.measure.run.measure", lambda request, settings, _: record_of(request, settings)
+    )
+    assert profile(0) == ["ok"]
+    with monkeypatch.context() as failing:
+        failing.setattr("profiling.measure.run.measure", fail)
+        assert profile(1) == ["ok", "failed"]
+        assert profile(1) == ["ok", "failed"]
+    assert profile(0) == ["ok"]
+
+
 def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     jobs = ["--job", "ppo-lunarlander:batch_size=8", "--job", "neumf-ml1m:batch_size=8"]
