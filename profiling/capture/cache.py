@@ -9,7 +9,7 @@ from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
-from profiling.errors import InputError, UnknownNameError
+from profiling.errors import InputError, UnavailableError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
 
@@ -53,9 +53,20 @@ def read(key: str) -> ComputationGraph | None:
 
 
 def register_graph(graph: ComputationGraph) -> str:
-    """Store a graph on this machine and return the model name for jobs: `graph:<content hash>`."""
+    """Store a graph on this machine and return the model name for jobs: `graph:<content hash>`.
+
+    Raises:
+        UnavailableError: the cache cannot be written.
+    """
     name = REGISTERED + graph.content_hash
-    graph.save(_registered_path(name))
+    try:
+        graph.save(_registered_path(name))
+    except OSError as error:
+        raise UnavailableError(
+            "the graph cannot be stored",
+            got=f"{error.filename}: {error.strerror}",
+            hint="XDG_CACHE_HOME names the folder of the cache",
+        ) from None
     return name
 
 

@@ -106,6 +106,16 @@ def test_member_that_runs_out_of_memory_is_a_labelled_row() -> None:
     assert list(frames["measurements"]["outcome"]) == ["ok", "out-of-memory"]
 
 
+def test_a_measurement_is_kept_if_its_graph_cannot_be_stored(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "cotenant").write_text("a file where the cache should be")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    record = measure(RunRequest("solo", (job("captured"),)), QUICK)
+    assert record["members"][0]["solo_step_time_s"] > 0
+    assert any("XDG_CACHE_HOME" in note for note in record["notes"])
+
+
 @pytest.mark.parametrize(("name", "outcome"), [("broken", "failed"), ("killed", "out-of-memory")])
 def test_member_that_dies_while_building(name: str, outcome: str) -> None:
     record = measure(RunRequest("solo", (job(name),)), QUICK)
