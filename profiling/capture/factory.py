@@ -33,22 +33,26 @@ def capture_factory(workload: Workload) -> ComputationGraph:
     its own options.
 
     Raises:
-        InputError: no such module or attribute, a wrong return value, or an option that the factory does not
-            accept.
+        InputError: no such module or attribute, a wrong return value, an option that the factory does not accept, or a
+            step that cannot be captured.
     """
     made, batch_size = _made(workload, "meta")
-    if isinstance(made, TrainingJob):
-        return capture_job(made, workload.model, _own_options(workload, made))
-    _note_other_size(workload.model, made[1], batch_size)
-    return capture_module(
-        made[0],
-        made[1],
-        name=workload.model,
-        loss=made[2] if len(made) == 3 else None,
-        workload=workload,
-        batch_size=batch_size,
-        in_place=True,
-    )
+    own = _own_options(workload, made) if isinstance(made, TrainingJob) else None
+    try:
+        if own is not None:
+            return capture_job(made, workload.model, own)
+        _note_other_size(workload.model, made[1], batch_size)
+        return capture_module(
+            made[0],
+            made[1],
+            name=workload.model,
+            loss=made[2] if len(made) == 3 else None,
+            workload=workload,
+            batch_size=batch_size,
+            in_place=True,
+        )
+    except InputError as error:  # of several jobs in a command, this one
+        raise error.at(workload.model) from error
 
 
 def factory_job(workload: Workload, device: str) -> TrainingJob:

@@ -181,10 +181,11 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
             raise
         except Exception as error:  # the model's own code may raise anything
             # torch's advice on custom operators does not help here.
-            what = str(error).partition(" You may have run into")[0].strip() or type(error).__name__
+            what = str(error).partition(" You may have run into")[0].strip()
+            kind = type(error).__name__
             raise (_OtherDeviceError if any(part in what for part in _OTHER_DEVICE) else InputError)(
                 "the training step cannot be traced without data",
-                got=what.splitlines()[0],
+                got=f"{kind}: {what.splitlines()[0]}" if what else kind,
                 hint=next((hint for part, hint in _HINTS.items() if part in what), _HINT),
             ) from error
 

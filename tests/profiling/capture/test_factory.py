@@ -190,7 +190,10 @@ def test_inputs_of_another_batch_size_are_noted() -> None:
         ("exits", r"^'some_factories:exits' raised SystemExit: 0\.$"),
         ("needs", "no more than batch_size, .*TypeError"),
         ("empty", r"inputs are empty.*\(0, 8\)"),
-        ("detached", "no parameter gets a gradient from the loss.*none of weight, bias"),
+        (
+            "detached",
+            "^some_factories:detached: no parameter gets a gradient from the loss.*none of weight, bias",
+        ),
         ("classes", "no floating-point output to train on: got tensors of int64"),
     ],
 )

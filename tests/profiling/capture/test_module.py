@@ -110,9 +110,9 @@ def test_a_selection_by_value_is_noted(is_masked: bool) -> None:
 @pytest.mark.parametrize(
     ("error", "said"),
     [
-        (KeyError("logits"), "logits"),
-        (NotImplementedError(), "NotImplementedError"),
-        (AssertionError(), "Assert"),
+        (KeyError("logits"), "KeyError: 'logits'"),
+        (NotImplementedError(), "NotImplementedError;"),
+        (AssertionError(), r"AssertionError;"),
     ],
 )
 def test_any_exception_of_a_model_is_one_line(error: Exception, said: str) -> None:
