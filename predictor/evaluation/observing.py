@@ -177,7 +177,10 @@ def evaluate_observing(
         observed_sets += count
     if not parts:
         raise InputError(
-            "no sets left to score", expected="more sets than those observed", got=f"observe {observe}"
+            "no sets left to score",
+            expected=f"sets with {', '.join(new.architectures)} beyond those observed",
+            got=f"{observed_sets}, all observed",
+            hint="lower --observe, or add sets",
         )
     names = sorted({name for name, _ in parts})
     return {

@@ -36,6 +36,15 @@ def test_observed_sets_are_not_scored(
     assert some["metrics"]["n"] == some["by_model"]["alpha"]["before"]["n"]
 
 
+def test_too_many_observed_sets_are_refused_with_the_architectures(
+    forgetful: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
+) -> None:
+    with pytest.raises(
+        InputError, match=r"left to score: expected sets with alpha beyond .*, got \d+, all observed"
+    ):
+        evaluate_observing(forgetful, *measured, 1_000)
+
+
 def test_rows_are_those_of_the_figures(
     forgetful: Predictor, measured: tuple[pd.DataFrame, pd.DataFrame]
 ) -> None:
