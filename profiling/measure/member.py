@@ -63,14 +63,15 @@ class Member:
             current = median(durations)
             settled = previous is not None and abs(current - previous) <= command["tolerance"] * previous
             if settled or time.monotonic() >= limit or self.stop.is_set():
-                return {"settled": settled, "steps": steps + 1, "step_time_s": current, **self._usage()}
+                reply = {"settled": settled, "steps": steps + 1, "step_time_s": current, **self._usage()}
+                return {**reply, "finite": is_finite(self.loss)}
             previous = current
 
     def _block(self, steps: int) -> list[float]:
         clock = clock_for(self.device)
         clock.start()
         for _ in range(steps):
-            self.job.step()
+            self.loss = self.job.step()
             clock.mark()
         boundaries = clock.finish()
         return [b - a for a, b in pairwise(boundaries)]
@@ -127,6 +128,13 @@ class Member:
             usage["allocated_bytes"] = torch.cuda.max_memory_allocated()
             usage["reserved_bytes"] = torch.cuda.max_memory_reserved()
         return usage
+
+
+def is_finite(loss: Any) -> bool:
+    """Whether a step's loss is a number. A job of the user's own may return anything else, which tells nothing."""
+    import torch
+
+    return not isinstance(loss, torch.Tensor) or loss.numel() != 1 or bool(torch.isfinite(loss))
 
 
 class NoDeviceError(Exception):

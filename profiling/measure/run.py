@@ -170,6 +170,11 @@ def _warm_all(session: Session, record: dict[str, Any], progress: Progress) -> N
         warm = session.warm(i)
         if warm is not None:
             session.members[i].facts |= {"settled": warm["settled"], "warmup_steps": warm["steps"]}
+            if not warm["finite"]:
+                record["notes"].append(
+                    f"{session.members[i].workload}: the loss is infinite or NaN, so its steps may take other times than "
+                    "in training"
+                )
     record["members"] = [member_entry(m) for m in session.members]
 
 

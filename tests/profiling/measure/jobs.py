@@ -40,6 +40,10 @@ def fails(batch_size: int = 16) -> tuple[nn.Module, torch.Tensor]:
     raise KeyError("no such setting")
 
 
+def nan(batch_size: int = 16) -> tuple[nn.Module, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
+    return *captured(batch_size), lambda output: output.sum() * float("nan")
+
+
 class _Failing(TrainingJob):
     def __init__(self, after: int, error: BaseException) -> None:
         phases = [Phase(_square)]

@@ -95,6 +95,14 @@ def test_rows_of_a_factory_name_its_graph() -> None:
     assert any("jobs:plain has no graph" in note for note in record["notes"])
 
 
+def test_a_loss_that_is_not_finite_is_noted() -> None:
+    record = measure(RunRequest("colocation", (job("captured"), job("nan"))), QUICK)
+    assert [member["outcome"] for member in record["members"]] == ["ok", "ok"]
+    assert [note.partition(", ")[0] for note in record["notes"]] == [
+        f"{job('nan')}: the loss is infinite or NaN"
+    ]
+
+
 def test_member_that_runs_out_of_memory_is_a_labelled_row() -> None:
     record = measure(RunRequest("colocation", (job("plain"), job("out_of_memory"))), QUICK)
     first, second = record["members"]
