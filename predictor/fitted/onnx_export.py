@@ -143,6 +143,7 @@ def input_names(model: CotenantModel) -> dict[str, dict[str, list[str]]]:
             "busy_s": ["forward", "backward"],
             "workload": [*WORKLOAD_FEATURES],
             "device": [*DEVICE_FEATURES],
+            "log_step_s": ["cost_model"],
         },
         "set_network": {
             "member": [*embedding, *WORKLOAD_FEATURES, *SOLO_FEATURES, *DEVICE_FEATURES],

@@ -60,7 +60,7 @@ def test_every_position_of_an_input_is_named(predictor: Predictor, exported: Pat
     for part in ("encoder", "set_network"):
         names = about["inputs"][part]
         for given in onnxruntime.InferenceSession(exported / about[part]["file"]).get_inputs():
-            if given.name not in ("kind", "log_step_s"):  # one index or number each
+            if given.name != "kind":  # one index each
                 axis = 0 if given.name in ("edge_index", "busy_s") else -1
                 sizes[given.name] = (len(names[given.name]), given.shape[axis])
     assert sizes
