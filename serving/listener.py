@@ -220,11 +220,15 @@ class BoundedProtocol(HttpToolsProtocol):
 
     def end(self, reason: str) -> None:
         """Close the connection, with an answer if the peer was in the middle of a request."""
+        if self.transport.is_closing():  # and still open: the peer does not read what was sent before
+            self.transport.abort()
+            return
         self.listener.metrics.connections_ended.labels(reason).inc()
         unanswered = self.cycle is None or self.cycle.response_complete or not self.cycle.response_started
         if self.phase in (Phase.HEAD, Phase.BODY) and unanswered and not self._discard:
             self.transport.write(SLOW.render(close=True))
             self.transport.close()
+            self._enter(self.phase)  # as much time again to read it
             if self._task is not None:
                 self._task.cancel()
         else:
