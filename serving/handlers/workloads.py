@@ -188,7 +188,7 @@ def delete_workload(service: Service, key: str) -> None:
 
 
 def _row(session: Any, key: str) -> WorkloadRow:
-    row = session.get(WorkloadRow, key.removeprefix(REGISTERED)[:64])
+    row = session.get(WorkloadRow, key.removeprefix(REGISTERED))
     if row is None:
         raise UnknownNameError(
             "workload is not registered", expected="a hash of /v1/workloads", got=repr(key[:80])

@@ -56,6 +56,7 @@ def test_graph(client: TestClient, graph: dict[str, Any]) -> None:
     assert client.get(f"/v1/workloads/{entry['hash']}/graph").json() == graph
     answer = client.post("/v1/predict", json={"device": "v100", "jobs": [entry["workload"]]})
     assert answer.status_code == 200
+    problem(client.delete(f"/v1/workloads/{entry['hash']}0"), 404)
     assert client.delete(f"/v1/workloads/{entry['hash']}").status_code == 204
     problem(client.get(f"/v1/workloads/{entry['hash']}"), 404)
     problem(client.delete(f"/v1/workloads/{entry['hash']}"), 404)
