@@ -92,13 +92,18 @@ def duration(seconds: float, digits: int = 3) -> str:
     >>> duration(0.01762), duration(2.5), duration(0.01762, 4)
     ('17.6 ms', '2.5 s', '17.62 ms')
     """
-    return f"{seconds * 1e3:.{digits}g} ms" if seconds < 1 else f"{seconds:.{digits}g} s"
+    return f"{_rounded(seconds * 1e3, digits)} ms" if seconds < 1 else f"{_rounded(seconds, digits)} s"
+
+
+def _rounded(value: float, digits: int) -> str:
+    """`digits` significant digits, or all before the point if there are more: never an exponent for a large one."""
+    return f"{value:.{digits}g}" if value < 10**digits - 0.5 else f"{value:.0f}"
 
 
 def interval(quantity: Any) -> str:
     """The ends of a step time's interval, in the unit in which `duration` prints its value."""
     scale = 1e3 if quantity.value < 1 else 1.0
-    return f"[{quantity.lower * scale:.3g}, {quantity.upper * scale:.3g}]"
+    return f"[{_rounded(quantity.lower * scale, 3)}, {_rounded(quantity.upper * scale, 3)}]"
 
 
 _CELL = 24  # characters of a line of options

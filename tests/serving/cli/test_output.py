@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 from rich.table import Table
 
-from serving.cli.output import bullets, console, headline, plain_table, print_whole
+from serving.cli.output import bullets, console, duration, headline, interval, plain_table, print_whole
 
 
 @pytest.mark.parametrize("name", ["run[lr]", "run[/lr]", "[bold]run[/bold]", "run:fire:", r"C:\[run]"])
@@ -38,3 +40,8 @@ def test_no_word_of_a_table_is_cut(
     print_whole(table)
     words = capsys.readouterr().out.split()
     assert {"policy", "gavel-2020", "k80", "p100", "v100"} <= set(words)
+
+
+def test_step_times_have_no_exponent() -> None:
+    assert [duration(s) for s in (0.9996, 999.6, 1234.5)] == ["1000 ms", "1000 s", "1234 s"]
+    assert interval(SimpleNamespace(value=0.9, lower=0.00456, upper=1.2345)) == "[4.56, 1234]"
