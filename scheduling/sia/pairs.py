@@ -62,10 +62,10 @@ def choose_with_pairs(rows: JobRows, pairs: list[SharingPair], capacity: Ints, c
     singles += [(row, column) for row, column in forced.items() if row not in bound]
     smallest = np.where(everything > 0, everything, np.inf).min(axis=1)
     columns: list[tuple[float, tuple[int, ...], int, int]] = [
-        (_or_nothing(worth[r, c]), (r,), table[c].kind, table[c].gpus) for r, c in singles
+        (_or_zero(worth[r, c]), (r,), table[c].kind, table[c].gpus) for r, c in singles
     ]
     for pair in pairs:
-        value = _or_nothing(_shared_worth(rows, pair, smallest, config))
+        value = _or_zero(_shared_worth(rows, pair, smallest, config))
         columns.append((value, (pair.first, pair.second), pair.kind, 1))
     chosen = Chosen({}, [])
     for index in solve_columns(columns, len(jobs), capacity, config.gap, forced):
@@ -83,7 +83,7 @@ def choose_with_pairs(rows: JobRows, pairs: list[SharingPair], capacity: Ints, c
     return chosen
 
 
-def _or_nothing(worth: float) -> float:
+def _or_zero(worth: float) -> float:
     """`worth`, or 0 for a job that must stay although it is predicted not to fit."""
     return float(worth) if np.isfinite(worth) else 0.0
 
