@@ -14,6 +14,7 @@ from datasets.splits import make_split, pair_count, select_sets
 from datasets.tables import point_targets
 from models.colocation_network import NetworkConfig
 from predictor.config import LossCallback, TrainingConfig
+from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.held_out import HeldOutAnswers
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.networks import NetworkContender
@@ -94,25 +95,37 @@ def _answer(entrant: Any, train: Bundle, test: Bundle, seed: int) -> dict[str, A
 def before_and_after(
     base: Predictor, after: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
 ) -> dict[str, dict[str, Any]]:
-    """Metrics of both on the new sets, and on those training sets of `base` that are in the tables."""
+    """Metrics of both, as they answer users, on the new sets and on the training sets of `base` in the tables."""
     known = learned_rows(base.fitted_, colocation)
     comparison: dict[str, dict[str, Any]] = {}
     for side, rows in (("new sets", colocation[~known]), ("old sets", colocation[known])):
         if len(rows):
-            comparison |= metrics_on(f"before {side}", base, rows, solo)
-            comparison |= metrics_on(f"after {side}", after, rows, solo)
+            comparison |= metrics_on(f"before {side}", base, rows, solo, answered=True)
+            comparison |= metrics_on(f"after {side}", after, rows, solo, answered=True)
     return comparison
 
 
 def metrics_on(
-    name: str, predictor: Predictor, colocation: pd.DataFrame, solo: pd.DataFrame
+    name: str,
+    predictor: Predictor,
+    colocation: pd.DataFrame,
+    solo: pd.DataFrame,
+    answered: bool = False,
 ) -> dict[str, dict[str, Any]]:
-    """The predictor's metrics on these sets, under `name`; empty if none of their ratios was measured."""
+    """The predictor's metrics on these sets, under `name`; empty if none of their ratios was measured.
+
+    Args:
+        answered: score its answers to users, who name no campaign, instead of the fit to the sets' campaigns.
+    """
     examples = examples_of(colocation, solo)
     scored = examples.scored
     if not scored.any():
         return {}
-    log_ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
+    if answered:
+        unnamed = replace(examples, campaign=("",) * len(examples.campaign))
+        log_ratio = -answered_log_ratio(predictor, unnamed)[1]
+    else:
+        log_ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
     return {name: score(examples.ratio[scored], np.exp(log_ratio[scored]))}
 
 

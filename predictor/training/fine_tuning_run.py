@@ -79,7 +79,7 @@ def fine_tune_run(
         manifest = after.fitted_.manifest
         mlflow.log_metric("new_sets", len(manifest.added_set_ids))
         # Use the metric names of a training, so that MLflow's comparison charts both.
-        log_scores(mlflow, comparison | metrics_on("learned sets", after, new, solo))
+        log_scores(mlflow, comparison | metrics_on("learned sets", after, new, solo, answered=True))
         log_predictor(out)
     return {
         "model_version": after.version,

@@ -170,8 +170,16 @@ def _device_groups(examples: Examples, by_architecture: Sequence[Group]) -> list
     return groups
 
 
-def left_out_errors(model: CotenantModel, fold: ExampleFold, solo: pd.DataFrame) -> dict[str, np.ndarray]:
+def left_out_errors(
+    model: CotenantModel, fold: ExampleFold, solo: pd.DataFrame, answered: bool = False
+) -> dict[str, np.ndarray]:
     """Errors of `model` on the test side of `fold`, for sets and for solo runs.
+
+    Args:
+        model: trained without it.
+        fold: sets left out.
+        solo: all solo runs.
+        answered: score the slowdowns that users are answered, without the effect of the campaigns' solo runs.
 
     Returns:
         per group of intervals, `GROUP` the log error of the ratio and `GROUP slowdown` the predicted log
@@ -182,7 +190,8 @@ def left_out_errors(model: CotenantModel, fold: ExampleFold, solo: pd.DataFrame)
     left_out, scored = fold.test, fold.test.scored
     for kind, asked in (("solo", left_out), ("graph", left_out.without_solo())):
         ratio, slow = model.predict_log_ratio(asked)
-        errors[kind] = np.log(left_out.ratio[scored]) - ratio[scored]
+        predicted = -slow if answered else ratio
+        errors[kind] = np.log(left_out.ratio[scored]) - predicted[scored]
         errors[f"{kind} slowdown"] = slow[scored]
     off = predicted_ratio(model, left_out) - independent_ratio(model, left_out)
     utilization_residual = measured_difference(model, left_out).numpy() - off

@@ -26,19 +26,21 @@ class HeldOut:
     Attributes:
         places: positions of members in the padded sets.
         log_ratio: [T] measured; usable: [T] measured and not censored.
+        answered: score what users are answered, without the effect of the campaigns' solo runs.
     """
 
     inputs: SetTensors
     places: tuple[np.ndarray, np.ndarray]
     log_ratio: Floats
     usable: np.ndarray
+    answered: bool = False
 
     @classmethod
-    def of(cls, model: CotenantModel, examples: Examples) -> HeldOut:
+    def of(cls, model: CotenantModel, examples: Examples, answered: bool = False) -> HeldOut:
         """`examples` as input for the networks of `model`, whose scaler must have been fitted."""
         log_ratio = np.log(examples.ratio)
         usable = ~np.isnan(log_ratio) & ~examples.censored
-        return cls(model.inputs(examples), examples.places, log_ratio, usable)
+        return cls(model.inputs(examples), examples.places, log_ratio, usable, answered)
 
     def mae(self, network: ColocationNetwork) -> float:
         """Mean absolute error of the co-located / solo throughput; leaves the network's mode unchanged."""
@@ -46,7 +48,8 @@ class HeldOut:
         with torch.no_grad():
             output = network.eval()(moved(self.inputs, device))
         network.train(training)
-        predicted = (output.log_baseline - output.log_slowdown).cpu().numpy()[self.places]
+        log_ratio = -output.log_slowdown if self.answered else output.log_baseline - output.log_slowdown
+        predicted = log_ratio.cpu().numpy()[self.places]
         return float(np.abs(np.exp(predicted) - np.exp(self.log_ratio))[self.usable].mean())
 
     def report(

@@ -100,7 +100,8 @@ def said(home: Path) -> dict[str, Any]:
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(out):
         patch.setattr("profiling.capture.graph_for", graph_source)
         patch.setattr(
-            "predictor.training.fine_tuning.FineTuning", partial(FineTuning, epochs=50, cross_fits=1)
+            "predictor.training.fine_tuning.FineTuning",
+            partial(FineTuning, epochs=50, learning_rate=0.01, cross_fits=1),
         )
         with pytest.raises(SystemExit) as done:
             main(command(home, "--tracking-uri", f"sqlite:///{home}/mlflow.db", "--json"))
@@ -116,8 +117,8 @@ def tuned(home: Path, said: dict[str, Any]) -> Predictor:
 
 def error_percent(predictor: Predictor, measured: Tables) -> float:
     examples = examples_of(*measured)
-    ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
-    return float(np.abs(np.exp(ratio) / examples.ratio - 1).mean() * 100)
+    _, slow = predictor.fitted_.model.predict_log_ratio(examples)
+    return float(np.abs(np.exp(-slow) / examples.ratio - 1).mean() * 100)
 
 
 def test_learns_new_sets_and_keeps_old_predictions(
@@ -127,11 +128,11 @@ def test_learns_new_sets_and_keeps_old_predictions(
     before, after = error_percent(base, new), error_percent(tuned, new)
     assert before > 10
     assert after < before / 4
-    assert error_percent(base, old) < 2
-    assert error_percent(tuned, old) < error_percent(base, old) + 2
+    assert error_percent(base, old) < 4
+    assert error_percent(tuned, old) < error_percent(base, old) + 0.5
     # Without the memory it would have forgotten.
-    forgetful = fine_tune(base, *new, FineTuning(keeping=0.0, epochs=50, cross_fits=1))
-    assert error_percent(forgetful, old) > error_percent(tuned, old) + 3
+    forgetful = fine_tune(base, *new, FineTuning(keeping=0.0, epochs=50, learning_rate=0.01, cross_fits=1))
+    assert error_percent(forgetful, old) > error_percent(tuned, old) + 1.5
 
 
 def test_predictions_without_a_campaign_use_what_was_learned(
@@ -143,6 +144,20 @@ def test_predictions_without_a_campaign_use_what_was_learned(
     measured = 1 / pair.throughput_ratio.to_numpy()
     before, after = (np.array([m.slowdown.value for m in p.predict(asked).members]) for p in (base, tuned))
     assert (np.abs(after - measured) < np.abs(before - measured)).all()
+
+
+def test_the_comparison_scores_what_users_are_answered(
+    said: dict[str, Any], tuned: Predictor, new: Tables
+) -> None:
+    examples = examples_of(*new)
+    off = []
+    for index in range(len(examples.set_ids)):
+        rows = np.flatnonzero(examples.set_index == index)
+        asked = ColocationSet("p100", tuple(examples.workloads[row] for row in rows))
+        for row, member in zip(rows, tuned.predict(asked).members, strict=True):
+            off.append(abs(1 / member.slowdown.value / examples.ratio[row] - 1))
+    reported = said["comparison"]["after new sets"]["mape_percent"]
+    assert 100 * np.mean(off) == pytest.approx(reported, rel=1e-3)
 
 
 def test_the_base_is_unchanged(base: Predictor, new: Tables, old: Tables) -> None:
@@ -240,7 +255,7 @@ def test_the_command(said: dict[str, Any], home: Path, capsys: pytest.CaptureFix
     assert set(comparison) == {
         f"{when} {side} sets" for when in ("before", "after") for side in ("new", "old")
     }
-    assert comparison["after new sets"]["mape_percent"] < comparison["before new sets"]["mape_percent"] / 4
+    assert comparison["after new sets"]["mape_percent"] < comparison["before new sets"]["mape_percent"] / 3
     assert load(home / "m2").version == said["model_version"]
     card = (home / "m2" / "MODEL_CARD.md").read_text()
     assert f"Fine-tuned from {said['ancestors'][0]}; the last time on 10 new sets" in card
