@@ -13,7 +13,7 @@ from profiling.capture.naming import check_model
 from profiling.capture.options import as_captured
 from profiling.collections import check_stored, collection_of, default_job
 from profiling.devices import get_device
-from profiling.errors import CotenantError, InputError, shortened
+from profiling.errors import CotenantError, InputError, shortened, without_name
 from profiling.spelling import in_short
 from profiling.workload import REGISTERED, Workload
 from profiling.zoo import get_model, resolve
@@ -101,7 +101,8 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
                 known = _known(Workload.parse(spec), spec)
             except (CotenantError, OSError) as error:
                 expected = getattr(error, "expected", None) or _ANY_MODEL
-                got = f"{spec!r}: {getattr(error, 'detail', None) or error}"
+                said = getattr(error, "detail", None) or str(error)
+                got = f"{spec!r}: {without_name(said, _model_of(spec))}"
                 faults += _of_rows(frame, "workload", spec, expected, got)
                 continue
             faults += _other_sizes(frame, spec, known)
@@ -109,6 +110,13 @@ def with_known_names(frame: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]:
     if not faults and {"device", "workload"} <= set(frame):
         faults = _lacking_precisions(frame)
     return frame, faults
+
+
+def _model_of(spec: str) -> str:
+    """The model of a SPEC; a malformed SPEC itself."""
+    with suppress(InputError):
+        return Workload.parse(spec).model
+    return spec
 
 
 def _of_rows(frame: pd.DataFrame, column: str, value: str, expected: str, got: str) -> list[Fault]:

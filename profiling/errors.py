@@ -33,6 +33,19 @@ def shortened(value: object, most: int = _MOST) -> str:
     return f"{text[: most - last - 5]} ... {text[-last:]}"
 
 
+def without_name(message: str, name: str) -> str:
+    """`message` without the `name` that it may begin with, for a text that states the name itself.
+
+    >>> without_name("'own:factory' raised KeyError: 'x'.", "own:factory")
+    "raised KeyError: 'x'."
+    """
+    for said in (name, repr(name)):
+        rest = message.removeprefix(said)
+        if rest[:1] in (":", " ") and rest != message:
+            return rest[1:].lstrip()
+    return message
+
+
 class CotenantError(Exception):
     """Base of errors reported to a user in one line.
 

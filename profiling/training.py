@@ -144,6 +144,13 @@ class TrainingJob:
                         got=type(loss).__name__,
                         hint="let the loss function pick it, as in lambda output: output['loss']",
                     )
+                if loss.requires_grad and loss.numel() != 1:
+                    raise InputError(
+                        "the loss is not one number",
+                        expected="one number, as a tensor",
+                        got=f"shape {tuple(loss.shape)}",
+                        hint="let the loss function take its mean",
+                    )
                 mark("forward")
                 own = self._trained(phase) if phase.shares_forward else None
                 if loss.requires_grad and own != []:
@@ -195,6 +202,31 @@ def _set_tf32(enabled: bool) -> None:
 
 def _has_gradients(optimizer: torch.optim.Optimizer) -> bool:
     return any(p.grad is not None for group in optimizer.param_groups for p in group["params"])
+
+
+def check_gradients(job: TrainingJob, loss: object, frozen_prefix: int) -> None:
+    """Raise `InputError` if a step trained nothing, although the job has something to train.
+
+    With a frozen prefix, what is left may not take part in the step.
+
+    Args:
+        job: after a step.
+        loss: what the step returned.
+        frozen_prefix: number of atomic layers that the job's options freeze.
+    """
+    wanted = [name for name, p in job.model.named_parameters() if p.requires_grad]
+    if not wanted or frozen_prefix or any(p.grad is not None for p in job.model.parameters()):
+        return
+    given = ""
+    if isinstance(loss, Tensor) and not (loss.is_floating_point() or loss.is_complex()):
+        given = f"a loss of {str(loss.dtype).removeprefix('torch.')}, and "
+    raise InputError(
+        "no parameter gets a gradient from the loss",
+        expected="a loss that depends on the trainable parameters",
+        got=f"{given}none of {', '.join(wanted[:3])}{', ...' if len(wanted) > 3 else ''}",
+        hint="do not detach the loss, compute it from whole numbers or run the module without gradients; set "
+        "requires_grad=False on what is not trained",
+    )
 
 
 def tensors_of(value: Any) -> Iterator[Tensor]:

@@ -107,6 +107,50 @@ def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Pa
         ) from None
 
 
+def required(parameters: Mapping[str, inspect.Parameter]) -> list[str]:
+    """Names of the parameters of a function that have no default."""
+    several = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
+    return [name for name, p in parameters.items() if p.default is p.empty and p.kind not in several]
+
+
+def takes_workload(parameters: Mapping[str, inspect.Parameter]) -> bool:
+    """Whether a factory is one to call as `factory(workload, device)`, which makes jobs to measure only.
+
+    It requires other arguments than `PASSED`, and two are enough.
+    """
+    if set(required(parameters)) <= set(PASSED):
+        return False
+    try:
+        bound = inspect.Signature(list(parameters.values())).bind("workload", "device")
+    except TypeError:
+        return False
+    return not set(PASSED) & set(bound.arguments)
+
+
+def _check_required(workload: Workload, parameters: Mapping[str, inspect.Parameter]) -> None:
+    """Raise `InputError` if a factory requires an argument that neither the job nor a default states."""
+    name = workload.model
+    missing = [p for p in required(parameters) if p not in PASSED or getattr(workload, p) is None]
+    if not missing:
+        return
+    others = [p for p in missing if p not in PASSED]
+    if not others:
+        hint = f"state it, as in {name}:{missing[0]}=8, or give it a default"
+    elif others == ["workload", "device"]:
+        hint = "a factory of these two can be measured only: write another one that returns (module, inputs)"
+    else:
+        hint = f"give {' and '.join(others)} a default, or write a factory that calls this one with a value"
+    plain = inspect.Signature([p.replace(annotation=p.empty) for p in parameters.values()])
+    raise InputError(
+        f"{name!r} requires {' and '.join(others or missing)}",
+        expected=f"a factory that requires no more than {', '.join(PASSED[:-1])} and {PASSED[-1]}"
+        if others
+        else f"a value for {missing[0]}",
+        got=f"{name.rpartition(':')[2]}{plain}",
+        hint=hint,
+    )
+
+
 def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
     """The factory's result on `device`, and the batch size: the given one or the default; None if it has neither."""
     factory, parameters = find_factory(workload.model)
@@ -119,15 +163,10 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
                 got=f"{key}={value}",
                 hint="add the parameter, or omit the option",
             )
+    _check_required(workload, parameters)
     with torch.device(device):
         try:
             made = factory(**given)
-        except TypeError as error:
-            raise InputError(
-                f"{workload.model!r} fails",
-                expected="a factory that needs no more than batch_size, sequence_length and image_size, and runs on the meta device",
-                got=f"{type(error).__name__}: {error}",
-            ) from error
         except (Exception, SystemExit) as error:  # the user's own code may raise anything
             raise InputError(
                 f"{workload.model!r} raised {type(error).__name__}: {error}",

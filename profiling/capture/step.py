@@ -19,7 +19,7 @@ from profiling.capture.options import frozen_layers
 from profiling.capture.recorder import Node, Recorder
 from profiling.errors import CotenantError, InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge, operator_names
-from profiling.training import AUTOCAST, TrainingJob, atomic_layers, tensors_of
+from profiling.training import AUTOCAST, TrainingJob, atomic_layers, check_gradients, tensors_of
 
 # Recording patches torch functions, so only one thread may record at a time.
 _LOCK = threading.Lock()
@@ -96,14 +96,14 @@ def capture_job(
     accumulation, job.gradient_accumulation = job.gradient_accumulation, 1
     with _LOCK:
         try:
-            recorder, forward = _recorded(job, layer_of)
+            recorder, forward, loss = _recorded(job, layer_of)
         except _OtherDeviceError:
             # A model may make tensors on torch's default device, which training on a GPU would set.
             job.model.zero_grad(set_to_none=True)
             with torch.device("meta"):
-                recorder, forward = _recorded(job, layer_of)
+                recorder, forward, loss = _recorded(job, layer_of)
     job.gradient_accumulation = accumulation
-    _check_gradients(job, int(str((options or {}).get("frozen_prefix") or 0)))
+    check_gradients(job, loss, int(str((options or {}).get("frozen_prefix") or 0)))
     if recorder.unknown:
         counts = ", ".join(f"{kind} ({count})" for kind, count in sorted(recorder.unknown.items()))
         warnings.warn(
@@ -125,22 +125,6 @@ def capture_job(
     return in_fp8(graph) if job.precision == FP8 else graph
 
 
-def _check_gradients(job: TrainingJob, frozen_prefix: int) -> None:
-    """Raise `InputError` if a recorded step trained nothing, although the job has something to train.
-
-    With a frozen prefix, what is left may not take part in the step.
-    """
-    wanted = [name for name, p in job.model.named_parameters() if p.requires_grad]
-    if wanted and not frozen_prefix and all(p.grad is None for p in job.model.parameters()):
-        raise InputError(
-            "no parameter gets a gradient from the loss",
-            expected="a loss that depends on the trainable parameters",
-            got=f"none of {', '.join(wanted[:3])}{', ...' if len(wanted) > 3 else ''}",
-            hint="do not detach the loss or run the module without gradients; set requires_grad=False on what is not "
-            "trained",
-        )
-
-
 @contextmanager
 def _on_meta(job: TrainingJob) -> Iterator[DeviceFunctions]:
     """Run as a GPU build of torch would, but with shapes only."""
@@ -156,16 +140,15 @@ class _OtherDeviceError(InputError):
     """A step used tensors on another device than the input."""
 
 
-def _recorded(job: TrainingJob, layer_of: dict[int, int]) -> tuple[Recorder, list[float]]:
-    """The recording of a step, and the live bytes of `forward_totals`."""
+def _recorded(job: TrainingJob, layer_of: dict[int, int]) -> tuple[Recorder, list[float], torch.Tensor]:
+    """The recording of a step, the live bytes of `forward_totals`, and the loss."""
     with _on_meta(job):
         forward = forward_totals(job)
     recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
-    _record(job, recorder)
-    return recorder, forward
+    return recorder, forward, _record(job, recorder)
 
 
-def _record(job: TrainingJob, recorder: Recorder) -> None:
+def _record(job: TrainingJob, recorder: Recorder) -> torch.Tensor:
     with _on_meta(job) as functions, recorder.watching():
 
         def mark(part: str) -> None:
@@ -176,7 +159,7 @@ def _record(job: TrainingJob, recorder: Recorder) -> None:
             recorder.in_backward = part == "forward"
 
         try:
-            job.step(mark)
+            return job.step(mark)
         except CotenantError:
             raise
         except Exception as error:  # the model's own code may raise anything

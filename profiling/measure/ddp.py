@@ -27,7 +27,7 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         all-reduce, in seconds, at least 0.
 
     Raises:
-        NotMeasurableError: a factory is missing or fails.
+        NotMeasurableError: a factory is missing or fails, or its job trains nothing.
         UnavailableError: CUDA sees fewer GPUs than `request.processes`, or torch cannot use them.
     """
     began, count = time.monotonic(), request.processes
@@ -54,11 +54,12 @@ def measure_ddp(request: RunRequest, settings: MeasureSettings, device_name: str
         environments=environments,
         distributed="rewrapped" if request.rewrapped else "wrapped-before",
     ) as session:
-        session.require_built()
+        session.require_sound()
         block = settings.warmup_block_steps
         # The first steps connect the ranks and allocate; their pace would make the windows too short.
         for without in (False, True):
             _window(session, block, without)
+            session.require_sound()
         pace_s = _window(session, block, False)
         if pace_s is not None:
             steps = max(settings.min_steps, math.ceil(settings.window_s / pace_s))

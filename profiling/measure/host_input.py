@@ -24,7 +24,7 @@ class LoadedJob:
     """
 
     def __init__(self, job: Any, device: str, processes: int, seed: int) -> None:
-        self._job = job
+        self.wrapped = job
         self.model, self.batch, self.samples_per_step = job.model, job.batch, job.samples_per_step
         self._resident = list(tensors_of(job.batch))
         host = [t.detach().cpu().clone() for t in self._resident]
@@ -39,12 +39,12 @@ class LoadedJob:
         )
         self._batches: Iterator[Any] | None = None
 
-    def step(self) -> None:
+    def step(self) -> Any:
         if self._batches is None:
             self._batches = iter(self._loader)
         for resident, fresh in zip(self._resident, next(self._batches), strict=True):
             resident.copy_(fresh, non_blocking=True)
-        self._job.step()
+        return self.wrapped.step()
 
 
 class Shuffled(IterableDataset):  # type: ignore[type-arg]

@@ -28,14 +28,24 @@ def build_job(workload: Workload, device: str) -> Any:
         from profiling.zoo import build
 
         return build(workload, device)
-    from profiling.capture.factory import PASSED, factory_job, find_factory
+    from profiling.capture.factory import factory_job, find_factory, required, takes_workload
 
     factory, parameters = find_factory(workload.model)
-    required = {name for name, parameter in parameters.items() if parameter.default is parameter.empty}
-    if required <= set(PASSED):
+    if not takes_workload(parameters):
         check_measurable(workload)
         return factory_job(workload, device)
-    job = factory(workload, device)
+    try:
+        job = factory(workload, device)
+    except Exception as error:
+        names = required(parameters)
+        if {"workload", "device"}.issuperset(names):
+            raise
+        raise InputError(
+            f"{workload.model!r} raised {type(error).__name__} for a workload and a device: {error}",
+            expected="a factory that requires no more than batch_size, sequence_length and image_size, or takes "
+            "(workload, device)",
+            got=f"one that requires {' and '.join(names)}",
+        ) from error
     _require(workload, job, "step", "model", "samples_per_step")
     return job
 
@@ -48,6 +58,25 @@ def _require(workload: Workload, job: Any, *names: str) -> None:
             expected=f"an object with {', '.join(names)}",
             got=f"{type(job).__name__} without {', '.join(missing)}",
         )
+
+
+def check_trained(job: Any, loss: object, workload: Workload) -> None:
+    """Raise `InputError` if the first step of a `TrainingJob` trained nothing.
+
+    One of `mode=inference` may do so, and so may a step of the user's own.
+
+    Args:
+        job: as `prepare` returns it, after a step.
+        loss: what the step returned.
+        workload: the job.
+    """
+    from profiling.training import TrainingJob, check_gradients
+
+    if workload.mode == "inference":
+        return
+    inner = getattr(job, "wrapped", job)  # of a LoadedJob
+    if isinstance(inner, TrainingJob) and type(inner).step is TrainingJob.step:
+        check_gradients(inner, loss, workload.frozen_prefix)
 
 
 def prepare(command: dict[str, Any], device: str) -> tuple[Any, dict[str, Any]]:

@@ -18,6 +18,11 @@ from typing import Any
 
 from profiling.errors import InputError
 from profiling.measure.clocks import clock_for
+from profiling.measure.job import check_trained, prepare
+from profiling.workload import Workload
+
+# Commands that show whether there is such a job, and whether it trains.
+_FIRST = ("build", "warm", "steps")
 
 
 class Member:
@@ -35,8 +40,6 @@ class Member:
         """Build the job, then pin every thread of this process."""
         import torch
 
-        from profiling.measure.job import prepare
-
         self.device = command["device"]
         torch.manual_seed(command["seed"])
         if self.device == "cpu":
@@ -44,6 +47,7 @@ class Member:
         else:
             sms = use_gpu()
         self.job, facts = prepare(command, self.device)
+        self.workload = Workload.parse(command["workload"])
         if command["core"] is not None:
             pin(command["core"])
         return facts if self.device == "cpu" else {**facts, "sm_count": sms}
@@ -57,6 +61,7 @@ class Member:
         steps = 0
         # The first step allocates optimiser state and workspaces, so it is not timed.
         self._block(1)
+        check_trained(self.job, self.loss, self.workload)
         while True:
             durations = self._block(block)
             steps += block
@@ -102,8 +107,9 @@ class Member:
         clock.start()
         for _ in range(command["count"]):
             with self.job.model.no_sync() if command["without_sync"] else nullcontext():
-                self.job.step()
+                loss = self.job.step()
             clock.mark()
+        check_trained(self.job, loss, self.workload)
         return {"boundaries": clock.finish(), **self._usage()}
 
     def do_operators(self, command: dict[str, Any]) -> dict[str, Any]:
@@ -217,7 +223,7 @@ def main() -> None:
         except BaseException as error:
             if isinstance(error, NoDeviceError):
                 kind, message = "no-device", str(error)
-            elif isinstance(error, InputError) and command["do"] == "build" and not is_out_of_memory(error):
+            elif isinstance(error, InputError) and command["do"] in _FIRST and not is_out_of_memory(error):
                 kind, message = "refused", str(error)
             else:
                 kind = "out-of-memory" if is_out_of_memory(error) else "failed"

@@ -6,7 +6,7 @@ import datetime
 from collections.abc import Sequence
 from typing import Any
 
-from profiling.errors import CotenantError
+from profiling.errors import CotenantError, without_name
 from profiling.measure.request import RunRequest
 from profiling.measure.session import MemberProcess
 from profiling.measure.settings import MeasureSettings
@@ -39,7 +39,8 @@ def failed_record(
     """The record of a run that could not begin, for the same reason for all members."""
     return {
         **new_record(request, settings, device_name),
-        "members": [_entry(workload, "failed", message) for workload in request.workloads],
+        # A message may name one of several members.
+        "members": [_entry(w, "failed", without_name(message, str(w))) for w in request.workloads],
         "repeats": [],
         "set": {},
         "sharing": request.sharing,
@@ -71,8 +72,9 @@ def name_graphs(record: dict[str, Any]) -> None:
         try:
             job = local_workload(spec)
         except CotenantError as error:
+            name = member["architecture"]
             record["notes"].append(
-                f"{member['architecture']} has no graph, so its rows cannot be used for training: {error}"
+                f"{name} has no graph, so its rows cannot be used for training: {without_name(str(error), name)}"
             )
         else:
             member |= {"captured": str(in_short(job)), "precision": job.precision}

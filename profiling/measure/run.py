@@ -47,7 +47,7 @@ def measure(
     Raises:
         InputError: this process may not use the configured CPU core.
         NotMeasurableError: the device lacks a job's precision, a loader is to feed a job whose data wait on the device,
-            or a factory is missing or fails.
+            a factory is missing or fails, or a job trains nothing.
         UnavailableError: no such device, or torch cannot use it.
         SharesNotEnforcedError: MPS cannot enforce the requested SM shares.
     """
@@ -112,8 +112,9 @@ def _measure(
             environments=sharing.environments,
             cached_activations=request.cached_activations,
         ) as session:
-            session.require_built()
+            session.require_sound()
             _warm_all(session, record, progress)
+            session.require_sound()
             if sharing.mode == "mig":
                 _name_slices(record, sharing.slices)
             sharing.confirm(len(session.alive))

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from profiling.errors import UnavailableError
+from profiling.errors import UnavailableError, without_name
 from profiling.measure.mps import undisturbed
 from profiling.measure.request import NotMeasurableError
 from profiling.measure.settings import MeasureSettings
@@ -37,7 +37,7 @@ class MemberProcess:
 
     Attributes:
         outcome: `ok`, `out-of-memory`, `failed` or `killed`; `no-device` if it cannot use the GPU at all, and `refused`
-            if there is no such job, which are errors and not results (see `Session.require_built`).
+            if there is no such job or it does not train, which are errors and not results (see `Session.require_sound`).
         message: the error if the outcome is not ok.
         facts: properties that the job reported when it was built.
     """
@@ -125,11 +125,12 @@ class Session:
     def alive(self) -> list[int]:
         return [i for i, m in enumerate(self.members) if m.alive]
 
-    def require_built(self) -> None:
-        """Check that every member could use the GPU, and that its job exists.
+    def require_sound(self) -> None:
+        """Check that every member could use the GPU, and that its job exists and, once it took a step, trains.
 
         Raises:
-            NotMeasurableError: a factory is missing or fails, or its model lacks what the SPEC asks for.
+            NotMeasurableError: a factory is missing or fails, its model lacks what the SPEC asks for, or its loss trains
+                nothing.
             UnavailableError: one could not use the GPU. That says nothing of its job, and every other run would fail alike.
         """
         for member in self.members:
@@ -141,7 +142,9 @@ class Session:
                     "enough for it, and a GPU that no other process holds exclusively (nvidia-smi -q -d COMPUTE)",
                 )
             if member.outcome == "refused":
-                raise NotMeasurableError(f"{member.workload}: {member.message}")
+                raise NotMeasurableError(
+                    f"{member.workload}: {without_name(member.message, member.workload.model)}"
+                )
 
     def warm(self, index: int) -> dict[str, Any] | None:
         """Warm up one member while the others are paused; None if it died."""

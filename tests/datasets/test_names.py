@@ -171,3 +171,9 @@ def test_a_batch_size_other_than_the_default_belongs_in_the_spec(tmp_path: Path)
     (fault,) = checked(f"{header},batch_size\n{row},64\n", tmp_path, "solo")[1]
     assert (fault.row, fault.column, fault.got) == (1, "batch_size", "64")
     assert "20" in fault.expected
+
+
+def test_a_job_that_cannot_be_captured_is_named_once(tmp_path: Path) -> None:
+    text = template().replace("resnet18-cifar:batch_size=64", "tests.profiling.measure.jobs:detached")
+    (fault,) = checked(text, tmp_path)[1]
+    assert fault.got == "'tests.profiling.measure.jobs:detached': no parameter gets a gradient from the loss"

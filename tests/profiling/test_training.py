@@ -56,6 +56,13 @@ def test_a_loss_that_is_not_a_tensor() -> None:
         job.step()
 
 
+def test_a_loss_of_several_numbers() -> None:
+    phase = Phase(lambda model, batch, memo: model(batch).mean(1))
+    job = TrainingJob(nn.Linear(4, 4), torch.ones(2, 4), (phase,), batch_size=2, optimizer="none")
+    with pytest.raises(InputError, match=r"the loss is not one number: .*got shape \(2,\)"):
+        job.step()
+
+
 def test_a_gradient_scaler_with_a_trained_layer_that_takes_no_part() -> None:
     model = nn.ModuleDict({"used": nn.Linear(4, 4), "unused": nn.Linear(4, 4)})
     model["used"].requires_grad_(False)

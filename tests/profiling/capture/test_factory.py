@@ -77,6 +77,21 @@ def raises(batch_size=8):
 def needs(path):
     return nn.Linear(8, 2), torch.randn(8, 8)
 
+def sized(batch_size, **more):
+    return nn.Linear(8, 2), torch.randn(batch_size, 8)
+
+def job(workload, device):
+    return None
+
+def wrong_type():
+    return nn.Linear(8, "2"), torch.randn(8, 8)
+
+def vector():
+    return nn.Linear(8, 2), torch.randn(8, 8), lambda out: out.mean(1)
+
+def counted():
+    return nn.Linear(8, 2), torch.randn(8, 8), lambda out: out.argmax(1).sum()
+
 def detached(batch_size=8):
     return nn.Linear(8, 2), torch.randn(batch_size, 8), lambda out: out.mean().detach()
 
@@ -188,7 +203,12 @@ def test_inputs_of_another_batch_size_are_noted() -> None:
     [
         ("raises", r"^'some_factories:raises' raised ValueError: boom\.$"),
         ("exits", r"^'some_factories:exits' raised SystemExit: 0\.$"),
-        ("needs", "no more than batch_size, .*TypeError"),
+        ("needs", r"requires path: .*no more than batch_size, .*got needs\(path\); give path a default"),
+        ("sized", r"requires batch_size: expected a value .*as in some_factories:sized:batch_size=8"),
+        ("job", r"requires workload and device: .*can be measured only"),
+        ("wrong_type", r"^'some_factories:wrong_type' raised TypeError: "),
+        ("vector", r"the loss is not one number: .*got shape \(8,\)"),
+        ("counted", "got a loss of int64, and none of weight, bias"),
         ("empty", r"inputs are empty.*\(0, 8\)"),
         (
             "detached",

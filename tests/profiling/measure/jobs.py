@@ -44,6 +44,22 @@ def nan(batch_size: int = 16) -> tuple[nn.Module, torch.Tensor, Callable[[torch.
     return *captured(batch_size), lambda output: output.sum() * float("nan")
 
 
+def detached(
+    batch_size: int = 16,
+) -> tuple[nn.Module, torch.Tensor, Callable[[torch.Tensor], torch.Tensor]]:
+    return *captured(batch_size), lambda output: output.sum().detach()
+
+
+def forward_only(workload: Workload, device: str) -> TrainingJob:
+    """A step without gradients, as of inference."""
+
+    def loss(model: nn.Module, batch: Any, _memo: dict[str, Any]) -> torch.Tensor:
+        with torch.no_grad():
+            return _square(model, batch, _memo)
+
+    return TrainingJob(nn.Linear(8, 8), torch.randn(4, 8), [Phase(loss)], batch_size=4, optimizer="none")
+
+
 class _Failing(TrainingJob):
     def __init__(self, after: int, error: BaseException) -> None:
         phases = [Phase(_square)]

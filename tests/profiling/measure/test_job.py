@@ -31,6 +31,18 @@ class OwnStep:
 def own_step(workload, device):
     return OwnStep()
 
+def options(batch_size=4, **more):
+    return make(batch_size)
+
+def needs(width, batch_size=4):
+    return wide(batch_size, width)
+
+def needs_two(width, height):
+    return wide(4, width)
+
+def needs_device(device):
+    return make()
+
 def no_step(workload, device):
     return torch.nn.Linear(8, 2)
 """
@@ -54,6 +66,23 @@ def test_factories_for_capture_can_be_measured(module: str) -> None:
 def test_a_factory_may_have_parameters_with_defaults(module: str) -> None:
     job = build_job(Workload(f"{module}:wide", batch_size=8), "cpu")
     assert tuple(job.batch.shape) == (8, 16)
+
+
+def test_a_factory_may_take_any_options(module: str) -> None:
+    assert build_job(Workload(f"{module}:options", batch_size=8), "cpu").batch_size == 8
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("needs", r"requires width: .*got needs\(width, batch_size=4\); give width a default"),
+        ("needs_two", "raised TypeError for a workload and a device: .*one that requires width and height"),
+        ("needs_device", r"requires device: .*got needs_device\(device\)"),
+    ],
+)
+def test_a_factory_that_requires_other_arguments(module: str, name: str, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        build_job(Workload(f"{module}:{name}"), "cpu")
 
 
 def test_a_factory_with_an_invalid_result(module: str) -> None:

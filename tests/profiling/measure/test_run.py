@@ -14,7 +14,8 @@ from profiling.campaign.runner import run_campaign
 from profiling.campaign.slices import read_results
 from profiling.capture import graph_for
 from profiling.errors import InputError, UnavailableError
-from profiling.measure.request import RunRequest
+from profiling.measure.record import failed_record
+from profiling.measure.request import NotMeasurableError, RunRequest
 from profiling.measure.run import measure
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
@@ -27,7 +28,7 @@ QUICK = MeasureSettings(
 )
 
 
-def job(name: str, **options: int) -> Workload:
+def job(name: str, **options: int | str) -> Workload:
     return Workload(f"tests.profiling.measure.jobs:{name}", **options)  # type: ignore[arg-type]
 
 
@@ -101,6 +102,31 @@ def test_a_loss_that_is_not_finite_is_noted() -> None:
     assert [note.partition(", ")[0] for note in record["notes"]] == [
         f"{job('nan')}: the loss is infinite or NaN"
     ]
+
+
+@pytest.mark.parametrize("name", ["detached", "forward_only"])
+@pytest.mark.parametrize("host_input", ["resident", "loader"])
+def test_a_step_that_trains_nothing_is_refused(name: str, host_input: str) -> None:
+    settings = replace(QUICK, host_input=host_input, loader_processes=0)
+    with pytest.raises(NotMeasurableError, match="no parameter gets a gradient") as caught:
+        measure(RunRequest("solo", (job(name),)), settings)
+    assert caught.value.message.count(name) == 1
+
+
+def test_a_step_of_inference_trains_nothing() -> None:
+    record = measure(RunRequest("solo", (job("forward_only", mode="inference"),)), QUICK)
+    assert record["members"][0]["outcome"] == "ok"
+
+
+def test_notes_and_errors_name_a_job_once() -> None:
+    record = measure(RunRequest("solo", (job("plain"),)), QUICK)
+    (note,) = (note for note in record["notes"] if "has no graph" in note)
+    assert note.count("jobs:plain") == 1
+    with pytest.raises(NotMeasurableError) as caught:
+        measure(RunRequest("solo", (job("fails", batch_size=32),)), QUICK)
+    assert caught.value.message.count("jobs:fails") == 1
+    failed = failed_record(RunRequest("solo", (job("fails"),)), QUICK, "cpu", f"{job('fails')}: why", 0.0)
+    assert failed["members"][0]["message"] == "why"
 
 
 def test_member_that_runs_out_of_memory_is_a_labelled_row() -> None:
