@@ -29,30 +29,26 @@ def bind_inputs(graph: Any, batch_size: int | None, sequence_length: int | None)
 
     Args:
         graph: an ONNX graph.
-        batch_size: first dimension of the inputs that are batches: those whose first dimension is open, or, if none
-            is, has the size with which the graph was exported. None keeps it, or uses 1 if it is open.
+        batch_size: first dimension of the inputs in which it is open, or that of a fixed one. None keeps it, or uses 1 if
+            it is open.
         sequence_length: every other dynamic dimension.
 
     Raises:
-        InputError: a dynamic dimension, but no sequence length; or one that no dimension takes.
+        InputError: a dynamic dimension, but no sequence length; or a size that no dimension takes.
     """
     initializers = {tensor.name for tensor in graph.initializer}
     named: dict[str, int] = {}
-    size = batch_size or 1
-    first_input, rebound = True, False
     inputs = [value for value in graph.input if value.name not in initializers]
-    exported = _exported_size(inputs)
+    size = _batch_size(graph, inputs, batch_size)
     for value in inputs:
         for i, dim in enumerate(value.type.tensor_type.shape.dim):
-            is_open = _is_open(dim)
-            if i == 0 and batch_size is not None and (is_open or dim.dim_value == exported):
-                rebound |= not is_open and dim.dim_value != batch_size
-                if dim.dim_param:
-                    named[dim.dim_param] = batch_size
+            if not _is_open(dim):
+                continue
+            if i == 0 and batch_size is not None:
                 dim.dim_value = batch_size
-            elif i == 0 and is_open:
-                dim.dim_value = named.setdefault(dim.dim_param, 1) if dim.dim_param else 1
-            elif is_open:
+            elif i == 0:
+                dim.dim_value = named.get(dim.dim_param, 1)
+            else:
                 bound = named.get(dim.dim_param) if dim.dim_param else None
                 if bound is None and sequence_length is None:
                     raise InputError(
@@ -61,10 +57,8 @@ def bind_inputs(graph: Any, batch_size: int | None, sequence_length: int | None)
                         hint="give --sequence-length",
                     )
                 dim.dim_value = bound or sequence_length or 1
-                if dim.dim_param:
-                    named[dim.dim_param] = dim.dim_value
-            if i == 0 and first_input:
-                size, first_input = int(dim.dim_value), False
+            if dim.dim_param:
+                named[dim.dim_param] = dim.dim_value
     lengths = {dim.dim_value for value in inputs for dim in value.type.tensor_type.shape.dim}
     if sequence_length is not None and sequence_length not in lengths:
         raise InputError(
@@ -72,7 +66,7 @@ def bind_inputs(graph: Any, batch_size: int | None, sequence_length: int | None)
             expected="a file exported with an open one, or no sequence length",
             got=f"sequence_length={sequence_length} for {described_inputs(graph)}",
         )
-    _bind_notes(graph, named, rebound)
+    _bind_notes(graph, named)
     return size
 
 
@@ -80,13 +74,25 @@ def _is_open(dim: Any) -> bool:
     return not dim.HasField("dim_value") or dim.dim_value <= 0
 
 
-def _exported_size(inputs: Sequence[Any]) -> int | None:
-    """The batch size of a graph that was exported for one: the most frequent first dimension of its inputs, the
-    earliest of several. None if an input's first dimension is open, because fixed ones are then no batches."""
+def _batch_size(graph: Any, inputs: Sequence[Any], asked: int | None) -> int:
+    """The asked batch size or, without one, the first dimension of the first input, 1 if it is open.
+
+    Raises:
+        InputError: a batch size for inputs of another one. Nodes inside may have it in their constants, as in a Reshape.
+    """
     first = [dims[0] for value in inputs if (dims := value.type.tensor_type.shape.dim)]
-    if not first or any(map(_is_open, first)):
-        return None
-    return int(Counter(dim.dim_value for dim in first).most_common(1)[0][0])
+    fixed = [dim.dim_value for dim in first if not _is_open(dim)]
+    if asked is None:
+        return 1 if not first or _is_open(first[0]) else int(fixed[0])
+    if first and len(fixed) == len(first) and asked not in fixed:
+        exported = Counter(fixed).most_common(1)[0][0]
+        raise InputError(
+            "the ONNX inputs have a fixed batch size",
+            expected=f"batch_size={exported}, or none",
+            got=f"batch_size={asked} for {described_inputs(graph)}",
+            hint="export the model with an open first dimension (dynamic_shapes of torch.onnx.export)",
+        )
+    return asked
 
 
 def described_inputs(graph: Any) -> str:
@@ -99,8 +105,8 @@ def described_inputs(graph: Any) -> str:
     )
 
 
-def _bind_notes(graph: Any, named: dict[str, int], rebound: bool) -> None:
-    """Bind the exporter's shapes of inner tensors; drop those for another batch size."""
+def _bind_notes(graph: Any, named: dict[str, int]) -> None:
+    """Bind the exporter's shapes of inner tensors; drop those that stay open."""
     for value in (*graph.value_info, *graph.output):
         for dim in value.type.tensor_type.shape.dim:
             if dim.dim_param in named and not dim.HasField("dim_value"):
@@ -108,11 +114,7 @@ def _bind_notes(graph: Any, named: dict[str, int], rebound: bool) -> None:
 
     def is_bound(value: Any) -> bool:
         tensor = value.type.tensor_type
-        return (
-            not rebound
-            and tensor.HasField("shape")
-            and all(d.HasField("dim_value") for d in tensor.shape.dim)
-        )
+        return tensor.HasField("shape") and all(d.HasField("dim_value") for d in tensor.shape.dim)
 
     notes = [
         type(value).FromString(value.SerializeToString()) for value in graph.value_info if is_bound(value)

@@ -344,23 +344,37 @@ def test_external_weights_inside_the_folder_are_ignored() -> None:
     assert graph.forward_flops == 2 * 2 * 4 * 3
 
 
-def test_only_inputs_with_the_exported_batch_size_are_bound_to_another() -> None:
-    """A flag beside a batch keeps its one element; where a batch is open, fixed inputs are no batches."""
+def product(first: int | str, n: int) -> bytes:
+    """x (first, 4) times a matrix, times n (n, 1)."""
     nodes = [
         helper.make_node("MatMul", ["x", "w"], ["h"]),
         helper.make_node("Mul", ["h", "n"], ["y"]),
     ]
-    for first, n, batch in ((4, 1, 8), ("b", 1, 8), (4, 4, 8)):
-        inputs = [
-            helper.make_tensor_value_info("x", TensorProto.FLOAT, (first, 4)),
-            helper.make_tensor_value_info("n", TensorProto.FLOAT, (n, 1)),
-        ]
-        model = model_of(nodes, inputs=inputs, initializer=[weight()])
-        graph = capture_onnx(model.SerializeToString(), batch_size=batch)
-        assert graph.batch_size == batch
-        assert [op.output_shape for op in graph.operators] == [(8, 3), (8, 3)]
-        # x has 8 samples of 4 numbers; n is 1 or, where it is a batch, 8.
-        assert graph.host_input_bytes == 4 * (8 * 4 + (8 if n == first else 1))
+    inputs = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, (first, 4)),
+        helper.make_tensor_value_info("n", TensorProto.FLOAT, (n, 1)),
+    ]
+    made: bytes = model_of(nodes, inputs=inputs, initializer=[weight()]).SerializeToString()
+    return made
+
+
+@pytest.mark.parametrize(("first", "n"), [(8, 1), ("b", 1), (8, 8)])
+def test_only_open_dimensions_are_bound_to_a_batch_size(first: int | str, n: int) -> None:
+    graph = capture_onnx(product(first, n), batch_size=8)
+    assert graph.batch_size == 8
+    assert [op.output_shape for op in graph.operators] == [(8, 3), (8, 3)]
+    assert graph.host_input_bytes == 4 * (8 * 4 + n)
+
+
+@pytest.mark.parametrize("n", [1, 4])
+def test_another_batch_size_than_the_exported_one_is_refused(n: int) -> None:
+    """Nodes inside may have it, too: a Reshape to (4, 3) would keep its four samples."""
+    message = (
+        rf"fixed batch size: expected batch_size=4, or none, got batch_size=8 for x \(4, 4\), n \({n}, 1\)"
+    )
+    with pytest.raises(InputError, match=message):
+        capture_onnx(product(4, n), batch_size=8)
+    assert capture_onnx(product(4, n)).batch_size == 4
 
 
 def test_inputs_are_named_where_shapes_disagree() -> None:
