@@ -1,7 +1,8 @@
-"""`in_short`: one spelling of a job."""
+"""One spelling of a job (`in_short`), and short names of captured graphs for people (`short_hashes`)."""
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from functools import lru_cache
 from typing import Any
@@ -11,6 +12,7 @@ from profiling.errors import InputError
 from profiling.workload import REGISTERED, Workload
 from profiling.zoo import resolve
 
+_GRAPH = re.compile(rf"\b({REGISTERED}[0-9a-f]{{16}})[0-9a-f]{{48}}\b")
 _DEFAULTS = ("batch_size", "sequence_length", "image_size", "optimizer")
 
 
@@ -35,3 +37,9 @@ def _without(workload: Workload, default: Workload) -> Workload:
         name: None for name in _DEFAULTS if getattr(workload, name) == getattr(default, name)
     }
     return replace(workload, **given)
+
+
+def short_hashes(text: str) -> str:
+    """`text` with 16 of the 64 digits of each captured graph's hash: as many as `cotenant capture` prints, and enough to
+    name the graph in a SPEC."""
+    return _GRAPH.sub(r"\1", text)

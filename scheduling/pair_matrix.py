@@ -14,6 +14,7 @@ from predictor.types import Bools, Floats, SetPredictor
 from profiling.devices import canonical
 from profiling.errors import InputError
 from profiling.figures import save_figure
+from profiling.spelling import short_hashes
 from profiling.workload import ColocationSet, Workload
 
 
@@ -91,7 +92,8 @@ def draw_matrix(matrix: PairMatrix) -> Any:
 
     count = len(matrix.labels)
     written_out = count <= _WRITTEN_OUT
-    names = [label.replace(":", "\n") if written_out else label for label in matrix.labels]
+    labels = map(short_hashes, matrix.labels)
+    names = [label.replace(":", "\n") if written_out else label for label in labels]
     size = max(4.0, (0.42 if written_out else 0.17) * count + 2.5)
     figure = Figure(figsize=(size + 1.2, size), layout="constrained")
     axis = figure.subplots()

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from profiling.spelling import short_hashes
+
 if TYPE_CHECKING:
     import pandas as pd
 
@@ -110,7 +112,7 @@ def freezing(frame: pd.DataFrame, column: str, label: str, name: str) -> str:
                         curve.to_numpy(dtype=float),
                         style,
                         color=f"C{i % 10}",
-                        label=model if style == "o-" else None,
+                        label=short_hashes(str(model)) if style == "o-" else None,
                         markersize=4,
                     )
         axes.set_xlabel("frozen share of atomic layers (dashed: cached activations)")

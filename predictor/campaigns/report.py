@@ -17,6 +17,7 @@ from predictor.campaigns import figures
 from profiling.campaign.slices import read_results, slice_files
 from profiling.errors import CotenantError, InputError
 from profiling.files import write_whole
+from profiling.spelling import short_hashes
 from profiling.workload import REGISTERED, ColocationSet, Workload
 
 if TYPE_CHECKING:
@@ -121,7 +122,8 @@ def _number(value: object, scale: float = 1.0, digits: int = 2) -> str:
 def shown(row: Mapping[Hashable, Any]) -> str:
     """The job of a row, with the name that its owner gave to a captured graph."""
     job = Workload.parse(row["workload"])
-    return str(replace(job, model=row["architecture"]) if job.model.startswith(REGISTERED) else job)
+    named = replace(job, model=row["architecture"]) if job.model.startswith(REGISTERED) else job
+    return short_hashes(str(named))
 
 
 def _solo(frames: Frames) -> str:
@@ -203,7 +205,7 @@ def _freezing(frames: Frames) -> str:
     if not based:
         return (
             f"<h2>Frozen prefix</h2><p class=note>No unfrozen run to compare with: "
-            f"{escape(', '.join(missing))}.</p>"
+            f"{escape(short_hashes(', '.join(missing)))}.</p>"
         )
     text = "<h2>Frozen prefix</h2>" + figures.freezing(
         frame, "step_time_s", "step time / step time unfrozen", "freezing-time"

@@ -179,6 +179,8 @@ def _check(data: Path, target: str, split: str, observe: int | None, graph_only:
 
 
 def _show(result: dict[str, Any]) -> None:
+    from profiling.spelling import short_hashes
+
     title = f"{TARGETS[result['target']][1]}, split {result['split']}"
     table = plain_table("", *_COLUMNS.values(), right=tuple(_COLUMNS.values()), title=title)
     by = ("by_family" if len(result["by_model"]) > MANY_MODELS else "by_model", "by_device")
@@ -191,7 +193,7 @@ def _show(result: dict[str, Any]) -> None:
         *(item for key in by for item in result[key].items()),
     ]
     for group, scores in groups:
-        table.add_row(group, *(_cell(scores.get(name), name) for name in _COLUMNS))
+        table.add_row(short_hashes(group), *(_cell(scores.get(name), name) for name in _COLUMNS))
     out = console()
     _say_left_out(result)
     alone, members = result.get("measured_alone"), result["metrics"]["n"]
@@ -206,13 +208,15 @@ def _show(result: dict[str, Any]) -> None:
 
 
 def _show_observed(result: dict[str, Any]) -> None:
+    from profiling.spelling import short_hashes
+
     numbers = ("n", "MAPE %\nbefore", "MAPE %", "R2", "coverage")
     title = f"{TARGETS[SETS][1]}, {result['observe']} sets per device observed ({result['probes']})"
     table = plain_table("", *numbers, right=numbers, title=title)
     for name, part in (("all", result), *result["by_model"].items()):
         metrics = part["metrics"]
         table.add_row(
-            name,
+            short_hashes(name),
             str(metrics["n"]),
             _cell(part["before"]["mape_percent"]),
             *(_cell(metrics[c]) for c in ("mape_percent", "r2", "coverage_90")),

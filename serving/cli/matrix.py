@@ -35,6 +35,7 @@ def command(
     from profiling.capture import local_workload, named_workload
     from profiling.devices import get_device
     from profiling.figures import check_picture
+    from profiling.spelling import short_hashes
     from profiling.workload import ColocationSet
     from profiling.zoo import zoo_names
     from scheduling.beliefs.own import load_belief
@@ -58,11 +59,11 @@ def command(
     if as_json:
         print_json({**matrix.to_json(), "never_measured": never})
         return
-    out = console()
+    out, shown = console(), [short_hashes(name) for name in names]
     if len(names) <= _IN_TABLE:
         columns = [str(number + 1) for number in range(len(names))]
         table = plain_table("", "slowdown beside", *columns, right=("", *columns))
-        for number, name in enumerate(names):
+        for number, name in enumerate(shown):
             cells = [
                 f"{value:.2f}" if fits else "memory"
                 for value, fits in zip(matrix.slowdown[number], matrix.fits[number], strict=True)
@@ -70,7 +71,7 @@ def command(
             table.add_row(str(number + 1), name, *cells)
         out.print(table)
     else:
-        out.print(_extremes(names, matrix.slowdown, matrix.fits), highlight=False)
+        out.print(_extremes(shown, matrix.slowdown, matrix.fits), highlight=False)
     if never:
         out.print(bullets(never))
     if plot is not None:

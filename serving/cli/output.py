@@ -75,9 +75,11 @@ def bullets(lines: Sequence[str]) -> Any:
     """A list for a console; long lines wrap with a hanging indent."""
     from rich.table import Table
 
+    from profiling.spelling import short_hashes
+
     grid = Table.grid(padding=(0, 1))
     for line in lines:
-        grid.add_row("-", line)
+        grid.add_row("-", short_hashes(line))
     return grid
 
 
@@ -110,7 +112,10 @@ _CELL = 24  # characters of a line of options
 
 
 def job_cell(spec: str) -> str:
-    """A job SPEC for a table cell: the name, with its options on the lines below, none truncated."""
+    """A job SPEC for a table cell: the name, with its options on the lines below; only hashes are truncated."""
+    from profiling.spelling import short_hashes
+
+    spec = short_hashes(spec)
     name, separator, options = spec.rpartition(":") if "=" in spec else (spec, "", "")
     lines = [name] if separator else []
     for option in options.split(",") if separator else [spec]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from profiling.capture import graph_for
-from profiling.spelling import in_short
+from profiling.spelling import in_short, short_hashes
 from profiling.workload import Workload
 
 
@@ -40,3 +40,12 @@ def test_a_network_under_another_name_has_the_same_graph() -> None:
     graphs = [graph_for(workload) for workload in (alias, in_short(alias))]
     assert graphs[0].operators == graphs[1].operators
     assert graphs[0].edges == graphs[1].edges
+
+
+def test_hashes_are_shortened_for_people() -> None:
+    name = "graph:" + "0123456789abcdef" * 4
+    assert short_hashes(f"{name}:precision=amp beside {name}") == (
+        "graph:0123456789abcdef:precision=amp beside graph:0123456789abcdef"
+    )
+    for other in ("graph:0123456789abcdef", "0123456789abcdef" * 4, f"{name}0", "resnet18-cifar"):
+        assert short_hashes(other) == other

@@ -152,6 +152,8 @@ def test_captured_models_have_the_name_that_their_owner_gave() -> None:
     row = {"workload": "graph:0123abcd:frozen_prefix=2", "architecture": "mine:model"}
     assert shown(row) == "mine:model:frozen_prefix=2"
     assert shown({"workload": "vgg11-cifar:batch_size=2", "architecture": "x"}) == "vgg11-cifar:batch_size=2"
+    graph = f"graph:{'0123456789abcdef' * 4}"
+    assert shown({"workload": graph, "architecture": graph}) == "graph:0123456789abcdef"
 
 
 def test_missing_predictor_is_refused(slices: Path, tmp_path: Path) -> None:

@@ -5,7 +5,17 @@ from types import SimpleNamespace
 import pytest
 from rich.table import Table
 
-from serving.cli.output import bullets, console, duration, headline, interval, plain_table, print_whole
+from serving.cli.evaluate import SETS, _show, _show_observed
+from serving.cli.output import (
+    bullets,
+    console,
+    duration,
+    headline,
+    interval,
+    job_cell,
+    plain_table,
+    print_whole,
+)
 
 
 @pytest.mark.parametrize("name", ["run[lr]", "run[/lr]", "[bold]run[/bold]", "run:fire:", r"C:\[run]"])
@@ -45,3 +55,16 @@ def test_no_word_of_a_table_is_cut(
 def test_step_times_have_no_exponent() -> None:
     assert [duration(s) for s in (0.9996, 999.6, 1234.5)] == ["1000 ms", "1000 s", "1234 s"]
     assert interval(SimpleNamespace(value=0.9, lower=0.00456, upper=1.2345)) == "[4.56, 1234]"
+
+
+def test_captured_graphs_have_short_names(capsys: pytest.CaptureFixture[str]) -> None:
+    name = "graph:" + "0123456789abcdef" * 4
+    assert job_cell(f"{name}:precision=amp") == "graph:0123456789abcdef\nprecision=amp"
+    console().print(bullets([f"{name} is unlike the others"]))
+    scores = {"n": 4, "mape_percent": 1.0, "r2": 0.5, "coverage_90": 0.9}
+    part = {"metrics": scores, "before": scores}
+    _show({"target": SETS, "split": "none", "metrics": scores, "by_model": {name: scores}, "by_device": {}})
+    _show_observed({**part, "observe": 2, "probes": "random", "by_model": {name: part}})
+    printed = capsys.readouterr().out
+    assert printed.count("graph:0123456789abcdef ") == 3
+    assert name not in printed
