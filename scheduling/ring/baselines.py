@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterator, Sequence
+from functools import partial
 
 from profiling.errors import InfeasibleError
+from scheduling.ring.candidates import Candidates
 from scheduling.ring.dispatch import in_line, queued
 from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule
 from scheduling.ring.model import RingCluster, RingJob
@@ -45,21 +47,34 @@ def first_fit(
     """Jobs in the order given, each on the first GPUs from the first server on.
 
     When queued, no GPU is given more than theta of work, and theta is bisected to 1 % for the lowest
-    value that places every job (without a bound, all jobs would queue on the first server).
+    value that places every job (without a bound, all jobs would queue on the first server). A theta under which a job
+    never ends or leaves the range of the literal equation 7 is left out.
+
+    Raises:
+        InfeasibleError: no theta gives a schedule that ends.
+        FormulaError: the literal equation 7 has no bandwidth for a job under any.
     """
     if idle:
         return _placed(cluster, jobs, _first(float("inf"), idle=True), execution, idle)
     estimates = {job.name: estimate_s(cluster, job) for job in jobs}
     low, high = 0.0, sum(estimates.values())
-    best = _placed(cluster, jobs, _first(high, idle=False), execution, idle)
-    while high - low > _TOLERANCE * high:
-        theta_s = (low + high) / 2
-        schedule = queued(cluster, jobs, _first(theta_s, idle=False), execution)
-        if schedule is None:
+    candidates, schedules, theta_s = Candidates(), list[RingSchedule](), high
+    while True:
+        failed = len(candidates.failures)
+        schedule = candidates.schedule(partial(queued, cluster, jobs, _first(theta_s, idle=False), execution))
+        if schedule is not None:
+            schedules.append(schedule)
+        if schedule is None and len(candidates.failures) == failed:  # not every job got GPUs
             low = theta_s
         else:
-            high, best = theta_s, min(best, schedule, key=lambda candidate: candidate.makespan_s)
-    return best
+            high = theta_s
+        if high - low <= _TOLERANCE * high:
+            break
+        theta_s = (low + high) / 2
+    if not schedules:
+        raise candidates.failures[0] if candidates.failures else _no_room()
+    candidates.warn()
+    return min(schedules, key=lambda schedule: schedule.makespan_s)
 
 
 def random_fit(
@@ -105,5 +120,9 @@ def _placed(
 ) -> RingSchedule:
     schedule = (in_line if idle else queued)(cluster, jobs, pick, execution)
     if schedule is None:
-        raise InfeasibleError("the jobs do not fit", expected="a cluster that holds every gang")
+        raise _no_room()
     return schedule
+
+
+def _no_room() -> InfeasibleError:
+    return InfeasibleError("the jobs do not fit", expected="a cluster that holds every gang")

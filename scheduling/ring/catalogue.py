@@ -8,7 +8,7 @@ from functools import partial
 from profiling.errors import UnknownNameError
 from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
 from scheduling.ring.engine import Execution, RingSchedule
-from scheduling.ring.exact import exact
+from scheduling.ring.exact import check_exact, exact
 from scheduling.ring.model import RingCluster, RingJob
 from scheduling.ring.search import best_list, by_priority, local_search, lower_bound_s
 from scheduling.ring.sjf_bco import SjfBcoConfig, sjf_bco
@@ -41,9 +41,11 @@ def plan(
         UnknownNameError: no such policy.
         InfeasibleError: a gang is larger than the cluster.
         InputError, LimitError: a case that `exact` cannot solve.
+        FormulaError: the literal equation 7 has no bandwidth for a job in any schedule that the policy tries.
     """
     bound_s = lower_bound_s(cluster, jobs, execution)
     if policy == EXACT:
+        check_exact(execution)
         solved = exact(cluster, jobs, execution, best_list(cluster, jobs, execution))
         return solved.schedule, max(bound_s, solved.lower_bound_s)
     if policy not in SCHEDULERS:

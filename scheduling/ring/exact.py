@@ -46,6 +46,23 @@ def distributions(servers: Sequence[int], gpus: int) -> Iterator[dict[int, int]]
             )
 
 
+def check_exact(execution: Execution) -> float:
+    """The slot in seconds, of which `exact` has a program.
+
+    Raises:
+        InputError: not slot time, another fabric, or the literal form.
+    """
+    slot_s = execution.slot_s
+    if slot_s is None or execution.fabric != SERVER_UPLINKS or not execution.clamp:
+        got = (
+            "continuous time" if slot_s is None else "the literal form" if not execution.clamp else "a fabric"
+        )
+        raise InputError(
+            "exact schedules are in slot time", expected="slots, server uplinks and the clamped form", got=got
+        )
+    return slot_s
+
+
 def exact(
     cluster: RingCluster,
     jobs: Sequence[RingJob],
@@ -74,14 +91,7 @@ def exact(
         LimitError: too large.
         InfeasibleError: a gang does not fit.
     """
-    slot_s = execution.slot_s
-    if slot_s is None or execution.fabric != SERVER_UPLINKS or not execution.clamp:
-        got = (
-            "continuous time" if slot_s is None else "the literal form" if not execution.clamp else "a fabric"
-        )
-        raise InputError(
-            "exact schedules are in slot time", expected="slots, server uplinks and the clamped form", got=got
-        )
+    slot_s = check_exact(execution)
     check_gangs(cluster, jobs)
 
     def limit(size: int) -> None:

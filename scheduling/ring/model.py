@@ -13,6 +13,10 @@ MAX_GPUS = 100_000
 """Of one cluster; schedulers keep a list of them."""
 
 
+class FormulaError(InputError):
+    """A job's contention is so low that the literal equation 7 gives it no bandwidth."""
+
+
 @dataclass(frozen=True, slots=True)
 class RingCluster:
     """Servers and their communication costs. Sizes and bandwidths share one unit (such as MB and MB/s).
@@ -124,13 +128,17 @@ def ring_timing(
         rings: number of parallel rings (`Fabric.rings`).
         clamp: k = max(1, xi1 p), so that no job gets more than the link's bandwidth; False is equation 7 as
             printed.
+
+    Raises:
+        FormulaError: f(alpha, k) of the form as printed is not positive.
+        InputError: the iteration time is not a positive, finite number.
     """
     if len(placement) > 1:
         k = cluster.xi1 * contention
         k = max(1.0, k) if clamp else k
         cost = sharing_cost(cluster.alpha, k)
         if not cost > 0:
-            raise InputError(
+            raise FormulaError(
                 f"job {job.name!r}: f(alpha, k) is not positive",
                 expected="k + alpha (k - 1) above 0",
                 got=f"{cost:g} at k = {k:g}",

@@ -6,9 +6,10 @@ import random
 from collections.abc import Callable, Sequence
 
 from profiling.errors import InfeasibleError
+from scheduling.ring.candidates import Candidates
 from scheduling.ring.dispatch import any_that_fits
 from scheduling.ring.engine import Execution, RingSchedule
-from scheduling.ring.model import RingCluster, RingJob, ring_timing
+from scheduling.ring.model import FormulaError, RingCluster, RingJob, ring_timing
 from scheduling.ring.pick import Pick, estimate_s, fa_ffp, fewest_servers, whole_or_wait
 
 # Sort key of waiting jobs; the first is tried first at each exit.
@@ -48,22 +49,29 @@ def by_priority(
 def best_list(
     cluster: RingCluster, jobs: Sequence[RingJob], execution: Execution = Execution()
 ) -> RingSchedule:
-    """The shortest schedule over all priorities and picks.
+    """The shortest schedule over all priorities and picks; those outside equation 7 are left out, with a warning.
 
     Raises:
         InfeasibleError: none of them ends: a gang is larger than the cluster, or an iteration longer than a
             slot.
+        FormulaError: the literal equation 7 has no bandwidth for a job in any of them.
     """
-    schedules: list[RingSchedule] = []
-    failure: InfeasibleError | None = None
-    for priority in PRIORITIES:
-        for pick in PICKS:
-            try:
-                schedules.append(by_priority(cluster, jobs, execution, priority=priority, pick=pick))
-            except InfeasibleError as error:
-                failure = failure or error
-    if failure is not None and not schedules:
-        raise failure
+    candidates = Candidates()
+    schedules = [
+        schedule
+        for priority in PRIORITIES
+        for pick in PICKS
+        if (
+            schedule := candidates.schedule(
+                lambda priority=priority, pick=pick: by_priority(  # type: ignore[misc]
+                    cluster, jobs, execution, priority=priority, pick=pick
+                )
+            )
+        )
+    ]
+    if not schedules:
+        raise candidates.failures[0]
+    candidates.warn()
     return min(schedules, key=lambda schedule: schedule.makespan_s)
 
 
@@ -100,7 +108,7 @@ def local_search(
         pick = source.choice((fa_ffp, whole_or_wait))
         try:
             schedule = any_that_fits(cluster, trial, pick, execution)
-        except InfeasibleError:  # a job that shares its links makes no progress in a slot
+        except (InfeasibleError, FormulaError):  # a job that shares its links makes no progress in a slot
             continue
         if schedule is None:
             continue

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from profiling.errors import InfeasibleError, InputError
+from scheduling.ring.candidates import Candidates
 from scheduling.ring.dispatch import in_line
 from scheduling.ring.engine import Execution, Gpu, RingRun, RingSchedule
 from scheduling.ring.model import RingCluster, RingJob
@@ -43,18 +44,19 @@ def sjf_bco(
 
     Kappa is the gang size up to which FA-FFP places. There are two corrections to the algorithm as printed. A
     kappa that leaves a job without GPUs counts as infeasible (as printed, its makespan stays too small and
-    wins), and so does one under which a job makes no progress in a slot. Theta is bisected on feasibility (as
+    wins), and so does one under which a job makes no progress in a slot or leaves the range of equation 7. Theta is bisected on feasibility (as
     printed, on strict improvement, where it gets stuck). Only gang sizes that occur are tried as kappa, since
     those in between change nothing; 0, which sends every job through LBSGF, is tried as well.
 
     Raises:
         InfeasibleError: no kappa gives a schedule that ends.
+        FormulaError: the literal equation 7 has no bandwidth for a job in any of them.
     """
     in_order = sorted(jobs, key=lambda job: job.gpus)
     if not in_order:
         return RingSchedule(())
 
-    failures: list[InfeasibleError] = []
+    candidates = Candidates()
 
     def best_of_kappas(theta_s: float) -> RingSchedule | None:
         best: RingSchedule | None = None
@@ -65,11 +67,9 @@ def sjf_bco(
                     return fa_ffp(job, run, theta_s, packing=config.packing)
                 return lbsgf(job, run, theta_s, packing=config.packing, load_factor=config.load_factor)
 
-            try:
-                schedule = in_line(cluster, in_order, pick, execution)
-            except InfeasibleError as error:
-                failures.append(error)
-                continue
+            schedule = candidates.schedule(
+                lambda pick=pick: in_line(cluster, in_order, pick, execution)  # type: ignore[misc]
+            )
             if schedule is not None and (best is None or schedule.makespan_s < best.makespan_s):
                 best = schedule
         return best
@@ -78,8 +78,8 @@ def sjf_bco(
     best = best_of_kappas(float("inf"))
     if best is None:
         raise (
-            failures[0]
-            if failures
+            candidates.failures[0]
+            if candidates.failures
             else InfeasibleError("no kappa places every job", expected="servers that hold every gang")
         )
     # Below `low` no schedule exists; at `high` one does: the bound that the unbounded run satisfied by
@@ -96,6 +96,7 @@ def sjf_bco(
         high = theta_s
         if schedule.makespan_s < best.makespan_s:
             best = schedule
+    candidates.warn()
     return best
 
 

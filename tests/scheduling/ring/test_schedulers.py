@@ -13,6 +13,7 @@ from scheduling.ring.baselines import first_fit, list_scheduling, random_fit
 from scheduling.ring.engine import Assignment, Execution, RingRun, RingSchedule
 from scheduling.ring.exact import distributions, exact
 from scheduling.ring.fabric import Fabric
+from scheduling.ring.model import FormulaError
 from scheduling.ring.pick import fa_ffp, lbsgf, whole_or_wait
 from scheduling.ring.search import best_list, by_priority, local_search, lower_bound_s
 from scheduling.ring.sjf_bco import SjfBcoConfig, sjf_bco
@@ -228,3 +229,21 @@ def test_exact_refuses_too_many_placements_before_listing_them():
 def test_a_job_that_takes_longer_than_a_number_can_hold_is_named(name):
     with pytest.raises(InputError, match="job 'a': execution time is out of range"):
         SCHEDULERS[name](cluster(4), [job("a", 2, 1e3, iterations=1e308)])
+
+
+LITERAL = Execution(clamp=False)
+
+
+@pytest.mark.parametrize("name", ["sjf-bco", "sjf-bco-literal", "first-fit", "best-list", "local-search"])
+def test_schedules_outside_the_literal_formula_are_left_out_with_a_warning(name):
+    """Alone on its links, a split job would get no bandwidth: k = 0.1 is below alpha / (1 + alpha) = 1/3."""
+    place = replace(cluster(4, 4, alpha=0.5), xi1=0.1)
+    jobs = [job("a", 3), job("b", 3), job("c", 2)]
+    with pytest.warns(
+        UserWarning, match=r"\d+ of \d+ schedules .* left out, .*: job '.': f\(alpha, k\) is not"
+    ):
+        schedule = SCHEDULERS[name](place, jobs, LITERAL)
+    check(place, jobs, schedule, LITERAL)
+    assert all(len(assignment.placement) == 1 for assignment in schedule.assignments)
+    with pytest.raises(FormulaError):
+        SCHEDULERS[name](place, [job("wide", 5)], LITERAL)
