@@ -177,10 +177,16 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
         raise InputError(
             f"{workload.model!r} returned a wrong value",
             expected="(module, inputs), (module, inputs, loss) or a TrainingJob",
-            got=type(made).__name__,
+            got=_described(made),
         )
     default = parameters["batch_size"].default if "batch_size" in parameters else None
     return made, workload.batch_size or (default if isinstance(default, int) else None)
+
+
+def _described(value: object) -> str:
+    if not isinstance(value, tuple):
+        return type(value).__name__
+    return f"({', '.join(type(item).__name__ for item in value)})"
 
 
 def _own_options(workload: Workload, job: TrainingJob) -> dict[str, object]:

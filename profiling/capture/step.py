@@ -54,6 +54,9 @@ _HINTS = {
     "No module named": "install it in the environment of cotenant",
     "no fake impl or Meta kernel": "torch has no shape rule for this operator: use others instead, or try ONNX",
     "only for scalar outputs": "the loss must be one number: take its mean",
+    "unexpected keyword argument": "a dictionary of inputs holds keyword arguments: return ({...},) to pass it whole",
+    "required positional argument": "the module gets the inputs, and the loss the module's output alone: use targets in it "
+    "as in lambda output: cross_entropy(output, targets)",
 }
 _HINT = (
     "its inputs do not match, its control flow depends on values, or an operator has no shape rule; try ONNX"

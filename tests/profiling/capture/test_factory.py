@@ -92,6 +92,15 @@ def vector():
 def counted():
     return nn.Linear(8, 2), torch.randn(8, 8), lambda out: out.argmax(1).sum()
 
+def no_module():
+    return lambda x: x, torch.randn(8, 8)
+
+def whole_dictionary():
+    return nn.Identity(), {"x": torch.randn(8, 8)}
+
+def needs_targets():
+    return nn.Linear(8, 2), torch.randn(8, 8), nn.CrossEntropyLoss()
+
 def detached(batch_size=8):
     return nn.Linear(8, 2), torch.randn(batch_size, 8), lambda out: out.mean().detach()
 
@@ -209,6 +218,9 @@ def test_inputs_of_another_batch_size_are_noted() -> None:
         ("wrong_type", r"^'some_factories:wrong_type' raised TypeError: "),
         ("vector", r"the loss is not one number: .*got shape \(8,\)"),
         ("counted", "got a loss of int64, and none of weight, bias"),
+        ("no_module", r"returned a wrong value: .*got \(function, Tensor\)"),
+        ("whole_dictionary", r"unexpected keyword argument 'x'; .*return \({\.\.\.},\) to pass it whole"),
+        ("needs_targets", r"missing 1 required positional argument: 'target'; .*the module's output alone"),
         ("empty", r"inputs are empty.*\(0, 8\)"),
         (
             "detached",
