@@ -15,7 +15,7 @@ from profiling.capture.options import execution_options, options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
-from profiling.training import Phase, TrainingJob, map_tensors, prepared_job, tensors_of
+from profiling.training import PARAMETER_TYPES, Phase, TrainingJob, map_tensors, prepared_job, tensors_of
 from profiling.workload import Workload
 
 
@@ -60,7 +60,16 @@ def capture_module(
         )
     job = job_of(shadow, batch, size, options, loss)
     accept_one_sample(job, options.mode)
-    return capture_job(job, title, _options(options))
+    return capture_job(
+        job, title, _options(replace(options, precision=_precision(shadow, options.precision)))
+    )
+
+
+def _precision(model: nn.Module, asked: str) -> str:
+    """The precision of a module's step: that of its weights if all have another type than FP32 and none was asked for."""
+    types = {p.dtype for p in model.parameters() if p.is_floating_point()}
+    own = next((name for name, dtype in PARAMETER_TYPES.items() if types == {dtype}), asked)
+    return own if asked == "fp32" else asked
 
 
 def _shape_of(tensor: Tensor) -> Tensor:

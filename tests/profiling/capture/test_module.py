@@ -15,6 +15,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
 from profiling.capture import capture_module, graph_for
+from profiling.capture.module import _precision
 from profiling.errors import InputError
 from profiling.workload import Workload
 
@@ -263,6 +264,24 @@ def test_a_fourier_transform_in_half_precision_says_to_cast(precision: str) -> N
             loss=lambda output: torch.einsum("bi,i->b", torch.fft.fft(output), weight).real.sum(),
             workload=Workload("module", precision=precision),
         )
+
+
+@pytest.mark.parametrize(
+    ("dtype", "asked", "precision"),
+    [
+        (torch.bfloat16, "fp32", "bf16"),
+        (torch.float16, "fp32", "fp16"),
+        (torch.float64, "fp32", "fp64"),
+        (torch.float32, "fp32", "fp32"),
+        (torch.bfloat16, "amp", "amp"),
+    ],
+)
+def test_weights_of_another_type_state_the_precision(dtype: torch.dtype, asked: str, precision: str) -> None:
+    model, inputs = nn.Linear(8, 4).to(dtype), torch.randn(3, 8, dtype=dtype)
+    graph = capture_module(model, inputs, workload=Workload("x", precision=asked))
+    assert graph.options["precision"] == precision
+    mixed = nn.Sequential(nn.Linear(8, 4).to(dtype), nn.LayerNorm(4, dtype=torch.float32))
+    assert _precision(mixed, "fp32") == "fp32"
 
 
 def test_a_loss_that_is_not_one_number_is_refused() -> None:
