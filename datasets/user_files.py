@@ -143,12 +143,17 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
 
 
 def guess_table(frame: pd.DataFrame) -> str:
-    """The table whose columns `frame` matches best; `colocation` if hardly any match."""
+    """The table whose columns `frame` matches best, of several the one of which it lacks least; `colocation` if hardly
+    any match."""
     columns = set(frame.columns)
     shared = {name: len(columns & {f.name for f in fields}) for name, fields in TABLES.items()}
     if max(shared.values()) < 2:
         return "colocation"
-    return max(TABLES, key=lambda name: shared[name] - len(TABLES[name]) * 1e-3)
+
+    def missing(name: str) -> int:
+        return sum(f.required and not f.derived and f.name not in columns for f in TABLES[name])
+
+    return max(TABLES, key=lambda name: (shared[name], -missing(name), -len(TABLES[name])))
 
 
 def check_file(

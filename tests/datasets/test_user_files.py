@@ -11,8 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from datasets.schema import TABLES
 from datasets.tables import read_table
-from datasets.user_files import add_rows, check_file, template
+from datasets.user_files import add_rows, check_file, guess_table, template
 from profiling.errors import InputError
 
 
@@ -62,6 +63,14 @@ def test_spellings_of_a_device_in_a_set_are_one_device(tmp_path: Path) -> None:
         (1, "device", "'v101'"),
         (2, "device", "'v101'"),
     ]
+
+
+def test_of_tables_with_the_same_columns_the_file_is_of_the_one_it_lacks_least() -> None:
+    solo = ("device", "workload", "step_time_s", "source", "campaign", "licence", "origin")
+    assert guess_table(pd.DataFrame(columns=[*solo])) == "solo"
+    assert guess_table(pd.DataFrame(columns=[*solo, "gpus", "placement"])) == "scaling"
+    for table in TABLES:
+        assert guess_table(pd.DataFrame(columns=[field.name for field in TABLES[table]])) == table
 
 
 @pytest.mark.parametrize("text", ["1e20", "9223372036854775808", "-1e30"])
