@@ -224,11 +224,13 @@ def _row_faults(name: str, frame: pd.DataFrame) -> list[Fault]:
     faults: list[Fault] = []
     key = list(KEYS[name])
     if key:
-        twice = frame.index[frame.duplicated(key)]
-        faults += [
-            Fault(int(row) + 1, "+".join(key), "each key once", "/".join(map(str, frame.loc[row, key])))
-            for row in twice
-        ]
+        first: dict[str, int] = {}
+        for row in frame.index[frame.duplicated(key, keep=False)]:
+            value = "/".join(map(str, frame.loc[row, key]))
+            earlier = first.setdefault(value, int(row) + 1)
+            if earlier != int(row) + 1:
+                got = f"{value}, as in row {earlier}"
+                faults.append(Fault(int(row) + 1, "+".join(key), "each key once", got))
     if name in ONE_OF:
         empty = frame.index[frame[list(ONE_OF[name])].isna().all(axis=1)]
         faults += [

@@ -161,6 +161,7 @@ def validate(
     from datasets.tables import available_tables, read_table
     from datasets.user_files import add_rows, check_file, taken_sources
     from predictor.examples.plausibility import implausible_rows
+    from profiling.spelling import short_hashes
 
     if out is None:
         no_effect(context, "without --out", "replace")
@@ -199,7 +200,7 @@ def validate(
         )
     elif faults:
         for fault in faults[:limit]:
-            typer.echo(f"{file}, {fault}")
+            typer.echo(f"{file}, {short_hashes(str(fault))}")
         more = f", {len(faults) - limit} not shown" if len(faults) > limit else ""
         guessed = "" if table else " (guessed from the columns; --table names another)"
         typer.echo(f"{counted(len(faults), 'fault')} against table {name}{guessed}{more}")

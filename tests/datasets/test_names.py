@@ -84,6 +84,7 @@ def test_spellings_of_one_job_become_one(tmp_path: Path) -> None:
     line = text.splitlines()[1]
     (fault,) = checked(text + line.replace(spellings[2], spellings[1]) + "\n", tmp_path, "solo")[1]
     assert (fault.row, fault.expected) == (2, "each key once")
+    assert fault.got.endswith(", as in row 1")
 
 
 def test_a_spec_with_measurements_is_a_fault(tmp_path: Path) -> None:
