@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from profiling.errors import InfeasibleError
 from scheduling.ring.candidates import Candidates
@@ -63,9 +64,7 @@ def best_list(
         for pick in PICKS
         if (
             schedule := candidates.schedule(
-                lambda priority=priority, pick=pick: by_priority(  # type: ignore[misc]
-                    cluster, jobs, execution, priority=priority, pick=pick
-                )
+                partial(by_priority, cluster, jobs, execution, priority=priority, pick=pick)
             )
         )
     ]

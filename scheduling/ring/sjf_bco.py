@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from profiling.errors import InfeasibleError, InputError
 from scheduling.ring.candidates import Candidates
@@ -44,9 +45,9 @@ def sjf_bco(
 
     Kappa is the gang size up to which FA-FFP places. There are two corrections to the algorithm as printed. A
     kappa that leaves a job without GPUs counts as infeasible (as printed, its makespan stays too small and
-    wins), and so does one under which a job makes no progress in a slot or leaves the range of equation 7. Theta is bisected on feasibility (as
-    printed, on strict improvement, where it gets stuck). Only gang sizes that occur are tried as kappa, since
-    those in between change nothing; 0, which sends every job through LBSGF, is tried as well.
+    wins), and so does one under which a job makes no progress in a slot or leaves the range of equation 7. Theta is
+    bisected on feasibility (as printed, on strict improvement, where it gets stuck). Only gang sizes that occur are
+    tried as kappa, since those in between change nothing; 0, which sends every job through LBSGF, is tried as well.
 
     Raises:
         InfeasibleError: no kappa gives a schedule that ends.
@@ -67,9 +68,7 @@ def sjf_bco(
                     return fa_ffp(job, run, theta_s, packing=config.packing)
                 return lbsgf(job, run, theta_s, packing=config.packing, load_factor=config.load_factor)
 
-            schedule = candidates.schedule(
-                lambda pick=pick: in_line(cluster, in_order, pick, execution)  # type: ignore[misc]
-            )
+            schedule = candidates.schedule(partial(in_line, cluster, in_order, pick, execution))
             if schedule is not None and (best is None or schedule.makespan_s < best.makespan_s):
                 best = schedule
         return best
