@@ -5,14 +5,14 @@ On a large cluster, only what has changed is evaluated.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
 from predictor.types import Floats
-from scheduling.core.job import JobState
+from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.packing import Tenancy
@@ -118,7 +118,7 @@ class _LookedAt:
         A job that was not among `numbers` for a while has not seen what changed meanwhile. Within a decision, of
         which there may be several proposals, a call looks at what the calls before it have looked at.
         """
-        moment = (snapshot.now_s, int(snapshot.stamp.sum()))
+        moment = _moment(snapshot)
         if moment != self.moment:
             self.moment, self.before = moment, dict(self.jobs)
         self.calls += 1
@@ -128,6 +128,17 @@ class _LookedAt:
         last = np.array([self.before.get(number, 0) for number in numbers])
         self.jobs.update(dict.fromkeys(numbers, self.calls))
         return np.asarray(self.changed[shared] > last[:, None], bool)
+
+    def again(self, snapshot: SchedulingSnapshot, numbers: Iterable[int], gpus: Iterable[int]) -> None:
+        """Count this decision's look at these jobs, and any look at these GPUs, as not taken."""
+        if _moment(snapshot) != self.moment:  # it has evaluated every pair
+            return
+        for number in numbers:
+            if number in self.before:
+                self.jobs[number] = self.before[number]
+            else:
+                self.jobs.pop(number, None)
+        self.stamp[list(gpus)] = -1
 
 
 def offers(
@@ -141,7 +152,8 @@ def offers(
 
     With the objective `jct` on a large cluster, a pair refused recently counts as refused until the GPU's
     tenants change, the queue's length changes by a fifth, or five minutes have passed; members' times are
-    omitted then.
+    omitted then. A pair that was not refused, but belongs to a discarded decision, is offered again after
+    `offer_again`.
     """
     pairs = Pairs.none(len(jobs), len(shared))
     if not shared.size:
@@ -151,7 +163,7 @@ def offers(
     left = np.array([snapshot.left(j) for j in jobs])
     if config.objective != "jct" or pairs.score.size <= _ALWAYS:
         return every_pair(cache, tenancy.candidates(snapshot, shared), ids, left, config)
-    looked = snapshot.derived(("looked at", cache, config), lambda: _LookedAt.nothing(len(snapshot)))
+    looked = _looked_at(snapshot, cache, config)
     if (
         snapshot.now_s >= looked.at_s + _REFRESH_S
         or abs(count - looked.count) > _REFRESH_RATIO * looked.count
@@ -167,3 +179,26 @@ def offers(
         pairs.score[rows, columns], pairs.cost_s[rows, columns] = ranking.score, ranking.cost_s
         pairs.extension_s[rows, columns] = ranking.extension_s
     return pairs
+
+
+def offer_again(
+    snapshot: SchedulingSnapshot, cache: SetCache, config: PlacementConfig, discarded: Sequence[Allocation]
+) -> None:
+    """Offer again what a decision has discarded: its jobs as before it, and its GPUs to every job.
+
+    Otherwise, what it had accepted would count as refused, and so would its GPUs for the jobs that found them taken.
+
+    Args:
+        discarded: starts that were proposed, but are not carried out.
+    """
+    gpus = {gpu for allocation in discarded for gpu in allocation.gpus}
+    _looked_at(snapshot, cache, config).again(snapshot, (a.job.number for a in discarded), gpus)
+
+
+def _looked_at(snapshot: SchedulingSnapshot, cache: SetCache, config: PlacementConfig) -> _LookedAt:
+    return snapshot.derived(("looked at", cache, config), lambda: _LookedAt.nothing(len(snapshot)))
+
+
+def _moment(snapshot: SchedulingSnapshot) -> tuple[float, int]:
+    """The same for all proposals of a decision."""
+    return snapshot.now_s, int(snapshot.stamp.sum())

@@ -22,7 +22,7 @@ from scheduling.placement.guard import guarded
 from scheduling.placement.making_room import by_moving
 from scheduling.placement.migrating import migrate
 from scheduling.placement.packing import Tenancy, may_share, shared_gpus
-from scheduling.placement.pairing import offers
+from scheduling.placement.pairing import offer_again, offers
 from scheduling.placement.preempting import preempt
 from scheduling.placement.pricing import matched, start_at_price
 from scheduling.placement.queueing import QueueConfig, first_empty, first_overdue, in_order, work_s
@@ -54,8 +54,20 @@ def decide(
     unguarded = config.objective != "jct" or config.max_members != 2 or restart_s is None
     if unguarded or overdue is not None or queue.tolerance == np.inf:
         return propose(queue)
-    proposals = [partial(propose, q) for q in (queue, replace(queue, critical_ratio=_ANY))]
-    return guarded(snapshot, belief, proposals, queue.tolerance, config.max_slowdown, restart_s or 0.0)
+    proposed: list[Allocation] = []
+
+    def keep(queue: QueueConfig) -> list[Allocation]:
+        decisions = propose(queue)
+        proposed.extend(a for a in decisions if a.job.number in snapshot.waiting)
+        return decisions
+
+    proposals = [partial(keep, q) for q in (queue, replace(queue, critical_ratio=_ANY))]
+    chosen = guarded(snapshot, belief, proposals, queue.tolerance, config.max_slowdown, restart_s or 0.0)
+    begun = {(a.job.number, a.gpus) for a in chosen}
+    discarded = [a for a in proposed if (a.job.number, a.gpus) not in begun]
+    if discarded:
+        offer_again(snapshot, belief, config, discarded)
+    return chosen
 
 
 def _propose(

@@ -7,13 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 
-from scheduling.core.job import JobState, TraceJob
+from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement import pairing
 from scheduling.placement.packing import Tenancy, shared_gpus
-from scheduling.placement.pairing import Pairs, every_pair, offers
+from scheduling.placement.pairing import Pairs, every_pair, offer_again, offers
 from scheduling.placement.ranking import PlacementConfig
 from tests.scheduling.tables import JOBS, table
 
@@ -149,3 +149,15 @@ def test_every_proposal_of_a_decision_is_offered_the_same(cluster: Cluster) -> N
     assert cluster.seen() == NONE
     cluster.replace_tenant(3)
     assert cluster.seen(next_decision=False) == cluster.seen(next_decision=False) == [[3]] * WAITING
+
+
+def test_what_a_decision_has_discarded_is_offered_again(cluster: Cluster) -> None:
+    cluster.seen()
+    discarded = [Allocation(cluster.waiting[1], (2,))]
+    offer_again(cluster.snapshot, cluster.cache, CONFIG, discarded)
+    assert cluster.seen() == [[2], ALL[0], [2], [2]]
+    assert cluster.seen() == NONE
+    cluster.replace_tenant(4)
+    assert cluster.seen() == [[4]] * WAITING
+    offer_again(cluster.snapshot, cluster.cache, CONFIG, discarded)
+    assert cluster.seen() == [[2], [2, 4], [2], [2]]  # the others were refused before

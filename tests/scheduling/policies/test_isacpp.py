@@ -1,19 +1,21 @@
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations_with_replacement, permutations
 
 import pytest
 
 from profiling.errors import UnknownNameError
 from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
-from scheduling.core.job import JobState, TraceJob
+from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement import pairing
+from scheduling.placement.guard import Proposal
 from scheduling.placement.queueing import QueueConfig
 from scheduling.placement.ranking import PlacementConfig
-from scheduling.policies import get_policy
+from scheduling.policies import get_policy, isacpp
 from scheduling.policies.isacpp import decide
 from tests.scheduling.placement.plain_stages import quantify
 from tests.scheduling.tables import JOBS, table
@@ -97,6 +99,29 @@ def test_a_job_longer_than_all_work_spread_over_the_gpus_goes_first_and_is_not_s
 
     assert first(1.5) == "long"
     assert first(2.0) == first(float("inf")) == "s0"
+
+
+def test_what_a_discarded_decision_accepts_is_offered_in_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a cluster that counts as large, where a pair refused once is not evaluated again at once."""
+    monkeypatch.setattr(pairing, "_ALWAYS", 0)
+    ratios = {("v100", pair): (0.9, 0.9) for pair in combinations_with_replacement(JOBS[:3], 2)}
+    predictor = TablePredictor({("v100", job): Solo(1.0) for job in JOBS[:3]}, ratios)
+    state = snapshot(*(Gpu(str(k), "v100", tenants=(Tenant(JOBS[k], 5000.0),)) for k in range(2)))
+    queue(state, *(TraceJob(f"j{k}", JOBS[2], 1000.0 + k) for k in range(3)))
+    belief, proposed = SetCache(predictor), list[list[Allocation]]()
+
+    def all_discarded(
+        _: SchedulingSnapshot, __: SetCache, proposals: list[Proposal], *___: float
+    ) -> list[Allocation]:
+        proposed.extend(propose() for propose in proposals)
+        return []
+
+    with monkeypatch.context() as patch:
+        patch.setattr(isacpp, "guarded", all_discarded)
+        assert decide(state, belief) == []
+    assert all(len(decisions) == 2 for decisions in proposed)
+    state.now_s = 10.0
+    assert decide(state, belief) == proposed[0]
 
 
 def test_unknown_policy() -> None:
