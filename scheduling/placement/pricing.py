@@ -101,7 +101,7 @@ def start_at_price(
     costs = _Costs((count - 1) / gpus, _type_values(snapshot, steps), end_s)
     may_move = restart_s is not None and config.objective == "jct" and len(snapshot.types) > 1
     sharing = costs.share(pairs, snapshot.type_of[shared])
-    still_open = sharing.copy()
+    still_open, exchangeable = sharing.copy(), sharing.copy()
     joins: list[tuple[int, int]] = []
     started: list[Allocation] = []
     for position, job in enumerate(jobs):
@@ -128,11 +128,13 @@ def start_at_price(
         elif np.isfinite(later[wait_kind]):
             gpu = departures.wait(wait_kind, float(own[wait_kind]))
             # Reserved for it: later jobs may join only if they do not keep the GPU busy for longer.
-            kept = shared == gpu
-            longer = pairs.extension_s[:, kept] > _LONGER_S
-            still_open[:, kept] = np.where(longer, np.inf, still_open[:, kept])
+            longer = (shared == gpu) & (pairs.extension_s > _LONGER_S)
+            still_open[longer] = exchangeable[longer] = np.inf
+    for position, column in joins:
+        # Before a reservation, it may have joined the GPU for longer.
+        exchangeable[position, column] = sharing[position, column]
     sharers: dict[int, tuple[int, float]] = {}
-    for position, column in _match(sharing, joins):
+    for position, column in _match(exchangeable, joins):
         gpu = int(shared[column])
         started.append(Allocation(jobs[position], (gpu,)))
         sharers[jobs[position].number] = gpu, float(pairs.cost_s[position, column])
@@ -153,7 +155,7 @@ def _ends_elsewhere(end_s: Floats, next_s: Floats, alone_s: Floats, restart_s: f
 
 
 def _match(sharing: Floats, joins: list[tuple[int, int]]) -> list[tuple[int, int]]:
-    """(job, GPU) of the jobs that are to share, with the lowest sum of costs."""
+    """(job, GPU) of the jobs that are to share, after they have exchanged places for the lowest sum of costs."""
     if len(joins) < 2:
         return joins
     rows = [position for position, _ in joins]

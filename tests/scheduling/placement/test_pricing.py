@@ -11,12 +11,14 @@ from profiling.workload import Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import JobState, TraceJob
 from scheduling.core.set_cache import SetCache
-from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node
+from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
+from scheduling.placement import pricing
+from scheduling.placement.gangs import Pool
 from scheduling.placement.packing import Tenancy
 from scheduling.placement.pairing import Pairs
-from scheduling.placement.pricing import _Costs, _Departures, _end_s, _type_values, matched
+from scheduling.placement.pricing import _Costs, _Departures, _end_s, _type_values, matched, start_at_price
 from scheduling.placement.ranking import PlacementConfig
 from scheduling.policies import get_policy
 from scheduling.policies.isacpp import isacpp
@@ -127,6 +129,29 @@ def test_most_jobs_at_the_least_cost_among_all_assignments() -> None:
             if len({c for _, c in chosen}) == len(chosen) and np.isfinite(total):
                 best = max(best, (len(chosen), -total))
         assert (len(found), -sum(cost[cell] for cell in found)) == pytest.approx(best)
+
+
+def test_no_job_changes_to_a_gpu_that_is_reserved_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three jobs waits for GPU 1, which would suit the third best, but would then be busy for longer."""
+    never = np.inf
+    score = np.array([[110.0, never, never], [never] * 3, [never, 80.0, 120.0]])
+
+    def started(extension_s: float) -> dict[str, tuple[int, ...]]:
+        pairs = Pairs(score, score, np.full((3, 3), 5.0), np.zeros((3, 3, 1)), np.zeros((3, 3, 0)))
+        pairs.extension_s[:, 1] = extension_s
+        monkeypatch.setattr(pricing, "offers", lambda *_: pairs)
+        tenants = [(Tenant(A, left),) for left in (1000.0, 50.0, 1000.0)]
+        gpus = tuple(Gpu(str(k), "v100", tenants=own) for k, own in enumerate(tenants))
+        state = SchedulingSnapshot(ClusterSnapshot((Node("n", gpus),)))
+        for number in range(3):
+            state.waiting[number] = JobState(TraceJob(f"j{number}", A, 100.0), number, 100.0)
+        tenancy, config = Tenancy.of(state, SetCache(table(0.5)), 2), PlacementConfig(max_members=2)
+        jobs = list(state.waiting.values())
+        decisions, _ = start_at_price(state, tenancy, Pool(state), np.arange(3), jobs, config, [], None)
+        return {a.job.id: a.gpus for a in decisions}
+
+    assert started(extension_s=50.0) == {"j0": (0,), "j2": (2,)}
+    assert started(extension_s=0.5) == {"j0": (0,), "j2": (1,)}
 
 
 def test_cost_of_running_alone() -> None:
