@@ -23,7 +23,7 @@ from scheduling.elastic.jobs import ElasticJob, Grant, IceFrogConfig
 from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.sharing import share_gpus
 from scheduling.elastic.turns import Turns
-from scheduling.placement.gangs import Pool, exclusive_gpus
+from scheduling.placement.gangs import Pool, exclusive_gpus, usable_gpus
 
 Allocator = Callable[[Sequence[ElasticJob], int, IceFrogConfig], list[Grant]]
 OPTIMUS_ROUND_S = 600.0
@@ -79,7 +79,8 @@ def _decide(
     states = sorted((s for s in snapshot.active() if s.job.preemptible or not s.gpus), key=lambda s: s.number)
     first = snapshot.derived("turns", Turns).first(states, snapshot, config.starvation_s)
     jobs = [elastic_job(state, snapshot, belief, state.number in first) for state in states]
-    grants = allocator(jobs, snapshot.up - len({gpu for s in bound for gpu in s.gpus}), config)
+    room = usable_gpus(snapshot, belief, up=True) - len({gpu for s in bound for gpu in s.gpus})
+    grants = allocator(jobs, room, config)
     pairs = share_gpus(snapshot, states, grants, belief, config) if config.share_gpus else []
     prefix = {state.number: grant.prefix for state, grant in zip(states, grants, strict=True)}
     for pair in pairs:

@@ -9,7 +9,7 @@ from profiling.workload import Workload
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import Pool, exclusive_gpus
+from scheduling.placement.gangs import Pool, exclusive_gpus, usable_gpus
 
 
 def admit_by_priority(
@@ -20,7 +20,7 @@ def admit_by_priority(
     Running jobs stay where they are, unless a waiting job before them finds no room otherwise: its GPUs may be
     scattered, or of types on which it does not fit. A non-preemptible job keeps its GPUs regardless of its position.
     """
-    room = snapshot.up
+    room = usable_gpus(snapshot, belief, up=True)
     bound = {job.number for job in snapshot.running.values() if not job.job.preemptible}
     room -= sum(len(snapshot.running[number].gpus) for number in bound)
     kept: list[tuple[int, JobState]] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 import numpy as np
+from numpy.typing import NDArray
 
 from profiling.devices import get_device
 from profiling.errors import UnknownNameError
@@ -168,6 +169,29 @@ def solo_step_s(snapshot: SchedulingSnapshot, belief: SetCache, workload: Worklo
             fits[_most_memory(snapshot.types, possible)] = True
         known = memo[workload] = [s if f else float("inf") for s, f in zip(alone, fits, strict=True)]
     return known
+
+
+def usable_types(snapshot: SchedulingSnapshot, belief: SetCache) -> NDArray[np.bool_]:
+    """[T] types that some running or waiting job can use; all of them if there is no such type.
+
+    The GPUs of the others are not among those that the jobs share, and must not change a schedule.
+    """
+    usable = np.zeros(len(snapshot.types), bool)
+    for job in snapshot.active():
+        fits = np.isfinite(solo_step_s(snapshot, belief, job.job.workload))
+        least = job.job.gpu_range[0] if job.agent is None else 1
+        usable |= fits & (snapshot.type_size >= least)
+        if job.gpus:  # it fits there, whatever is predicted
+            usable[snapshot.type_of[job.gpus[0]]] = True
+        if usable.all():  # mostly after the first job
+            break
+    return usable if usable.any() else ~usable
+
+
+def usable_gpus(snapshot: SchedulingSnapshot, belief: SetCache, up: bool = False) -> int:
+    """GPUs of the types that some running or waiting job can use; with `up`, without those that are down."""
+    count = snapshot.up_of_type if up else snapshot.type_size
+    return int(count[usable_types(snapshot, belief)].sum())
 
 
 def _most_memory(types: Sequence[str], among: Sequence[int]) -> int:

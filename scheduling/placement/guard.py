@@ -16,6 +16,7 @@ import numpy as np
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import usable_gpus
 from scheduling.placement.plain_schedule import Outcome, PlainRule, PlainSchedule, Steps
 from scheduling.placement.projection import Projection, plain_job
 
@@ -122,7 +123,7 @@ def guarded(
     """
     propose = iter(proposals)
     first = next(propose)()
-    if len(snapshot) > _MOST_GPUS:
+    if usable_gpus(snapshot, belief) > _MOST_GPUS:
         return first
     plain = snapshot.derived(
         ("plain rule", belief, max_slowdown), lambda: _Plain(Steps(snapshot, belief, max_slowdown))

@@ -11,7 +11,7 @@ from predictor.types import Floats
 from scheduling.core.job import Allocation
 from scheduling.core.set_cache import Ints
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import Pool, solo_step_s
+from scheduling.placement.gangs import Pool, solo_step_s, usable_types
 from scheduling.placement.packing import Tenancy
 
 # A move must gain this many restarts beyond its own.
@@ -74,7 +74,9 @@ def migrate(
     """
     if not any(pool.free_of_type):
         return []
-    kinds = np.flatnonzero(pool.free_of_type)
+    kinds = np.flatnonzero(usable_types(snapshot, tenancy.cache) & np.array(pool.free_of_type, bool))
+    if not kinds.size:
+        return []
     movable = (snapshot.tenant_count > 1) & tenancy.shareable
     if len(snapshot.types) > 1:
         alone = snapshot.tenant_count == 1

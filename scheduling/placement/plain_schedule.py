@@ -8,7 +8,8 @@ several times.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -138,6 +139,11 @@ class PlainSchedule:
         self._since, self._version = [now_s] * len(kinds), [0] * len(kinds)
         # When each GPU would be empty if its jobs ran one after another; work of the queue on the fastest types.
         self._due_s, self._queued_s = [now_s] * len(kinds), 0.0
+        # GPUs of the types that some job so far can use; the other types with the number of their GPUs.
+        self._usable, self._unused = 0, dict(Counter(kinds))
+        for number, job in jobs.items():
+            if job.counts and self._unused:
+                self._use(job, {kinds[gpu] for gpu in self._held.get(number, ())})
         self._pace: list[list[float]] = [[] for _ in kinds]
         self._events: list[tuple[float, int, int]] = []
         self._empty: list[set[int]] = [set() for _ in range(max(kinds) + 1)]
@@ -174,6 +180,8 @@ class PlainSchedule:
         self.now_s = max(self.now_s, now_s)
         for number, job, left in jobs:
             self.jobs[number], self.left[number] = job, left
+            if self._unused:
+                self._use(job)
             self.queue.append(number)
             self._queued_s += self._work_s(number)
         self.queue.sort(key=lambda n: (self.jobs[n].key, n))
@@ -252,6 +260,13 @@ class PlainSchedule:
         if self.rule.pack and self.queue:
             self._start_beside(touched)
 
+    def _use(self, job: PlainJob, held: Collection[int] = ()) -> None:
+        """Count the GPUs of the types that `job` can use, and of those that it holds, as usable."""
+        unused = self._unused.items()
+        used = {k for k, size in unused if k in held or (job.solo[k] < np.inf and size >= job.gpus)}
+        self._usable += sum(self._unused[k] for k in used)
+        self._unused = {k: size for k, size in unused if k not in used}
+
     def _work_s(self, number: int) -> float:
         """GPU seconds of a job alone on its fastest type; 0 if it fits on none."""
         job = self.jobs[number]
@@ -265,7 +280,7 @@ class PlainSchedule:
         last = self.queue[-1]
         work_s = self._queued_s + sum(max(due_s - self.now_s, 0.0) for due_s in self._due_s)
         needed_s = self._work_s(last) / self.jobs[last].gpus
-        if needed_s <= self.rule.critical_ratio * work_s / len(self._kinds):
+        if needed_s <= self.rule.critical_ratio * work_s / max(self._usable, 1):
             return self.queue
         return [last, *self.queue[:-1]]
 

@@ -21,7 +21,7 @@ from predictor.types import Floats
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import Ints
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import Pool, solo_step_s
+from scheduling.placement.gangs import Pool, solo_step_s, usable_types
 from scheduling.placement.packing import Tenancy
 from scheduling.placement.pairing import Pairs, offers
 from scheduling.placement.ranking import PlacementConfig
@@ -37,8 +37,8 @@ class _Costs:
     """Costs of one decision; [T] over device types.
 
     Attributes:
-        waiting: jobs in the queue per GPU of the cluster.
-        values: [T] value of a GPU of each type; the cluster's mean is 1.
+        waiting: jobs in the queue per GPU that jobs can use.
+        values: [T] value of a GPU of each type; their mean is 1.
         end_s: predicted makespan; infinite if completion times are the objective.
     """
 
@@ -90,16 +90,17 @@ def start_at_price(
         The allocations to start; and by job number, GPU and finish plus delays in seconds of the jobs that
         are to share.
     """
-    count, gpus = len(snapshot.waiting), len(snapshot)
+    usable = usable_types(snapshot, tenancy.cache)
+    count, gpus = len(snapshot.waiting), int(snapshot.type_size[usable].sum())
     steps = np.array([solo_step_s(snapshot, tenancy.cache, j.job.workload) for j in jobs])
     alone_s = np.array([snapshot.left(j) for j in jobs])[:, None] * steps
     departures = _Departures(snapshot, tenancy, begun)
     pairs = offers(snapshot, tenancy, shared, jobs, config)
     end_s = np.inf
     if config.objective == "makespan":
-        end_s = _end_s(snapshot, tenancy, departures, pairs, alone_s.min(axis=1))
-    costs = _Costs((count - 1) / gpus, _type_values(snapshot, steps), end_s)
-    may_move = restart_s is not None and config.objective == "jct" and len(snapshot.types) > 1
+        end_s = _end_s(snapshot, tenancy, departures, pairs, alone_s.min(axis=1), gpus)
+    costs = _Costs((count - 1) / gpus, _type_values(snapshot, steps, gpus), end_s)
+    may_move = restart_s is not None and config.objective == "jct" and usable.sum() > 1
     sharing = costs.share(pairs, snapshot.type_of[shared])
     still_open, exchangeable = sharing.copy(), sharing.copy()
     joins: list[tuple[int, int]] = []
@@ -107,8 +108,9 @@ def start_at_price(
     for position, job in enumerate(jobs):
         own, behind = alone_s[position], count - 1 - position
         next_s = departures.next_s()
-        end = np.where(np.array(pool.free_of_type) > 0, own, np.inf)
-        if may_move and job.job.preemptible and sum(pool.free_of_type) > behind:
+        free = np.array(pool.free_of_type)
+        end = np.where(free > 0, own, np.inf)
+        if may_move and job.job.preemptible and free[usable].sum() > behind:
             # No job behind it needs the GPU, so it may start on a slow one.
             end = np.minimum(end, _ends_elsewhere(end, next_s, own, restart_s or 0.0))
         on_empty = costs.alone(end, own, behind / gpus)
@@ -173,14 +175,19 @@ def matched(cost: Floats) -> list[tuple[int, int]]:
     return [(int(r), int(c)) for r, c in zip(rows, columns, strict=True) if able[r, c]]
 
 
-def _type_values(snapshot: SchedulingSnapshot, steps: Floats) -> Floats:
-    """[T] value of a GPU of each type to these jobs; the cluster's mean is 1."""
+def _type_values(snapshot: SchedulingSnapshot, steps: Floats, gpus: int) -> Floats:
+    """[T] value of a GPU of each type to these jobs; the mean over `gpus`, those that jobs can use, is 1."""
     speed = (steps.min(axis=1, keepdims=True) / steps).mean(axis=0)  # 0 where a job does not fit
-    return np.asarray(speed * len(snapshot) / float(speed @ snapshot.type_size), float)
+    return np.asarray(speed * gpus / float(speed @ snapshot.type_size), float)
 
 
 def _end_s(
-    snapshot: SchedulingSnapshot, tenancy: Tenancy, departures: _Departures, pairs: Pairs, alone_s: Floats
+    snapshot: SchedulingSnapshot,
+    tenancy: Tenancy,
+    departures: _Departures,
+    pairs: Pairs,
+    alone_s: Floats,
+    gpus: int,
 ) -> float:
     """Predicted seconds until everything is done: total work over the GPUs, or the longest job.
 
@@ -190,6 +197,7 @@ def _end_s(
         departures: predicted departures.
         pairs: the first jobs of the queue on shared GPUs.
         alone_s: [J] of these jobs; what they would save by sharing is assumed for the others, too.
+        gpus: number of GPUs that jobs can use.
     """
     longest, waiting = 0.0, 0.0
     for job in snapshot.waiting.values():
@@ -199,7 +207,7 @@ def _end_s(
     shared_s = np.minimum(able.min(axis=1, initial=np.inf), alone_s)
     # Two on a GPU: no job costs less than half of its time alone, however long its neighbour runs anyway.
     part = max(float(shared_s.sum()) / float(alone_s.sum()), 0.5)
-    return max(longest, (float(departures.ends_s.sum()) + part * waiting) / len(snapshot))
+    return max(longest, (float(departures.ends_s.sum()) + part * waiting) / gpus)
 
 
 class _Departures:

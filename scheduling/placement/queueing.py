@@ -12,7 +12,7 @@ from profiling.errors import InputError
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import remaining_s, solo_step_s
+from scheduling.placement.gangs import remaining_s, solo_step_s, usable_gpus
 from scheduling.placement.packing import Tenancy
 
 Key = tuple[float, ...]
@@ -139,12 +139,12 @@ def first_overdue(snapshot: SchedulingSnapshot, belief: SetCache, aging_s: float
 
 
 def work_s(snapshot: SchedulingSnapshot, tenancy: Tenancy) -> float:
-    """Predicted seconds until everything is done if the work were spread evenly over all GPUs.
+    """Predicted seconds until everything is done if the work were spread evenly over all GPUs that jobs can use.
 
     New sharing is not assumed.
     """
     waiting = sum(remaining_s(snapshot, tenancy.cache, j) * j.job.gpus for j in snapshot.waiting.values())
-    return (float(tenancy.empty_in_s(snapshot).sum()) + waiting) / len(snapshot)
+    return (float(tenancy.empty_in_s(snapshot).sum()) + waiting) / usable_gpus(snapshot, tenancy.cache)
 
 
 def first_empty(snapshot: SchedulingSnapshot, belief: SetCache, tenancy: Tenancy, job: JobState) -> Ints:

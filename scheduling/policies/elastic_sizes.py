@@ -9,7 +9,7 @@ import numpy as np
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import Pool, solo_step_s
+from scheduling.placement.gangs import Pool, solo_step_s, usable_types
 from scheduling.placement.making_room import by_moving, gpus_of_size
 from scheduling.placement.progress import progress_per_s
 from scheduling.sia.agent import Agent
@@ -33,15 +33,16 @@ def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> lis
 def speeds(
     snapshot: SchedulingSnapshot, belief: SetCache, job: JobState, sizes: list[int], held: bool = True
 ) -> list[float]:
-    """Predicted progress per second at each size, on the type it holds (or the cluster's first).
+    """Predicted progress per second at each size, on the type it holds, or the cluster's first that jobs can use.
 
     Other types are ignored.
 
     Args:
-        held: whether the type that it holds matters; otherwise it is the cluster's first in any case, by
-            which jobs can be compared.
+        held: whether the type that it holds matters; otherwise it is the first in any case, by which jobs
+            can be compared.
     """
-    kind = int(snapshot.type_of[job.gpus[0]]) if job.gpus and held else 0
+    own = job.gpus and held
+    kind = int(snapshot.type_of[job.gpus[0]] if own else usable_types(snapshot, belief).argmax())
     if isinstance(job.agent, Agent):
         device = snapshot.types[kind]
         per_node = snapshot.gpus_per_node

@@ -17,7 +17,7 @@ from scheduling.core.job import Allocation, JobState
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import Ints, SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import Pool, exclusive_gpus, remaining_s, solo_step_s
+from scheduling.placement.gangs import Pool, exclusive_gpus, remaining_s, solo_step_s, usable_types
 from scheduling.placement.guard import guarded
 from scheduling.placement.making_room import by_moving
 from scheduling.placement.migrating import migrate
@@ -186,7 +186,8 @@ class _Decision:
             if critical is not None:
                 jobs = [critical, *(j for j in jobs if j is not critical)]
         shared = np.setdiff1d(self._shared(), self.kept, assume_unique=True)
-        if not shared.size and not any(self.pool.free_of_type):
+        empty = np.array(self.pool.free_of_type)[usable_types(self.snapshot, self.belief)]
+        if not shared.size and not empty.any():
             return
         jobs = jobs[: self.queue.batch]
         placed, sharing = self._place(jobs, shared, self.config, restart_s)

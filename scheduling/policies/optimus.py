@@ -14,6 +14,7 @@ from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import usable_gpus
 from scheduling.policies.elastic_sizes import allocate_sizes, ladder, speeds
 
 ROUND_S = 600.0
@@ -27,7 +28,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, shortest: bool = Fals
         shortest: jobs get their first GPUs by the least GPU-seconds left, not by submission, and lose them only for
             a gain of 10 %; ours.
     """
-    room = snapshot.up
+    room = usable_gpus(snapshot, belief, up=True)
     sizes: dict[int, int] = {}
     heap: list[tuple[bool, float, int, int]] = []
     choices = {}

@@ -13,6 +13,7 @@ from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.placement.gangs import usable_gpus
 from scheduling.policies.elastic_sizes import allocate_sizes, best_sizes, ladder, speeds
 from scheduling.sia.agent import Agent
 from scheduling.sia.objective import restart_factor
@@ -22,7 +23,7 @@ _NOTHING = 1e6
 
 def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Sizes that minimise the sum of 1 / speedup over the first submitted jobs for which there are GPUs."""
-    room = snapshot.up
+    room = gpus = usable_gpus(snapshot, belief, up=True)
     numbers: list[int] = []
     rows: list[tuple[list[int], list[float]]] = []
     for job in sorted(snapshot.active(), key=lambda j: (j.job.submit_s, j.number)):
@@ -40,7 +41,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
         numbers.append(job.number)
         # A size without progress is as good as none; the first is the one with which the job is admitted.
         rows.append((rungs, [1 / s if s > 0 else _NOTHING for s in speedup]))
-    sizes = best_sizes(rows, snapshot.up)
+    sizes = best_sizes(rows, gpus)
     return allocate_sizes(snapshot, belief, dict(zip(numbers, sizes, strict=True)))
 
 

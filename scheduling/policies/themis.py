@@ -1,7 +1,8 @@
 """Themis: finish-time fairness, with leases.
 
 Mahajan et al., "Themis: Fair and Efficient GPU Cluster Scheduling", NSDI 2020: rho is the predicted
-completion time in the shared cluster over that on a 1/N share of it, where N is the number of jobs present.
+completion time in the shared cluster over that on a 1/N share of the GPUs that jobs can use, where N is the number
+of jobs present.
 GPUs are leased: a job keeps its own until its lease ends, and those whose leases have ended go to the jobs
 that are worst off. The paper's partial auctions among those jobs are replaced by the order of rho itself. While a
 job waits that is worse off, as a gang for which too few GPUs are free, others run without a lease.
@@ -14,7 +15,7 @@ from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.admission import admit_by_priority
-from scheduling.placement.gangs import remaining_s, solo_step_s
+from scheduling.placement.gangs import remaining_s, solo_step_s, usable_gpus
 
 ROUND_S = 60.0
 LEASE_S = 1200.0  # 20 minutes, as in the paper's evaluation
@@ -31,10 +32,11 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, lease_s: float = LEAS
     if not snapshot.waiting:
         return []
     contending = len(snapshot.waiting) + len(snapshot.running)
+    gpus = usable_gpus(snapshot, belief)
 
     def rho(job: JobState) -> float:
         alone_s = job.expected_length * min(solo_step_s(snapshot, belief, job.job.workload))
-        ideal_s = alone_s * max(1.0, job.job.gpus * contending / len(snapshot))
+        ideal_s = alone_s * max(1.0, job.job.gpus * contending / gpus)
         return (snapshot.now_s - job.job.submit_s + remaining_s(snapshot, belief, job)) / ideal_s
 
     def rank(job: JobState) -> tuple[bool, float, int]:

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
 from scheduling.beliefs.table import Solo, TablePredictor
@@ -9,11 +10,11 @@ from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.placement.gang_sharing import share_gangs
-from scheduling.placement.gangs import Pool
+from scheduling.placement.gangs import Pool, usable_gpus, usable_types
 from scheduling.policies import get_policy
 from scheduling.ring.scatter import RingScatter
 from scheduling.simulator.engine import simulate
-from tests.scheduling.tables import JOBS
+from tests.scheduling.tables import GIB, JOBS, table
 
 GANG, LIGHT, HEAVY = JOBS[0], JOBS[1], JOBS[2]
 
@@ -136,3 +137,55 @@ def test_without_known_gradients_spanning_switches_costs_twice_what_spanning_nod
         rates.append(truth.segment(job, state).rate)
         state.vacate(job)
     assert rates == pytest.approx([1.0, 1 / 1.25, 1 / 1.25**2])
+
+
+def test_types_that_some_job_can_use() -> None:
+    """On a K80, model-5 does not fit, and there is none for a gang of two."""
+    nodes = [{"name": d, "gpus": [{"device": d, "count": n}]} for d, n in (("v100", 2), ("k80", 1))]
+    state = SchedulingSnapshot(ClusterSnapshot.from_mapping({"nodes": nodes}))
+    belief = SetCache(table(2, memory_gib=12.0))
+    assert usable_types(state, belief).tolist() == [True, True]  # no job says otherwise
+    state.waiting[0] = JobState(TraceJob("large", JOBS[5], 100.0), 0, 100.0)
+    state.waiting[1] = JobState(TraceJob("gang", JOBS[0], 100.0, gpus=2), 1, 100.0)
+    assert usable_types(state, belief).tolist() == [True, False]
+    assert usable_gpus(state, belief) == 2
+    state.waiting[2] = JobState(TraceJob("small", JOBS[0], 100.0), 2, 100.0)
+    assert usable_gpus(state, belief) == 3
+    del state.waiting[2]
+    placed = JobState(TraceJob("placed", JOBS[5], 100.0), 3, 100.0, gpus=(2,))
+    state.running[3] = placed
+    state.occupy(placed)
+    assert usable_gpus(state, belief) == 3  # it runs there, whatever is predicted
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("srtf", "edf", "tiresias", "themis", "optimus", "optimus-shortest", "pollux", "icefrog"),
+        *("isacpp", "isacpp-makespan", "isacpp-gangs", "isacpp-online"),
+    ],
+)
+def test_gpus_that_no_job_can_use_change_no_schedule(name: str, first: bool) -> None:
+    belief = table(2)
+    useless = {("a100", job): Solo(0.01, 50 * GIB) for job in JOBS}
+    both = TablePredictor(belief.solo | useless, belief.ratios, belief.memory_bytes | {"a100": 40 * GIB})
+    draw = np.random.default_rng(0)
+    jobs = [
+        TraceJob(
+            f"j{k}",
+            JOBS[draw.integers(5)],
+            float(draw.lognormal(7.5, 1.0)),
+            20.0 * k,
+            gpus=int(draw.choice([1, 1, 1, 2])),
+        )
+        for k in range(30)
+    ]
+
+    def ends(*devices: str) -> list[float | None]:
+        nodes = [{"name": d, "gpus": [{"device": d, "count": 8 if d == "a100" else 4}]} for d in devices]
+        cluster = ClusterSnapshot.from_mapping({"nodes": nodes})
+        return [j.finished_s for j in simulate(jobs, cluster, get_policy(name), SetTruth(both), both).jobs]
+
+    used = ("v100", "k80")
+    assert ends(*used) == ends(*(("a100", *used) if first else (*used, "a100")))

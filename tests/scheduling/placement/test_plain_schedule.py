@@ -61,9 +61,9 @@ def queue(state: SchedulingSnapshot, *lengths: float) -> None:
 
 
 def follow(
-    state: SchedulingSnapshot, rule: PlainRule, *decisions: Allocation
+    state: SchedulingSnapshot, rule: PlainRule, *decisions: Allocation, table: TablePredictor = BELIEF
 ) -> tuple[Outcome, dict[int, tuple[int, ...]]]:
-    belief = SetCache(BELIEF)
+    belief = SetCache(table)
     projection = Projection(state, belief, Steps(state, belief, 1e9), 30.0)
     schedule, started = projection.schedule(decisions, rule)
     return schedule.outcome(), started
@@ -89,6 +89,18 @@ def test_a_critical_job_goes_first() -> None:
     assert set(started) == {3, 0}
     # At a ratio of 1.5 the job would have to take more than 525 s.
     assert follow(state, PlainRule(pack=False, critical_ratio=1.5))[0] == last
+
+
+def test_gpus_that_no_job_can_use_make_no_job_critical() -> None:
+    too_large = TablePredictor(
+        {("v100", A): Solo(1.0), ("k80", A): Solo(1.0, memory_bytes=2.0)}, {}, memory_bytes={"k80": 1.0}
+    )
+    state = cluster(v100=2, k80=2)
+    queue(state, 100.0, 100.0, 100.0, 400.0)  # 350 s of work on each V100
+    outcome, _ = follow(state, PlainRule(pack=False, critical_ratio=1.0), table=too_large)
+    assert outcome.end_s == 400.0
+    outcome, _ = follow(state, PlainRule(pack=False, critical_ratio=1.5), table=too_large)
+    assert outcome.end_s == 500.0
 
 
 def test_a_critical_job_goes_first_beside_others_too() -> None:

@@ -169,7 +169,7 @@ def test_value_of_a_gpu_of_each_type() -> None:
     """By how fast the jobs run there; the mean over the cluster's four GPUs is 1."""
     state = SchedulingSnapshot(CLUSTER)
     steps = np.array([[1.0, 2.0], [1.0, np.inf]])
-    fast, slow = _type_values(state, steps)
+    fast, slow = _type_values(state, steps, 4)
     assert (2 * fast + 2 * slow) / 4 == pytest.approx(1.0)
     assert slow / fast == pytest.approx(0.25)
 
@@ -184,7 +184,7 @@ def test_predicted_makespan() -> None:
     departures.extend(0, 30.0)
 
     def end_s(pairs: Pairs) -> float:
-        return _end_s(state, tenancy, departures, pairs, np.array(alone_s))
+        return _end_s(state, tenancy, departures, pairs, np.array(alone_s), 2)
 
     pairs = Pairs.none(6, 1)
     assert end_s(pairs) == (30.0 + 360.0) / 2
