@@ -142,6 +142,14 @@ class Examples:
         return measured
 
     @property
+    def partners(self) -> tuple[tuple[str, int], ...]:
+        """Set and position of the members whose ratio was not measured: partners of the others only."""
+        sets, position = self.places
+        unmeasured = np.isnan(self.ratio)
+        places = zip(sets[unmeasured].tolist(), position[unmeasured].tolist(), strict=True)
+        return tuple((self.set_ids[s], p) for s, p in places)
+
+    @property
     def resident(self) -> NDArray[np.bool_]:
         """[S] whether all members were on the device at once, so that the set tells about sharing.
 

@@ -295,6 +295,17 @@ def _body(path: Path) -> dict[str, Any]:
     return dict(body)
 
 
+def in_order(observation: Observation) -> tuple[ColocationSet, int]:
+    """The set with its members in short and sorted by SPEC, and the new position of the observed one."""
+    colocation_set = observation.colocation_set
+    jobs = [in_short(w) for w in colocation_set.workloads]
+    order = sorted(range(len(jobs)), key=lambda k: (str(jobs[k]), k))
+    members = tuple(jobs[k] for k in order)
+    return ColocationSet(colocation_set.device, members, colocation_set.sharing), order.index(
+        observation.member
+    )
+
+
 def set_id_of(colocation_set: ColocationSet) -> str:
     """Name of an observed set in `training_tables`, and in the manifest of a model that learned from it.
 

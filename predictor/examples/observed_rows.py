@@ -7,11 +7,10 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from predictor.examples.observations import CAMPAIGN, Observation, set_id_of
+from predictor.examples.observations import CAMPAIGN, Observation, in_order, set_id_of
 from profiling.devices import split_device
 from profiling.errors import ConflictError
 from profiling.files import only_writer, read_json, write_json
-from profiling.spelling import in_short
 from profiling.workload import SOLO_KEYS, ColocationSet, Workload
 
 if TYPE_CHECKING:
@@ -36,7 +35,7 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
     seen: dict[ColocationSet, dict[int, list[float]]] = {}
     of_device: dict[ColocationSet, dict[str, list[float]]] = {}
     for o in observations:
-        colocation_set, member = _in_order(o)
+        colocation_set, member = in_order(o)
         seen.setdefault(colocation_set, {}).setdefault(member, []).append(o.step_time_s)
         for name, value in o.of_device.items():
             of_device.setdefault(colocation_set, {}).setdefault(name, []).append(value)
@@ -150,17 +149,6 @@ def _check_origins(directory: Path, origins: Sequence[str]) -> None:
             got=", ".join(origins),
             hint=f"choose another folder, export all databases together (--also), or delete {path} to replace the rows",
         )
-
-
-def _in_order(observation: Observation) -> tuple[ColocationSet, int]:
-    """The set with its members in short and sorted by SPEC, and the new position of the observed one."""
-    colocation_set = observation.colocation_set
-    jobs = [in_short(w) for w in colocation_set.workloads]
-    order = sorted(range(len(jobs)), key=lambda k: (str(jobs[k]), k))
-    members = tuple(jobs[k] for k in order)
-    return ColocationSet(colocation_set.device, members, colocation_set.sharing), order.index(
-        observation.member
-    )
 
 
 def _columns(device: str, workload: Workload) -> dict[str, Any]:

@@ -204,7 +204,8 @@ def _fitted(
         _typed(HeadCalibration, config["heads"], "heads"),
         _typed(Intervals, config["intervals"], "intervals"),
         Domain(tensors["domain.points"].numpy(), _typed(float, config["domain_radius"], "domain_radius")),
-        _typed(Manifest, manifest, "manifest"),
+        # Checkpoints of earlier versions of this format lack some.
+        _typed(Manifest, {"partners": [], "added_before": [], **manifest}, "manifest"),
         from_tensors(tensors),
     )
 

@@ -23,6 +23,8 @@ class Manifest:
         ancestors: versions that it was fine-tuned from, the oldest first.
         added_set_ids: what the last fine-tuning added.
         coverage: devices, sharing modes and options of these sets.
+        partners: set and position of the members of these sets whose ratio was not known.
+        added_before: what each fine-tuning before the last added, the oldest first.
     """
 
     set_ids: tuple[str, ...] = ()
@@ -33,6 +35,8 @@ class Manifest:
     ancestors: tuple[str, ...] = ()
     added_set_ids: tuple[str, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
+    partners: tuple[tuple[str, int], ...] = ()
+    added_before: tuple[tuple[str, ...], ...] = ()
 
 
 @dataclass

@@ -283,4 +283,6 @@ def _manifest(before: Manifest, version: str, colocation: pd.DataFrame, new: Exa
         (*before.ancestors, version),
         new.set_ids,
         before.coverage.joined(Coverage.of(new.workloads, new.devices, new.mode)),
+        tuple(sorted({*before.partners, *new.partners})),
+        (*before.added_before, before.added_set_ids) if before.ancestors else (),
     )

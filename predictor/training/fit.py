@@ -91,6 +91,7 @@ def fit_tables(
         tuple(sorted(set(examples.architectures))),
         int(np.bincount(examples.set_index).max()),
         coverage=Coverage.of(examples.workloads, examples.devices, examples.mode),
+        partners=examples.partners,
     )
     return Fitted(
         model,

@@ -17,6 +17,7 @@ from typer.testing import CliRunner
 
 from datasets.tables import read_table
 from predictor.examples.observations import set_id_of
+from predictor.fitted.fitted import Manifest
 from profiling.workload import ColocationSet, Workload
 from serving.cli.main import app
 from serving.feedback import Feedback
@@ -234,7 +235,7 @@ def test_a_model_ignores_observations_it_was_trained_on(tmp_path: Any, device: s
         session.add_all([row(1), row(2, "table-2"), row(3)])
     observations = [stored.observation for stored in read_stored(store)]
     set_id = set_id_of(observations[0].colocation_set).replace("v100", device)
-    manifest = SimpleNamespace(set_ids=("gavel/a/b", set_id))
+    manifest = Manifest(("gavel/a/b", set_id))
     predictor = TablePredictor("table-2")
     predictor.fitted_ = SimpleNamespace(
         manifest=manifest, model=SimpleNamespace(featurizer=None, process=None)

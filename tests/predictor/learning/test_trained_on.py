@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from predictor.examples.observations import Observation, keep, set_id_of, stored
+from predictor.fitted.fitted import Manifest
 from predictor.learning.trained_on import TrainedOn, new_to
 from predictor.predictor import Predictor
 from profiling.errors import ConflictError
@@ -16,8 +17,8 @@ PAIR = ColocationSet("v100", (Workload("resnet18-cifar", 64), Workload("lstm-wik
 OTHER = ColocationSet("v100", (Workload("resnet18-cifar", 128), Workload("lstm-wikitext2")))
 
 
-def model(*set_ids: str) -> Any:
-    return SimpleNamespace(version="m-2", fitted_=SimpleNamespace(manifest=SimpleNamespace(set_ids=set_ids)))
+def model(*set_ids: str, **more: Any) -> Any:
+    return SimpleNamespace(version="m-2", fitted_=SimpleNamespace(manifest=Manifest(set_ids, **more)))
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,15 @@ def test_a_model_was_trained_on_earlier_observations_of_its_sets(
     observation = Observation(asked, 1, 0.04, model_version=made_with)
     assert (observation in TrainedOn.of(model(set_id_of(PAIR)))) == is_trained_on
     assert observation not in TrainedOn.of(model())
+
+
+def test_the_manifest_of_an_earlier_version_names_what_was_added_last() -> None:
+    """Other sets were learned before that, at some time."""
+    ids = set_id_of(PAIR), set_id_of(OTHER)
+    trained_on = TrainedOn.of(model(*ids, ancestors=("m-0", "m-1"), added_set_ids=ids[1:]))
+    for asked, new_with in ((PAIR, {"m-1", "m-2"}), (OTHER, {"m-2"})):
+        made = {name: Observation(asked, 1, 0.04, model_version=name) for name in ("m-0", "m-1", "m-2")}
+        assert {name for name, o in made.items() if o not in trained_on} == new_with
 
 
 def test_a_file_of_observations_remembers_the_model(tmp_path: Path) -> None:
@@ -49,4 +59,4 @@ def test_predictors_without_a_manifest_were_trained_on_nothing() -> None:
     class Own(Predictor):
         fitted_ = True  # type: ignore[assignment]
 
-    assert not TrainedOn.of(Own()).set_ids
+    assert not TrainedOn.of(Own()).learned_in

@@ -393,15 +393,3 @@ def test_a_predictor_that_could_not_be_registered_is_written_and_registered_late
         assert load_predictor("models:/cotenant/1").version == load(out).version
     finally:
         mlflow.set_tracking_uri(before)
-
-
-def test_sets_whose_member_had_ended_teach_nothing(base: Predictor, new: Tables) -> None:
-    """Their ratios do not matter, because their memory shows that the members did not run together."""
-    colocation, solo = new[0], new[1].assign(memory_bytes=4e9)
-    first = colocation.set_id == colocation.set_id.iloc[0]
-    alone = colocation.assign(set_memory_bytes=np.where(first, 4e9, 8.1e9))
-    wrong = alone.assign(throughput_ratio=alone.throughput_ratio.where(~first, 1.0))
-    weights = [
-        fine_tune(base, table, solo, QUICK).fitted_.model.networks[0].slow.weight for table in (alone, wrong)
-    ]
-    assert torch.equal(*weights)
