@@ -130,7 +130,7 @@ def _as_it_is(
 
 def _answers(predictor: Predictor, examples: Examples) -> dict[str, Floats]:
     """[T] throughput ratio of each member as `predict` gives it, which is not told of campaigns, and its interval."""
-    asked = replace(examples, campaign=("",) * len(examples.campaign))
+    asked = examples.without_campaign()
     _, slow = answered_log_ratio(predictor, asked)
     half = half_widths(predictor.fitted_, asked, slow)
     return {

@@ -174,6 +174,10 @@ class Examples:
         """The same sets without the jobs' solo measurements."""
         return replace(self, workloads=tuple(w.without_solo() for w in self.workloads))
 
+    def without_campaign(self) -> Examples:
+        """The same sets as users ask about them, who name no campaign."""
+        return replace(self, campaign=("",) * len(self.campaign))
+
 
 @dataclass(frozen=True, slots=True)
 class SoloExamples:

@@ -73,7 +73,7 @@ class _TrainingSets:
         usable = [s for s, keep in zip(examples.set_ids, pair & examples.resident, strict=True) if keep]
         if len(usable) < len(examples.set_ids):
             examples = examples.subset(usable)
-        measured = MeasuredRows.of(replace(examples, campaign=("",) * len(examples.campaign)), featurizer)
+        measured = MeasuredRows.of(examples.without_campaign(), featurizer)
         kept = np.flatnonzero(examples.scored & (measured.rows.partners >= 0).any(1))
         settings = tuple((device, sharing) for device, sharing, _ in measured.settings)
         return cls(measured, settings, measured.rows.take(kept), -np.log(examples.ratio[kept]))

@@ -122,8 +122,7 @@ def metrics_on(
     if not scored.any():
         return {}
     if answered:
-        unnamed = replace(examples, campaign=("",) * len(examples.campaign))
-        log_ratio = -answered_log_ratio(predictor, unnamed)[1]
+        log_ratio = -answered_log_ratio(predictor, examples.without_campaign())[1]
     else:
         log_ratio, _ = predictor.fitted_.model.predict_log_ratio(examples)
     return {name: score(examples.ratio[scored], np.exp(log_ratio[scored]))}

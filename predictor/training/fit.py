@@ -180,7 +180,8 @@ def left_out_errors(
         model: trained without it.
         fold: sets left out.
         solo: all solo runs.
-        answered: score the slowdowns that users are answered, without the effect of the campaigns' solo runs.
+        answered: score the slowdowns of sets whose campaign is not named, as users ask, without the effect of the
+            campaigns' solo runs.
 
     Returns:
         per group of intervals, `GROUP` the log error of the ratio and `GROUP slowdown` the predicted log
@@ -188,7 +189,8 @@ def left_out_errors(
         the error of the sets' utilisation.
     """
     errors = {}
-    left_out, scored = fold.test, fold.test.scored
+    left_out = fold.test.without_campaign() if answered else fold.test
+    scored = left_out.scored
     for kind, asked in (("solo", left_out), ("graph", left_out.without_solo())):
         ratio, slow = model.predict_log_ratio(asked)
         predicted = -slow if answered else ratio

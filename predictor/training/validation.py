@@ -26,7 +26,7 @@ class HeldOut:
     Attributes:
         places: positions of members in the padded sets.
         log_ratio: [T] measured; usable: [T] measured and not censored.
-        answered: score what users are answered, without the effect of the campaigns' solo runs.
+        answered: score the slowdowns, without the effect of the campaigns' solo runs.
     """
 
     inputs: SetTensors
@@ -37,7 +37,11 @@ class HeldOut:
 
     @classmethod
     def of(cls, model: CotenantModel, examples: Examples, answered: bool = False) -> HeldOut:
-        """`examples` as input for the networks of `model`, whose scaler must have been fitted."""
+        """`examples` as input for the networks of `model`, whose scaler must have been fitted.
+
+        If `answered`, no campaign is named, as in questions of users.
+        """
+        examples = examples.without_campaign() if answered else examples
         log_ratio = np.log(examples.ratio)
         usable = ~np.isnan(log_ratio) & ~examples.censored
         return cls(model.inputs(examples), examples.places, log_ratio, usable, answered)

@@ -9,11 +9,15 @@ import pandas as pd
 import pytest
 import torch
 
+from predictor.examples.cross_fit import ExampleFold, Group
+from predictor.examples.examples import examples_of
 from predictor.examples.observations import Observation
 from predictor.examples.observed_rows import training_tables
 from predictor.learning.trained_on import TrainedOn
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune
+from predictor.training.fit import left_out_errors
+from predictor.training.validation import HeldOut
 from profiling.workload import ColocationSet, Workload
 from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
 
@@ -65,6 +69,22 @@ def test_what_was_observed_after_a_set_was_learned_is_new_to_later_models(base: 
     assert {name for name, o in by_model.items() if o in trained_on} == {"", "m-1", "unrelated"}
     assert later in trained_on
     assert replace(later, model_version="m-3") not in trained_on
+
+
+def test_what_users_are_answered_depends_on_no_campaign(base: Predictor) -> None:
+    colocation, solo = of_device("v100")
+    asked = (table.assign(campaign="other") for table in (colocation, solo))
+    named, other = examples_of(colocation, solo), examples_of(*asked)
+    model, errors = base.fitted_.model, []
+    network = model.networks[0]
+    assert not np.allclose(*(model.predict_log_ratio(e)[1] for e in (named, other)), atol=1e-4)
+    for examples in (named, other):
+        fold = ExampleFold(Group("all", frozenset(), frozenset()), examples, examples)
+        errors.append(left_out_errors(model, fold, solo, answered=True)["solo"])
+    np.testing.assert_array_equal(*errors)
+    assert HeldOut.of(model, named, answered=True).mae(network) == HeldOut.of(
+        model, other, answered=True
+    ).mae(network)
 
 
 def test_sets_whose_member_had_ended_teach_nothing(base: Predictor) -> None:
