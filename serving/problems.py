@@ -69,7 +69,9 @@ def _explained(request: Request, error: HTTPException, allowed: str) -> Cotenant
     """An error of the framework as one of ours."""
     if error.status_code == 404:
         return UnknownNameError(
-            "no such URL", expected="one of /openapi.json", got=shortened(request.scope["path"], _SHOWN)
+            "no such URL",
+            expected="one listed in /openapi.json",
+            got=shortened(request.scope["path"], _SHOWN),
         )
     if error.status_code == 405:
         return MethodError(f"{request.method} is not allowed here", expected=allowed, got=request.method)
