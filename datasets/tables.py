@@ -361,7 +361,7 @@ def check_tables_folder(directory: Path) -> None:
         raise InputError(
             f"no folder {directory}",
             expected="a folder of tables",
-            hint="write one with `cotenant data import`",
+            hint="write one with `cotenant data import`, or from your own files with `cotenant data validate FILE -o`",
         )
 
 

@@ -76,7 +76,16 @@ class Store:
             self.engine: Engine = create_engine(url, **options)
             # Readers have their own connections, which waiting writers cannot exhaust.
             self.reading: Engine = create_engine(url, **options)
-        except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        except ArgumentError:
+            # It may hold a password.
+            path = url if url and "@" not in url and "://" not in url else None
+            raise InputError(
+                "database address is not a URL",
+                expected="sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME",
+                got=path,
+                hint=path and f"the file is sqlite:///{path}",
+            ) from None
+        except (NoSuchModuleError, ModuleNotFoundError) as error:
             raise InputError(
                 "database address cannot be used",
                 expected="sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME",

@@ -44,7 +44,7 @@ def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
         (["--host", "0.0.0.0", "--auth", "off"], "loopback"),
         (["--workers", "0"], "workers"),
         (["--trusted-proxy", "proxy.example"], "not an address"),
-        (["--database", "nonsense"], "sqlite:///FILE"),
+        (["--database", "nonsense.db"], "the file is sqlite:///nonsense.db"),
         (["--model", "nosuch"], "no such model"),
         (["--policy", "nosuch"], "unknown policy"),
         (["--policy", "os:system"], "is not a policy"),
