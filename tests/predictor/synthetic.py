@@ -136,3 +136,9 @@ def tables() -> tuple[pd.DataFrame, pd.DataFrame]:
                     }
                 )
     return make_table("colocation", rows), make_table("solo", solo)
+
+
+def of_device(device: str) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """The rows of `tables` of one device."""
+    colocation, solo = (table[table.device == device].reset_index(drop=True) for table in tables())
+    return colocation, solo

@@ -33,15 +33,10 @@ from profiling.files import only_writer
 from profiling.workload import ColocationSet, Workload
 from tests.commands import refused
 from tests.mlflow_store import empty_store
-from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, of_device
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 QUICK = FineTuning(epochs=3, cross_fits=1)
-
-
-def of_device(device: str) -> Tables:
-    colocation, solo = (table[table.device == device].reset_index(drop=True) for table in tables())
-    return colocation, solo
 
 
 @pytest.fixture(scope="module")

@@ -19,15 +19,10 @@ from predictor.training.fine_tuning import FineTuning, fine_tune
 from predictor.training.fit import left_out_errors
 from predictor.training.validation import HeldOut
 from profiling.workload import ColocationSet, Workload
-from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, tables
+from tests.predictor.synthetic import NETWORK, TRAINING, graph_source, of_device
 
 Tables = tuple[pd.DataFrame, pd.DataFrame]
 QUICK = FineTuning(epochs=3, cross_fits=1)
-
-
-def of_device(device: str) -> Tables:
-    colocation, solo = (table[table.device == device].reset_index(drop=True) for table in tables())
-    return colocation, solo
 
 
 @pytest.fixture(scope="module")
