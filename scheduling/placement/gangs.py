@@ -176,16 +176,30 @@ def usable_types(snapshot: SchedulingSnapshot, belief: SetCache) -> NDArray[np.b
 
     The GPUs of the others are not among those that the jobs share, and must not change a schedule.
     """
-    usable = np.zeros(len(snapshot.types), bool)
+    queue = snapshot.waiting
+    # Changes with the jobs and with where they may run; a policy may ask for each of many jobs.
+    version = (
+        *(len(queue), len(queue.entered), int(snapshot.stamp.sum())),
+        *(belief.revision, len(snapshot.refused)),
+    )
+    return snapshot.derived(("usable", belief), lambda: _usable_types(snapshot, belief), version)
+
+
+def _usable_types(snapshot: SchedulingSnapshot, belief: SetCache) -> NDArray[np.bool_]:
+    sizes = snapshot.type_size.tolist()
+    unused = set(range(len(sizes)))
     for job in snapshot.active():
-        fits = np.isfinite(solo_step_s(snapshot, belief, job.job.workload))
-        least = job.job.gpu_range[0] if job.agent is None else 1
-        usable |= fits & (snapshot.type_size >= least)
         if job.gpus:  # it fits there, whatever is predicted
-            usable[snapshot.type_of[job.gpus[0]]] = True
-        if usable.all():  # mostly after the first job
+            unused.discard(int(snapshot.type_of[job.gpus[0]]))
+        steps = solo_step_s(snapshot, belief, job.job.workload)
+        least = job.job.gpu_range[0] if job.agent is None else 1
+        unused -= {kind for kind in unused if steps[kind] < np.inf and sizes[kind] >= least}
+        if not unused:  # mostly after the first job
             break
-    return usable if usable.any() else ~usable
+    usable = np.ones(len(sizes), bool)
+    if len(unused) < len(sizes):
+        usable[list(unused)] = False
+    return usable
 
 
 def usable_gpus(snapshot: SchedulingSnapshot, belief: SetCache, up: bool = False) -> int:
