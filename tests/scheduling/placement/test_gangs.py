@@ -149,7 +149,8 @@ def test_types_that_some_job_can_use() -> None:
     state.waiting[1] = JobState(TraceJob("gang", JOBS[0], 100.0, gpus=2), 1, 100.0)
     assert usable_types(state, belief).tolist() == [True, False]
     assert usable_gpus(state, belief) == 2
-    assert usable_types(state, belief) is usable_types(state, belief)  # found once for as long as nothing changes
+    # Found once for as long as nothing changes
+    assert usable_types(state, belief) is usable_types(state, belief)
     state.waiting[2] = JobState(TraceJob("small", JOBS[0], 100.0), 2, 100.0)
     assert usable_gpus(state, belief) == 3
     del state.waiting[2]
