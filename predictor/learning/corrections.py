@@ -15,6 +15,7 @@ from predictor.learning.pair_table import PairBlocks
 from predictor.learning.process import Process
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
+from predictor.learning.stated_alone import StatedAlone
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -26,10 +27,13 @@ class Corrections:
     Args:
         process: of slowdowns, conditioned on the observations. Nothing here outlives it.
         solo_errors: of solo step times; limits: of these.
+        stated: what `process` says of jobs whose solo step times were stated since.
     """
 
-    def __init__(self, process: Process, solo_errors: SoloErrors, limits: SoloLimits) -> None:
-        self.process, self.solo_errors, self._limits = process, solo_errors, limits
+    def __init__(
+        self, process: Process, solo_errors: SoloErrors, limits: SoloLimits, stated: StatedAlone
+    ) -> None:
+        self.process, self.solo_errors, self._limits, self._stated = process, solo_errors, limits, stated
         self._blocks = PairBlocks(process)
         self._solo: Floats = np.zeros(0)
         self._lock = threading.Lock()
@@ -47,4 +51,5 @@ class Corrections:
         """[S, M] corrected slowdowns of the members `rows` [S, M], given the predicted ones."""
         observed = len(self.process.evidence.rows)
         correction = self._blocks.of_sets(members, rows) if observed else np.zeros(rows.shape)
+        correction = self._stated.corrected(correction, rows)
         return shifted(slowdown, correction, self.process.parameters.knee)

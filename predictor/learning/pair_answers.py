@@ -23,6 +23,7 @@ from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
+from predictor.learning.stated_alone import StatedAlone
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -150,6 +151,7 @@ class PairAnswers:
             pairs.
         shares: [W, used] of each of these places in what every job of `solo_errors` adds.
         limits: of solo step times.
+        stated: what `process` says of jobs whose solo step times were stated since.
     """
 
     def __init__(
@@ -162,10 +164,11 @@ class PairAnswers:
         confirmed_places: Integers,
         shares: Floats,
         limits: SoloLimits,
+        stated: StatedAlone,
     ) -> None:
         self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
         self._places, self._confirmed_places = places, confirmed_places
-        self._shares, self._limits = shares, limits
+        self._shares, self._limits, self._stated = shares, limits, stated
         self._sign, before = process.explained_sign, prior.process.explained_sign
         self._pairs = _Pairs(len(self._sign), len(before), shares.shape[1])
         self._own: dict[int, _Own] = {}
@@ -306,9 +309,10 @@ class PairAnswers:
         own, partner = np.array(new, dtype=np.int64).T
         known, has_partner = self._known.members, partner != _ALONE
         # A member without partners gets a row of zeros.
-        mean, half, added = self.process.parts(known, Rows(own, partner[:, None]))
-        given = self._prior.process
-        earlier = given.parts(known, Rows(own, partner[:, None]))[1]
+        as_observed, given = self._stated.as_observed, self._prior.process
+        asked = Rows(as_observed(own), as_observed(partner)[:, None])
+        mean, half, added = self.process.parts(known, asked)
+        earlier = given.parts(known, asked)[1]
         between, beside_one = np.zeros(len(own)), self._prior.variance.beside_one
         between[has_partner] = self._prior.variance.between(known, own[has_partner], partner[has_partner])
         # Added up in log step times, with the excess as at a typical slowdown, only to rank influences. The
@@ -320,6 +324,8 @@ class PairAnswers:
         absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
         kept = np.ones(len(own))
         self._confirm(own, partner, total, mean, variance, absorbed, kept)
+        stated = has_partner & (self._stated.about(own) | self._stated.about(partner))
+        mean[stated] = self._stated.means(own[stated], partner[stated])
         self._pairs.add(new, half, earlier, total, mean, prior, variance, absorbed, kept, between)
 
     def _confirm(

@@ -8,6 +8,8 @@ alone, not on their order.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from copy import copy
+from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -342,6 +344,31 @@ class Process:
         moved = through[rows].T @ (change * self._row_weight[rows])
         inner = solve_triangular(self._inner, moved, lower=True, check_finite=False)
         return np.concatenate([np.zeros(len(inner)), inner])
+
+    def changed(self, rows: Integers, change: Floats) -> Process:
+        """A process whose means are by how much those of this one change with the targets of some rows.
+
+        Weights stay, so changes add up.
+
+        Args:
+            rows: numbers of the rows; change: [len(rows)] of their targets.
+        """
+        other, moved = copy(self), np.zeros(len(self.evidence.rows))
+        other.__dict__.pop("pair_weights", None)
+        moved[rows] = change
+        through, place = self._through, self.confirmed.row
+        if through is None or self._inner is None:
+            other.weight = _solved(self._factor, moved[self._used])
+            fitted = self._gram[np.ix_(place, self._used)] @ other.weight
+        else:
+            solved, count = _solved(self._inner, through.T @ (moved * self._row_weight)), len(self._used)
+            fitted = through[place] @ solved
+            other.weight = solve_triangular(
+                self._factor, solved[:count], lower=True, trans=1, check_finite=False
+            )
+            other._own_weight = solved[count:]
+        other.confirmed = replace(self.confirmed, effect=self.confirmed.share * (moved[place] - fitted))
+        return other
 
 
 def _most_observed_first(jobs: Integers, off: Bools, rank: Integers) -> list[int]:

@@ -21,6 +21,7 @@ from predictor.learning.set_process import NETWORK_SHARE
 from predictor.learning.shifts import Shifts, rows_in_answers
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
+from predictor.learning.stated_alone import StatedAlone
 from predictor.types import SetPredictor
 
 if TYPE_CHECKING:
@@ -103,8 +104,9 @@ class State:
         used, places, confirmed_places, shares = rows_in_answers(
             rows[given.observed], confirmed, solo_rows, jobs, len(solo)
         )
-        answers = PairAnswers(given, solo, prior, known, places, confirmed_places, shares, limits)
-        corrections = Corrections(given, solo, limits)
+        stated = StatedAlone(given, told, rows, known, measured, predictor, share)
+        answers = PairAnswers(given, solo, prior, known, places, confirmed_places, shares, limits, stated)
+        corrections = Corrections(given, solo, limits, stated)
         weighted: Any = predictor
         if share != NETWORK_SHARE:
             weighted = weighted.with_network_share(share)

@@ -16,6 +16,7 @@ from predictor.learning.process import Process
 from predictor.learning.rows import variance
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
+from predictor.learning.stated_alone import StatedAlone
 from tests.predictor.learning.test_process import MEMBERS, PAIRS, P, rows_of
 
 KEYS: list[Key] = [(0, 1, 2), (3, 4), (5, 1, 1), (6, 7), (2, 0, 1, 3), (4,)]
@@ -53,7 +54,10 @@ def answers_of(
         shares = np.eye(len(solo), used + len(solo), used)
     unlimited = SoloLimits(Observed.nothing(), np.arange(len(MEMBERS)), members, solo)
     nowhere = np.zeros(0, np.int64)
-    return PairAnswers(process, solo, Prior.nothing(P), members, np.arange(used), nowhere, shares, unlimited)
+    stated = StatedAlone.nothing(process, members)
+    return PairAnswers(
+        process, solo, Prior.nothing(P), members, np.arange(used), nowhere, shares, unlimited, stated
+    )
 
 
 @pytest.mark.parametrize("most", [100, 8])
