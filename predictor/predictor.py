@@ -169,6 +169,8 @@ class Predictor:
 
     def _excess(self, rows: Integers, sharing: str) -> np.ndarray:
         """[S, M] slowdown - 1."""
+        if not len(rows):
+            return np.zeros(rows.shape)
         table = self._table()
         if sharing == "mig":
             return self.slices_.excess(rows)

@@ -22,8 +22,8 @@ from predictor.types import Bools
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Observations of a pair from which on an implausible one is believed.
-_OFTEN = 3
+OFTEN = 3
+"""Observations of a set from which on an implausible one is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,12 +71,12 @@ class ConfirmedPairs:
         key = np.unique(owner, return_inverse=True)[1] * JOBS + partner
         _, pair = np.unique(key, return_inverse=True)
         count: Floats = np.broadcast_to(evidence.count, len(noise))[row]
-        often = (np.bincount(pair, count) >= _OFTEN) & (np.bincount(pair, discounted[row]) > 0)
+        often = (np.bincount(pair, count) >= OFTEN) & (np.bincount(pair, discounted[row]) > 0)
         here = often[pair]
         row, owner, partner, pair, count = row[here], owner[here], partner[here], pair[here], count[here]
         error = evidence.target[row] - fitted(row)
         order = np.lexsort((evidence.rank[row], error, pair))
-        middle = order[_middle(pair[order], count[order])]
+        middle = order[weighted_median(pair[order], count[order])]
         middle = middle[discounted[row[middle]]]
         row, owner, partner, error = (values[middle] for values in (row, owner, partner, error))
         share = 1.0 - evidence.noise[row] / noise[row]
@@ -116,7 +116,7 @@ class ConfirmedPairs:
         return np.where((names[asked] == owner) & (keys[place] == wanted), place, -1)
 
 
-def _middle(groups: Integers, count: Floats) -> Integers:
+def weighted_median(groups: Integers, count: Floats) -> Integers:
     """Place of the weighted (lower) median in each group of adjacent places [R], which count `count` [R] times."""
     if not len(groups):
         return np.zeros(0, np.int64)

@@ -78,9 +78,14 @@ class Corrector:
         self._repeat = LEVEL_90 * math.sqrt(parameters.noise)
 
     def __call__(
-        self, member: MemberPrediction, shift: Shift, least: float = 1.0, least_solo_s: float = 0.0
+        self,
+        member: MemberPrediction,
+        shift: Shift,
+        least: float = 1.0,
+        most: float = math.inf,
+        least_solo_s: float = 0.0,
     ) -> MemberPrediction:
-        """The member's answer with the shift applied and a slowdown of at least `least`.
+        """The member's answer with the shift applied and a slowdown from `least` to `most`.
 
         The lower end of a predicted solo step time is at least `least_solo_s`.
 
@@ -90,8 +95,9 @@ class Corrector:
         """
         solo, solo_apart = self._solo(member.solo_step_time_s, shift, least_solo_s)
         slow = self._slowdown(member.slowdown, shift)
-        if slow.value < least:  # keep the intervals' width
-            slow = Quantity(least, slow.lower * least / slow.value, slow.upper * least / slow.value)
+        if not least <= slow.value <= most:  # keep the intervals' width
+            factor = max(min(slow.value, most), least) / slow.value
+            slow = Quantity(slow.value * factor, max(slow.lower * factor, 1.0), slow.upper * factor)
         step = solo.value * slow.value
         apart = math.exp(self._step_apart(member, shift, slow, solo_apart))
         return MemberPrediction(

@@ -11,11 +11,13 @@ import numpy as np
 from models.features import Floats
 from predictor.learning.corrected import shifted
 from predictor.learning.kernel import Members
+from predictor.learning.pair_caps import PairCaps
 from predictor.learning.pair_table import PairBlocks
 from predictor.learning.process import Process
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
 from predictor.learning.stated_alone import StatedAlone
+from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -28,12 +30,19 @@ class Corrections:
         process: of slowdowns, conditioned on the observations. Nothing here outlives it.
         solo_errors: of solo step times; limits: of these.
         stated: what `process` says of jobs whose solo step times were stated since.
+        caps: largest slowdowns of pairs.
     """
 
     def __init__(
-        self, process: Process, solo_errors: SoloErrors, limits: SoloLimits, stated: StatedAlone
+        self,
+        process: Process,
+        solo_errors: SoloErrors,
+        limits: SoloLimits,
+        stated: StatedAlone,
+        caps: PairCaps,
     ) -> None:
-        self.process, self.solo_errors, self._limits, self._stated = process, solo_errors, limits, stated
+        self.process, self.solo_errors, self._limits = process, solo_errors, limits
+        self._stated, self._caps = stated, caps
         self._blocks = PairBlocks(process)
         self._solo: Floats = np.zeros(0)
         self._lock = threading.Lock()
@@ -51,5 +60,9 @@ class Corrections:
         """[S, M] corrected slowdowns of the members `rows` [S, M], given the predicted ones."""
         observed = len(self.process.evidence.rows)
         correction = self._blocks.of_sets(members, rows) if observed else np.zeros(rows.shape)
-        correction = self._stated.corrected(correction, rows)
-        return shifted(slowdown, correction, self.process.parameters.knee)
+        correction = self._stated.with_sets(self._stated.corrected(correction, rows), rows)
+        return self._caps.within(shifted(slowdown, correction, self.process.parameters.knee), rows)
+
+    def confirmed(self, members: Members, rows: Integers) -> Bools:
+        """See `ObservedSets.confirmed`."""
+        return self.process.sets.confirmed(members, rows)

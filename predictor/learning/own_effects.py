@@ -10,6 +10,7 @@ import numpy as np
 from models.features import Floats
 from predictor.learning.kernel import Members
 from predictor.learning.rows import Rows
+from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -72,3 +73,13 @@ class OwnEffects:
         """[R] variance that effects add to members beside partners."""
         number = self.numbers(members, own)
         return np.where(number >= 0, np.append(self.deviation, 0.0)[number] ** 2, 0.0)
+
+
+def most_observed_first(jobs: Integers, off: Bools, rank: Integers) -> list[int]:
+    """The jobs [N] of the rows that are `off`, with most rows first, then with the lowest rank."""
+    names, place, count = np.unique(jobs, return_inverse=True, return_counts=True)
+    lowest = np.full(len(names), np.iinfo(np.int64).max)
+    np.minimum.at(lowest, place, rank)
+    doubted = np.unique(place[off])
+    order = np.lexsort((lowest[doubted], -count[doubted]))
+    return list(names[doubted[order]].tolist())

@@ -13,9 +13,9 @@ from itertools import combinations
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.features import Floats
+from predictor.learning.cached_pairs import NOBODY, CachedPairs, RowsOfPairs
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.leave_one_out import calibrated
 from predictor.learning.prior import Prior
@@ -28,18 +28,14 @@ from predictor.learning.stated_alone import StatedAlone
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-_Rows = NDArray[np.float32]
 # Numbers of a member and of its partners, ascending.
 Key = tuple[int, ...]
-# Number of cached pairs; each takes some kilobytes. With row `_NOBODY` they make a power of two.
+# Number of cached pairs; each takes some kilobytes. With row `NOBODY` they make a power of two.
 _KEPT = 8191
-_FIRST = 256
 # Number of cached covariances of (member, two partners), and how many are computed together.
 _KEPT_TRIPLES = 200_000
 _TOGETHER = 1024
 _ALONE = -1
-# An all-zero row that pads members with fewer partners than others of the call.
-_NOBODY = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,77 +62,33 @@ class Answers:
 
 
 @dataclass(frozen=True, slots=True)
+class Places:
+    """Places in `Answers.added`.
+
+    Attributes:
+        rows: of the rows that the process uses; confirmed: of those of its confirmed pairs.
+        sets: of those of its observed sets, -1 for those that have none.
+    """
+
+    rows: Integers
+    confirmed: Integers
+    sets: Integers
+
+
+@dataclass(frozen=True, slots=True)
 class _Own:
     """A member by itself: `Answers` for its solo step time, and the variance of the job's own effect.
 
     Attributes:
-        response: product with `_Pairs.half`: by how much an error of the solo step time moves the log excess.
+        response: product with `CachedPairs.half`: by how much an error of the solo step time moves the log excess.
     """
 
     solo: float
     solo_variance: float
     solo_prior_variance: float
-    response: _Rows
+    response: RowsOfPairs
     added: Floats
     variance: float
-
-
-class _Pairs:
-    """Rows of pairs. They grow by reallocation, so a reader that holds `added` can go on reading it.
-
-    Args:
-        width, used: widths of the parts of `process`; before: of those of the prior's process.
-
-    Attributes:
-        half: [capacity, width] vectors that give the explained covariance; before: [capacity, before] the same
-            before observations; added: [capacity, used].
-        place: row of each pair.
-        mean, prior, variance: [P] mean of each pair and its variances, given the solo step time; absorbed: [P] by how
-            much an error of that moves the mean.
-        kept: [P] part of the covariance with other pairs that is left of a confirmed pair; 1 of others.
-        between: [P] prior covariance of any member beside `own` with the same member beside `partner`.
-        covariance: of (own, partner, other partner): the covariance of own beside the one with own beside the
-            other, before and after observations.
-    """
-
-    def __init__(self, width: int, before: int, used: int) -> None:
-        self.half: _Rows = np.zeros((_FIRST, width), np.float32)
-        self.before: _Rows = np.zeros((_FIRST, before), np.float32)
-        self.added: _Rows = np.zeros((_FIRST, used), np.float32)
-        self.place: dict[tuple[int, int], int] = {}
-        self.mean, self.prior, self.variance, self.absorbed, self.kept, self.between = (
-            [0.0] for _ in range(6)
-        )
-        self.covariance: dict[tuple[int, int, int], tuple[float, float]] = {}
-
-    def add(
-        self,
-        pairs: Sequence[tuple[int, int]],
-        half: Floats,
-        before: Floats,
-        added: Floats,
-        mean: Floats,
-        prior: Floats,
-        variance: Floats,
-        absorbed: Floats,
-        kept: Floats,
-        between: Floats,
-    ) -> None:
-        start = len(self.mean)
-        end = start + len(pairs)
-        if end > len(self.half):
-            capacity = max(end, 2 * len(self.half))
-            self.half, self.before, self.added = (
-                _grown(rows, capacity) for rows in (self.half, self.before, self.added)
-            )
-        self.half[start:end], self.before[start:end], self.added[start:end] = half, before, added
-        self.mean += mean.tolist()
-        self.prior += prior.tolist()
-        self.variance += variance.tolist()
-        self.absorbed += absorbed.tolist()
-        self.kept += kept.tolist()
-        self.between += between.tolist()
-        self.place.update(zip(pairs, range(start, end), strict=True))
 
 
 class PairAnswers:
@@ -147,8 +99,7 @@ class PairAnswers:
         solo_errors: of solo step times, given which the process learned.
         prior: of the process, which does outlive it.
         known: the members that keys number.
-        places: in `Answers.added`, of the rows that the process uses; confirmed_places: of those of its confirmed
-            pairs.
+        places: of rows in `Answers.added`.
         shares: [W, used] of each of these places in what every job of `solo_errors` adds.
         limits: of solo step times.
         stated: what `process` says of jobs whose solo step times were stated since.
@@ -160,17 +111,15 @@ class PairAnswers:
         solo_errors: SoloErrors,
         prior: Prior,
         known: KnownMembers,
-        places: Integers,
-        confirmed_places: Integers,
+        places: Places,
         shares: Floats,
         limits: SoloLimits,
         stated: StatedAlone,
     ) -> None:
         self.process, self.solo_errors, self._prior, self._known = process, solo_errors, prior, known
-        self._places, self._confirmed_places = places, confirmed_places
-        self._shares, self._limits, self._stated = shares, limits, stated
+        self._places, self._shares, self._limits, self._stated = places, shares, limits, stated
         self._sign, before = process.explained_sign, prior.process.explained_sign
-        self._pairs = _Pairs(len(self._sign), len(before), shares.shape[1])
+        self._pairs = CachedPairs(len(self._sign), len(before), shares.shape[1])
         self._own: dict[int, _Own] = {}
         self._lock = threading.Lock()
 
@@ -184,8 +133,10 @@ class PairAnswers:
                 at, weights, mean, prior, variance, covariance = self._looked_up(keys)
             added, own = self._pairs.added, [self._own[key[0]] for key in keys]
         most = max(map(len, at))
-        places = np.array([row + [_NOBODY] * (most - len(row)) for row in at])
+        places = np.array([row + [NOBODY] * (most - len(row)) for row in at])
         padded = np.array([row + [0.0] * (most - len(row)) for row in weights], np.float32)
+        total = np.einsum("rm,rmu->ru", padded, added[places])
+        self._add_sets(keys, mean, variance, total)
         return Answers(
             mean,
             variance,
@@ -194,8 +145,25 @@ class PairAnswers:
             [one.solo_variance for one in own],
             [one.solo_prior_variance for one in own],
             covariance,
-            np.einsum("rm,rmu->ru", padded, added[places]),
+            total,
         )
+
+    def _add_sets(self, keys: Sequence[Key], mean: list[float], variance: list[float], added: Floats) -> None:
+        """Add what observed sets of three or more do beyond their pairs to the answers for R keys."""
+        sets, large = self.process.sets, [k for k, key in enumerate(keys) if len(key) > 2]
+        if not len(sets) or not large:
+            return
+        width = max(len(keys[k]) for k in large)
+        numbers = np.array([(*keys[k], *[-1] * (width - len(keys[k]))) for k in large])
+        places = sets.places(self._known.members, numbers[:, 0], numbers[:, 1:])
+        found = np.flatnonzero(places >= 0)
+        effects = self._stated.set_effects(numbers[found, 0], numbers[found, 1:]).tolist()
+        for k, place, effect in zip(found.tolist(), places[found].tolist(), effects, strict=True):
+            row, share, noise = large[k], float(sets.share[place]), float(sets.noise[place])
+            mean[row] += effect
+            variance[row] = share * noise + (1.0 - share) * variance[row]
+            if (named := int(self._places.sets[place])) >= 0:
+                added[row, named] += effect
 
     def _looked_up(
         self, keys: Sequence[Key]
@@ -253,7 +221,9 @@ class PairAnswers:
         asked = dict.fromkeys(pair for key in keys for pair in _pairs_of(key))
         new = [pair for pair in asked if pair not in pairs.place]
         if len(pairs.place) + len(new) > _KEPT or len(pairs.covariance) > _KEPT_TRIPLES:
-            pairs = self._pairs = _Pairs(*(rows.shape[1] for rows in (pairs.half, pairs.before, pairs.added)))
+            pairs = self._pairs = CachedPairs(
+                *(rows.shape[1] for rows in (pairs.half, pairs.before, pairs.added))
+            )
             self._own, new = {}, list(asked)
         if new:
             self._meet_alone(dict.fromkeys(own for own, _ in new))
@@ -291,7 +261,7 @@ class PairAnswers:
                 added[k] * moves[k], float(extra[k]),
             )  # fmt: skip
 
-    def _response(self, number: int) -> _Rows:
+    def _response(self, number: int) -> RowsOfPairs:
         """How the process's rows of a job on its device respond to an error of the job's solo step time."""
         members, evidence = self._known.members, self.process.evidence
         own, steep = evidence.rows.own, evidence.steep
@@ -318,7 +288,7 @@ class PairAnswers:
         # Added up in log step times, with the excess as at a typical slowdown, only to rank influences. The
         # shares of the partners add up to 1.
         total = np.array([self._own[number].added for number in own.tolist()])
-        total[:, self._places] += added
+        total[:, self._places.rows] += added
         prior = beside_one - np.square(earlier) @ given.explained_sign
         variance = beside_one - np.square(half) @ self._sign
         absorbed = np.einsum("pw,pw->p", half, np.array([self._own[n].response for n in own.tolist()]))
@@ -338,7 +308,7 @@ class PairAnswers:
         absorbed: Floats,
         kept: Floats,
     ) -> None:
-        """Add what pairs [P] that were observed often do by themselves; the arguments are those of `_Pairs.add`."""
+        """Add what pairs [P] that were observed often do by themselves; the arguments are those of `CachedPairs.add`."""
         confirmed = self.process.confirmed
         place = confirmed.places(self._known.members, own, partner)
         here = np.flatnonzero(place >= 0)
@@ -354,20 +324,14 @@ class PairAnswers:
         steep = confirmed.steep[place] * predicted
         kept[here] -= confirmed.share[place]
         absorbed[here] += confirmed.share[place] * (steep - absorbed[here])
-        added[here, self._confirmed_places[place]] += confirmed.effect[place]
+        added[here, self._places.confirmed[place]] += confirmed.effect[place]
 
 
 def _weighted(weights: Sequence[float], values: Sequence[float], rows: Sequence[int]) -> float:
     return sum([weight * values[row] for weight, row in zip(weights, rows, strict=True)])
 
 
-def _grown(rows: _Rows, capacity: int) -> _Rows:
-    larger = np.zeros((capacity, rows.shape[1]), rows.dtype)
-    larger[: len(rows)] = rows
-    return larger
-
-
-def _product(rows: _Rows, one: Sequence[int], other: Sequence[int]) -> Floats:
+def _product(rows: RowsOfPairs, one: Sequence[int], other: Sequence[int]) -> Floats:
     """[P, width] products of rows."""
     return np.asarray(np.multiply(rows[list(one)], rows[list(other)], dtype=np.float64))
 

@@ -1,7 +1,8 @@
 """Corrected answers about sets of three or more, bounded below by those about their pairs.
 
 An observed pair contributes to the mean over a member's partners, so without the bound a third job would
-dilute it. There is no bound under MIG, where another partition may give a job a smaller slice in a pair.
+dilute it. There is no bound under MIG, where another partition may give a job a smaller slice in a pair, nor of sets that
+were themselves observed often.
 """
 
 from __future__ import annotations
@@ -64,14 +65,19 @@ class PairSlowdowns:
     Args:
         predictor: queried for new pairs.
         corrected: corrects its slowdowns, given member numbers, each [P, 2].
+        confirmed: [S, M] whether sets of three or more, as numbers of their members [S, M], were observed often;
+            None if no such sets were.
     """
 
-    def __init__(self, predictor: Any, corrected: Corrected) -> None:
-        self._predictor, self._corrected = predictor, corrected
+    def __init__(
+        self, predictor: Any, corrected: Corrected, confirmed: Callable[[Integers], Bools] | None = None
+    ) -> None:
+        self._predictor, self._corrected, self._confirmed = predictor, corrected, confirmed
         self._known: dict[tuple[int, int], float] = {}
 
     def slowest(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> list[float]:
-        """Slowdown of every member beside its worst neighbour, set by set; 1 in sets of up to two and under MIG.
+        """Slowdown of every member beside its worst neighbour, set by set; 1 in sets of up to two, in those observed
+        often, and under MIG.
 
         Args:
             sets: co-location sets.
@@ -85,13 +91,19 @@ class PairSlowdowns:
 
     def _looked_up(self, numbers: Sequence[Sequence[int]]) -> list[float]:
         known = self._known
-        slowest = []
+        slowest, large = list[float](), list[tuple[int, Sequence[int]]]()
         for row in numbers:
             if len(row) < 3:
                 slowest += [1.0] * len(row)
                 continue
+            large.append((len(slowest), row))
             for place, own in enumerate(row):
                 slowest.append(max([known[own, other] for k, other in enumerate(row) if k != place]))
+        if self._confirmed is not None and large:
+            width = max(len(row) for _, row in large)
+            confirmed = self._confirmed(np.array([(*row, *[-1] * (width - len(row))) for _, row in large]))
+            for k, column in np.argwhere(confirmed).tolist():
+                slowest[large[k][0] + column] = 1.0
         return slowest
 
     def _meet(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> None:
@@ -119,7 +131,7 @@ def slowest_part(
     numbers: Integers,
     slowdown_of: SlowdownOf,
     corrected: Corrected,
-    mig: Bools,
+    unbounded: Bools,
 ) -> Floats:
     """[S, M] corrected slowdowns of sets, each at least the slowdown beside any one of the neighbours.
 
@@ -128,10 +140,10 @@ def slowest_part(
         numbers: [S, M] of members, -1 where a set has fewer.
         slowdown_of: predicts parts of these sets.
         corrected: corrects slowdowns, given member numbers, each [P, K].
-        mig: [S] whether each set runs on slices of its own.
+        unbounded: [S, M] or [S, 1] whether that is not known: of sets on slices of their own, and of those observed often.
     """
     sets, width = numbers.shape
-    if width < 3 or mig.all():
+    if width < 3 or unbounded.all():
         return corrected(slowdown, numbers)
     whole = np.where(numbers >= 0, np.arange(sets * width).reshape(sets, width), -1)
 
@@ -142,4 +154,4 @@ def slowest_part(
 
     # Larger subsets are as slow as their pairs, and cost several times as much to query.
     bounded = 1.0 + never_faster_with_more(excess, whole, (2,))
-    return np.where(mig[:, None], corrected(slowdown, numbers), bounded) if mig.any() else bounded
+    return np.where(unbounded, corrected(slowdown, numbers), bounded) if unbounded.any() else bounded

@@ -26,6 +26,7 @@ from predictor.learning.alone import Notes
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrected import Basis, Corrector
+from predictor.learning.expected_sets import ExpectedSets
 from predictor.learning.kernel import Members
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured import partners_of
@@ -85,6 +86,7 @@ class Posterior:
         self._earlier: State | None = None
         self._of_row: Integers = np.zeros(0, np.int64)
         self._labels: dict[int, Label] = {}
+        self._expected_sets = ExpectedSets(self.config.parameters.knee)
         self.revision = 0
 
     def __len__(self) -> int:
@@ -196,7 +198,7 @@ class Posterior:
         if state is None:
             state = self._state = State.of(
                 self.predictor, self.observed, self._known, self.config, self._earlier, self.measured,
-                priors=self._priors, labels=self._labels,
+                priors=self._priors, labels=self._labels, expected_sets=self._expected_sets,
             )  # fmt: skip
             self._earlier = None
         return state
@@ -285,7 +287,8 @@ class Posterior:
     ) -> PredictionArrays:
         corrections, members = self.state.corrections, self._known.members
         corrected = partial(corrections.slowdown, members)
-        slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, corrected, sharing == "mig")
+        unbounded = (sharing == "mig")[:, None] | corrections.confirmed(members, numbers)
+        slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, corrected, unbounded)
         solo = arrays.solo_step_time_s
         if len(corrections.solo_errors):
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
@@ -351,10 +354,11 @@ class Posterior:
             slowdown = weighted.slowdown[weighted.mask].tolist()
             shifts = list(map(self._corrector.reweighed, shifts, members, slowdown))
         least_solo_s = state.limits.least_s(np.array([key[0] for key in keys])).tolist()
-        after = map(self._corrector, members, shifts, state.pairs.slowest(sets, numbers), least_solo_s)
+        slowest, most = state.pairs.slowest(sets, numbers), state.caps.of_keys(keys)
+        after = map(self._corrector, members, shifts, slowest, most, least_solo_s)
         shift = iter(shifts)
-        places, most = self._time_sliced(sets)
-        sliced = dict(zip(places, most.tolist(), strict=True))
+        places, bounds = self._time_sliced(sets)
+        sliced = dict(zip(places, bounds.tolist(), strict=True))
         result = []
         for k, (colocation_set, prediction) in enumerate(zip(sets, predictions, strict=True)):
             now = tuple(islice(after, len(prediction.members)))

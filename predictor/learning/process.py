@@ -22,7 +22,8 @@ from predictor.learning.confirmed_pairs import ConfirmedPairs
 from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.leave_one_out import LeftOut
-from predictor.learning.own_effects import JOBS, OwnEffects, keys_of
+from predictor.learning.observed_sets import ObservedSets
+from predictor.learning.own_effects import JOBS, OwnEffects, keys_of, most_observed_first
 from predictor.learning.pair_table import PairWeights
 from predictor.learning.precision import Before, LeveragedPrecision, Precision
 from predictor.learning.rows import Rows, covariance, variance
@@ -57,6 +58,7 @@ class Process:
 
     Attributes:
         confirmed: pairs with effects of their own, which `table` includes, but no other answer.
+        sets: sets of three or more with effects of their own, which no answer includes.
     """
 
     def __init__(
@@ -75,6 +77,7 @@ class Process:
         self.covariances: Covariances
         self._used: Integers = np.zeros(0, np.int64)
         self.variance_ratio, self.confirmed = 1.0, ConfirmedPairs.nothing()
+        self.sets = ObservedSets.nothing()
         if not len(evidence.rows):
             return
         before = None if earlier is None or not len(earlier.evidence.rows) else earlier
@@ -113,7 +116,9 @@ class Process:
             mean, _ = self.answer(evidence.members, evidence.rows, with_variance=False)
             active = active | (evidence.bound & (mean > evidence.target))
             self._condition(active, starts)
-        self.confirmed = ConfirmedPairs.of(evidence, active & ~evidence.bound, self.noise, self._fitted)
+        values = active & ~evidence.bound
+        self.confirmed = ConfirmedPairs.of(evidence, values, self.noise, self._fitted)
+        self.sets = ObservedSets.of(evidence, values, self.noise, self._composed)
 
     def _distrust(self, prior: Floats) -> None:
         """Discount observations that are implausible under the prior.
@@ -133,7 +138,7 @@ class Process:
         centre = np.zeros(len(own))
         jobs = keys_of(members, own)
         observed = np.arange(len(own)) >= evidence.training
-        for job in _most_observed_first(jobs, off, evidence.rank):
+        for job in most_observed_first(jobs, off, evidence.rank):
             if len(variances) == _MOST_EFFECTS:
                 break
             rows = (jobs == job) & observed
@@ -213,6 +218,16 @@ class Process:
         if self._through is None:
             return np.asarray(self._gram[np.ix_(rows, self._used)] @ self.weight)
         return np.asarray(self._through[rows] @ self._solved_inner)
+
+    def _composed(self, rows: Integers) -> Floats:
+        """[R] means of rows of the evidence, by number, with the effects of confirmed pairs."""
+        mean, members = self._fitted(rows), self.evidence.members
+        if len(self.confirmed):
+            pairs = self.evidence.rows.take(rows).pairs(members)
+            place = self.confirmed.places(members, pairs.own, pairs.partner)
+            effect = np.where(place >= 0, self.confirmed.effect[place], 0.0)
+            mean = mean + np.bincount(pairs.row, pairs.share * effect, minlength=len(rows))
+        return mean
 
     def _seen_from(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
         """[R, used] covariance of queried rows with the used ones, and [R, effects] their loadings on own effects.
@@ -356,29 +371,21 @@ class Process:
         other, moved = copy(self), np.zeros(len(self.evidence.rows))
         other.__dict__.pop("pair_weights", None)
         moved[rows] = change
-        through, place = self._through, self.confirmed.row
+        through = self._through
         if through is None or self._inner is None:
             other.weight = _solved(self._factor, moved[self._used])
-            fitted = self._gram[np.ix_(place, self._used)] @ other.weight
         else:
-            solved, count = _solved(self._inner, through.T @ (moved * self._row_weight)), len(self._used)
-            fitted = through[place] @ solved
+            count = len(self._used)
+            solved = _solved(self._inner, through.T @ (moved * self._row_weight))
             other.weight = solve_triangular(
                 self._factor, solved[:count], lower=True, trans=1, check_finite=False
             )
-            other._own_weight = solved[count:]
-        other.confirmed = replace(self.confirmed, effect=self.confirmed.share * (moved[place] - fitted))
+            other._own_weight, other._solved_inner = solved[count:], solved
+        pairs, sets = self.confirmed, self.sets
+        effect = pairs.share * (moved[pairs.row] - other._fitted(pairs.row))
+        other.confirmed = replace(pairs, effect=effect)
+        other.sets = sets.changed(moved[sets.row], other._composed(sets.row))
         return other
-
-
-def _most_observed_first(jobs: Integers, off: Bools, rank: Integers) -> list[int]:
-    """The jobs [N] of the rows that are `off`, with most rows first, then with the lowest rank."""
-    names, place, count = np.unique(jobs, return_inverse=True, return_counts=True)
-    lowest = np.full(len(names), np.iinfo(np.int64).max)
-    np.minimum.at(lowest, place, rank)
-    doubted = np.unique(place[off])
-    order = np.lexsort((lowest[doubted], -count[doubted]))
-    return list(names[doubted[order]].tolist())
 
 
 def _solved(factor: Floats, values: Floats) -> Floats:

@@ -12,7 +12,7 @@ from models.features import Floats
 from predictor.learning.basis import Bases, Label
 from predictor.learning.corrected import Basis, Shift
 from predictor.learning.observed import Observed
-from predictor.learning.pair_answers import Key, PairAnswers
+from predictor.learning.pair_answers import Key, PairAnswers, Places
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -55,18 +55,18 @@ class Shifts:
 
 
 def rows_in_answers(
-    rows: Integers, confirmed: Integers, solo_rows: Integers, jobs: Integers, count: int
-) -> tuple[Integers, Integers, Integers, Floats]:
+    rows: Integers, confirmed: Integers, sets: Integers, solo_rows: Integers, jobs: Integers, count: int
+) -> tuple[Integers, Places, Floats]:
     """The rows of the observations that answers are put down to.
 
     Args:
-        rows: those that the process uses; confirmed: those of confirmed pairs.
+        rows: those that the process uses; confirmed: those of confirmed pairs; sets: those of observed sets, which may
+            be too many to be told apart where the process does without their rows.
         solo_rows: those that solo step times are from; jobs: the number of the job of each, in ascending order.
         count: of these jobs.
 
     Returns:
-        the rows, the places of `rows` and of `confirmed` among them, and the share [count, rows] of each in what a job
-        adds.
+        the rows, the places of the others among them, and the share [count, rows] of each in what a job adds.
     """
     # One row of a job at least, so that it is named even if the process does without its rows.
     first = solo_rows[np.flatnonzero(np.diff(jobs, prepend=-1))]
@@ -75,4 +75,5 @@ def rows_in_answers(
     job, place = jobs[named], np.searchsorted(used, solo_rows[named])
     shares = np.zeros((count, len(used)))
     shares[job, place] = 1.0 / np.bincount(job, minlength=count)[job]
-    return used, np.searchsorted(used, rows), np.searchsorted(used, confirmed), shares
+    of_sets = np.where(np.isin(sets, used), np.searchsorted(used, sets), -1)
+    return used, Places(np.searchsorted(used, rows), np.searchsorted(used, confirmed), of_sets), shares

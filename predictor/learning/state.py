@@ -9,11 +9,13 @@ from predictor.learning.basis import Label
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import of_slowdowns, of_solo_step_times
+from predictor.learning.expected_sets import ExpectedSets
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured_alone import MeasuredAlone, ToldTable
 from predictor.learning.network_share import learned_share
 from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import PairAnswers
+from predictor.learning.pair_caps import PairCaps
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.prior import Compared, Priors
 from predictor.learning.process import Process
@@ -25,7 +27,6 @@ from predictor.learning.stated_alone import StatedAlone
 from predictor.types import SetPredictor
 
 if TYPE_CHECKING:
-    from models.features import Floats
     from predictor.examples.examples import Integers
 
 
@@ -42,7 +43,7 @@ class State:
         solo, limits: errors of predicted solo step times, and their limits.
         process: of slowdowns, given these.
         corrections, shifts: what it says of sets, as arrays and with what it stands on.
-        pairs: corrected slowdowns of pairs.
+        caps: largest slowdowns of pairs; pairs: corrected ones.
         under_mps: devices with sets observed under MPS.
     """
 
@@ -56,6 +57,7 @@ class State:
     process: Process
     corrections: Corrections
     shifts: Shifts
+    caps: PairCaps
     pairs: PairSlowdowns
     under_mps: frozenset[str]
 
@@ -71,6 +73,7 @@ class State:
         *,
         priors: Priors,
         labels: dict[int, Label],
+        expected_sets: ExpectedSets,
     ) -> State:
         """The state after `observed`.
 
@@ -80,7 +83,7 @@ class State:
             earlier: the state before, which saves time and changes nothing.
             measured: what was observed of jobs alone.
             priors: what is known without observations.
-            labels: cache of the observations in words.
+            labels: cache of the observations in words; expected_sets: of what was expected of them.
         """
         kept = observed.sample(config.most_observed, None if earlier is None else earlier.kept)
         numbers = measured.told_members(known, predictor)
@@ -97,19 +100,22 @@ class State:
             if not priors.contradicted(prior, some):
                 break
             prior = priors.ignorant
-        share, moved = _network_share(told, rows, some, config.parameters.knee)
-        evidence = replace(evidence, target=evidence.target - moved)
-        given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
-        confirmed = rows[given.confirmed.row - given.evidence.training]
-        used, places, confirmed_places, shares = rows_in_answers(
-            rows[given.observed], confirmed, solo_rows, jobs, len(solo)
-        )
-        stated = StatedAlone(given, told, rows, known, measured, predictor, share)
-        answers = PairAnswers(given, solo, prior, known, places, confirmed_places, shares, limits, stated)
-        corrections = Corrections(given, solo, limits, stated)
+        share = _network_share(told, rows, some, config.parameters.knee)
         weighted: Any = predictor
         if share != NETWORK_SHARE:
             weighted = weighted.with_network_share(share)
+        expected = expected_sets.of(told, rows, share, weighted, measured)
+        moved = expected - told.expected(rows, config.parameters.knee, NETWORK_SHARE)
+        evidence = replace(evidence, target=evidence.target - moved)
+        given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
+        confirmed, sets = (rows[own.row - given.evidence.training] for own in (given.confirmed, given.sets))
+        used, places, shares = rows_in_answers(
+            rows[given.observed], confirmed, sets, solo_rows, jobs, len(solo)
+        )
+        stated = StatedAlone(given, told, rows, expected, known, measured, weighted)
+        answers = PairAnswers(given, solo, prior, known, places, shares, limits, stated)
+        caps = PairCaps(given, told, rows, expected, known, stated)
+        corrections = Corrections(given, solo, limits, stated, caps)
         return cls(
             weighted,
             told,
@@ -121,14 +127,18 @@ class State:
             given,
             corrections,
             Shifts(answers, observed, used, labels),
-            PairSlowdowns(weighted, lambda *pairs: corrections.slowdown(known.members, *pairs)),
+            caps,
+            PairSlowdowns(
+                weighted,
+                lambda *pairs: corrections.slowdown(known.members, *pairs),
+                (lambda sets: corrections.confirmed(known.members, sets)) if len(given.sets) else None,
+            ),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
         )
 
 
-def _network_share(told: Observed, rows: Integers, some: Compared, knee: float) -> tuple[float, Floats]:
-    """The networks' weight, learned from some of `rows` [R], and by how much it moves what was expected of all."""
+def _network_share(told: Observed, rows: Integers, some: Compared, knee: float) -> float:
+    """The networks' weight, learned from some of `rows` [R]."""
     compared = rows[some.numbers]
     towards = told.expected(compared, knee, 1.0) - told.expected(compared, knee, 0.0)
-    share = learned_share(some.evidence.target, some.evidence.noise, towards, some.covariance)
-    return share, told.expected(rows, knee, share) - told.expected(rows, knee, NETWORK_SHARE)
+    return learned_share(some.evidence.target, some.evidence.noise, towards, some.covariance)

@@ -19,8 +19,8 @@ from models.features import Floats
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import to_scale
 from predictor.learning.measured_alone import MeasuredAlone
-from predictor.learning.network_share import at_share
-from predictor.learning.observed import Expected, Observed, set_of
+from predictor.learning.observed import Observed, set_of
+from predictor.learning.observed_sets import each_of_three
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.types import Bools
@@ -53,10 +53,10 @@ class StatedAlone:
     Args:
         process: conditioned on the observations.
         seen: the observations; rows: numbers of those that are the process's evidence, in its order.
+        expected: [R] predicted for these, on the scale of `predictor.learning.link`.
         known: the members.
         measured: what the predictor is told of jobs alone.
         predictor: asked for the slowdowns of observed sets, given the stated solo step time.
-        network_share: the weight of its networks.
     """
 
     def __init__(
@@ -64,13 +64,13 @@ class StatedAlone:
         process: Process,
         seen: Observed,
         rows: Integers,
+        expected: Floats,
         known: KnownMembers,
         measured: MeasuredAlone,
         predictor: Any,
-        network_share: float,
     ) -> None:
         self._process, self._seen, self._rows, self._known = process, seen, rows, known
-        self._measured, self._predictor, self._network_share = measured, predictor, network_share
+        self._expected, self._measured, self._predictor = expected, measured, predictor
         together = np.concatenate([seen.own[rows, None], seen.partners[rows]], 1)
         # Places in the evidence of members with a predicted solo step time, and their columns in the sets.
         self._place, self._column = np.nonzero((together >= 0) & known.solo_predicted[together])
@@ -86,7 +86,7 @@ class StatedAlone:
     def nothing(cls, process: Process, known: KnownMembers) -> StatedAlone:
         """Without such jobs."""
         none = np.zeros(0, np.int64)
-        return cls(process, Observed.nothing(), none, known, MeasuredAlone(), None, 0.0)
+        return cls(process, Observed.nothing(), none, np.zeros(0), known, MeasuredAlone(), None)
 
     def _jobs_of(self, members: Integers) -> Integers:
         known = self._known.members
@@ -145,6 +145,30 @@ class StatedAlone:
         result[chosen] = (weight * means).sum(2) / np.where(total > 0, total, 1.0)
         return result
 
+    def with_sets(self, means: Floats, numbers: Integers) -> Floats:
+        """[S, M] means with what observed sets of three or more do beyond their pairs (`ObservedSets`).
+
+        Args:
+            means: [S, M] of sets; numbers: [S, M] of their members, -1 where a set has fewer.
+        """
+        if not len(self._process.sets) or numbers.shape[1] < 3:
+            return means
+        result = means.copy()
+        for here, own, partners in each_of_three(numbers):
+            result[here] += self.set_effects(own, partners)
+        return result
+
+    def set_effects(self, own: Integers, partners: Integers) -> Floats:
+        """[R] the same of members `own` [R] beside `partners` [R, P], -1 where there are fewer."""
+        members, numbers = self._known.members, np.concatenate([own[:, None], partners], 1)
+        result = self._process.sets.effects(members, own, partners)
+        for number in np.unique(numbers[self.about(numbers)]).tolist():
+            here = np.flatnonzero((numbers == number).any(1))
+            with self._lock:
+                change = self._read(number).change
+            result[here] += change.sets.effects(members, own[here], partners[here])
+        return result
+
     def _meet(self, pairs: list[tuple[int, int]]) -> None:
         """Cache the means of pairs."""
         numbers = np.array(pairs)
@@ -173,8 +197,8 @@ class StatedAlone:
         evidence, index = np.unique(places, return_inverse=True)
         rows, own = self._rows[evidence], np.zeros(len(evidence), dtype=bool)
         own[index[columns == 0]] = True
-        expected = seen.expected(rows, knee, self._network_share)
-        now = self._expected(rows, zip(index.tolist(), columns.tolist(), strict=True), number)
+        expected = self._expected[evidence]
+        now = self._told(rows, zip(index.tolist(), columns.tolist(), strict=True), number)
         evidence = evidence + process.evidence.training
         observed = process.evidence.target[evidence] + expected
         observed[own] = to_scale(seen.log_step_s[rows[own]] - known.log_step_s[number], knee)
@@ -184,18 +208,17 @@ class StatedAlone:
         reread = self._reread[number] = _Reread(int(alike[0]) if len(alike) else number, change)
         return reread
 
-    def _expected(self, rows: Integers, stated: Iterable[tuple[int, int]], number: int) -> Floats:
+    def _told(self, rows: Integers, stated: Iterable[tuple[int, int]], number: int) -> Floats:
         """[R] what is expected of observed rows if some members are `number`.
 
         Args:
             rows: [R] numbers of the rows; stated: place among these, and column in the set, of each such member.
         """
-        workload, share = self._known.keys()[number][0], self._network_share
+        workload = self._known.keys()[number][0]
         sets = [set_of(self._seen.keys[row]) for row in rows.tolist()]
         for place, column in stated:
             workloads = list(sets[place].workloads)
             workloads[column] = workload
             sets[place] = replace(sets[place], workloads=tuple(workloads))
-        expected = Expected.of(self._predictor, self._measured.told_sets(sets)[0])
-        slowdown = at_share(expected.log_slowdown, expected.towards_networks, share)
-        return to_scale(np.maximum(slowdown, 0.0), self._process.parameters.knee)
+        arrays = self._predictor.predict_arrays(self._measured.told_sets(sets)[0])
+        return to_scale(np.log(np.maximum(arrays.slowdown[:, 0], 1.0)), self._process.parameters.knee)

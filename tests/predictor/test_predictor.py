@@ -8,6 +8,7 @@ import pandas as pd
 import pytest
 
 from models.colocation_network import NetworkConfig
+from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from predictor.types import Prediction, Quantity
 from profiling.devices import get_device
@@ -249,3 +250,8 @@ def test_manifest_lists_training_sets(
     assert set(manifest.set_ids) == set(measured[0].set_id)
     assert (manifest.sources, manifest.licences) == (("synthetic",), ("Apache-2.0",))
     assert manifest.architectures == ("alpha", "beta", "delta", "gamma")
+
+
+def test_no_sets_have_no_answers() -> None:
+    """Nor before any job was asked about."""
+    assert load_predictor().predict_arrays([]).step_time_s.shape == (0, 1)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.learning import pair_answers
+from predictor.learning import cached_pairs, pair_answers
 from predictor.learning.covariances import Evidence
 from predictor.learning.known_members import KnownMembers, NamedMembers
 from predictor.learning.leave_one_out import calibrated
 from predictor.learning.members import MemberScale
 from predictor.learning.observed import Observed
-from predictor.learning.pair_answers import Key, PairAnswers
+from predictor.learning.pair_answers import Key, PairAnswers, Places
 from predictor.learning.prior import Prior
 from predictor.learning.process import Process
 from predictor.learning.rows import variance
@@ -55,9 +55,8 @@ def answers_of(
     unlimited = SoloLimits(Observed.nothing(), np.arange(len(MEMBERS)), members, solo)
     nowhere = np.zeros(0, np.int64)
     stated = StatedAlone.nothing(process, members)
-    return PairAnswers(
-        process, solo, Prior.nothing(P), members, np.arange(used), nowhere, shares, unlimited, stated
-    )
+    places = Places(np.arange(used), nowhere, np.full(len(process.sets), -1))
+    return PairAnswers(process, solo, Prior.nothing(P), members, places, shares, unlimited, stated)
 
 
 @pytest.mark.parametrize("most", [100, 8])
@@ -138,7 +137,7 @@ def test_the_pair_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     process, solo = told(), alone()
     expected = answers_of(process, known(solo_predicted=True), solo).beside(KEYS)
     monkeypatch.setattr(pair_answers, "_KEPT", 12)
-    monkeypatch.setattr(pair_answers, "_FIRST", 2)
+    monkeypatch.setattr(cached_pairs, "FIRST", 2)
     few = answers_of(process, known(solo_predicted=True), solo)
     for _ in range(2):
         for k, key in enumerate(KEYS):

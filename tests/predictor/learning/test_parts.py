@@ -117,10 +117,10 @@ def test_a_member_is_at_least_as_slow_as_beside_any_one_neighbour() -> None:
     for s, m, k in [(s, m, k) for s in (0, 3) for m in range(3) for k in range(3) if m != k]:
         expected[s, m] = max(expected[s, m], beside[s, m, k] + 0.1 * numbers[s, m])
     assert (expected > corrected(whole, numbers)).any()
-    np.testing.assert_allclose(slowest_part(whole, numbers, slowdown_of, corrected, mig), expected)
+    np.testing.assert_allclose(slowest_part(whole, numbers, slowdown_of, corrected, mig[:, None]), expected)
     some = [0, 1, 3]
     np.testing.assert_allclose(
-        slowest_part(whole[some], numbers[some], lambda c, p: slowdown_of(np.array(some)[c], p), corrected, mig[some]),
+        slowest_part(whole[some], numbers[some], lambda c, p: slowdown_of(np.array(some)[c], p), corrected, mig[some][:, None]),
         expected[some],
     )  # fmt: skip
 

@@ -1,0 +1,106 @@
+"""Largest slowdowns of pairs, from observed sets that contain them: one job more makes no step faster.
+
+The process attributes what a set does to its pairs in proportion to what it expects of them, and may attribute more to
+one than the whole set does. A pair that was itself observed is answered as observed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from models.features import Floats
+from predictor.learning.known_members import KnownMembers
+from predictor.learning.link import from_scale
+from predictor.learning.observed import Observed
+from predictor.learning.observed_sets import Names, names_of
+from predictor.learning.process import Process
+from predictor.learning.stated_alone import StatedAlone
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+    from predictor.learning.pair_answers import Key
+
+
+class PairCaps:
+    """Upper bounds of pairs' slowdowns. There are none under MIG, where another partition may give a job a smaller slice.
+
+    Args:
+        process: conditioned on the observations.
+        seen: the observations; rows: numbers of those that are the process's evidence, in its order.
+        expected: [R] predicted for these, on the scale of `predictor.learning.link`.
+        known: the members.
+        stated: jobs whose solo step times were stated since, which are not bounded: their slowdowns are others.
+    """
+
+    def __init__(
+        self,
+        process: Process,
+        seen: Observed,
+        rows: Integers,
+        expected: Floats,
+        known: KnownMembers,
+        stated: StatedAlone,
+    ) -> None:
+        self._process, self._seen, self._rows, self._expected = process, seen, rows, expected
+        self._known, self._stated = known, stated
+
+    def __len__(self) -> int:
+        """Number of observed sets that they are from."""
+        return len(self._process.sets)
+
+    @cached_property
+    def _caps(self) -> tuple[Names, Floats]:
+        """Names of pairs, ascending, and their largest slowdowns."""
+        process, sets, seen = self._process, self._process.sets, self._seen
+        evidence = process.evidence
+        place = sets.row - evidence.training
+        whole = np.array([seen.keys[row][1] != "mig" for row in self._rows[place].tolist()])
+        on_scale = self._expected[place] + sets.mean
+        slowdown = np.exp(from_scale(on_scale, process.parameters.knee))
+        pairs = evidence.rows.take(sets.row[whole]).pairs(evidence.members)
+        names = names_of(evidence.members, pairs.own, pairs.partner[:, None])
+        caps = np.maximum(slowdown[whole][pairs.row], 1.0)
+        own, partners = seen.own[self._rows], seen.partners[self._rows]
+        alone = (partners >= 0).sum(1) == 1
+        observed = names_of(evidence.members, own[alone], partners[alone])
+        left = ~np.isin(names, observed)
+        order = np.lexsort((caps[left], names[left]))
+        names, first = np.unique(names[left][order], return_index=True)
+        return names, caps[left][order][first]
+
+    def of_pairs(self, own: Integers, partner: Integers) -> Floats:
+        """[R] largest slowdowns of members beside one partner, by number; inf where nothing says so."""
+        names, caps = self._caps
+        if not len(names) or not len(own):
+            return np.full(len(own), np.inf)
+        asked = names_of(self._known.members, own, partner[:, None])
+        place = np.minimum(np.searchsorted(names, asked), len(names) - 1)
+        free = self._stated.about(own) | self._stated.about(partner)
+        return np.where((names[place] == asked) & ~free, caps[place], np.inf)
+
+    def of_keys(self, keys: Sequence[Key]) -> list[float]:
+        """The same for members with any number of partners; inf unless there is one."""
+        result = [np.inf] * len(keys)
+        places = [k for k, key in enumerate(keys) if len(key) == 2] if len(self) else []
+        if places:
+            own, partner = np.array([keys[k] for k in places]).T
+            for k, cap in zip(places, self.of_pairs(own, partner).tolist(), strict=True):
+                result[k] = cap
+        return result
+
+    def within(self, slowdown: Floats, numbers: Integers) -> Floats:
+        """[S, M] slowdowns of sets of members `numbers` [S, M], -1 where a set has fewer; those of pairs bounded."""
+        if not len(self) or numbers.shape[1] < 2:
+            return slowdown
+        two = np.flatnonzero((numbers >= 0).sum(1) == 2)
+        columns = np.argsort(numbers[two] < 0, axis=1, kind="stable")[:, :2]
+        pairs = np.take_along_axis(numbers[two], columns, 1)
+        result = slowdown.copy()
+        for own, partner in ((0, 1), (1, 0)):
+            here = two, columns[:, own]
+            result[here] = np.minimum(result[here], self.of_pairs(pairs[:, own], pairs[:, partner]))
+        return result
