@@ -18,7 +18,7 @@ from predictor.types import Bools, MemberPrediction, Quantity
 # Sets up to this size are checked against all their subsets. Larger ones have too many, so only pairs and
 # triples are used.
 WHOLE = 8
-_PARTS_OF_LARGE = (2, 3)
+PARTS_OF_LARGE = (2, 3)
 
 
 def never_faster_with_more(
@@ -55,7 +55,7 @@ def never_faster_with_more(
             excess[~small] = never_faster_with_more(answer, rows[~small])
         return excess
     excess = answer(rows)
-    for count in sizes or _PARTS_OF_LARGE:
+    for count in sizes or PARTS_OF_LARGE:
         # All subsets of one size together, because the overhead of a call exceeds the cost of a few sets.
         places = np.array(list(combinations(range(width), count)))
         within = rows[:, places]

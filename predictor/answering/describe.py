@@ -8,7 +8,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
+from models.features import Floats
 from predictor.answering.bounds import within_shares
 from predictor.answering.explain import sentence, shares_of
 from predictor.answering.job_table import JobTable
@@ -16,6 +18,7 @@ from predictor.answering.own_slices import Cut, OwnSlices
 from predictor.answering.set_network import prior_parts
 from predictor.answering.settings import setting_rows
 from predictor.answering.shares import remaining_contention
+from predictor.answering.upper_ends import upper_ends_of_parts
 from predictor.examples.examples import Integers
 from predictor.examples.plausibility import BOOSTED, MOST_OFF
 from predictor.fitted.device_memory import set_memory_bytes, set_utilization_ratio
@@ -68,13 +71,12 @@ class _Numbers:
 
     solo: list[list[float]]
     slowdown: list[list[float]]
-    log_slowdown: list[list[float]]
     memory: list[list[float]]
     utilization: list[list[float]]
     together: list[float]
     upper: list[float]
     busy: list[float]
-    members: list[float]
+    half: list[list[float]]
     fits: list[bool]
 
 
@@ -102,29 +104,59 @@ class Describer:
         if not sets:
             return []
         model, table, heads = self.fitted.model, self.table, self.fitted.heads
-        settings = setting_rows([colocation_set.sharing for colocation_set in sets], model.campaigns)
-        parts = prior_parts(table.prepared[0], rows, *table.networks[0].prior_weights(settings))
+        sharing = np.array([colocation_set.sharing for colocation_set in sets])
+        parts = prior_parts(
+            table.prepared[0],
+            rows,
+            *table.networks[0].prior_weights(setting_rows(sharing.tolist(), model.campaigns)),
+        )
         solo_use = np.where(arrays.mask, table.utilization[rows], 0.0)
-        weight = solo_use * remaining_contention(np.where(arrays.mask, table.sm_share[rows], 0.0))
-        members = effective_members(weight[arrays.mask], np.nonzero(arrays.mask)[0], len(sets))
+        facts = [self._facts_of(s, row) for s, row in zip(sets, rows.tolist(), strict=True)]
+        together = [self._together(s, own) for s, own in zip(sets, facts, strict=True)]
         numbers = _Numbers(
             arrays.solo_step_time_s.tolist(),
             arrays.slowdown.tolist(),
-            np.log(arrays.slowdown).tolist(),
             arrays.memory_bytes.tolist(),
             arrays.utilization_ratio.tolist(),
             set_memory_bytes(arrays.memory_bytes, heads).tolist(),
             arrays.memory_upper_bytes.tolist(),
             set_utilization_ratio(solo_use, table.utilization_residual(rows)).tolist(),
-            members.tolist(),
+            self._half_widths(rows, arrays, sharing, facts, together).tolist(),
             arrays.fits.tolist(),
         )
         return [
-            self._one(version, k, colocation_set, numbers, row, part)
+            self._one(version, k, colocation_set, numbers, row, part, facts[k], together[k])
             for k, (colocation_set, row, part) in enumerate(
                 zip(sets, rows.tolist(), parts.tolist(), strict=True)
             )
         ]
+
+    def _half_widths(
+        self,
+        rows: Integers,
+        arrays: PredictionArrays,
+        sharing: NDArray[np.str_],
+        facts: Sequence[Sequence[_Facts]],
+        together: Sequence[Sequence[str]],
+    ) -> Floats:
+        """[S, M] half widths of the intervals of log slowdowns. Arguments are those of `describe` and `_one`, per set."""
+        intervals, table = self.fitted.intervals, self.table
+        groups = ["solo" if all(f.measured for f in own) else "graph" for own in facts]
+        quantile = np.array(
+            [
+                intervals.quantile[group] * (intervals.device_factor[group] if never else 1.0)
+                for group, never in zip(groups, together, strict=True)
+            ]
+        )
+        use, share = (
+            np.where(arrays.mask, values[rows], 0.0) for values in (table.utilization, table.sm_share)
+        )
+        weight = use * remaining_contention(share)
+        members = effective_members(weight[arrays.mask], np.nonzero(arrays.mask)[0], len(rows))
+        log_slowdown = np.log(arrays.slowdown)
+        half = quantile[:, None] * intervals.scale(log_slowdown, members[:, None])
+        upper = upper_ends_of_parts(table, rows, sharing, quantile, intervals)
+        return np.where((sharing == "mig")[:, None], SLICE_LOG_ERROR, np.maximum(half, upper - log_slowdown))
 
     def _one(
         self,
@@ -134,22 +166,14 @@ class Describer:
         numbers: _Numbers,
         rows: list[int],
         parts: list[list[float]],
+        facts: list[_Facts],
+        together: list[str],
     ) -> Prediction:
-        intervals = self.fitted.intervals
         device, count = get_device(colocation_set.device), len(colocation_set.workloads)
-        facts = self._facts_of(colocation_set, rows)
-        group = "solo" if all(f.measured for f in facts) else "graph"
-        together = self._together(colocation_set, facts)
-        wider = intervals.device_factor[group] if together else 1.0
         cut = self.slices.cut(rows[:count]) if colocation_set.sharing == "mig" else None
-        if cut is None:
-            halves = wider * intervals.half_width(
-                np.array(numbers.log_slowdown[k]), group, numbers.members[k]
-            )
-            room = _room(numbers.fits[k], numbers.upper[k], device)
-        else:
-            halves, room = np.full(count, SLICE_LOG_ERROR), _cut_in_words(cut, facts)
-        log_errors = halves[:count].tolist() if count > 1 else [0.0]
+        fits, upper = numbers.fits[k], numbers.upper[k]
+        room = _room(fits, upper, device) if cut is None else _cut_in_words(cut, facts)
+        log_errors = numbers.half[k][:count] if count > 1 else [0.0]
         members = [
             self._member(numbers, k, i, fact, log_error)
             for i, (fact, log_error) in enumerate(zip(facts, log_errors, strict=True))
@@ -166,7 +190,7 @@ class Describer:
             reasons.append(
                 "slowdowns follow from processor sharing, i.e. how long each job keeps the device busy alone"
             )
-        total, upper = numbers.together[k], numbers.upper[k]
+        total = numbers.together[k]
         return Prediction(
             device=colocation_set.device,
             sharing=colocation_set.sharing,
@@ -174,9 +198,9 @@ class Describer:
             members=tuple(members),
             total_memory_bytes=Quantity(total, total**2 / upper, upper),
             total_utilization_ratio=within_shares(
-                _ratio(numbers.busy[k], intervals.utilization_error), members
+                _ratio(numbers.busy[k], self.fitted.intervals.utilization_error), members
             ),
-            fits=numbers.fits[k],
+            fits=fits,
             reasons=tuple(reasons),
             never_measured=tuple(never),
         )

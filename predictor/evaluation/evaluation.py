@@ -14,7 +14,7 @@ from models.colocation_network import NetworkConfig
 from models.features import Floats
 from predictor.answering.shares import effective_share, remaining_contention
 from predictor.config import LossCallback
-from predictor.evaluation.answered import answered_log_ratio
+from predictor.evaluation.answered import answered_log_ratio, upper_ends_of
 from predictor.evaluation.metrics import score
 from predictor.evaluation.scored_rows import RowsCallback, member_rows, no_rows
 from predictor.examples.cross_fit import ExampleFold, cross_fit, fold_groups
@@ -119,7 +119,7 @@ def _as_it_is(
     fitted = predictor.fitted_
     examples = _asked(rest, solo, graph_only)
     ratio, slow = answered_log_ratio(predictor, examples)
-    half = half_widths(fitted, examples, slow)
+    half = half_widths(predictor, examples, slow)
     sides = _sides(examples, fitted.heads, fitted.model)
     answers = _answers(predictor, examples)
     about = {"split": "none", "left_out": left_out}
@@ -132,7 +132,7 @@ def _answers(predictor: Predictor, examples: Examples) -> dict[str, Floats]:
     """[T] throughput ratio of each member as `predict` gives it, which is not told of campaigns, and its interval."""
     asked = examples.without_campaign()
     _, slow = answered_log_ratio(predictor, asked)
-    half = half_widths(predictor.fitted_, asked, slow)
+    half = half_widths(predictor, asked, slow)
     return {
         "answered": np.exp(-slow),
         "answered_lower": np.exp(-slow - half),
@@ -140,24 +140,24 @@ def _answers(predictor: Predictor, examples: Examples) -> dict[str, Floats]:
     }
 
 
-def half_widths(fitted: Fitted, examples: Examples, log_slowdown: Floats) -> Floats:
+def half_widths(predictor: Predictor, examples: Examples, log_slowdown: Floats) -> Floats:
     """[T] half width of each member's interval of the log ratio, as in answers."""
+    fitted, index = predictor.fitted_, examples.set_index
     measured = np.array([w.solo.step_time_s is not None for w in examples.workloads])
-    whole = np.bincount(examples.set_index, ~measured)[examples.set_index] == 0
+    whole = np.bincount(index, ~measured) == 0
     variants, where = fitted.model.variants(examples.workloads, examples.devices)
     share = np.array(
         [effective_share(*job) for job in zip(examples.workloads, examples.devices, strict=True)]
     )
     weight = variants.demand[where, 0] * remaining_contention(share)
-    members = effective_members(weight, examples.set_index, len(examples.set_ids))
-    intervals = fitted.intervals
-    never = _are_new(fitted, examples)[examples.set_index]
-    alone, graph = (
-        intervals.half_width(log_slowdown, group, members[examples.set_index])
-        * np.where(never, intervals.device_factor[group], 1.0)
-        for group in GROUPS
+    members = effective_members(weight, index, len(examples.set_ids))
+    intervals, never = fitted.intervals, _are_new(fitted, examples)
+    solo, graph = (
+        intervals.quantile[group] * np.where(never, intervals.device_factor[group], 1.0) for group in GROUPS
     )
-    return np.where(whole, alone, graph)
+    quantile = np.where(whole, solo, graph)
+    half = quantile[index] * intervals.scale(log_slowdown, members[index])
+    return np.maximum(half, upper_ends_of(predictor, examples, quantile) - log_slowdown)
 
 
 def _are_new(fitted: Fitted, examples: Examples) -> Bools:

@@ -71,7 +71,7 @@ class ModelLearner(CorrectedLearner):
             log_slowdown = -np.log(examples.ratio)
         super().__init__(prior, known.members, rows, -ratio, -of_networks, log_slowdown)
         self.before = -ratio
-        self.half = half_widths(predictor.fitted_, examples, slow)
+        self.half = half_widths(predictor, examples, slow)
 
     def intervals(self, seen: Integers) -> tuple[Floats, Floats, Floats]:
         """[T] log ratio and the ends of its 90 % interval, as in the posterior's answers.

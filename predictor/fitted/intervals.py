@@ -64,18 +64,30 @@ class Intervals:
             if missing:
                 raise ValueError(f"intervals.{name} lacks {', '.join(sorted(missing))}")
 
-    def half_width(self, log_slowdown: Floats, group: str, members: Floats | float = 2.0) -> Floats:
+    def half_width(
+        self, log_slowdown: Floats, group: str, members: Floats | float = 2.0, factor: Floats | float = 1.0
+    ) -> Floats:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`.
 
         Args:
             log_slowdown: predicted.
             group: one of `GROUPS`.
+            members: `effective_members` of each set.
+            factor: `device_factor` where it applies.
+        """
+        return np.asarray(factor * self.quantile[group] * self.scale(log_slowdown, members))
+
+    def scale(self, log_slowdown: Floats, members: Floats | float = 2.0) -> Floats:
+        """By which residuals are divided, same shape as `log_slowdown`.
+
+        Args:
+            log_slowdown: predicted.
             members: `effective_members` of each set. Eight jobs that fill a device are eight times as slow, and
                 predicted no worse than two that are twice as slow, so a log slowdown is taken relative to the
                 log of the number of jobs.
         """
         alike = math.log(2) / np.log(np.maximum(members, 2))
-        return np.asarray(self.quantile[group] * (self.floor + np.asarray(log_slowdown) * alike))
+        return np.asarray(self.floor + np.asarray(log_slowdown) * alike)
 
     def widened_by(self, residuals: dict[str, tuple[Floats, Floats]]) -> Intervals:
         """The same with a `device_factor` that covers residuals of held-out device types, as for `fit`.
