@@ -13,6 +13,8 @@ from profiling.errors import InputError, UnavailableError, one_line, shortened
 REGISTERED_NAME = "cotenant"
 DEFAULT_TRACKING = "sqlite:///mlflow.db"
 CHAMPION = "champion"
+# Tag of a registered version.
+_MODEL_VERSION = "model_version"
 _FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
 # Input of a logged predictor.
 _EXAMPLE = [
@@ -221,6 +223,8 @@ def log_predictor(folder: Path) -> str:
     import pandas as pd
     from mlflow.models import infer_signature
 
+    from predictor.fitted.checkpoint import load
+
     example = pd.DataFrame(_EXAMPLE, columns=["set_id", "device", "sharing", "workload"])
     answer = example[["set_id", "workload"]].assign(
         slowdown=1.0, step_time_s=1.0, memory_bytes=1.0, utilization_ratio=1.0
@@ -234,7 +238,27 @@ def log_predictor(folder: Path) -> str:
         registered_model_name=REGISTERED_NAME,
         pip_requirements=["cotenant"],
     )
-    return str(logged.registered_model_version)
+    version = str(logged.registered_model_version)
+    mlflow.MlflowClient().set_model_version_tag(
+        REGISTERED_NAME, version, _MODEL_VERSION, load(folder).version
+    )
+    return version
+
+
+def registered_as(model_version: str) -> dict[str, str] | None:
+    """The latest registered version of a predictor, and the run of it; None if it is not registered.
+
+    Args:
+        model_version: the version that its answers name.
+    """
+    import mlflow
+
+    entries = mlflow.MlflowClient().search_model_versions(f"name='{REGISTERED_NAME}'")
+    same = [entry for entry in entries if entry.tags.get(_MODEL_VERSION) == model_version]
+    if not same:
+        return None
+    latest = max(same, key=lambda entry: int(entry.version))
+    return {"version": str(latest.version), "run_id": str(latest.run_id)}
 
 
 @contextmanager

@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from predictor.fitted.checkpoint import load
-from predictor.fitted.mlflow_registry import log_predictor
+from predictor.fitted.mlflow_registry import (
+    address_of,
+    failing_store,
+    is_absent,
+    log_predictor,
+    registered_as,
+    use_store,
+)
 from predictor.training.tracking import log_scores, tracked
 from profiling.files import read_json
 
@@ -19,13 +26,22 @@ def register(folder: Path, tracking_uri: str | None = None, experiment: str = "c
         tracking_uri, experiment: MLflow settings.
 
     Returns:
-        `version` in the registry, `model_version`, `run_id`, `tracking_uri`.
+        `version` in the registry, `model_version`, `run_id`, `tracking_uri`, and whether it was `already_registered`.
 
     Raises:
         InputError: there is no intact checkpoint in `folder`, or the store cannot be used.
         UnavailableError: the store fails.
     """
     model_version = load(folder).version
+    address = address_of(tracking_uri)
+    if not is_absent(address):
+        use_store(tracking_uri)
+        with failing_store(address):
+            earlier = registered_as(model_version)
+        if earlier is not None:
+            return earlier | {
+                "model_version": model_version, "tracking_uri": address, "already_registered": True
+            }  # fmt: skip
     metrics = folder / "metrics.json"
     comparison = read_json(metrics)["comparison"] if metrics.is_file() else {}
     with tracked(tracking_uri, experiment, f"register {folder.resolve().name}") as mlflow:
@@ -35,4 +51,5 @@ def register(folder: Path, tracking_uri: str | None = None, experiment: str = "c
             "model_version": model_version,
             "run_id": mlflow.active_run().info.run_id,
             "tracking_uri": mlflow.get_tracking_uri(),
+            "already_registered": False,
         }

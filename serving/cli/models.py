@@ -62,7 +62,7 @@ def register(
         print_json(result)
         return
     console().print(
-        f"version {result['version']}; MLflow run {result['run_id']} in {result['tracking_uri']}",
+        f"{'already registered as ' if result['already_registered'] else ''}version {result['version']}; MLflow run {result['run_id']} in {result['tracking_uri']}",
         highlight=False,
     )
 

@@ -386,5 +386,8 @@ def test_a_predictor_that_could_not_be_registered_is_written_and_registered_late
         scores = mlflow.get_run(registered["run_id"]).data.metrics
         assert "after new sets mape_percent" in scores
         assert load_predictor("models:/cotenant/1").version == load(out).version
+        with pytest.raises(SystemExit):
+            main(["models", "register", str(out), "--tracking-uri", store])
+        assert "already registered as version 1" in capsys.readouterr().out
     finally:
         mlflow.set_tracking_uri(before)
