@@ -8,7 +8,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from predictor.examples.observations import CAMPAIGN, Observation, in_order, set_id_of
-from profiling.devices import split_device
+from profiling.devices import leaves_slices_open
 from profiling.errors import ConflictError
 from profiling.files import only_writer, read_json, write_json
 from profiling.workload import SOLO_KEYS, ColocationSet, Workload
@@ -98,8 +98,8 @@ def _alone(
 
 
 def _place(colocation_set: ColocationSet, workload: Workload) -> _Place:
-    in_slice = colocation_set.sharing == "mig" and split_device(colocation_set.device)[1] is None
-    return colocation_set.device, in_slice, workload.without_solo()
+    device = colocation_set.device
+    return device, leaves_slices_open(device, colocation_set.sharing), workload.without_solo()
 
 
 def write_training_tables(

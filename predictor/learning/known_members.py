@@ -16,6 +16,7 @@ from models.features import Floats
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features, occupancies
 from predictor.learning.spelling import Spelling
+from profiling.devices import leaves_slices_open
 from profiling.errors import CotenantError
 from profiling.workload import Workload
 
@@ -187,7 +188,9 @@ class KnownMembers:
             # A job with its default batch size cannot be compared where its graph is unknown.
             sized = captured.batch_size is not None
             family.append(
-                self._families[device, sharing == "mig", sized, without_load(self._named(workload))]
+                self._families[
+                    device, leaves_slices_open(device, sharing), sized, without_load(self._named(workload))
+                ]
             )
             load.append(load_of(captured))
         self.log_step_s = np.concatenate([self.log_step_s, np.log(list(new.values()))])

@@ -17,6 +17,7 @@ from predictor.examples.observations import Observation
 from predictor.learning.alone import NAMES, NO_NOTES, Alone, Notes, Told
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Expected, Observed, set_of
+from profiling.devices import leaves_slices_open
 from profiling.spelling import in_short
 from profiling.workload import ColocationSet, SoloProfile, Workload
 
@@ -24,8 +25,8 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.types import SetPredictor
 
-# Device, whether the job ran in a MIG slice, job. Alone, time slicing and MPS are the same. What was observed is kept
-# under the job's one spelling, without what its SPEC states.
+# Device, whether the job ran in a MIG slice that the device does not name, job. Otherwise the sharing modes are the same
+# alone. What was observed is kept under the job's one spelling, without what its SPEC states.
 Job = tuple[str, bool, Workload]
 # Jobs with their SPECs of which is kept what to tell.
 _KEPT = 50_000
@@ -79,7 +80,8 @@ class MeasuredAlone:
             values = {name: getattr(observation, name) for name in NAMES if getattr(stated, name) is None}
             if any(value is not None for value in values.values()):
                 asked = observation.colocation_set
-                job = asked.device, asked.sharing == "mig", self._one_spelling(workload.without_solo())
+                slice_open = leaves_slices_open(asked.device, asked.sharing)
+                job = asked.device, slice_open, self._one_spelling(workload.without_solo())
                 new.setdefault(job, []).append(SoloProfile(**values))
         if not new:
             return self
@@ -104,12 +106,16 @@ class MeasuredAlone:
 
     def about(self, device: str, sharing: str, workload: Workload) -> Told | None:
         """What to tell of a job; None if nothing was observed that its SPEC does not state."""
-        job = device, sharing == "mig", workload
+        job = device, leaves_slices_open(device, sharing), workload
         told = self._told.get(job)
         if told is not None:
             return told
-        plain = device, job[1], self._one_spelling(workload.without_solo())
+        spelling = self._one_spelling(workload.without_solo())
+        plain = device, job[1], spelling
         alone = self._alone.get(plain)
+        if alone is None and job[1]:
+            # A job alone has the whole card; but what ran in some slice says nothing of the card.
+            alone = self._alone.get((device, False, spelling))
         missing = {} if alone is None else alone.missing(workload)
         if alone is None or not missing:
             return None
@@ -122,7 +128,8 @@ class MeasuredAlone:
         if len(self._told) >= _KEPT:
             self._told, self._spelled = {}, {}
         self._told[job] = told
-        self._spelled[plain] = (*self._spelled.get(plain, ()), job)
+        for known in {plain, (device, False, spelling)}:
+            self._spelled[known] = (*self._spelled.get(known, ()), job)
         return told
 
     def told(self, device: str, sharing: str, workload: Workload) -> Workload:

@@ -282,6 +282,11 @@ def split_device(name: str) -> tuple[str, str | None]:
     return card.strip(), value.strip()
 
 
+def leaves_slices_open(device: str, sharing: str) -> bool:
+    """Whether each job of a set has a slice of its own that `device` does not name: under MIG on a whole card."""
+    return sharing == "mig" and split_device(device)[1] is None
+
+
 def slice_of(card: DeviceSpec, name: str) -> DeviceSpec:
     """A slice as a device type: its multiprocessors and memory, and its share of bandwidth, L2 cache and power limit.
 

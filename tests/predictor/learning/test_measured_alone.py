@@ -82,10 +82,45 @@ def test_a_step_time_in_the_spec_takes_precedence(predictor: Predictor) -> None:
 
 
 def test_slices_are_not_mistaken_for_the_whole_gpu(predictor: Predictor) -> None:
-    alone = ColocationSet("v100", (SLOW,), "mps")
+    alone = ColocationSet("a100", (SLOW,), "mps")
     measured = MeasuredAlone().observed([Observation(alone, 0, 0.1)])
-    assert measured.about("v100", "mps", SLOW) == measured.about("v100", "time-slice", SLOW) is not None
-    assert measured.about("v100", "mig", SLOW) is None is measured.about("p100", "mps", SLOW)
+    assert measured.about("a100", "mps", SLOW) == measured.about("a100", "time-slice", SLOW) is not None
+    assert measured.about("a100:mig=7g", "mig", SLOW) is None is measured.about("p100", "mps", SLOW)
+    in_a_slice = MeasuredAlone().observed([Observation(replace(alone, sharing="mig"), 0, 0.1)])
+    assert in_a_slice.about("a100", "mig", SLOW) is not None
+    assert in_a_slice.about("a100", "time-slice", SLOW) is None
+
+
+def test_a_job_alone_on_a_card_to_be_partitioned_runs_as_observed_on_the_card(predictor: Predictor) -> None:
+    posterior, sets = Posterior(predictor), [ColocationSet("a100", (SLOW,), mode) for mode in ("mps", "mig")]
+    for step_s in (0.1, 0.2):  # what was told of both is forgotten
+        posterior.observe([Observation(sets[0], 0, step_s)])
+        one, other = posterior.predict_arrays(sets).step_time_s[:, 0]
+        assert one == other
+        assert [m.step_time_s for m in posterior.predict(sets[1]).members] == [
+            m.step_time_s for m in posterior.predict(sets[0]).members
+        ]
+    job = posterior.told("a100", "mig", SLOW)
+    pairs = [ColocationSet("a100", (own, OTHER), "mig") for own in (SLOW, job)]
+    found, stated_there = posterior.predict_arrays(pairs).step_time_s
+    np.testing.assert_array_equal(found, stated_there)
+    posterior.observe([Observation(sets[1], 0, 0.4)])  # on some slice, which is nearer
+    one, other = posterior.predict_arrays(sets).step_time_s[:, 0]
+    assert one < 0.2 < other
+
+
+@pytest.mark.parametrize(("seen", "asked"), [("mig", "time-slice"), ("time-slice", "mig"), ("mig", "mps")])
+def test_alone_on_a_named_slice_all_modes_are_the_same(predictor: Predictor, seen: str, asked: str) -> None:
+    posterior = Posterior(predictor)
+    observed = ColocationSet("a100:mig=3g", (SLOW,), seen)
+    step_s = 2.0 * float(predictor.predict_arrays([observed]).step_time_s[0, 0])
+    posterior.observe([Observation(observed, 0, step_s, utilization_ratio=0.3)])
+    one, other = (posterior.predict(replace(observed, sharing=mode)).members[0] for mode in (seen, asked))
+    assert one == other
+    assert other.utilization_ratio.value == pytest.approx(0.3)
+    half = replace(SLOW, sm_share_ratio=0.5)  # takes no less time in any mode
+    on_half = [ColocationSet("a100:mig=3g", (half,), mode) for mode in (seen, asked)]
+    assert posterior.predict_arrays(on_half).step_time_s.min() >= one.step_time_s.value
 
 
 def test_what_was_found_of_other_jobs_is_kept(predictor: Predictor) -> None:
