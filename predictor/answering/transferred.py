@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
 from msgspec import structs
@@ -60,23 +60,43 @@ def transferred(
 
 
 def transfer_from(predictor: Any, card: str) -> Transfer | None:
-    """`transferred` from `card` with a predictor's own costs; None for one without (a table, a test double)."""
+    """`transferred` from `card` with a predictor's own costs; None for one without (a table, a test double).
+
+    What a posterior observed of a job alone in the very place is not carried over.
+    """
+    posterior = None
     while not hasattr(predictor, "fitted_"):
+        posterior = predictor if hasattr(predictor, "told") else posterior
         predictor = getattr(predictor, "predictor", None)
         if predictor is None:
             return None
     featurizer = predictor.fitted_.model.featurizer
-    return lambda workload, device, share: transferred(workload, card, device, share, featurizer)
+
+    def transfer(workload: Workload, device: str, sm_share_ratio: float) -> Workload:
+        there = transferred(workload, card, device, sm_share_ratio, featurizer)
+        if posterior is None or (device, sm_share_ratio) == (card, workload.sm_share_ratio):
+            return there
+        seen = observed_alone(posterior, there, device)
+        known = {f.name: value for f in fields(seen) if (value := getattr(seen, f.name)) is not None}
+        return replace(there, solo=replace(there.solo, **known)) if known else there
+
+    return transfer
 
 
-def as_uncertain(prediction: Prediction, card: str, alone: Sequence[Quantity]) -> Prediction:
+def observed_alone(posterior: Any, workload: Workload, device: str) -> SoloProfile:
+    """What a `Posterior` observed of a job alone on a device, under the job's share, whatever its SPEC states."""
+    told: Workload = posterior.told(device, "time-slice", workload.without_solo())
+    return told.solo
+
+
+def as_uncertain(prediction: Prediction, card: str, alone: Sequence[Quantity | None]) -> Prediction:
     """A prediction of jobs whose measurements were carried over from `card`.
 
     Intervals of step times are at least as wide as those of the jobs alone on the card and, on a slice, as the errors
     of steps on slices.
 
     Args:
-        alone: step time of each member alone on the card.
+        alone: step time of each member alone on the card; None for one that was measured in this very place.
     """
     slice_log_error = 0.0 if prediction.device == card else SLICE_LOG_ERROR
 
@@ -86,7 +106,7 @@ def as_uncertain(prediction: Prediction, card: str, alone: Sequence[Quantity]) -
         return Quantity(step.value, min(step.lower, step.value / fewer), max(step.upper, step.value * more))
 
     members = (
-        structs.replace(m, step_time_s=wider(m.step_time_s, before))
+        m if before is None else structs.replace(m, step_time_s=wider(m.step_time_s, before))
         for m, before in zip(prediction.members, alone, strict=True)
     )
     return replace(prediction, members=tuple(members))

@@ -19,12 +19,14 @@ from serving.cli.output import (
     plain_table,
     print_json,
 )
+from serving.cli.predict import FeedbackOption, corrected
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from predictor import Predictor
-    from predictor.types import Prediction
+    from predictor.types import Prediction, Quantity, SetPredictor
+    from profiling.workload import Workload
     from scheduling.slices.card_plan import SlicePlan
     from scheduling.slices.options import SliceConfig, SliceJob
 
@@ -59,6 +61,7 @@ def slices(
     model: Annotated[
         str, typer.Option(help="Predictor: `default`, a folder, or `models:/NAME@ALIAS`.")
     ] = "default",
+    feedback: FeedbackOption = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Plan the best use of a card for these jobs: whole, time slices, MPS shares, MIG, or slices that several share.
@@ -70,7 +73,8 @@ def slices(
     """
     from predictor import load_predictor
     from predictor.answering.never_measured import never_measured
-    from predictor.answering.transferred import as_uncertain, transfer_from
+    from predictor.answering.transferred import as_uncertain, observed_alone, transfer_from
+    from predictor.learning.posterior import Posterior
     from profiling.capture import local_workload
     from profiling.devices import get_device
     from profiling.errors import InputError
@@ -88,27 +92,36 @@ def slices(
             got=len(iterations),
         )
     steps: list[float | None] = [*iterations] if iterations else [None] * len(job)
-    get_device(device)
+    card = get_device(device).name
     workloads = [local_workload(spec) for spec in job]
-    jobs = [SliceJob(workload, left) for workload, left in zip(workloads, steps, strict=True)]
-    renamed = as_given(job, workloads)
-    if gpus > 1:
-        _fleet(jobs, device, gpus, load_predictor(model), config, as_json, renamed)
-        return
     predictor = load_predictor(model)
-    plan = plan_slices(jobs, device, predictor, config)
-    card = plan.options.card
-    sets = plan.chosen.sets(jobs, transfer_from(predictor, card))
-    alone = [
-        m.members[0].step_time_s
-        for m in predictor.predict_many([ColocationSet(card, (w,)) for w in workloads])
-    ]
+    belief = corrected(predictor, feedback)
+    posterior = belief if isinstance(belief, Posterior) else None
+    # What was observed of them alone on the card, as their SPECs would state it.
+    told = [w if posterior is None else posterior.told(card, "time-slice", w) for w in workloads]
+    jobs = [SliceJob(workload, left) for workload, left in zip(told, steps, strict=True)]
+    renamed = as_given(job, workloads, told)
+    if gpus > 1:
+        _fleet(jobs, device, gpus, predictor, belief, config, as_json, renamed)
+        return
+    plan = plan_slices(jobs, device, belief, config)
+    sets = plan.chosen.sets(jobs, transfer_from(belief, card))
+    alone = [m.members[0].step_time_s for m in belief.predict_many([ColocationSet(card, (w,)) for w in told])]
+
+    def before(number: int, there: Workload, on: str) -> Quantity | None:
+        """The step time of a job alone on the card; None if it was observed in its place."""
+        seen = None if posterior is None else observed_alone(posterior, there, on).step_time_s
+        return alone[number] if seen is None else None
+
     answers = [
         None
         if asked is None or placed.option is None
-        else as_uncertain(predictor.predict(asked), card, [alone[number] for number in placed.option.members])
+        else as_uncertain(
+            belief.predict(asked), card,
+            [before(*each, asked.device) for each in zip(placed.option.members, asked.workloads, strict=True)],
+        )
         for placed, asked in zip(plan.chosen.slices, sets, strict=True)
-    ]
+    ]  # fmt: skip
     never = never_measured(predictor, list(filter(None, sets)))
     if as_json:
         print_json(renamed(_with_intervals(plan.to_json(), answers) | {"never_measured": never}))
@@ -131,6 +144,7 @@ def _fleet(
     device: str,
     gpus: int,
     predictor: Predictor,
+    belief: SetPredictor,
     config: SliceConfig,
     as_json: bool,
     renamed: Callable[[Any], Any],
@@ -138,7 +152,7 @@ def _fleet(
     from predictor.answering.never_measured import never_measured
     from scheduling.slices.fleet import plan_fleet
 
-    fleet = plan_fleet(jobs, device, gpus, predictor, config)
+    fleet = plan_fleet(jobs, device, gpus, belief, config)
     # Cards with equal jobs ask the same.
     sets = dict.fromkeys(
         asked

@@ -3,6 +3,8 @@ from __future__ import annotations
 import pytest
 
 from predictor.answering.transferred import as_uncertain, transfer_from, transferred
+from predictor.examples.observations import Observation
+from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
 
@@ -68,6 +70,28 @@ def test_jobs_without_measurements_and_the_card_itself_stay_as_they_are(predicto
     measured = ",step_time_s=0.5"
     assert carried(predictor, measured, "a100") == Workload.parse(f"alpha:batch_size=64{measured}")
     assert transfer_from(object(), "a100") is None
+
+
+def test_what_was_observed_in_the_place_itself_is_not_carried_over(predictor: Predictor) -> None:
+    job = Workload.parse("alpha:batch_size=64")
+    posterior = Posterior(predictor)
+    posterior.observe(
+        [
+            Observation(ColocationSet("a100", (job,)), 0, 0.5, utilization_ratio=0.5),
+            Observation(ColocationSet(SLICE, (job,), "mig"), 0, 0.7),
+        ]
+    )
+    told, transfer = posterior.told("a100", "time-slice", job), transfer_from(posterior, "a100")
+    assert transfer is not None
+    assert transfer(told, "a100", 1.0) == told
+    assert transfer(told, SLICE, 1.0).solo.step_time_s == pytest.approx(0.7, rel=0.01)
+    other = transfer(told, "a100:mig=3g", 1.0)
+    assert other == transferred(told, "a100", "a100:mig=3g", 1.0, predictor.fitted_.model.featurizer)
+    assert transfer(told, SLICE, 0.5).solo.step_time_s != pytest.approx(0.7, rel=0.01)
+    stated = Workload.parse("alpha:batch_size=64,step_time_s=0.4")  # on the whole card
+    assert transfer(stated, SLICE, 1.0).solo.step_time_s == pytest.approx(0.7, rel=0.01)
+    answer = predictor.predict(ColocationSet(SLICE, (transfer(told, SLICE, 1.0),)))
+    assert as_uncertain(answer, "a100", [None]) == answer
 
 
 def test_mig_and_the_whole_card_agree_on_a_measured_job(predictor: Predictor) -> None:
