@@ -6,6 +6,7 @@ import math
 import threading
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -16,7 +17,7 @@ from models.features import Floats
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features, occupancies
 from predictor.learning.spelling import Spelling
-from profiling.devices import leaves_slices_open
+from profiling.devices import get_device, has_mig, leaves_slices_open, split_device
 from profiling.errors import CotenantError
 from profiling.workload import Workload
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer, JobOnDevice
 
 MemberKey = tuple[Workload, str, str]
+# `LOAD_WIDTH` and what `_part_of_card` gives.
+MEMBER_LOAD = LOAD_WIDTH + 2
 # A job with unknown graph is similar only to itself, i.e. this far from any other.
 _APART = 100.0
 
@@ -75,8 +78,9 @@ class KnownMembers:
         utilization_measured: [V] whether the solo utilisation was measured.
         log_step_s: [V] solo step times, stated or predicted; log_floor_s: [V] at the device's peak rates, -inf
             if unknown.
-        family: [V] numbers that jobs share whose step times are ordered by `load`; -1 at the start.
-        load: [V, LOAD_WIDTH] see `models.cost.order`.
+        family: [V] numbers that jobs share whose step times are ordered by `load`; -1 at the start. All slices of a card
+            are of one family.
+        load: [V, MEMBER_LOAD] see `models.cost.order`; then what of its card a slice lacks.
         spelled: one spelling of a job.
     """
 
@@ -97,7 +101,7 @@ class KnownMembers:
         self.log_step_s: Floats = nothing
         self.log_floor_s: Floats = nothing - np.inf
         self.family: Integers = np.full(len(start.members), -1)
-        self.load: Floats = np.zeros((len(start.members), LOAD_WIDTH))
+        self.load: Floats = np.zeros((len(start.members), MEMBER_LOAD))
         self._index: dict[MemberKey, int] = {}
         self._families = Numbers()
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
@@ -187,12 +191,13 @@ class KnownMembers:
             floor.append(-math.inf if job is None or not job.cost.floor_s else math.log(job.cost.floor_s))
             # A job with its default batch size cannot be compared where its graph is unknown.
             sized = captured.batch_size is not None
+            card, lacking = _part_of_card(device)
             family.append(
                 self._families[
-                    device, leaves_slices_open(device, sharing), sized, without_load(self._named(workload))
+                    card, leaves_slices_open(device, sharing), sized, without_load(self._named(workload))
                 ]
             )
-            load.append(load_of(captured))
+            load.append((*load_of(captured), *lacking))
         self.log_step_s = np.concatenate([self.log_step_s, np.log(list(new.values()))])
         self.log_floor_s = np.concatenate([self.log_floor_s, floor])
         self.family = np.concatenate([self.family, family])
@@ -216,3 +221,16 @@ class KnownMembers:
         if self.featurizer is None or self._read(workload, device) is None:
             return np.full(MEMBER_WIDTH, np.nan)
         return member_features(workload, device, step_time_s, self.featurizer)
+
+
+@lru_cache(maxsize=256)
+def _part_of_card(device: str) -> tuple[str, tuple[float, float]]:
+    """The card of a slice, and numbers that are larger for slices with fewer multiprocessors and with less bandwidth.
+
+    A step takes no less time with larger ones. A card without slices is its own, with equal numbers.
+    """
+    card, part = split_device(device)
+    if part is None and not has_mig(card):
+        return device, (0.0, 0.0)
+    spec = get_device(device)
+    return card, (-float(spec.sm_count), -float(spec.memory_bandwidth_bytes_per_s))

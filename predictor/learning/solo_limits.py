@@ -1,4 +1,5 @@
-"""Limits of corrected solo step times: the data sheet, and the same job observed alone with other options."""
+"""Limits of corrected solo step times: the data sheet, and the same job observed alone with other options or on other
+slices of the card."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ class SoloLimits:
     """Limits of the errors of predicted log solo step times.
 
     A step takes no less time than the same job's with options that ask for less (`models.cost.order`: a smaller batch,
-    more frozen layers) that was observed alone on the device, and no more than with options that ask for more; where
-    two such observations contradict each other, it lies between them. An implausible one that stands for its own job
-    (`SoloErrors`) limits no other. Nor does a correction make a step shorter than at the device's peak rates, unless
-    the job was seen to be faster than that beside others.
+    more frozen layers), or on a larger slice of the card, that was observed alone, and no more than with options that
+    ask for more, or on a smaller slice; where two such observations contradict each other, it lies between them. An
+    implausible one that stands for its own job (`SoloErrors`) limits no other. Nor does a correction make a step shorter
+    than at the device's peak rates, unless the job was seen to be faster than that beside others.
 
     Args:
         seen: the observations.
@@ -128,7 +129,7 @@ def _in_words(known: KnownMembers, alone: Integers, told: Integers) -> list[str]
     """What was observed of the members `alone` and is implausible."""
     keys = known.keys()
     return [
-        f"{keys[number][0].model}: the step time of {math.exp(known.log_step_s[now]):.3g} s, observed alone for "
-        f"{keys[number][0].without_solo()}, is implausible and does not limit other jobs"
+        f"{keys[number][0].model}: the step time of {math.exp(known.log_step_s[now]):.3g} s, observed alone on "
+        f"{keys[number][1]} for {keys[number][0].without_solo()}, is implausible and does not limit other jobs"
         for number, now in zip(alone.tolist(), told.tolist(), strict=True)
     ]

@@ -147,12 +147,60 @@ def test_other_devices_and_other_options_are_not_limited(predictor: Predictor) -
     assert in_amp < observed < elsewhere
 
 
+SLICES = (
+    "a100:mig=1g",
+    "a100:mig=1g.10gb",
+    "a100:mig=2g",
+    "a100:mig=3g",
+    "a100:mig=4g",
+    "a100:mig=7g",
+    "a100",
+)
+
+
+@pytest.mark.parametrize("factor", [0.7, 3.0])
+@pytest.mark.parametrize("seen", SLICES)
+def test_a_larger_slice_is_no_slower_than_an_observed_one_and_a_smaller_one_no_faster(
+    predictor: Predictor, seen: str, factor: float
+) -> None:
+    posterior, observed = Posterior(predictor), alone(32, seen)
+    step_s = factor * float(predictor.predict_arrays([observed]).step_time_s[0, 0])
+    posterior.observe([Observation(observed, 0, step_s)])
+    featurizer, place = predictor.fitted_.model.featurizer, SLICES.index(seen)
+    for batch, smaller, larger in (
+        (32, SLICES[:place], SLICES[place:]),
+        (48, SLICES[:place], ()),
+        (24, (), SLICES[place:]),
+    ):
+        floor = {d: featurizer.job(Workload("alpha", batch), d).cost.floor_s for d in SLICES}
+        steps = dict(
+            zip(
+                SLICES,
+                posterior.predict_arrays([alone(batch, d) for d in SLICES]).step_time_s[:, 0],
+                strict=True,
+            )
+        )
+        told = posterior.predict_arrays([observed]).step_time_s[0, 0]
+        assert all(steps[d] >= told * (1 - 1e-9) for d in smaller)
+        assert all(steps[d] <= max(told, floor[d]) * (1 + 1e-9) for d in larger)
+
+
+def test_slices_of_other_cards_are_not_limited(predictor: Predictor) -> None:
+    posterior, observed = Posterior(predictor), alone(32, "a30:mig=1g")
+    elsewhere = [alone(32, "a100:mig=1g"), alone(32, "h100:mig=1g")]
+    step_s, *before = predictor.predict_arrays([observed, *elsewhere]).step_time_s[:, 0]
+    posterior.observe([Observation(observed, 0, 3.0 * step_s)])
+    after_s = posterior.predict_arrays(elsewhere).step_time_s[:, 0]
+    assert (after_s < 2.5 * step_s).all()
+    assert (after_s > before).all()
+
+
 def test_an_implausible_observation_limits_nothing_and_is_named(predictor: Predictor) -> None:
     posterior = after(predictor, {32: 20.0})
     assert solo_steps(posterior, (48,))[0] == pytest.approx(plain(predictor, 48), rel=1e-3)
     (reason,) = [r for r in posterior.predict(alone(48)).reasons if "implausible" in r]
     assert reason.startswith("alpha: the step time of")
-    assert "observed alone for alpha:batch_size=32, is" in reason
+    assert "observed alone on v100 for alpha:batch_size=32, is" in reason
     for asked in (alone(32), ColocationSet("v100", (Workload("gamma", 16),))):
         assert not any("implausible" in r for r in posterior.predict(asked).reasons)
 
