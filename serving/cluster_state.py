@@ -164,7 +164,7 @@ class ClusterReader:
     def _gpu(self, raw: dict[str, Any], sitting: list[Any], before: Gpu | None) -> Gpu:
         if sitting:
             tenants = tuple(
-                Tenant(_job_of(t.job), t.iterations_left, t.job_id, t.max_slowdown) for t in sitting
+                Tenant(job_of(t.job), t.iterations_left, t.job_id, t.max_slowdown) for t in sitting
             )
             gpu = Gpu(raw["id"], *kind_of(raw), tenants)
             return before if before is not None and gpu == before else gpu
@@ -176,7 +176,7 @@ class ClusterReader:
         return self._gpus[key]
 
 
-def _job_of(spec: str) -> Workload:
+def job_of(spec: str) -> Workload:
     """The job of a stored tenant.
 
     A SPEC that an earlier version accepted and this one does not becomes an unknown model, so that only its own

@@ -12,7 +12,7 @@ from profiling.errors import CotenantError
 from profiling.workload import Workload
 from scheduling.core.snapshot import Tenant
 from scheduling.placement.decision import PlacementDecision, RankedGpu
-from serving.cluster_state import ClusterState
+from serving.cluster_state import ClusterState, job_of, kind_of
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.placements import entry_from
 from serving.handlers.tenancy import values_of
@@ -144,8 +144,20 @@ def _chosen(decision: PlacementDecision) -> RankedGpu | None:
 def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:
     """Whether a GPU is as in `state`, or has only lost tenants since."""
     row = session.get(NodeRow, node)
-    if row is None or row.removed or not any(listed["id"] == gpu for listed in row.gpus):
+    listed = (
+        [] if row is None or row.removed else [kind_of(other) for other in row.gpus if other["id"] == gpu]
+    )
+    ranked = next(other for other in state.snapshot.nodes[state.place_of[node]].gpus if other.id == gpu)
+    if listed != [(ranked.device, ranked.sharing)]:
         return False
-    seen = {seat.tenant_id for seat in state.seats_on(node, gpu)}
-    present = session.scalars(select(TenantRow.id).where(TenantRow.node == node, TenantRow.gpu == gpu))
-    return seen.issuperset(present)
+    # Not by row alone: SQLite gives a new tenant the row of one that has just left.
+    seen = {
+        seat.tenant_id: (seat.placement_id, tenant.job, tenant.max_slowdown)
+        for seat, tenant in zip(state.seats_on(node, gpu), ranked.tenants, strict=True)
+    }
+    present = session.execute(
+        select(TenantRow.id, TenantRow.placement_id, TenantRow.job, TenantRow.max_slowdown).where(
+            TenantRow.node == node, TenantRow.gpu == gpu
+        )
+    )
+    return all(seen.get(t.id) == (t.placement_id, job_of(t.job), t.max_slowdown) for t in present)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from typing import Any
 
 import httpx
@@ -159,22 +160,85 @@ def test_a_failed_decision_is_answered_to_all_that_waited_for_it(
     assert groups == [1, 3]
 
 
+def meanwhile(client: Any, change: Callable[[], None], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Make a `change` once, when `client` has read the cluster and not yet decided."""
+    begin, changes = reserving._begin, [change]
+
+    def changed(service: Any) -> Any:
+        state, leave = begin(service)
+        if service is client.app.state.service and changes:
+            changes.pop()()
+        return state, leave
+
+    monkeypatch.setattr(reserving, "_begin", changed)
+
+
 def test_a_gpu_taken_meanwhile_leads_to_a_new_decision(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also if the other process holds its turn for too long."""
     first, other = start(), start()
     first.put("/v1/cluster", json=nodes(2))
-    begin, intruded = reserving._begin, []
-
-    def intrude(service: Any) -> Any:
-        state, leave = begin(service)
-        if service is first.app.state.service and not intruded:  # type: ignore[attr-defined]
-            intruded.append(other.post("/v1/placements", json=JOB))
-        return state, leave
-
-    monkeypatch.setattr(reserving, "_begin", intrude)
+    intruded: list[Any] = []
+    meanwhile(first, lambda: intruded.append(other.post("/v1/placements", json=JOB)), monkeypatch)
     placed = first.post("/v1/placements", json=JOB)
     assert [placed.status_code, intruded[0].status_code] == [201, 201]
     assert placed.json()["node"] != intruded[0].json()["node"]
+
+
+def test_a_gpu_exchanged_meanwhile_leads_to_a_new_decision(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The job fits on the old GPU, but not on the new one of the same name."""
+    first, other = start(), start()
+    first.put("/v1/cluster", json={"nodes": [{"name": "n", "gpus": [{"device": "a100-80gb"}]}]})
+
+    def exchange() -> None:
+        put = other.put("/v1/cluster/nodes/n", json={"gpus": [{"device": "k80"}]})
+        assert put.status_code == 200
+
+    meanwhile(first, exchange, monkeypatch)
+    problem(first.post("/v1/placements", json={"job": "resnet18-cifar:batch_size=2000"}), 409)
+    assert first.get("/v1/placements").json()["items"] == []
+
+
+def test_a_tenant_exchanged_meanwhile_leads_to_a_new_decision(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite gives the newcomer the row of the tenant that has just left."""
+    first, other = start(), start()
+    first.put("/v1/cluster", json=nodes(1))
+    light = {"job": "lstm-wikitext2", "iterations": 1e6}
+    leaving = first.post("/v1/placements", json=light).json()["id"]
+
+    def exchange() -> None:
+        other.post(f"/v1/placements/{leaving}/end")
+        strict = {"job": "resnet18-cifar", "iterations": 1e6, "max_slowdown": 1.0}
+        assert other.post("/v1/placements", json=strict).json()["state"] == "decided"
+
+    meanwhile(first, exchange, monkeypatch)
+    assert (
+        first.post("/v1/placements", json={"job": "resnet18-cifar", "iterations": 1e6}).json()["state"]
+        == "waiting"
+    )
+
+
+def test_a_budget_tightened_meanwhile_leads_to_a_new_decision(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, other = start(), start()
+    first.put("/v1/cluster", json=nodes(1))
+    light = {"job": "resnet18-cifar", "iterations": 1e6, "max_slowdown": 3.0}
+    first.post("/v1/placements", json=light)
+
+    def tighten() -> None:
+        cluster = other.get("/v1/cluster").json()["cluster"]
+        cluster["nodes"][0]["gpus"][0]["tenants"][0]["max_slowdown"] = 1.0
+        assert other.put("/v1/cluster?replace_tenants=true", json=cluster).status_code == 200
+
+    meanwhile(first, tighten, monkeypatch)
+    assert (
+        first.post("/v1/placements", json={"job": "resnet18-cifar", "iterations": 1e6}).json()["state"]
+        == "waiting"
+    )
 
 
 def test_callers_are_refused_when_too_many_wait(start: Start, gate: threading.Event) -> None:
