@@ -32,9 +32,9 @@ class Entry:
     def of(cls, request: Request) -> Entry:
         """The entry of a request; the same object on every call."""
         state = request.scope["state"]
+        path = request.url.path.replace("\x00", "%00")  # which PostgreSQL could not store
         entry: Entry = state.setdefault(
-            "audit",
-            cls(state["caller"].name, f"{request.method} {request.url.path}"[:300], state["request_id"]),
+            "audit", cls(state["caller"].name, f"{request.method} {path}"[:300], state["request_id"])
         )
         return entry
 

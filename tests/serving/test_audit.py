@@ -24,3 +24,11 @@ def test_audit_log(start: Start, tmp_path: Path) -> None:
         ("ops", "PUT /v1/cluster", 422),
         ("ops", "PUT /v1/cluster", 200),
     ]
+
+
+def test_a_path_that_no_database_could_store_is_recorded(start: Start) -> None:
+    client = start()
+    assert client.put("/v1/cluster/nodes/%00", json={"gpus": []}).status_code == 422
+    assert client.delete("/v1/workloads/a%00b").status_code == 404
+    actions = [item["action"] for item in client.get("/v1/audit").json()["items"]]
+    assert actions == ["DELETE /v1/workloads/a%00b", "PUT /v1/cluster/nodes/%00"]
