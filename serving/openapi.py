@@ -13,7 +13,7 @@ from fastapi.openapi.utils import get_openapi
 from fastapi.routing import APIRoute
 
 from profiling.errors import CotenantError
-from scheduling.policies.own import PolicyError
+from scheduling.core.policy import PolicyError
 from serving.routing import OPEN, SCOPE, WATCH
 
 _REF = "#/components/schemas/{name}"

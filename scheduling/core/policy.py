@@ -8,12 +8,21 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from profiling.errors import InputError
+from profiling.errors import CotenantError, InputError
 from scheduling.core.job import Allocation
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 
 Decide = Callable[[SchedulingSnapshot, SetCache], list[Allocation]]
+
+
+class PolicyError(CotenantError):
+    """A policy raised an error or returned an invalid decision."""
+
+    status = 422
+    slug = "bad-decision"
+    title = "Policy returned an invalid decision"
+    exit_code = 2
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from predictor.types import SetPredictor
 from profiling.workload import Workload
 from scheduling.core.job import Allocation, JobState, TraceJob
 from scheduling.core.limits import unknown_steps
-from scheduling.core.policy import Policy
+from scheduling.core.policy import Policy, PolicyError
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
@@ -46,7 +46,7 @@ class PolicyPlacer(Placer):
         if allocation is None:
             why = f"policy {self.policy.name} lets the job wait"
             return replace(ranking, decision="wait", reasons=(*ranking.reasons, why))
-        chosen = self._chosen(allocation, state, steps, ranking)
+        chosen = self._chosen(allocation, state, steps, ranking, config)
         others = tuple(r for r in ranking.ranked if (r.node, r.gpu) != (chosen.node, chosen.gpu))
         return replace(ranking, decision="place", ranked=(chosen, *others)[: config.limit])
 
@@ -86,8 +86,18 @@ class PolicyPlacer(Placer):
         return next((a for a in decisions if a.job is waiting and a.gpus), None), state
 
     def _chosen(
-        self, allocation: Allocation, state: SchedulingSnapshot, steps: float, ranking: PlacementDecision
+        self,
+        allocation: Allocation,
+        state: SchedulingSnapshot,
+        steps: float,
+        ranking: PlacementDecision,
+        config: PlacementConfig,
     ) -> RankedGpu:
+        """The policy's choice with its times.
+
+        Raises:
+            PolicyError: the job does not fit there, or the GPU has as many jobs as it may.
+        """
         by = f"chosen by policy {self.policy.name}"
         gang = tuple(state.names[gpu] for gpu in allocation.gpus)
         for candidate in ranking.ranked:
@@ -96,7 +106,17 @@ class PolicyPlacer(Placer):
         # A GPU refused by the ranking (slowdown budget), or beyond its limit.
         first = allocation.gpus[0]
         together = [*(tenant.job.workload for tenant in state.tenants[first]), allocation.job.job.workload]
+        if len(together) > config.max_members:
+            raise PolicyError(
+                f"policy {self.policy.name} chose a full GPU, {'/'.join(gang[0])}", expected=f"at most {config.max_members} jobs",
+                got=len(together),
+            )  # fmt: skip
         answer = self.cache.answer(state.devices[first], together, state.sharing[first])
+        if not answer.fits:
+            raise PolicyError(
+                f"policy {self.policy.name} chose {'/'.join(gang[0])}, where the job does not fit", expected="a GPU with enough memory and "
+                "the job's precision (`belief.answer(...).fits`)",
+            )  # fmt: skip
         finish_s = steps * answer.step_time_s[-1]
         reasons = (
             f"done in {finish_s:.0f} s at the pace beside {len(together) - 1} on {state.devices[first]}",

@@ -10,23 +10,14 @@ from typing import Any, cast
 
 import numpy as np
 
-from profiling.errors import CotenantError, InputError
+from profiling.errors import InputError
 from profiling.importing import import_attribute, own_code
 from scheduling.core.job import Allocation, JobState
-from scheduling.core.policy import Decide, Policy
+from scheduling.core.policy import Decide, Policy, PolicyError
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
 
 _EXPECTED = "a Policy, or a function (snapshot, belief) -> list of Allocation"
-
-
-class PolicyError(CotenantError):
-    """A policy raised an error or returned an invalid decision."""
-
-    status = 422
-    slug = "bad-decision"
-    title = "Policy returned an invalid decision"
-    exit_code = 2
 
 
 def own_policy(name: str) -> Policy:

@@ -12,7 +12,7 @@ import pytest
 from profiling.workload import ColocationSet, Workload
 from scheduling.beliefs.table import Solo, TablePredictor
 from scheduling.core.job import Allocation
-from scheduling.core.policy import Policy
+from scheduling.core.policy import Policy, PolicyError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant
 from scheduling.core.truth import current_workload
 from scheduling.placement.by_policy import PolicyPlacer
@@ -71,6 +71,24 @@ def test_a_gpu_that_the_ranking_rules_out() -> None:
     assert decision.ranked[0].gpu == "0"
     assert decision.ranked[0].finish_s >= 100.0 * 0.2
     assert "beside 1" in decision.ranked[0].reasons[0]
+
+
+def test_a_gpu_without_the_memory_or_with_too_many_jobs_is_an_invalid_choice() -> None:
+    """A policy may disregard slowdowns, but not what the GPU can hold."""
+
+    def beside(snapshot, belief):  # type: ignore[no-untyped-def]
+        return [Allocation(job, (0,)) for job in snapshot.waiting.values()]
+
+    def running(*jobs: Workload) -> ClusterSnapshot:
+        return ClusterSnapshot((Node("n", (Gpu("0", "v100", tenants=tuple(Tenant(j, 1e6) for j in jobs)),)),))
+
+    policy = Policy("beside", beside)
+    with pytest.raises(PolicyError, match="chose n/0, where the job does not fit"):
+        PolicyPlacer(LARGE, policy).place(A, 100.0, running(B))
+    placer = PolicyPlacer(table(5), policy)
+    assert placer.place(JOBS[0], 100.0, running(*JOBS[:3])).decision == "place"
+    with pytest.raises(PolicyError, match="full GPU, n/0: expected at most 4 jobs, got 5"):
+        placer.place(JOBS[0], 100.0, running(*JOBS[:4]))
 
 
 def test_a_policy_that_waits() -> None:

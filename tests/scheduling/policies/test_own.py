@@ -11,13 +11,12 @@ import pytest
 
 from profiling.errors import InputError
 from scheduling.core.job import Allocation, TraceJob
-from scheduling.core.policy import Policy
+from scheduling.core.policy import Policy, PolicyError
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
 from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import SetTruth
 from scheduling.policies import get_policy
-from scheduling.policies.own import PolicyError
 from scheduling.simulator.engine import simulate
 from tests.scheduling.tables import JOBS, table
 
