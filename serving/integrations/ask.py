@@ -13,7 +13,7 @@ from urllib.parse import quote
 
 import httpx
 
-from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.errors import CotenantError, InfeasibleError, InputError, UnavailableError, UnknownNameError
 from profiling.workload import REGISTERED
 from serving.integrations.total_timeout import TotalTimeout
 
@@ -57,13 +57,16 @@ class ServiceClient:
     def place(self, job: str, iterations: float | None, cluster: dict[str, Any]) -> dict[str, Any] | None:
         """The response of `POST /v1/place`; None if there is no usable one.
 
-        The service may be down or busy, or return an error or something malformed.
+        The service may be down or busy, or return an error or something malformed. If it says that the job fits on no
+        GPU of the cluster, `decision` is `infeasible`, as in a queue.
         """
         body: dict[str, Any] = {"job": job, "cluster": cluster}
         if iterations is not None:
             body["iterations"] = iterations
-        answer = self._answer("POST", "/v1/place", body)
-        return answer if _usable(answer) else None
+        status, answer = self._told("POST", "/v1/place", body)
+        if status == InfeasibleError.status and _is(InfeasibleError, answer):
+            return {"decision": "infeasible", "ranked": [], "reasons": [str(answer.get("detail", ""))]}
+        return answer if status == 200 and _usable(answer) else None
 
     def cluster(self) -> dict[str, Any] | None:
         """The stored `cluster` and its `version`; None if the service does not say."""
@@ -97,14 +100,19 @@ class ServiceClient:
         """Whether the service says that `graph:HASH` is not registered; False if it does not respond."""
         status, answer = self._send("GET", f"/v1/workloads/{quote(graph.removeprefix(REGISTERED), safe='')}")
         # A proxy's own 404 says nothing about the graph.
-        return status == 404 and isinstance(answer, dict) and answer.get("type") == UnknownNameError.urn()
+        return status == 404 and _is(UnknownNameError, answer)
 
     def _answer(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON of the answer; None, with a warning, if there is none or it is not of status 200."""
+        status, answer = self._told(method, path, body)
+        return answer if status == 200 else None
+
+    def _told(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int | None, Any]:
+        """What `_send` returns, with a warning if it is an error."""
         status, answer = self._send(method, path, body)
         if status not in (None, 200):
             log.warning("the service returned %d: %.300s", status, answer)
-        return answer if status == 200 else None
+        return status, answer
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int | None, Any]:
         """Status and JSON of the answer, its text if it is no JSON; a status of None if there is no answer."""
@@ -141,6 +149,11 @@ def _authorities() -> ssl.SSLContext:
 @lru_cache(maxsize=1)  # reading them takes longer than asking the service
 def _context(_paths: tuple[str | None, str | None]) -> ssl.SSLContext:
     return httpx.create_ssl_context()
+
+
+def _is(error: type[CotenantError], answer: Any) -> bool:
+    """Whether an answer is the problem of this error: a proxy may send the same status."""
+    return isinstance(answer, dict) and answer.get("type") == error.urn()
 
 
 def _usable(answer: Any) -> bool:

@@ -129,8 +129,17 @@ def decide(
             return _wait(RECHECK_S, now_s)
         return free | {"AdminComment": f"{LEFT} no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)
+    if answer is not None and answer["decision"] == "infeasible":
+        # Wait for the GPUs on which it fits: Slurm alone would start it on one of these.
+        every = cluster_for(job, [], nodes, config.devices, now_s)
+        if not _types(every) <= _types(cluster):
+            answer = service.place(request.job, request.iterations, every)
+            if answer is not None and answer["decision"] != "infeasible":
+                answer = {"decision": "wait", "ranked": []}
     if answer is None:
         return free | {"AdminComment": _without_answer(request.job, service)}
+    if answer["decision"] == "infeasible":
+        return free | {"AdminComment": f"{LEFT} fits on no GPU"}
     if answer["decision"] == "wait" and (waited < LONGEST_WAIT_S or not answer["ranked"]):
         if waited < LONGEST_WAIT_S:
             return _wait(min(answer.get("wait_s") or RECHECK_S, RECHECK_S), now_s)
@@ -147,6 +156,10 @@ def decide(
     if kind and job.gres and not job.gpu_type:
         changes[TYPE] = of_type(job.gres, kind)
     return changes
+
+
+def _types(cluster: dict[str, Any]) -> set[str]:
+    return {gpu["device"] for node in cluster["nodes"] for gpu in node["gpus"]}
 
 
 def _without_answer(spec: str, service: ServiceClient) -> str:
