@@ -267,6 +267,15 @@ def test_page_of_a_job_says_what_was_never_measured(client: TestClient) -> None:
             assert client.get(page).text.count("never measured on this GPU type") == count
 
 
+def test_a_name_written_from_right_to_left_leaves_the_rest_of_the_page_alone(client: TestClient) -> None:
+    """An override of the direction would turn round what is beside the name, too."""
+    client.put("/v1/cluster", json={"nodes": [{"name": "a", "gpus": [{"device": "v100"}]}]})
+    asked = {"job": "lstm-wikitext2", "iterations": 1e6, "job_id": "\u202ename"}
+    ids = [client.post("/v1/placements", json=asked).json()["id"] for _ in range(2)]
+    assert client.get("/").text.count("<bdi>\u202ename</bdi></a>") == 4
+    assert "Sharing with: <bdi>\u202ename</bdi>.</p>" in client.get(f"/jobs/{ids[0]}").text
+
+
 def test_a_waiting_job_shows_the_reason(client: TestClient) -> None:
     gpu = {"device": "v100", "tenants": [{"job": "resnet18-cifar:batch_size=100000", "iterations_left": 1}]}
     client.put("/v1/cluster", json={"nodes": [{"name": "a", "gpus": [gpu]}]})
@@ -276,9 +285,9 @@ def test_a_waiting_job_shows_the_reason(client: TestClient) -> None:
     for number in range(view.PAGE_PLACEMENTS):
         client.post("/v1/placements", json={"job": "lstm-wikitext2", "job_id": f"later-{number}"})
         client.post(f"/v1/placements/{client.get('/v1/placements').json()['items'][0]['id']}/end")
-    assert ">late</a>" not in client.get("/").text, "it is not among the latest"
+    assert ">late</bdi></a>" not in client.get("/").text, "it is not among the latest"
     assert '<a href="/?placed=waiting#placements">1</a>' in client.get("/").text
-    assert ">late</a>" in client.get("/?placed=waiting").text
+    assert ">late</bdi></a>" in client.get("/?placed=waiting").text
     ended = client.get("/?placed=ended").text
     assert "later-1" in ended
     assert "waits" not in ended
