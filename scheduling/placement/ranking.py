@@ -310,7 +310,7 @@ def _solo_step_s(cache: SetCache, devices: Ints, workload: int) -> Floats:
 
 def _advance(cache: SetCache, state: Candidates, seconds: Floats) -> Candidates:
     """The candidates `seconds` ([N]) from now, as predicted."""
-    left, present = state.iterations.copy(), state.present.copy()
+    left, present = state.iterations.copy(), state.present & (state.iterations > 0)
     clock = np.asarray(seconds, float).copy()
     for _ in range(left.shape[1]):
         if not (clock > 0).any():

@@ -109,6 +109,21 @@ def test_memory_full_means_wait() -> None:
     assert "memory" in " ".join(decision.reasons)
 
 
+@pytest.mark.parametrize(
+    "others", [(), (Gpu("1", "k80"),), (Gpu("1", "v100", tenants=(Tenant(JOBS[5], 1e6),)),)]
+)
+def test_a_tenant_that_is_done_leaves_at_once(others: tuple[Gpu, ...]) -> None:
+    """Like one that is almost done, whatever the other GPUs are."""
+    done, nearly = (
+        place(JOBS[5], 100, cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[5], left),)), *others), PREDICTOR)
+        for left in (0.0, 1e-9)
+    )
+    assert (done.decision, nearly.decision) == ("wait", "wait")
+    assert done.wait_s == 0.0
+    assert done.reasons == nearly.reasons
+    assert "0 s" in done.reasons[0]
+
+
 def test_budgets() -> None:
     a, b = Workload("a"), Workload("b")
     predictor = TablePredictor(
