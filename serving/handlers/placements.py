@@ -18,7 +18,7 @@ _COLUMNS = tuple(PlacementRow.__table__.columns.keys())
 
 
 def change(service: Service, key: str, state: str) -> dict[str, Any]:
-    """Confirm or end a placement; idempotent.
+    """Confirm or end a placement; idempotent. A repeated confirmation counts as a report.
 
     Raises:
         UnknownNameError: no such placement. ConflictError: it cannot change to that state.
@@ -26,6 +26,8 @@ def change(service: Service, key: str, state: str) -> dict[str, Any]:
     with service.store.write() as session:
         row = _row(session, key)
         now = service.store.now(session)
+        if row.state == state == "confirmed":
+            row.updated_at = now  # said again, so the job still runs
         if row.state != state:
             if (
                 row.state == "decided"

@@ -167,6 +167,22 @@ def test_a_job_without_reports_is_shown_as_stale_and_kept(
     assert client.get(f"/v1/placements/{placed['id']}").json()["stale"] is False
 
 
+def test_a_repeated_confirmation_is_a_report(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    client = start(stale_s=600.0)
+    client.put("/v1/cluster", json=CLUSTER)
+    url = f"/v1/placements/{client.post('/v1/placements', json=JOB).json()['id']}"
+    client.post(f"{url}/confirm")
+    store = client.app.state.service.store  # type: ignore[attr-defined]
+    now = store.now
+    monkeypatch.setattr(store, "now", lambda session: now(session) + 1000)
+    assert client.get(url).json()["stale"] is True
+    assert client.post(f"{url}/confirm").json()["state"] == "confirmed"
+    assert client.get(url).json()["stale"] is False
+    ended = client.post(f"{url}/end").json()
+    monkeypatch.setattr(store, "now", lambda session: now(session) + 2000)
+    assert client.post(f"{url}/end").json() == ended
+
+
 def test_concurrent_decisions_all_succeed(start: Start) -> None:
     """16 callers of two services: no placement is refused because of concurrent ones."""
     clients = [start(), start()]
