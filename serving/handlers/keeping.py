@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import bindparam, func, insert, select, update
 from sqlalchemy.orm import Session
 
-from profiling.errors import CotenantError
-from profiling.workload import Workload
+from profiling.errors import CotenantError, UnknownNameError
+from profiling.workload import REGISTERED, Workload
 from scheduling.core.snapshot import Tenant
 from scheduling.placement.decision import PlacementDecision, RankedGpu
 from serving.cluster_state import ClusterState, job_of, kind_of
@@ -19,7 +19,7 @@ from serving.handlers.tenancy import values_of
 from serving.http import Once
 from serving.schemas import PlacementBody
 from serving.service import Service
-from serving.store.tables import ClusterRow, NodeRow, PlacementRow, TenantRow, table_of
+from serving.store.tables import ClusterRow, NodeRow, PlacementRow, TenantRow, WorkloadRow, table_of
 
 Answer = tuple[int, dict[str, Any]]  # status and entry
 
@@ -80,6 +80,10 @@ def keep(
                 answers.append(given)
                 continue
             top = _chosen(decision)
+            gone = _no_longer_registered(session, asked.job) if top is not None else None
+            if gone is not None:
+                answers.append(gone)
+                continue
             if (
                 top is not None
                 and changes != state.changes
@@ -139,6 +143,20 @@ def _row(asked: Asked, decision: PlacementDecision, now: float, reservation_s: f
 def _chosen(decision: PlacementDecision) -> RankedGpu | None:
     """The GPU where the job is placed; None if it waits."""
     return decision.ranked[0] if decision.decision == "place" else None
+
+
+def _no_longer_registered(session: Session, job: Workload) -> UnknownNameError | None:
+    """The error if the job's graph was deleted, which other processes notice a little later; else None.
+
+    Nothing could be placed beside a tenant without it.
+    """
+    if not job.model.startswith(REGISTERED):
+        return None
+    own = WorkloadRow.hash == job.model.removeprefix(REGISTERED)
+    if session.scalar(select(WorkloadRow.hash).where(own)) is not None:
+        return None
+    got = repr(job.model[:80])
+    return UnknownNameError("graph is not registered", expected="graph:HASH of /v1/workloads", got=got)
 
 
 def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:

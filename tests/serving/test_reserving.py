@@ -241,6 +241,19 @@ def test_a_budget_tightened_meanwhile_leads_to_a_new_decision(
     )
 
 
+def test_a_workload_deleted_meanwhile_is_not_placed(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion elsewhere is noticed a little later, and nothing could be placed beside its tenant."""
+    first, other = start(), start()
+    first.put("/v1/cluster", json=nodes(1))
+    entry = first.post("/v1/workloads", json={"workload": "lstm-wikitext2"}).json()
+    deleted: list[Any] = []
+    meanwhile(first, lambda: deleted.append(other.delete(f"/v1/workloads/{entry['hash']}")), monkeypatch)
+    refused = first.post("/v1/placements", json={"job": entry["workload"], "iterations": 5})
+    assert deleted[0].status_code == 204
+    assert "not registered" in problem(refused, 404)["detail"]
+    assert first.post("/v1/placements", json=JOB).json()["state"] == "decided"
+
+
 def test_callers_are_refused_when_too_many_wait(start: Start, gate: threading.Event) -> None:
     client = start(queue_length=3)
     client.put("/v1/cluster", json=nodes(12))
