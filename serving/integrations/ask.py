@@ -63,10 +63,11 @@ class ServiceClient:
         body: dict[str, Any] = {"job": job, "cluster": cluster}
         if iterations is not None:
             body["iterations"] = iterations
-        status, answer = self._told("POST", "/v1/place", body)
+        status, answer = self._send("POST", "/v1/place", body)
         if status == InfeasibleError.status and _is(InfeasibleError, answer):
             return {"decision": "infeasible", "ranked": [], "reasons": [str(answer.get("detail", ""))]}
-        return answer if status == 200 and _usable(answer) else None
+        answer = _good(status, answer)
+        return answer if _usable(answer) else None
 
     def cluster(self) -> dict[str, Any] | None:
         """The stored `cluster` and its `version`; None if the service does not say."""
@@ -104,15 +105,7 @@ class ServiceClient:
 
     def _answer(self, method: str, path: str, body: dict[str, Any] | None = None) -> Any:
         """The JSON of the answer; None, with a warning, if there is none or it is not of status 200."""
-        status, answer = self._told(method, path, body)
-        return answer if status == 200 else None
-
-    def _told(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int | None, Any]:
-        """What `_send` returns, with a warning if it is an error."""
-        status, answer = self._send(method, path, body)
-        if status not in (None, 200):
-            log.warning("the service returned %d: %.300s", status, answer)
-        return status, answer
+        return _good(*self._send(method, path, body))
 
     def _send(self, method: str, path: str, body: dict[str, Any] | None = None) -> tuple[int | None, Any]:
         """Status and JSON of the answer, its text if it is no JSON; a status of None if there is no answer."""
@@ -149,6 +142,13 @@ def _authorities() -> ssl.SSLContext:
 @lru_cache(maxsize=1)  # reading them takes longer than asking the service
 def _context(_paths: tuple[str | None, str | None]) -> ssl.SSLContext:
     return httpx.create_ssl_context()
+
+
+def _good(status: int | None, answer: Any) -> Any:
+    """The answer if its status is 200; else None, with a warning unless there was no answer at all."""
+    if status not in (None, 200):
+        log.warning("the service returned %d: %.300s", status, answer)
+    return answer if status == 200 else None
 
 
 def _is(error: type[CotenantError], answer: Any) -> bool:
