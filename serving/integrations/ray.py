@@ -10,6 +10,7 @@ fraction of a GPU, Ray itself chooses which one of the node; report it to the pl
 
 from __future__ import annotations
 
+import logging
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -20,6 +21,8 @@ from profiling.errors import UnknownNameError
 from scheduling.clusters.importers.pod_tenants import MOST_TENANTS
 from scheduling.clusters.importers.titles import device_of
 from serving.integrations.ask import ServiceClient
+
+log = logging.getLogger("cotenant.integrations")
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +78,8 @@ class RayPlacer:
 
         self.ended(job_id)
         answer = self.ask(job, iterations, ray.nodes() if nodes is None else nodes)
+        if answer is not None and answer["decision"] == "infeasible":
+            log.warning("job %s: %s", job_id, answer["reasons"][0])
         if answer is None or not answer["ranked"]:
             return None
         best = answer["ranked"][0]

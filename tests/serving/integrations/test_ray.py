@@ -128,13 +128,28 @@ def test_responses(service: ServiceClient) -> None:
     assert RayPlacer(service).ask("resnet18-cifar", 1000, NODES[:1]) is None
 
 
-def test_a_job_that_is_placed_again_is_not_its_own_neighbour(
-    service: ServiceClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def ray(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Stands in for the package."""
     strategies = ModuleType("ray.util.scheduling_strategies")
     strategies.NodeAffinitySchedulingStrategy = SimpleNamespace  # type: ignore[attr-defined]
     for name, module in (("ray", ModuleType("ray")), ("ray.util.scheduling_strategies", strategies)):
         monkeypatch.setitem(sys.modules, name, module)
+
+
+def test_a_job_that_fits_on_no_gpu_is_left_to_ray(
+    service: ServiceClient, ray: None, caplog: pytest.LogCaptureFixture
+) -> None:
+    placer = RayPlacer(service)
+    assert placer.place("7", "resnet18-cifar:batch_size=100000", 1000, NODES) is None
+    assert "job 7: " in caplog.text
+    assert "does not fit on any GPU" in caplog.text
+    assert placer.running == {}
+
+
+def test_a_job_that_is_placed_again_is_not_its_own_neighbour(
+    service: ServiceClient, ray: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
     placer = RayPlacer(service)
     assert placer.place("7", "resnet18-cifar", 1000, NODES).node_id == "one"
     assert placer.running["7"].iterations == 1000

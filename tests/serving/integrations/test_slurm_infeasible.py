@@ -7,14 +7,16 @@ from dataclasses import replace
 from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm import decide
 from serving.integrations.slurm_state import HELD
-from tests.serving.integrations.test_slurm import CONFIG, away, held, recorded, service  # noqa: F401
+from tests.serving.integrations.test_slurm import CONFIG, away, held, recorded, service
+
+__all__ = ["service"]
 
 # With the table predictor, too large for a K80, and for any of these GPUs.
 LARGE = "cotenant:resnet18-cifar:batch_size=1300,iterations=1000"
 HUGE = "cotenant:resnet18-cifar:batch_size=100000,iterations=1000"
 
 
-def test_the_gpus_on_which_a_job_fits_are_waited_for(service: ServiceClient) -> None:  # noqa: F811
+def test_the_gpus_on_which_a_job_fits_are_waited_for(service: ServiceClient) -> None:
     """Slurm alone would start it at once on the GPU without the memory for it."""
     jobs, nodes = recorded()
     mixed = [nodes[0] | {"gres": "gpu:v100:1,gpu:k80:1,shard:8"}]
@@ -28,7 +30,7 @@ def test_the_gpus_on_which_a_job_fits_are_waited_for(service: ServiceClient) -> 
     assert late == {"StartTime": "now", "AdminComment": "cotenant:left waited long enough"}
 
 
-def test_a_job_that_fits_on_no_gpu_is_left_to_slurm(service: ServiceClient) -> None:  # noqa: F811
+def test_a_job_that_fits_on_no_gpu_is_left_to_slurm(service: ServiceClient) -> None:
     jobs, nodes = recorded()
     mixed = [nodes[0] | {"gres": "gpu:v100:1,gpu:k80:1,shard:8"}]
     on_v100 = [replace(j, holds={"node-a": {0: ("shard", 4)}}) for j in jobs if j.state == "RUNNING"]
