@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -25,7 +25,7 @@ from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.types import Prediction, PredictionArrays
 from profiling.devices.mig import check_slices
 from profiling.errors import UnavailableError
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet, SoloProfile, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -224,17 +224,19 @@ class Predictor:
         *,
         nodes: int = 1,
         rewrapped: bool = True,
+        measured: Mapping[int, SoloProfile] | None = None,
     ) -> LayerThroughput:
         """Predict throughput and memory with the first `frozen_prefix` atomic layers frozen.
 
-        See `predictor.freezing.layer_throughput`; times are scaled to the job's solo step time, measured or
-        predicted by this predictor. On one GPU without a cache, the answer equals that of `predict` for the
-        job with this prefix.
+        See `predictor.freezing.layer_throughput`; times are scaled to the job's solo step times, measured
+        (with other prefixes: `measured`) or predicted by this predictor. On one GPU without a cache, the
+        answer equals that of `predict` for the job with this prefix if nothing was measured.
         """
         from predictor.freezing import layer_throughput
 
+        measured = measured or {}
         anchor = workload.solo.step_time_s
-        if anchor is None:
+        if anchor is None and all(profile.step_time_s is None for profile in measured.values()):
             arrays = self.predict_arrays([ColocationSet(device, (workload,))])
             anchor = float(arrays.solo_step_time_s[0, 0])
         return layer_throughput(
@@ -246,6 +248,7 @@ class Predictor:
             nodes=nodes,
             rewrapped=rewrapped,
             anchor_step_time_s=anchor,
+            measured=measured,
             featurizer=self.fitted_.model.featurizer,
             heads=self.fitted_.heads,
         )

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, fields, replace
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -13,6 +15,7 @@ from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.freezing.allreduce import Exchange
 from predictor.freezing.frozen_steps import FrozenSteps, StepParts
 from predictor.freezing.layer_times import LayerTimes, layer_times
+from predictor.freezing.measured_prefixes import MeasuredPrefixes
 from profiling.devices import DeviceSpec, get_device
 from profiling.errors import InputError
 from profiling.workload import SoloProfile, Workload
@@ -20,6 +23,7 @@ from profiling.workload import SoloProfile, Workload
 CACHE_BYTES_PER_S = 6e9
 # Between nodes, one direction.
 NETWORK_BYTES_PER_S = 1.25e9
+NOTHING: Mapping[int, SoloProfile] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +71,7 @@ def layer_throughput(
     nodes: int = 1,
     rewrapped: bool = True,
     anchor_step_time_s: float | None = None,
+    measured: Mapping[int, SoloProfile] = NOTHING,
     featurizer: Featurizer | None = None,
     heads: HeadCalibration = HeadCalibration(),
 ) -> LayerThroughput:
@@ -81,15 +86,15 @@ def layer_throughput(
         cache: read the prefix's output from a warm activation cache: True, or its rate in bytes/s.
         rewrapped: whether frozen gradients leave the all-reduce (see `predictor.freezing.allreduce`).
         anchor_step_time_s: step time of `workload` alone on one GPU, measured or predicted, to which times
-            are scaled. `workload.solo.step_time_s` takes precedence over it; without either, the cost model's
-            step time is used.
+            are scaled. Measured ones take precedence over it; without any, the cost model's step time is used.
+        measured: the same job measured alone with other frozen prefixes. `workload.solo` takes precedence.
         featurizer: provides graphs and costs; the process's shared one if None.
         heads: constants of a process's memory.
 
     Returns:
         On one GPU without a cache, the step time and memory of a prediction for the job with this
-        `frozen_prefix`. Without a cache, the step time is non-increasing in `frozen_prefix` on one GPU and,
-        if `rewrapped`, on several.
+        `frozen_prefix`, or what was measured with it. Without a cache, the step time is non-increasing in
+        `frozen_prefix` on one GPU and, if `rewrapped`, on several, unless measurements contradict that.
 
     Raises:
         InputError: a number is out of range, or the model names no atomic layers.
@@ -111,13 +116,20 @@ def layer_throughput(
     # A graph captured with frozen layers lacks their gradients, so there is no step with fewer.
     least = graph.frozen_prefix
     k, measured_at = max(k, least), max(measured_at, least)
-    anchor = workload.solo.step_time_s or anchor_step_time_s
-    stretch = anchor / job(measured_at).cost.step_time_s if anchor else 1.0
-    steps = FrozenSteps.of(job, times, stretch)
+    solo = {max(prefix, least): profile for prefix, profile in measured.items()}
+    solo[measured_at] = _both(workload.solo, solo.get(measured_at, SoloProfile()))
+    step_s = {prefix: s for prefix, profile in solo.items() if (s := profile.step_time_s) is not None}
+    if not step_s and anchor_step_time_s:
+        step_s = {measured_at: anchor_step_time_s}
+
+    def cost_s(prefix: int) -> float:
+        return job(prefix).cost.step_time_s
+
     is_training = workload.mode == "training"
 
     def step(prefix: int, cache_rate: float | None = None) -> StepParts:
-        parts = steps.parts(prefix, cache_rate)
+        stretch = MeasuredPrefixes(step_s, cost_s).scaled(prefix) / cost_s(prefix) if step_s else 1.0
+        parts = FrozenSteps.of(job, times, stretch).parts(prefix, cache_rate)
         if gpus == 1 or not is_training:
             return parts
         last_pass_s = parts.backward_s / graph.passes  # gradients are exchanged once, during the last pass
@@ -138,8 +150,8 @@ def layer_throughput(
         **frozen._asdict(),
         unfrozen_parameter_ratio=times.trained_ratio(k) if is_training else 0.0,
         speedup=step(least).step_time_s / frozen.step_time_s,
-        memory_bytes=_memory_bytes(job(k), job(measured_at), workload, heads),
-        anchored=bool(anchor),
+        memory_bytes=_memory_bytes(job, k, solo, heads),
+        anchored=bool(step_s),
     )
 
 
@@ -157,18 +169,29 @@ def _times_of(job: JobOnDevice, workload: Workload) -> LayerTimes:
     return layer_times(job.graph, job.device, workload, cost=job.cost)
 
 
+def _both(stated: SoloProfile, observed: SoloProfile) -> SoloProfile:
+    """What was observed where nothing is stated."""
+    missing = {f.name: getattr(observed, f.name) for f in fields(stated) if getattr(stated, f.name) is None}
+    return replace(stated, **missing)
+
+
 def _memory_bytes(
-    job: JobOnDevice, measured: JobOnDevice, workload: Workload, heads: HeadCalibration
+    job: Callable[[int], JobOnDevice], k: int, solo: Mapping[int, SoloProfile], heads: HeadCalibration
 ) -> float:
-    """Predicted memory.
+    """Predicted memory with k layers frozen.
 
     A measurement at another prefix is shifted by the difference between the two predictions.
     """
-    predicted = member_memory_bytes(job, SoloProfile(), heads)
-    if workload.solo.memory_bytes is None:
-        return predicted
-    moved = workload.solo.memory_bytes + predicted - member_memory_bytes(measured, SoloProfile(), heads)
-    return max(moved, job.demand.state_bytes)
+
+    def predicted(prefix: int) -> float:
+        return member_memory_bytes(job(prefix), SoloProfile(), heads)
+
+    measured = {prefix: m for prefix, profile in solo.items() if (m := profile.memory_bytes) is not None}
+    if not measured:
+        return predicted(k)
+    if k in measured:
+        return measured[k]
+    return max(MeasuredPrefixes(measured, predicted).moved(k), job(k).demand.state_bytes)
 
 
 def _checked(prefix: int, times: LayerTimes, workload: Workload) -> int:

@@ -132,6 +132,16 @@ class MeasuredAlone:
             self._spelled[known] = (*self._spelled.get(known, ()), job)
         return told
 
+    def by_prefix(self, device: str, sharing: str, workload: Workload) -> dict[int, SoloProfile]:
+        """What was observed of a job, by the number of layers that were frozen."""
+        plain = self._one_spelling(workload.without_solo())
+        return {
+            job.frozen_prefix: alone.solo
+            for (place, in_slice, job), alone in self._alone.items()
+            if (place, in_slice, job.model) == (device, sharing == "mig", plain.model)
+            and replace(job, frozen_prefix=plain.frozen_prefix) == plain
+        }
+
     def told(self, device: str, sharing: str, workload: Workload) -> Workload:
         """The job with what was observed of it stated."""
         told = self.about(device, sharing, workload)

@@ -9,7 +9,7 @@ from msgspec import Meta, Struct, structs
 
 from predictor.freezing import LayerThroughput
 from profiling.devices import canonical
-from profiling.workload import ColocationSet, Workload
+from profiling.workload import ColocationSet, SoloProfile, Workload
 from serving.feedback import Belief
 from serving.handlers.jobs import admit
 from serving.schemas import JobLike, Name, job_of
@@ -40,7 +40,8 @@ class ThroughputAnswer(Struct):
 
 
 async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
-    """Step time, throughput and memory for each frozen prefix, scaled to what was measured of the job alone.
+    """Step time, throughput and memory for each frozen prefix, scaled to what was measured of the job alone with
+    these and other prefixes.
 
     Raises:
         InputError: more layers frozen than the model has, or more nodes than GPUs.
@@ -52,12 +53,13 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
     job = job_of(body.job)
     await admit(service, (job,), (body.device,))
     await batcher.encode(belief.serving, [(body.device, "time-slice", job)])
-    job = await batcher.bulk.run(_observed, belief, job, body.device)
+    job, measured = await batcher.bulk.run(_observed, belief, job, body.device)
     prefixes = body.frozen_prefixes or [job.frozen_prefix]
     distinct, points, plain = list(dict.fromkeys(prefixes)), dict[int, dict[str, Any]](), job.without_solo()
     for first in range(0, len(distinct), _TOGETHER):
         some = distinct[first : first + _TOGETHER]
-        points.update(zip(some, await batcher.bulk.run(_points, belief, job, body, some), strict=True))
+        found = await batcher.bulk.run(_points, belief, job, body, some, measured)
+        points.update(zip(some, found, strict=True))
         # The predictor caches each prefix as a separate job, which counts towards a fresh copy of the model.
         batcher.remember(
             belief.serving, [(body.device, _KIND, replace(plain, frozen_prefix=k)) for k in some]
@@ -65,20 +67,29 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
     return {"points": [points[prefix] for prefix in prefixes]}
 
 
-def _observed(belief: Belief, job: Workload, device: str) -> Workload:
-    """The job with what was observed of it alone, and its solo step time corrected by other observations."""
+def _observed(belief: Belief, job: Workload, device: str) -> tuple[Workload, dict[int, SoloProfile]]:
+    """The job with its solo step time corrected by observations of others if it was measured with no prefix, and what
+    was observed of it alone by prefix."""
     alone = ColocationSet(device, (job,))
     job = belief.posterior.told(alone.device, alone.sharing, job)
-    if job.solo.step_time_s is not None:
-        return job
+    measured = belief.posterior.measured.by_prefix(alone.device, alone.sharing, job)
+    if any(profile.step_time_s is not None for profile in (job.solo, *measured.values())):
+        return job, measured
     arrays = belief.predictor.predict_arrays([alone])
-    return replace(job, solo=replace(job.solo, step_time_s=float(arrays.solo_step_time_s[0, 0])))
+    step_time_s = float(arrays.solo_step_time_s[0, 0])
+    return replace(job, solo=replace(job.solo, step_time_s=step_time_s)), measured
 
 
-def _points(belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int]) -> list[dict[str, Any]]:
+def _points(
+    belief: Belief,
+    job: Workload,
+    body: ThroughputBody,
+    prefixes: list[int],
+    measured: dict[int, SoloProfile],
+) -> list[dict[str, Any]]:
+    throughput = belief.serving.predictor.throughput
+    options = {"nodes": body.nodes, "rewrapped": body.rewrapped, "measured": measured}
     return [
-        belief.serving.predictor.throughput(
-            job, body.device, prefix, body.gpus, body.cache, nodes=body.nodes, rewrapped=body.rewrapped
-        ).to_json()
+        throughput(job, body.device, prefix, body.gpus, body.cache, **options).to_json()
         for prefix in prefixes
     ]

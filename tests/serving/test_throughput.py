@@ -33,9 +33,11 @@ def test_many_prefixes_are_computed_in_chunks_and_each_once(
     """Hundreds of layers at a tenth of a second each, in one piece, would make the lane count as stuck."""
     pieces: list[list[int]] = []
 
-    def points(belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int]) -> Any:
+    def points(
+        belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int], measured: Any
+    ) -> Any:
         pieces.append(prefixes)
-        return answered(belief, job, body, prefixes)
+        return answered(belief, job, body, prefixes, measured)
 
     answered = throughput._points
     monkeypatch.setattr(throughput, "_points", points)
@@ -79,6 +81,22 @@ def test_a_job_observed_alone_is_predicted_as_if_stated(client: TestClient) -> N
     ):
         for name in taken:
             assert point[name] == pytest.approx(same[name], rel=0.01), name
+
+
+@pytest.mark.parametrize("asked", [BODY["job"], f"{BODY['job']},frozen_prefix=20"])
+def test_prefixes_observed_alone_are_answered_as_observed(client: TestClient, asked: str) -> None:
+    job = BODY["job"]
+    observations = [
+        {"of": {"device": "v100", "jobs": [spec]}, "step_time_s": step_s, "memory_bytes": memory_bytes}
+        for spec, step_s, memory_bytes in ((job, 0.12, 5e9), (f"{job},frozen_prefix=20", 0.05, 4e9))
+    ]
+    assert client.post("/v1/observations", json={"observations": observations}).status_code == 201
+    first, between, last = client.post("/v1/layer-throughput", json=BODY | {"job": asked}).json()["points"]
+    for point, step_s, memory_bytes in ((first, 0.12, 5e9), (last, 0.05, 4e9)):
+        assert point["step_time_s"] == pytest.approx(step_s, rel=0.01)
+        assert point["memory_bytes"] == pytest.approx(memory_bytes, rel=0.01)
+    assert last["speedup"] == pytest.approx(2.4, rel=0.01)
+    assert first["step_time_s"] > between["step_time_s"] > last["step_time_s"]
 
 
 def test_another_spelling_of_the_device_is_the_same_job(client: TestClient) -> None:

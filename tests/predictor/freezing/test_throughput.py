@@ -95,6 +95,31 @@ def test_solo_measurement_sets_the_scale() -> None:
     assert layer_throughput(frozen, "v100", 0, featurizer=made).step_time_s > 0.5
 
 
+def test_a_step_measured_with_another_prefix_is_answered_for_that_prefix() -> None:
+    made = source()
+    free = [layer_throughput(JOB, "v100", k, featurizer=made) for k in range(7)]
+    solo = {0: SoloProfile(step_time_s=0.5), 3: SoloProfile(step_time_s=0.2, memory_bytes=7e9)}
+    for own in (0, 2):  # whichever prefix the job is asked with
+        job = replace(JOB, frozen_prefix=own)
+        points = [layer_throughput(job, "v100", k, measured=solo, featurizer=made) for k in range(7)]
+        times = [point.step_time_s for point in points]
+        assert [times[0], times[3]] == pytest.approx([0.5, 0.2])
+        assert times[2] == pytest.approx(max(0.5 * free[2].step_time_s / free[0].step_time_s, 0.2))
+        assert times[5] == pytest.approx(0.2 * free[5].step_time_s / free[3].step_time_s)
+        assert times == sorted(times, reverse=True)
+        assert points[3].speedup == pytest.approx(2.5)
+        assert points[3].memory_bytes == 7e9
+        assert points[5].memory_bytes - 7e9 == pytest.approx(free[5].memory_bytes - free[3].memory_bytes)
+
+
+def test_stated_measurements_take_precedence_over_observed_ones() -> None:
+    job = replace(JOB, solo=SoloProfile(step_time_s=0.4))
+    solo = {0: SoloProfile(step_time_s=0.5, memory_bytes=7e9)}
+    point = layer_throughput(job, "v100", measured=solo, featurizer=source())
+    assert point.step_time_s == pytest.approx(0.4)
+    assert point.memory_bytes == 7e9
+
+
 def test_cache_skips_the_frozen_forward_pass() -> None:
     made = source()
     plain = layer_throughput(JOB, "v100", 3, featurizer=made)

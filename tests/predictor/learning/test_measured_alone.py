@@ -329,3 +329,22 @@ def test_concurrent_threads_number_rows_once(
     sets = [ColocationSet("v100", (replace(SLOW, batch_size=93), replace(THIRD, batch_size=94), SLOW))]
     of_rows = posterior.predict_rows(posterior.rows(sets), "time-slice")
     np.testing.assert_allclose(of_rows.step_time_s, posterior.predict_arrays(sets).step_time_s)
+
+
+def test_what_was_observed_with_each_frozen_prefix(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    frozen, larger = replace(SLOW, frozen_prefix=2), replace(SLOW, batch_size=32)
+    for job, device, step_s in (
+        (SLOW, "v100", 0.2),
+        (frozen, "v100", 0.1),
+        (larger, "v100", 0.3),
+        (SLOW, "k80", 0.9),
+    ):
+        posterior.observe([Observation(ColocationSet(device, (job,)), 0, step_s)])
+    for asked in (SLOW, frozen, stated(predictor, 0.7)):
+        found = posterior.measured.by_prefix("v100", "mps", asked)
+        assert {k: solo.step_time_s for k, solo in found.items()} == {
+            0: pytest.approx(0.2, rel=0.01),
+            2: pytest.approx(0.1, rel=0.01),
+        }
+    assert not posterior.measured.by_prefix("v100", "mig", SLOW)
