@@ -4,12 +4,13 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from models.colocation_network import NetworkConfig
+from models.features import Floats
 from predictor.answering.bounds import taking_turns
 from predictor.answering.describe import Describer
 from predictor.answering.job_table import JobTable
@@ -54,6 +55,7 @@ class Predictor:
         self.graph_source = graph_source
         self.version = version
         self.network_share = NETWORK_SHARE
+        self.memory: Callable[[], Floats] | None = None
 
     @classmethod
     def of(cls, fitted: Fitted, version: str, network: NetworkConfig, training: TrainingConfig) -> Predictor:
@@ -76,6 +78,16 @@ class Predictor:
         """
         other = copy.copy(self)
         other.network_share = network_share
+        return other
+
+    def with_memory(self, memory: Callable[[], Floats]) -> Predictor:
+        """The same predictor with other memory of the jobs in its table.
+
+        Args:
+            memory: returns [V] bytes, of all rows. Partitions into MIG slices go by the predictor's own.
+        """
+        other = copy.copy(self)
+        other.memory = memory
         return other
 
     def fit(
@@ -190,7 +202,7 @@ class Predictor:
 
         slowdown = 1.0 + (excess if full else np.where(mask, excess, 0.0))
         solo = of_members(table.solo_step_s, 1.0)
-        memory = of_members(table.memory_bytes, 0.0)
+        memory = of_members(table.memory_bytes if self.memory is None else self.memory(), 0.0)
         utilization = taking_turns(of_members(table.utilization, 0.0) / slowdown, time_sliced)
         measured = of_members(table.memory_measured, True)
         # State is known exactly, so only the rest is widened.

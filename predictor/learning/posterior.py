@@ -173,6 +173,10 @@ class Posterior:
         """The job with what was observed of it alone, as its SPEC would state it; as it is if that is nothing."""
         return self.measured.told(device, sharing, workload)
 
+    def memory_follows(self, device: str, workload: Workload) -> bool:
+        """Whether a job's memory follows from that of related jobs that were observed alone."""
+        return not self._knows_nothing and any(self.state.memory_words([ColocationSet(device, (workload,))]))
+
     def _with(self, named: Mapping[ObservedKey, ObservedKey]) -> Observed:
         """The observations, with rows for keys by their names; the predictor is queried about new ones."""
         keys = [key for name, key in named.items() if name not in self.observed.index]
@@ -229,8 +233,7 @@ class Posterior:
         return rows, np.log(slowdown[present])
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
-        """See `SetPredictor`; slowdowns and predicted solo step times are corrected, memory and `fits` are
-        the predictor's."""
+        """See `SetPredictor`; slowdowns, predicted solo step times and memory are corrected."""
         if self._knows_nothing or not len(sets):
             return self.predictor.predict_arrays(sets)
         state = self.state
@@ -317,8 +320,9 @@ class Posterior:
         predictor: Any = self.predictor
         if self._knows_nothing or not len(sets):
             return list(predictor.predict_many(sets))
-        told, notes = self.state.measured.told_sets(sets)
-        return self._correct(predictor.predict_many(told), told, notes)
+        state = self.state
+        told, notes = state.measured.told_sets(sets)
+        return self._correct(state.unweighted.predict_many(told), told, notes)
 
     def never_measured(self, sets: Sequence[ColocationSet]) -> list[list[str]]:
         """See `predictor.answering.never_measured`; what was observed of jobs alone was measured."""
@@ -349,7 +353,7 @@ class Posterior:
         keys = [(own, *sorted((*row[:m], *row[m + 1 :]))) for row in numbers for m, own in enumerate(row)]
         state = self.state
         shifts = state.shifts.of(keys)
-        if state.predictor is not self.predictor:
+        if state.predictor is not state.unweighted:
             weighted = state.predictor.predict_arrays(sets)
             slowdown = weighted.slowdown[weighted.mask].tolist()
             shifts = list(map(self._corrector.reweighed, shifts, members, slowdown))
@@ -357,6 +361,7 @@ class Posterior:
         slowest, most = state.pairs.slowest(sets, numbers), state.caps.of_keys(keys)
         after = map(self._corrector, members, shifts, slowest, most, least_solo_s)
         shift = iter(shifts)
+        of_memory = state.memory_words(sets)
         places, bounds = self._time_sliced(sets)
         sliced = dict(zip(places, bounds.tolist(), strict=True))
         result = []
@@ -368,7 +373,7 @@ class Posterior:
             now, told = notes[k].as_asked(now), notes[k].reasons
             busy = within_shares(prediction.total_utilization_ratio, now)
             ignored = state.limits.ignored_of(numbers[k])
-            words = (*prediction.reasons, *told, *ignored, *filter(None, reasons))
+            words = (*prediction.reasons, *told, *ignored, *filter(None, reasons), *of_memory[k])
             result.append(replace(prediction, members=now, total_utilization_ratio=busy, reasons=words))
         return result
 

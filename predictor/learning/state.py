@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
@@ -19,12 +20,14 @@ from predictor.learning.pair_caps import PairCaps
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.prior import Compared, Priors
 from predictor.learning.process import Process
+from predictor.learning.related_memory import RelatedMemory, memory_of
 from predictor.learning.set_process import NETWORK_SHARE
 from predictor.learning.shifts import Shifts, rows_in_answers
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
 from predictor.learning.stated_alone import StatedAlone
 from predictor.types import SetPredictor
+from profiling.workload import ColocationSet
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -36,6 +39,7 @@ class State:
 
     Attributes:
         predictor: the prior mean, in which the networks have the weight that was learned.
+        unweighted: the same with their weight before; memory: what was learned of memory, in both.
         told: the observations, with answers of the predictor once it is told.
         kept: numbers of the rows of these that count.
         measured: what to tell the predictor of jobs alone.
@@ -48,6 +52,8 @@ class State:
     """
 
     predictor: Any
+    unweighted: Any
+    memory: RelatedMemory | None
     told: Observed
     kept: Integers
     measured: MeasuredAlone
@@ -101,7 +107,11 @@ class State:
                 break
             prior = priors.ignorant
         share = _network_share(told, rows, some, config.parameters.knee)
-        weighted: Any = predictor
+        memory = _related_memory(predictor, known, measured, earlier)
+        unweighted: Any = predictor
+        if memory is not None:
+            unweighted = unweighted.with_memory(memory)
+        weighted = unweighted
         if share != NETWORK_SHARE:
             weighted = weighted.with_network_share(share)
         expected = expected_sets.of(told, rows, share, weighted, measured)
@@ -118,6 +128,8 @@ class State:
         corrections = Corrections(given, solo, limits, stated, caps)
         return cls(
             weighted,
+            unweighted,
+            memory,
             told,
             kept,
             measured,
@@ -135,6 +147,33 @@ class State:
             ),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
         )
+
+    def memory_words(self, sets: Sequence[ColocationSet]) -> list[list[str]]:
+        """Per set, what the memory of its members stands on, in words."""
+        if self.memory is None:
+            return [[] for _ in sets]
+        # A workload is looked up once, even if it is in thousands of sets.
+        known: dict[tuple[str, str, int], str] = {}
+        result = []
+        for s in sets:
+            found: dict[str, None] = {}
+            for workload in s.workloads:
+                key = s.device, s.sharing, id(workload)
+                if key not in known:
+                    known[key] = self.memory.reason(s.device, s.sharing, workload)
+                found[known[key]] = None
+            result.append([reason for reason in found if reason])
+        return result
+
+
+def _related_memory(
+    predictor: Any, known: KnownMembers, measured: MeasuredAlone, earlier: State | None
+) -> RelatedMemory | None:
+    """None without observed memory that says something of other jobs."""
+    if not hasattr(predictor, "with_memory") or not memory_of(measured):
+        return None
+    before = None if earlier is None else earlier.memory
+    return RelatedMemory(predictor, known.spelled, measured, before)
 
 
 def _network_share(told: Observed, rows: Integers, some: Compared, knee: float) -> float:

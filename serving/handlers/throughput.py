@@ -81,15 +81,18 @@ def _observed(belief: Belief, job: Workload, device: str) -> tuple[Workload, dic
 
 
 def _points(
-    belief: Belief,
-    job: Workload,
-    body: ThroughputBody,
-    prefixes: list[int],
-    measured: dict[int, SoloProfile],
+    belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int], measured: dict[int, SoloProfile]
 ) -> list[dict[str, Any]]:
     throughput = belief.serving.predictor.throughput
     options = {"nodes": body.nodes, "rewrapped": body.rewrapped, "measured": measured}
-    return [
+    points = [
         throughput(job, body.device, prefix, body.gpus, body.cache, **options).to_json()
         for prefix in prefixes
     ]
+    is_measured = any(profile.memory_bytes is not None for profile in (job.solo, *measured.values()))
+    if is_measured or not belief.posterior.memory_follows(body.device, job):
+        return points
+    plain = job.without_solo()
+    sets = [ColocationSet(body.device, (replace(plain, frozen_prefix=p["frozen_prefix"]),)) for p in points]
+    memory = belief.predictor.predict_arrays(sets).memory_bytes[:, 0].tolist()
+    return [{**point, "memory_bytes": value} for point, value in zip(points, memory, strict=True)]

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
-from profiling.workload import Workload
+from profiling.workload import ColocationSet, Workload
 from serving.feedback import Belief
 from serving.handlers import throughput
 from serving.handlers.throughput import ThroughputBody
@@ -97,6 +99,27 @@ def test_prefixes_observed_alone_are_answered_as_observed(client: TestClient, as
         assert point["memory_bytes"] == pytest.approx(memory_bytes, rel=0.01)
     assert last["speedup"] == pytest.approx(2.4, rel=0.01)
     assert first["step_time_s"] > between["step_time_s"] > last["step_time_s"]
+
+
+def test_memory_follows_that_of_another_batch_size() -> None:
+    from predictor import load_predictor
+    from predictor.examples.observations import Observation
+    from predictor.learning.posterior import Posterior
+
+    predictor = load_predictor("default")
+    posterior = Posterior(predictor)
+    observed = Workload.parse("resnet18-cifar:batch_size=256")
+    posterior.observe([Observation(ColocationSet("v100", (observed,)), 0, 0.1, memory_bytes=5e9)])
+    belief: Any = SimpleNamespace(
+        posterior=posterior, predictor=posterior, serving=SimpleNamespace(predictor=predictor)
+    )
+    asked = replace(observed, batch_size=512)
+    body = ThroughputBody("v100", str(asked))
+    points = throughput._points(belief, *throughput._observed(belief, asked, "v100")[:1], body, [0, 20], {})
+    sets = [ColocationSet("v100", (replace(asked, frozen_prefix=k),)) for k in (0, 20)]
+    expected = posterior.predict_arrays(sets).memory_bytes[:, 0]
+    assert [point["memory_bytes"] for point in points] == pytest.approx(expected)
+    assert expected[0] > 1.2 * predictor.predict_arrays(sets).memory_bytes[0, 0]
 
 
 def test_another_spelling_of_the_device_is_the_same_job(client: TestClient) -> None:
