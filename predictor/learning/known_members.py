@@ -159,7 +159,7 @@ class KnownMembers:
         columns = np.array(
             [
                 (
-                    self._models[job.model],
+                    self._models[self.spelled.network(job).model],
                     self._jobs[job],
                     self._settings[device, sharing],
                     self._devices[device],
@@ -192,11 +192,8 @@ class KnownMembers:
             # A job with its default batch size cannot be compared where its graph is unknown.
             sized = captured.batch_size is not None
             card, lacking = _part_of_card(device)
-            family.append(
-                self._families[
-                    card, leaves_slices_open(device, sharing), sized, without_load(self._named(workload))
-                ]
-            )
+            network = without_load(self.spelled.network(self._named(workload)))
+            family.append(self._families[card, leaves_slices_open(device, sharing), sized, network])
             load.append((*load_of(captured), *lacking))
         self.log_step_s = np.concatenate([self.log_step_s, np.log(list(new.values()))])
         self.log_floor_s = np.concatenate([self.log_floor_s, floor])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
 # A graph has one of each, and precision and frozen layers unless a job states others.
 _ONE_EACH = ("gradient_accumulation", "activation_checkpointing")
 _FP32 = Workload("any").precision
+# Captured options that order the step times and memory of a network's jobs, instead of making another network.
+_OF_LOAD = ("batch_size", "frozen_prefix", *_ONE_EACH)
 
 
 class Spelling:
@@ -32,6 +35,7 @@ class Spelling:
         self._featurizer = featurizer
         # Registered graphs to the zoo's jobs, None without one.
         self._zoo_jobs: dict[str, Workload | None] = {}
+        self._networks: dict[str, str] = {}
 
     def __call__(self, workload: Workload) -> Workload:
         if not workload.model.startswith(REGISTERED):
@@ -41,6 +45,22 @@ class Spelling:
         if job is None or workload.precision not in (_FP32, job.precision):
             return in_short(self._captured(workload))
         return in_short(replace(workload, **{name: getattr(job, name) for name in CAPTURED}))
+
+    def network(self, workload: Workload) -> Workload:
+        """The job as spelled, with a name that captures of the same network with other batch sizes share."""
+        job = self(workload)
+        return replace(job, model=self._network(job.model)) if job.model.startswith(REGISTERED) else job
+
+    def _network(self, model: str) -> str:
+        """The registered graph's own name if it cannot be read."""
+        if self._featurizer is None:
+            return model
+        if model not in self._networks:
+            try:
+                self._networks[model] = _digest(self._featurizer.graph(Workload(model)))
+            except CotenantError:  # not registered any more: it may be later
+                return model
+        return self._networks[model]
 
     def _captured(self, workload: Workload) -> Workload:
         """The job with the options of its graph; as it is without a graph, or if it states what the graph lacks."""
@@ -67,6 +87,20 @@ class Spelling:
                 return None
             self._zoo_jobs[model] = job if is_same else None
         return self._zoo_jobs[model]
+
+
+def _digest(graph: ComputationGraph) -> str:
+    """What graphs have in common that are captured of one network, with samples of one size, in different batches."""
+    options = sorted((name, value) for name, value in graph.options.items() if name not in _OF_LOAD)
+    # What has no parameters may do the same for any batch: the loss adds up a mean.
+    flops = [op.forward_flops / graph.batch_size * (op.parameter_bytes > 0) for op in graph.operators]
+    operators = [
+        (op.kind, op.parameter_bytes, op.layer_index, op.training_only, f"{per_sample:.6g}")
+        for op, per_sample in zip(graph.operators, flops, strict=True)
+    ]
+    input_bytes = f"{graph.host_input_bytes / graph.step_samples:.6g}"
+    text = repr((graph.parameter_count, input_bytes, options, operators))
+    return f"{REGISTERED}network-{hashlib.blake2b(text.encode(), digest_size=16).hexdigest()}"
 
 
 def _described(graph: ComputationGraph) -> Workload | None:

@@ -173,7 +173,7 @@ def _related_memory(
     if not hasattr(predictor, "with_memory") or not memory_of(measured):
         return None
     before = None if earlier is None else earlier.memory
-    return RelatedMemory(predictor, known.spelled, measured, before)
+    return RelatedMemory(predictor, known.spelled.network, measured, before)
 
 
 def _network_share(told: Observed, rows: Integers, some: Compared, knee: float) -> float:

@@ -101,3 +101,48 @@ def test_observations_of_either_are_those_of_both() -> None:
         np.testing.assert_allclose(after[:2], after[2:])
         np.testing.assert_allclose(before[:2], before[2:])
         assert after[0] != before[0]
+
+
+def captures(*jobs: Workload) -> tuple[list[Workload], Featurizer]:
+    """Registered graphs of jobs of a network of one's own, and what reads them."""
+    graphs = [replace(graph_for(job.captured()), name=f"own-{job.batch_size}") for job in jobs]
+    names = [REGISTERED + graph.content_hash for graph in graphs]
+    stored = dict(zip(names, graphs, strict=True))
+    return [Workload(name) for name in names], Featurizer(
+        lambda asked: stored.get(asked.model) or graph_for(asked)
+    )
+
+
+@pytest.mark.parametrize(
+    "model", ["resnet18-cifar", "bert-base-squad", "lstm-wikitext2", "neumf-ml1m", "dcgan-64"]
+)
+def test_captures_in_other_batches_are_of_one_network(model: str) -> None:
+    own, featurizer = captures(
+        Workload(model, 4), Workload(model, 12), Workload(model, 12, optimizer="adagrad")
+    )
+    small, large, other = map(Spelling(featurizer).network, own)
+    assert small == large
+    assert small.model.startswith(REGISTERED)
+    assert other.model != small.model
+
+
+def test_captures_of_other_samples_are_not() -> None:
+    jobs = [Workload("bert-base-squad", 4, sequence_length=length) for length in (128, 384)]
+    own, featurizer = captures(*jobs, Workload("roberta-base-qnli", 4))
+    network = Spelling(featurizer).network
+    assert len({network(job).model for job in own}) == 3
+    assert network(Workload("dcgan-64", 32)) == Spelling(featurizer)(Workload("dcgan-64", 32))
+    assert Spelling(None).network(own[0]) == own[0]
+
+
+def test_what_was_observed_of_a_capture_carries_over_to_one_with_another_batch() -> None:
+    (small, large), featurizer = captures(Workload("resnet18-cifar", 64), Workload("resnet18-cifar", 128))
+    predictor = load_predictor("default", featurizer.graph_source)
+    posterior = Posterior(predictor)
+    alone, asked = (ColocationSet("v100", (job,)) for job in (small, large))
+    before = predictor.predict_arrays([alone, asked])
+    step_s, memory_bytes = 3.0 * before.step_time_s[0, 0], 1.5 * before.memory_bytes[0, 0]
+    posterior.observe([Observation(alone, 0, float(step_s), memory_bytes=float(memory_bytes))])
+    now = posterior.predict_arrays([asked])
+    assert now.step_time_s[0, 0] > max(step_s, 1.8 * before.step_time_s[1, 0])
+    assert now.memory_bytes[0, 0] > 1.3 * before.memory_bytes[1, 0]
