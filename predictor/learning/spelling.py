@@ -18,14 +18,16 @@ if TYPE_CHECKING:
 
 # A graph has one of each, and precision and frozen layers unless a job states others.
 _ONE_EACH = ("gradient_accumulation", "activation_checkpointing")
-_FP32 = Workload("any").precision
+_ANY = Workload("any")
+_FP32 = _ANY.precision
+_OF_TRAINING = {name: getattr(_ANY, name) for name in ("optimizer", "frozen_prefix", *_ONE_EACH)}
 # Captured options that order the step times and memory of a network's jobs, instead of making another network.
 _OF_LOAD = ("batch_size", "frozen_prefix", *_ONE_EACH)
 
 
 class Spelling:
     """`in_short`, by content: a job of a registered graph is the zoo's if the zoo's job has the same graph, and otherwise
-    has the options that its graph was captured with, stated or not.
+    has the options that its graph was captured with, stated or not. Options of training do not count in inference.
 
     Args:
         featurizer: reads graphs; without one, registered graphs keep their names.
@@ -38,6 +40,11 @@ class Spelling:
         self._networks: dict[str, str] = {}
 
     def __call__(self, workload: Workload) -> Workload:
+        job = self._spelled(workload)
+        # Nothing is updated or kept in inference, so it is the same job without what says how.
+        return replace(job, **_OF_TRAINING) if job.mode == "inference" else job
+
+    def _spelled(self, workload: Workload) -> Workload:
         if not workload.model.startswith(REGISTERED):
             return in_short(workload)
         job = self._zoo_job(workload.model)

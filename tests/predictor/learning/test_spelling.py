@@ -67,6 +67,29 @@ def test_a_graph_has_the_options_of_its_capture_stated_or_not(options: dict[str,
     assert spelled(replace(own, precision="bf16")).precision == "bf16"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"optimizer": "sgd"},
+        {"frozen_prefix": 3},
+        {"gradient_accumulation": 4},
+        {"activation_checkpointing": True},
+    ],
+)
+def test_options_of_training_do_not_count_in_inference(options: dict[str, object]) -> None:
+    plain = Workload("resnet18-cifar", 64, mode="inference")
+    same = replace(plain, **options)  # type: ignore[arg-type]
+    spelled = Spelling(None)
+    assert spelled(same) == spelled(plain)
+    assert spelled(replace(same, mode="training")) != spelled(replace(plain, mode="training"))
+    posterior = Posterior(load_predictor("default"))
+    alone, asked = (ColocationSet("v100", (job,)) for job in (plain, same))
+    posterior.observe([Observation(alone, 0, 0.02, memory_bytes=2.5e9, utilization_ratio=0.4)])
+    expected, answer = (posterior.predict(each).members[0] for each in (alone, asked))
+    for name in ("solo_step_time_s", "memory_bytes", "utilization_ratio"):
+        assert getattr(answer, name) == getattr(expected, name), name
+
+
 def test_other_graphs_keep_their_names() -> None:
     spelled = Spelling(Featurizer(source))
     own = Workload(REGISTERED + OWN.content_hash)
