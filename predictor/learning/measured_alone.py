@@ -134,11 +134,11 @@ class MeasuredAlone:
 
     def by_prefix(self, device: str, sharing: str, workload: Workload) -> dict[int, SoloProfile]:
         """What was observed of a job, by the number of layers that were frozen."""
-        plain = self._one_spelling(workload.without_solo())
+        plain, slice_open = self._one_spelling(workload.without_solo()), leaves_slices_open(device, sharing)
         return {
             job.frozen_prefix: alone.solo
             for (place, in_slice, job), alone in self._alone.items()
-            if (place, in_slice, job.model) == (device, sharing == "mig", plain.model)
+            if (place, in_slice, job.model) == (device, slice_open, plain.model)
             and replace(job, frozen_prefix=plain.frozen_prefix) == plain
         }
 

@@ -13,6 +13,7 @@ import numpy as np
 from models.features import Floats
 from predictor.fitted.device_memory import member_memory_bytes
 from predictor.learning.known_members import Numbers
+from profiling.devices import leaves_slices_open
 from profiling.workload import SoloProfile, Workload
 
 if TYPE_CHECKING:
@@ -59,7 +60,7 @@ class _Jobs:
             for row in range(len(self.load), len(keys)):
                 workload, device, mode = keys[row]
                 plain = workload.without_solo()
-                family = self._numbers[self._name(device, mode == "mig", plain)]
+                family = self._numbers[self._name(device, leaves_slices_open(device, mode), plain)]
                 self._family.append(family)
                 self.load.append(_load(self._featurizer.job(plain, device).workload))
                 self.rows.setdefault(family, []).append(row)
@@ -159,7 +160,9 @@ class RelatedMemory:
         """What a job's memory stands on, in words; empty if it is predicted or measured itself."""
         if workload.solo.memory_bytes is not None:
             return ""
-        seen = len(self._seen.get(self._jobs.family(device, sharing == "mig", workload), ()))
+        seen = len(
+            self._seen.get(self._jobs.family(device, leaves_slices_open(device, sharing), workload), ())
+        )
         if not seen:
             return ""
         jobs = "a job that differs" if seen == 1 else f"{seen} jobs that differ"
