@@ -36,6 +36,8 @@ class Evidence:
         steep: [N] slope of the scale at the observed slowdown, or one number for all rows.
         training: how many of the rows, the first ones, are pairs that the predictor was trained on, and not
             observations.
+        own_effect: [N] part of `noise` that is the variance of an effect of this row alone, or one number for all
+            rows.
     """
 
     members: Members
@@ -47,6 +49,7 @@ class Evidence:
     count: Floats | float = 1.0
     steep: Floats | float = 1.0
     training: int = 0
+    own_effect: Floats | float = 0.0
 
     def take(self, index: Integers) -> Evidence:
         """Some of the rows, none of which are training pairs."""
@@ -63,7 +66,7 @@ class Evidence:
 
     def _columns(self) -> dict[str, Any]:
         """What there is one of for each row."""
-        names = ("target", "noise", "bound", "rank", "count", "steep")
+        names = ("target", "noise", "bound", "rank", "count", "steep", "own_effect")
         return {name: np.broadcast_to(getattr(self, name), len(self.rows)) for name in names}
 
 

@@ -19,6 +19,7 @@ from predictor.learning.covariances import Evidence
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import slope, to_scale
 from predictor.learning.observed import Observed
+from predictor.learning.observed_sets import SET_VARIANCE
 from predictor.learning.prior import Prior
 from predictor.learning.rows import Rows
 from predictor.learning.solo_errors import SoloErrors
@@ -102,16 +103,19 @@ def of_slowdowns(
         apart[used] = solo.standing_apart(members)
     slowdown = seen.log_step_s[kept] - seen.log_solo_s[kept] - wrong[own]
     count, steep = np.minimum(seen.count[kept], config.repeats), slope(slowdown, p.knee)
+    # What a set of three or more does beyond its pairs says nothing of them.
+    own_effect = np.where((seen.partners[kept] >= 0).sum(1) > 1, SET_VARIANCE, 0.0)
     grid = np.where(known.solo_predicted[own], _GRID * np.round(np.log(steep) / _GRID), np.log(steep))
     return Evidence(
         known.members,
         Rows(own, seen.partners[kept]),
         to_scale(slowdown, p.knee) - to_scale(seen.log_slowdown[kept], p.knee),
-        (p.noise / count + apart[own] ** 2) * np.exp(2.0 * grid),
+        (p.noise / count + apart[own] ** 2) * np.exp(2.0 * grid) + own_effect,
         np.zeros(len(kept), dtype=bool),
         seen.rank[kept],
         count,
         steep,
+        own_effect=own_effect,
     )
 
 

@@ -26,9 +26,9 @@ if TYPE_CHECKING:
 
 Names = NDArray[np.uint64]
 """Hashes of members in sets."""
-# Variance of such effects, on the scale of `predictor.learning.link`: that of the bundled triples, given all pairs of
-# that campaign.
-_VARIANCE = 0.02
+SET_VARIANCE = 0.02
+"""Variance of such effects, on the scale of `predictor.learning.link`: that of the bundled triples, given all pairs of that
+campaign."""
 _MULTIPLIER = np.uint64(0x9E3779B97F4A7C15)
 _SHIFT = np.uint64(29)
 
@@ -84,9 +84,12 @@ class ObservedSets:
         middle = order[weighted_median(group[order], count[order])]
         often = np.bincount(group, count) >= OFTEN
         row, error, without = row[middle], error[middle], without[middle]
-        own_fault = np.where(often, noise[row] - evidence.noise[row], 0.0)
-        share = (_VARIANCE + own_fault) / (_VARIANCE + noise[row])
-        return cls(names, row, without + share * error, share * error, share, evidence.noise[row], often)
+        own_effect = np.broadcast_to(evidence.own_effect, len(noise))[row]
+        discounted, noise = noise[row] - evidence.noise[row], evidence.noise[row] - own_effect
+        # Of a set observed often, an effect is as large as it looks.
+        believed = np.maximum(own_effect, error**2) + discounted
+        share = np.where(often, believed / (believed + noise), own_effect / (own_effect + discounted + noise))
+        return cls(names, row, without + share * error, share * error, share, noise, often)
 
     @classmethod
     def nothing(cls) -> ObservedSets:
