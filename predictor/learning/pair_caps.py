@@ -13,11 +13,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.features import Floats
-from predictor.learning.known_members import KnownMembers
+from predictor.learning.conditioning import Conditioning
 from predictor.learning.link import from_scale
-from predictor.learning.observed import Observed
 from predictor.learning.observed_sets import Names, names_of
-from predictor.learning.process import Process
 from predictor.learning.stated_alone import StatedAlone
 
 if TYPE_CHECKING:
@@ -29,42 +27,29 @@ class PairCaps:
     """Upper bounds of pairs' slowdowns. There are none under MIG, where another partition may give a job a smaller slice.
 
     Args:
-        process: conditioned on the observations.
-        seen: the observations; rows: numbers of those that are the process's evidence, in its order.
-        expected: [R] predicted for these, on the scale of `predictor.learning.link`.
-        known: the members.
+        given: the process and the observations.
         stated: jobs whose solo step times were stated since, which are not bounded: their slowdowns are others.
     """
 
-    def __init__(
-        self,
-        process: Process,
-        seen: Observed,
-        rows: Integers,
-        expected: Floats,
-        known: KnownMembers,
-        stated: StatedAlone,
-    ) -> None:
-        self._process, self._seen, self._rows, self._expected = process, seen, rows, expected
-        self._known, self._stated = known, stated
+    def __init__(self, given: Conditioning, stated: StatedAlone) -> None:
+        self._given, self._stated = given, stated
 
     def __len__(self) -> int:
         """Number of observed sets that they are from."""
-        return len(self._process.sets)
+        return len(self._given.process.sets)
 
     @cached_property
     def _caps(self) -> tuple[Names, Floats]:
         """Names of pairs, ascending, and their largest slowdowns."""
-        process, sets, seen = self._process, self._process.sets, self._seen
-        evidence = process.evidence
+        given, sets = self._given, self._given.process.sets
+        seen, evidence, knee = given.seen, given.process.evidence, given.process.parameters.knee
         place = sets.row - evidence.training
-        whole = np.array([seen.keys[row][1] != "mig" for row in self._rows[place].tolist()])
-        on_scale = self._expected[place] + sets.mean
-        slowdown = np.exp(from_scale(on_scale, process.parameters.knee))
+        whole = np.array([seen.keys[row][1] != "mig" for row in given.rows[place].tolist()])
+        slowdown = np.exp(from_scale(given.expected[place] + sets.mean, knee))
         pairs = evidence.rows.take(sets.row[whole]).pairs(evidence.members)
         names = names_of(evidence.members, pairs.own, pairs.partner[:, None])
         caps = np.maximum(slowdown[whole][pairs.row], 1.0)
-        own, partners = seen.own[self._rows], seen.partners[self._rows]
+        own, partners = seen.own[given.rows], seen.partners[given.rows]
         alone = (partners >= 0).sum(1) == 1
         observed = names_of(evidence.members, own[alone], partners[alone])
         left = ~np.isin(names, observed)
@@ -77,7 +62,7 @@ class PairCaps:
         names, caps = self._caps
         if not len(names) or not len(own):
             return np.full(len(own), np.inf)
-        asked = names_of(self._known.members, own, partner[:, None])
+        asked = names_of(self._given.known.members, own, partner[:, None])
         place = np.minimum(np.searchsorted(names, asked), len(names) - 1)
         free = self._stated.about(own) | self._stated.about(partner)
         return np.where((names[place] == asked) & ~free, caps[place], np.inf)

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from predictor.learning.basis import Label
+from predictor.learning.conditioning import Conditioning
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrections import Corrections
 from predictor.learning.evidence import of_slowdowns, of_solo_step_times
@@ -122,9 +123,10 @@ class State:
         used, places, shares = rows_in_answers(
             rows[given.observed], confirmed, sets, solo_rows, jobs, len(solo)
         )
-        stated = StatedAlone(given, told, rows, expected, known, measured, weighted)
+        conditioning = Conditioning(given, told, rows, expected, known)
+        stated = StatedAlone(conditioning, measured, weighted)
         answers = PairAnswers(given, solo, prior, known, places, shares, limits, stated)
-        caps = PairCaps(given, told, rows, expected, known, stated)
+        caps = PairCaps(conditioning, stated)
         corrections = Corrections(given, solo, limits, stated, caps)
         return cls(
             weighted,

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.features import Floats
+from predictor.learning.conditioning import Conditioning
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import to_scale
 from predictor.learning.measured_alone import MeasuredAlone
@@ -51,26 +52,20 @@ class StatedAlone:
     """Means of members whose SPECs state what was predicted when they were observed.
 
     Args:
-        process: conditioned on the observations.
-        seen: the observations; rows: numbers of those that are the process's evidence, in its order.
-        expected: [R] predicted for these, on the scale of `predictor.learning.link`.
-        known: the members.
+        given: the process and the observations.
         measured: what the predictor is told of jobs alone.
         predictor: asked for the slowdowns of observed sets, given the stated solo step time.
     """
 
-    def __init__(
-        self,
-        process: Process,
-        seen: Observed,
-        rows: Integers,
-        expected: Floats,
-        known: KnownMembers,
-        measured: MeasuredAlone,
-        predictor: Any,
-    ) -> None:
-        self._process, self._seen, self._rows, self._known = process, seen, rows, known
-        self._expected, self._measured, self._predictor = expected, measured, predictor
+    def __init__(self, given: Conditioning, measured: MeasuredAlone, predictor: Any) -> None:
+        self._process, self._seen, self._rows, self._known = (
+            given.process,
+            given.seen,
+            given.rows,
+            given.known,
+        )
+        self._expected, self._measured, self._predictor = given.expected, measured, predictor
+        seen, rows, known = given.seen, given.rows, given.known
         together = np.concatenate([seen.own[rows, None], seen.partners[rows]], 1)
         # Places in the evidence of members with a predicted solo step time, and their columns in the sets.
         self._place, self._column = np.nonzero((together >= 0) & known.solo_predicted[together])
@@ -86,7 +81,8 @@ class StatedAlone:
     def nothing(cls, process: Process, known: KnownMembers) -> StatedAlone:
         """Without such jobs."""
         none = np.zeros(0, np.int64)
-        return cls(process, Observed.nothing(), none, np.zeros(0), known, MeasuredAlone(), None)
+        given = Conditioning(process, Observed.nothing(), none, np.zeros(0), known)
+        return cls(given, MeasuredAlone(), None)
 
     def _jobs_of(self, members: Integers) -> Integers:
         known = self._known.members

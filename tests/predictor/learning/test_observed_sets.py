@@ -11,6 +11,7 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, SoloProfile, Workload
+from tests.predictor.learning.agreement import arrays_that_agree
 
 JOBS = [Workload.parse(f"{name}:batch_size={batch},step_time_s=0.03") for name in ("alpha", "beta", "gamma") for batch in (16, 32)]  # fmt: skip
 TRIPLE = ColocationSet("v100", (JOBS[0], JOBS[2], JOBS[4]))
@@ -84,14 +85,7 @@ def test_all_methods_agree(predictor: Predictor) -> None:
         posterior.observe(
             observed(predictor, asked, float(rng.lognormal(0, 0.5)), int(rng.integers(1, 5)))[0]
         )
-    arrays = posterior.predict_arrays(sets)
-    rows = posterior.predict_rows(posterior.rows(sets), "time-slice")
-    np.testing.assert_allclose(rows.step_time_s, arrays.step_time_s, rtol=1e-6)
-    for k, asked in enumerate(sets):
-        values = [member.step_time_s.value for member in posterior.predict(asked).members]
-        np.testing.assert_allclose(values, arrays.step_time_s[k, : len(values)], rtol=1e-4)
-        one = posterior.predict_arrays([asked]).step_time_s[0]
-        np.testing.assert_allclose(one, arrays.step_time_s[k, : len(one)], rtol=1e-6)
+    arrays_that_agree(posterior, sets)
 
 
 def test_order_and_spelling_do_not_matter(predictor: Predictor) -> None:

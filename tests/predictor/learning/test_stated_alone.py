@@ -12,6 +12,7 @@ from predictor.learning.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, SoloProfile, Workload
+from tests.predictor.learning.agreement import arrays_that_agree
 
 JOBS = [Workload(name, batch) for name in ("alpha", "beta", "gamma") for batch in (16, 32)]
 NEW, OTHER, PARTNER = JOBS[0], JOBS[2], JOBS[4]
@@ -65,12 +66,7 @@ def test_all_methods_agree_about_sets_with_several_such_jobs(predictor: Predicto
     jobs = [stated(job, step) for job, step in true_s.items()]
     sets = [ColocationSet("v100", tuple(some)) for k in (1, 2, 3) for some in combinations(jobs, k)]
     sets += [ColocationSet("v100", (jobs[0], OTHER)), ColocationSet("v100", (JOBS[1], jobs[1], jobs[2]))]
-    arrays = posterior.predict_arrays(sets)
-    rows = posterior.predict_rows(posterior.rows(sets), "time-slice")
-    np.testing.assert_allclose(rows.step_time_s, arrays.step_time_s, rtol=1e-6)
-    for k, one in enumerate(sets):
-        values = [member.step_time_s.value for member in posterior.predict(one).members]
-        np.testing.assert_allclose(values, arrays.step_time_s[k, : len(values)], rtol=1e-5)
+    arrays = arrays_that_agree(posterior, sets)
     observed = [o.step_time_s for o in (*observations[::8], *observations[1::8])]
     pairs = arrays.step_time_s[3:6, :2]
     np.testing.assert_allclose(np.sort(pairs.ravel()), np.sort(observed), rtol=0.03)
