@@ -26,6 +26,7 @@ from serving.api import (
     placements,
     predict,
     probes,
+    slice_plans,
     throughput,
     workloads,
 )
@@ -44,6 +45,7 @@ _GROUPS: tuple[Any, ...] = (
     health,
     predict,
     probes,
+    slice_plans,
     throughput,
     place,
     placements,

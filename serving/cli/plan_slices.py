@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from serving.cli.given_names import as_given
 from serving.cli.output import (
     JsonFlag,
     bullets,
@@ -20,13 +19,13 @@ from serving.cli.output import (
     print_json,
 )
 from serving.cli.predict import FeedbackOption, corrected
+from serving.given_names import as_given
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from predictor import Predictor
-    from predictor.types import Prediction, Quantity, SetPredictor
-    from profiling.workload import Workload
+    from predictor.types import Prediction, SetPredictor
     from scheduling.slices.card_plan import SlicePlan
     from scheduling.slices.options import SliceConfig, SliceJob
 
@@ -72,71 +71,31 @@ def slices(
     Example: `cotenant plan slices --device a100 --job resnet50-imagenet:batch_size=32 --job lstm-wikitext2 --job dcgan-64`
     """
     from predictor import load_predictor
-    from predictor.answering.never_measured import never_measured
-    from predictor.answering.transferred import as_uncertain, observed_alone, transfer_from
-    from predictor.learning.posterior import Posterior
     from profiling.capture import local_workload
     from profiling.devices import get_device
-    from profiling.errors import InputError
-    from profiling.workload import ColocationSet
-    from scheduling.slices.options import SliceConfig, SliceJob
-    from scheduling.slices.plan import plan_slices
+    from scheduling.slices.answered import answered_plan, jobs_as_known
+    from scheduling.slices.options import SliceConfig
 
     modes = tuple(mode for mode in map(str.strip, sharing.split(",")) if mode)
     modes = () if modes == ("none",) else modes
     config = SliceConfig(objective=objective, sharing=modes, mig=mig, max_together=max_together)
-    if iterations and len(iterations) != len(job):
-        raise InputError(
-            "--iterations does not match --job",
-            expected=f"{len(job)} numbers, or none",
-            got=len(iterations),
-        )
-    steps: list[float | None] = [*iterations] if iterations else [None] * len(job)
-    card = get_device(device).name
+    card, left = get_device(device).name, iterations or []
     workloads = [local_workload(spec) for spec in job]
     predictor = load_predictor(model)
     belief = corrected(predictor, feedback)
-    posterior = belief if isinstance(belief, Posterior) else None
-    # What was observed of them alone on the card, as their SPECs would state it.
-    told = [w if posterior is None else posterior.told(card, "time-slice", w) for w in workloads]
-    jobs = [SliceJob(workload, left) for workload, left in zip(told, steps, strict=True)]
-    renamed = as_given(job, workloads, told)
     if gpus > 1:
+        jobs = jobs_as_known(workloads, left, card, belief)
+        renamed = as_given(job, workloads, [each.workload for each in jobs])
         _fleet(jobs, device, gpus, predictor, belief, config, as_json, renamed)
         return
-    plan = plan_slices(jobs, device, belief, config)
-    sets = plan.chosen.sets(jobs, transfer_from(belief, card))
-    alone = [m.members[0].step_time_s for m in belief.predict_many([ColocationSet(card, (w,)) for w in told])]
-
-    def before(number: int, there: Workload, on: str) -> Quantity | None:
-        """The step time of a job alone on the card; None if it was observed in its place."""
-        seen = None if posterior is None else observed_alone(posterior, there, on).step_time_s
-        return alone[number] if seen is None else None
-
-    answers = [
-        None
-        if asked is None or placed.option is None
-        else as_uncertain(
-            belief.predict(asked), card,
-            [before(*each, asked.device) for each in zip(placed.option.members, asked.workloads, strict=True)],
-        )
-        for placed, asked in zip(plan.chosen.slices, sets, strict=True)
-    ]  # fmt: skip
-    never = never_measured(predictor, list(filter(None, sets)))
+    answered = answered_plan(workloads, left, card, belief, config)
+    renamed = as_given(job, workloads, answered.told)
     if as_json:
-        print_json(renamed(_with_intervals(plan.to_json(), answers) | {"never_measured": never}))
+        print_json(renamed(answered.to_json()))
     else:
-        show(plan, renamed, answers, never)
-    if plan.chosen.waiting:
+        show(answered.plan, renamed, answered.answers, answered.never_measured)
+    if answered.plan.chosen.waiting:
         raise typer.Exit(1)
-
-
-def _with_intervals(plan: dict[str, Any], answers: Sequence[Prediction | None]) -> dict[str, Any]:
-    """The JSON object of a plan, with a 90 % interval beside each job's step time."""
-    for part, answer in zip(plan["slices"], answers, strict=True):
-        for job, member in zip(part["jobs"], answer.members if answer else (), strict=True):
-            job["step_time_interval_s"] = [member.step_time_s.lower, member.step_time_s.upper]
-    return plan
 
 
 def _fleet(

@@ -7,7 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-from serving.cli.given_names import as_given
 from serving.cli.output import (
     JsonFlag,
     bullets,
@@ -18,6 +17,7 @@ from serving.cli.output import (
     plain_table,
     print_json,
 )
+from serving.given_names import as_given
 
 JobOption = Annotated[
     list[str],

@@ -7,10 +7,10 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.given_names import as_given
 from serving.cli.given_options import only
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 from serving.cli.predict import DeviceOption, ModelOption, SharingOption
+from serving.given_names import as_given
 
 
 def command(

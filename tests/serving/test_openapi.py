@@ -94,6 +94,7 @@ def test_the_deadline_is_described_where_answers_take_time(client: TestClient) -
         "/v1/predict",
         "/v1/predict/batch",
         "/v1/probes",
+        "/v1/slice-plans",
         "/v1/layer-throughput",
         "/v1/place",
         "/v1/placements",
