@@ -6,7 +6,7 @@ that take turns get at most all of the time together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import combinations
 
 import numpy as np
@@ -66,13 +66,49 @@ def never_faster_with_more(
 
 
 def _one_by_one(answer: Callable[[Integers], Floats], rows: Integers, left: Floats | None) -> Floats:
-    """See `never_faster_with_more`.
+    """See `never_faster_with_more`."""
+    excess = np.zeros(rows.shape)
+    for bounded in _by_size(answer, rows, left):
+        for now in bounded.values():
+            np.maximum(excess, np.where(np.isfinite(now), now, 0.0), out=excess)
+    return excess
+
+
+def excess_of_parts(
+    answer: Callable[[Integers], Floats], rows: Integers, left: Floats | None = None
+) -> Iterator[tuple[Integers, Floats]]:
+    """What `never_faster_with_more` says of every proper part of sets of up to `WHOLE` members, by size.
+
+    Arguments are those of `never_faster_with_more`.
+
+    Returns:
+        [P, C] columns of parts, and [S, P, C] excess of their members; inf in sets of which one is no proper part.
+    """
+    width, size = rows.shape[1], (rows >= 0).sum(1)
+    earlier: dict[tuple[int, ...], Floats] = {}
+    for count, bounded in enumerate(_by_size(answer, rows, left), 2):
+        if count == width:
+            return
+        largest = dict(bounded)
+        for some, now in bounded.items() if count > 2 else ():
+            for gone in some:
+                fewer = earlier[tuple(place for place in some if place != gone)]
+                now = np.maximum(now, np.where(np.isfinite(fewer), fewer, 0.0))
+            largest[some] = now
+        excess = np.stack([now[:, list(some)] for some, now in largest.items()], 1)
+        yield np.array(list(largest)), np.where((size > count)[:, None, None], excess, np.inf)
+        earlier = largest
+
+
+def _by_size(
+    answer: Callable[[Integers], Floats], rows: Integers, left: Floats | None
+) -> Iterator[dict[tuple[int, ...], Floats]]:
+    """Answers [S, M] about all parts of sets of `rows` [S, M], inf where there is none, from pairs on.
 
     An upper bound for every subset from three members on follows from the subsets with one member less; the
     largest answer for a subset, so bounded, is that for the whole set.
     """
     sets, width = rows.shape
-    excess = np.zeros((sets, width))
     with np.errstate(divide="ignore"):
         grows = None if left is None else 1.0 / np.where(rows >= 0, left[rows], 1.0)
     earlier: dict[tuple[int, ...], Floats] = {}
@@ -82,7 +118,7 @@ def _one_by_one(answer: Callable[[Integers], Floats], rows: Integers, left: Floa
         within = rows[:, places]
         asked, part = np.nonzero((within >= 0).all(2))
         if not len(asked):
-            break
+            return
         own = np.full((sets, len(parts), width), np.inf)
         own[asked[:, None], part[:, None], places[part]] = answer(within[asked, part])
         bounded = dict(zip(parts, own.swapaxes(0, 1), strict=True))
@@ -92,10 +128,8 @@ def _one_by_one(answer: Callable[[Integers], Floats], rows: Integers, left: Floa
                     rest = tuple(place for place in some if place != gone)
                     with_it = (1.0 + earlier[rest]) * grows[:, gone, None] - 1.0
                     np.minimum(now, with_it, out=now)
-        for now in bounded.values():
-            np.maximum(excess, np.where(np.isfinite(now), now, 0.0), out=excess)
+        yield bounded
         earlier = bounded
-    return excess
 
 
 def no_busier_than_pairs(

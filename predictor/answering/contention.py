@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import numpy as np
 from models.features import OCCUPANCY, Floats
 from predictor.answering.bounds import (
     at_most_all_the_time,
+    excess_of_parts,
     never_faster_with_more,
     no_busier_than_pairs,
     processor_sharing_excess,
@@ -60,9 +61,21 @@ class Contention:
         Returns:
             [S, M]; 0 where masked.
         """
-        count, width = len(self._table.solo_step_s), rows.shape[1]
-        if width < 3:
+        if rows.shape[1] < 3:
             return self._under_shares(self._of_pairs(rows, sharing), rows)
+        of_parts, left = self._of_parts(rows, sharing)
+        # Different sets of a few jobs share many subsets.
+        bounded = partial(never_faster_with_more, of_parts, left=left)
+        return each_once(bounded, rows, len(self._table.solo_step_s))
+
+    def excess_of_parts(self, rows: Integers, sharing: str) -> Iterator[tuple[Integers, Floats]]:
+        """`excess` of all parts of sets of up to `WHOLE` members; see `bounds.excess_of_parts`."""
+        of_parts, left = self._of_parts(rows, sharing)
+        return excess_of_parts(of_parts, rows, left)
+
+    def _of_parts(self, rows: Integers, sharing: str) -> tuple[Callable[[Integers], Floats], Floats | None]:
+        """Answers about parts of sets of `rows` from three members on, and `left` for the bounds on these."""
+        count = len(self._table.solo_step_s)
         # Subsets of a set have pairs in common.
         within = PairsWithin(partial(self._about_pairs, sharing), rows)
         correction = self._corrections_of(within, rows) if sharing == _TIME_SLICE else None
@@ -82,9 +95,7 @@ class Contention:
             limited = no_busier_than_pairs(whole, excess_of_pairs, parts, self._table.whole_use)
             return self._under_shares(limited, parts)
 
-        left = None if sharing == "mig" else self._table.left
-        # Different sets of a few jobs share many subsets.
-        return each_once(partial(never_faster_with_more, of_parts, left=left), rows, count)
+        return of_parts, None if sharing == "mig" else self._table.left
 
     def _of_pairs(self, pairs: Integers, sharing: str) -> Floats:
         """[P, 2] excess of jobs that may use all multiprocessors, from rows [P, 2], -1 where a job is alone."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,9 @@ from predictor.fitted.intervals import Intervals, effective_members
 if TYPE_CHECKING:
     from predictor.answering.job_table import JobTable
     from predictor.examples.examples import Integers
+
+# Sets that are compared at once.
+_TOGETHER = 512
 
 
 def upper_ends_of_parts(
@@ -34,19 +38,38 @@ def upper_ends_of_parts(
         intervals: say how the error grows with the slowdown.
     """
     result, size = np.full(rows.shape, -np.inf), (rows >= 0).sum(1)
-    for count in range(2, rows.shape[1]):
-        has_parts = (size > count) & ((size <= WHOLE) | (count in PARTS_OF_LARGE)) & (sharing != "mig")
-        places = np.array(list(combinations(range(rows.shape[1]), count)) if has_parts.any() else [])
-        for mode in sorted(set(sharing[has_parts].tolist())):
-            here = np.flatnonzero(has_parts & (sharing == mode))
-            within = rows[here][:, places]
-            asked, part = np.nonzero((within >= 0).all(2))
-            parts, which = np.unique(within[asked, part], axis=0, return_inverse=True)
-            log_slowdown = np.log1p(table.excess(parts, mode))
-            weight = table.utilization[parts] * remaining_contention(table.sm_share[parts])
-            members = effective_members(weight.ravel(), np.repeat(np.arange(len(parts)), count), len(parts))
-            scale = intervals.scale(log_slowdown, members[:, None])
-            which, asked = which.ravel(), here[asked]
-            upper = log_slowdown[which] + quantile[asked, None] * scale[which]
-            np.maximum.at(result, (asked[:, None], places[part]), upper)
+    for mode in sorted(set(sharing.tolist()) - {"mig"}):
+        for small in (True, False):
+            here = np.flatnonzero((size > 2) & ((size <= WHOLE) == small) & (sharing == mode))
+            for start in range(0, len(here), _TOGETHER):
+                some = here[start : start + _TOGETHER]
+                asked = rows[some, : size[some].max()]
+                parts = (
+                    table.contention().excess_of_parts(asked, mode)
+                    if small
+                    else _pairs_and_triples(table, asked, mode)
+                )
+                for places, excess in parts:
+                    number, part = np.nonzero(np.isfinite(excess[:, :, 0]))
+                    members, log_slowdown = (
+                        asked[number[:, None], places[part]],
+                        np.log1p(excess[number, part]),
+                    )
+                    weight = table.utilization[members] * remaining_contention(table.sm_share[members])
+                    index = np.repeat(np.arange(len(members)), places.shape[1])
+                    count = effective_members(weight.ravel(), index, len(members))
+                    scale = intervals.scale(log_slowdown, count[:, None])
+                    upper = log_slowdown + quantile[some[number], None] * scale
+                    np.maximum.at(result, (some[number][:, None], places[part]), upper)
     return result
+
+
+def _pairs_and_triples(table: JobTable, rows: Integers, mode: str) -> Iterator[tuple[Integers, Floats]]:
+    """Like `excess_of_parts`, for larger sets."""
+    for count in PARTS_OF_LARGE:
+        places = np.array(list(combinations(range(rows.shape[1]), count)))
+        within = rows[:, places]
+        present = (within >= 0).all(2)
+        excess = np.full(within.shape, np.inf)
+        excess[present] = table.excess(within[present], mode)
+        yield places, excess
