@@ -7,7 +7,12 @@ import numpy as np
 import pytest
 
 from models.features import Floats
-from predictor.answering.bounds import at_most_all_the_time, never_faster_with_more, no_busier_than_pairs
+from predictor.answering.bounds import (
+    at_most_all_the_time,
+    excess_of_parts,
+    never_faster_with_more,
+    no_busier_than_pairs,
+)
 from predictor.answering.job_table import JobTable
 from predictor.examples.examples import Integers
 from predictor.fitted.coverage import Coverage
@@ -50,6 +55,23 @@ def test_one_more_neighbour_takes_no_more_than_its_share_of_the_time() -> None:
     np.testing.assert_allclose(bounded[0, 2:], [3.0 / 0.9, 3.0 / 0.99])
     np.testing.assert_allclose(bounded[1], [2.0 / 0.99, 3.0, 2.0 / 0.99, 1.0])
     np.testing.assert_allclose(bounded[2:], 1.0 + crowd(rows)[2:])
+
+
+def test_parts_of_sets_are_answered_as_if_they_were_asked_about() -> None:
+    left = np.array([0.0, 0.0, 0.5, 0.99, 0.9])
+    rows = np.array([[0, 1, 3, 4], [1, 3, 0, -1], [4, 2, 1, 0], [0, 3, -1, -1], [2, -1, -1, -1]])
+    found = 0
+    for places, excess in excess_of_parts(crowded, rows, left):
+        for s, own in enumerate(rows):
+            for columns, answer in zip(places, excess[s], strict=True):
+                part = own[columns]
+                if (part < 0).any() or len(part) == (own >= 0).sum():
+                    assert np.isinf(answer).all()
+                    continue
+                found += 1
+                expected = never_faster_with_more(crowded, part[None], left=left)[0]
+                np.testing.assert_allclose(answer, expected)
+    assert found == 2 * (6 + 4) + 3
 
 
 @pytest.mark.parametrize("sharing", ["time-slice", "mps"])
