@@ -17,6 +17,7 @@ from models.features import Floats
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import Members
 from predictor.learning.own_effects import JOBS, keys_of
+from predictor.learning.rows import Rows
 from predictor.types import Bools
 
 if TYPE_CHECKING:
@@ -97,6 +98,15 @@ class ConfirmedPairs:
         if not len(self):
             return np.full(len(own), -1)
         return np.where(partner >= 0, self._found(keys_of(members, own), members.job[partner]), -1)
+
+    def within(self, members: Members, rows: Rows) -> Floats:
+        """[R] means of the effects over the partners of rows of `members`."""
+        if not len(self):
+            return np.zeros(len(rows))
+        pairs = rows.pairs(members)
+        place = self.places(members, pairs.own, pairs.partner)
+        effect = np.where(place >= 0, self.effect[place], 0.0)
+        return np.bincount(pairs.row, pairs.share * effect, minlength=len(rows))
 
     def added_to(self, means: Floats, own: Members, partners: Members) -> None:
         """Add the effects to [V, W] means of every member beside every partner."""

@@ -221,13 +221,9 @@ class Process:
 
     def _composed(self, rows: Integers) -> Floats:
         """[R] means of rows of the evidence, by number, with the effects of confirmed pairs."""
-        mean, members = self._fitted(rows), self.evidence.members
-        if len(self.confirmed):
-            pairs = self.evidence.rows.take(rows).pairs(members)
-            place = self.confirmed.places(members, pairs.own, pairs.partner)
-            effect = np.where(place >= 0, self.confirmed.effect[place], 0.0)
-            mean = mean + np.bincount(pairs.row, pairs.share * effect, minlength=len(rows))
-        return mean
+        return self._fitted(rows) + self.confirmed.within(
+            self.evidence.members, self.evidence.rows.take(rows)
+        )
 
     def _seen_from(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
         """[R, used] covariance of queried rows with the used ones, and [R, effects] their loadings on own effects.
@@ -267,6 +263,20 @@ class Process:
             if with_variance:
                 spread[part] += (own**2).sum(1) - self.explained_sign @ self._halves(cross, own) ** 2
         return mean, np.maximum(spread, 0.0)
+
+    def changed_means(
+        self, members: Members, rows: Rows, changes: Sequence[tuple[Process, Integers]]
+    ) -> Floats:
+        """[R] means of rows of `members`, with what `changed` returned added to some of them, by number."""
+        mean = np.zeros(len(rows))
+        for start in range(0, len(rows), _TOGETHER):
+            part = np.arange(start, min(start + _TOGETHER, len(rows)))
+            cross, own = self._seen_from(members, rows.take(part))
+            mean[part] = self._mean(cross, own)
+            for change, numbers in changes:
+                here = numbers[(numbers >= start) & (numbers <= part[-1])]
+                mean[here] += change._mean(cross[here - start], own[here - start])
+        return mean
 
     def joint(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
         """[R] mean and [R, R] covariance of rows of `members`."""

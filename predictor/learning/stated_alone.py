@@ -9,8 +9,8 @@ them is linear in what has changed, and that of several such jobs adds up.
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterable
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -25,6 +25,7 @@ from predictor.learning.observed_sets import each_of_three
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.types import Bools
+from profiling.workload import ColocationSet
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -33,19 +34,8 @@ if TYPE_CHECKING:
 _MANY = 2**32
 # Cached pairs, beyond which the cache is emptied.
 _KEPT = 100_000
-
-
-@dataclass(frozen=True, slots=True)
-class _Reread:
-    """A member and what its stated solo step time changes.
-
-    Attributes:
-        member: as the job was observed, so that what was observed of it is taken for the same.
-        change: of means, as a process.
-    """
-
-    member: int
-    change: Process
+# The same for stated solo step times, each of which takes some kilobytes.
+_KEPT_CHANGES = 4096
 
 
 class StatedAlone:
@@ -73,7 +63,7 @@ class StatedAlone:
         self._job = self._jobs_of(self._member)
         self._jobs = np.unique(self._job)
         self._about: Bools = np.zeros(0, dtype=bool)
-        self._reread: dict[int, _Reread] = {}
+        self._changed: dict[int, Process] = {}
         self._means: dict[tuple[int, int], float] = {}
         self._lock = threading.Lock()
 
@@ -92,10 +82,7 @@ class StatedAlone:
         """Whether members, by number, are such; -1 is none. Any shape."""
         if not len(self._jobs):
             return np.zeros(numbers.shape, dtype=bool)
-        about, count = (
-            self._about,
-            len(self._known.members),
-        )  # read once, because another thread may know more
+        about, count = self._about, len(self._known.members)  # read once: another thread may know more
         if len(about) < count:
             new = np.arange(len(about), count)
             found = ~self._known.solo_predicted[new] & np.isin(self._jobs_of(new), self._jobs)
@@ -104,10 +91,17 @@ class StatedAlone:
 
     def as_observed(self, numbers: Integers) -> Integers:
         """[R] members, by number, and such ones as their jobs were observed."""
-        result = numbers.copy()
+        result, setting = numbers.copy(), self._known.members.setting
         for number in np.unique(numbers[self.about(numbers)]).tolist():
-            result[numbers == number] = self._read(number).member
+            members = self._member[self._entries(number)]
+            alike = members[setting[members] == setting[number]]
+            if len(alike):
+                result[numbers == number] = alike[0]
         return result
+
+    def _entries(self, number: int) -> Integers:
+        """Where the member's job is in the evidence."""
+        return np.flatnonzero(self._job == self._jobs_of(np.array([number]))[0])
 
     def means(self, own: Integers, partners: Integers) -> Floats:
         """[R] answers for members, by number, each beside one partner."""
@@ -156,65 +150,66 @@ class StatedAlone:
 
     def set_effects(self, own: Integers, partners: Integers) -> Floats:
         """[R] the same of members `own` [R] beside `partners` [R, P], -1 where there are fewer."""
-        members, numbers = self._known.members, np.concatenate([own[:, None], partners], 1)
-        result = self._process.sets.effects(members, own, partners)
-        for number in np.unique(numbers[self.about(numbers)]).tolist():
+        members, result = self._known.members, np.zeros(len(own))
+        found = np.flatnonzero(self._process.sets.places(members, own, partners) >= 0)
+        own, partners = own[found], partners[found]
+        numbers = np.concatenate([own[:, None], partners], 1)
+        result[found] = self._process.sets.effects(members, own, partners)
+        with self._lock:
+            changes = self._changes(np.unique(numbers[self.about(numbers)]).tolist())
+        for number, change in changes.items():
             here = np.flatnonzero((numbers == number).any(1))
-            with self._lock:
-                change = self._read(number).change
-            result[here] += change.sets.effects(members, own[here], partners[here])
+            result[found[here]] += change.sets.effects(members, own[here], partners[here])
         return result
 
     def _meet(self, pairs: list[tuple[int, int]]) -> None:
         """Cache the means of pairs."""
-        numbers = np.array(pairs)
-        observed = self.as_observed(numbers.ravel()).reshape(numbers.shape)
-        mean = self._beside(self._process, observed)
-        for number in np.unique(numbers[self.about(numbers)]).tolist():
-            here = np.flatnonzero((numbers == number).any(1))
-            mean[here] += self._beside(self._read(number).change, observed[here])
+        numbers, members, process = np.array(pairs), self._known.members, self._process
+        own, partner = self.as_observed(numbers.ravel()).reshape(numbers.shape).T
+        changes = self._changes(np.unique(numbers[self.about(numbers)]).tolist())
+        rows = {number: np.flatnonzero((numbers == number).any(1)) for number in changes}
+        changed = [(change, rows[number]) for number, change in changes.items()]
+        mean = process.changed_means(members, Rows(own, partner[:, None]), changed)
+        place = process.confirmed.places(members, own, partner)
+        for one, here in ((process, np.arange(len(pairs))), *changed):
+            confirmed = here[place[here] >= 0]
+            mean[confirmed] += one.confirmed.effect[place[confirmed]]
         self._means.update(zip(pairs, mean.tolist(), strict=True))
 
-    def _beside(self, process: Process, pairs: Integers) -> Floats:
-        """[P] means of a process for the first of each of `pairs` [P, 2] beside the second."""
-        members, rows = self._known.members, Rows(pairs[:, 0], pairs[:, 1:])
-        mean, _ = process.answer(members, rows, with_variance=False)
-        place = process.confirmed.places(members, pairs[:, 0], pairs[:, 1])
-        mean[place >= 0] += process.confirmed.effect[place[place >= 0]]
-        return mean
+    def _changes(self, numbers: Sequence[int]) -> dict[int, Process]:
+        """What stated solo step times of members change, by number: of means, as processes."""
+        if new := [number for number in numbers if number not in self._changed]:
+            if len(self._changed) + len(new) > _KEPT_CHANGES:
+                self._changed, new = {}, list(numbers)
+            self._changed.update(zip(new, self._read(new), strict=True))
+        return {number: self._changed[number] for number in numbers}
 
-    def _read(self, number: int) -> _Reread:
-        """The rows of a member's job, given its stated solo step time."""
-        if number in self._reread:
-            return self._reread[number]
-        known, process, seen, knee = self._known, self._process, self._seen, self._process.parameters.knee
-        entries = np.flatnonzero(self._job == self._jobs_of(np.array([number]))[0])
-        places, columns = self._place[entries], self._column[entries]
-        evidence, index = np.unique(places, return_inverse=True)
-        rows, own = self._rows[evidence], np.zeros(len(evidence), dtype=bool)
-        own[index[columns == 0]] = True
-        expected = self._expected[evidence]
-        now = self._told(rows, zip(index.tolist(), columns.tolist(), strict=True), number)
-        evidence = evidence + process.evidence.training
-        observed = process.evidence.target[evidence] + expected
-        observed[own] = to_scale(seen.log_step_s[rows[own]] - known.log_step_s[number], knee)
-        setting = known.members.setting
-        alike = self._member[entries][setting[self._member[entries]] == setting[number]]
-        change = process.changed(evidence, observed - now - process.evidence.target[evidence])
-        reread = self._reread[number] = _Reread(int(alike[0]) if len(alike) else number, change)
-        return reread
-
-    def _told(self, rows: Integers, stated: Iterable[tuple[int, int]], number: int) -> Floats:
-        """[R] what is expected of observed rows if some members are `number`.
-
-        Args:
-            rows: [R] numbers of the rows; stated: place among these, and column in the set, of each such member.
-        """
-        workload = self._known.keys()[number][0]
-        sets = [set_of(self._seen.keys[row]) for row in rows.tolist()]
-        for place, column in stated:
-            workloads = list(sets[place].workloads)
-            workloads[column] = workload
-            sets[place] = replace(sets[place], workloads=tuple(workloads))
+    def _read(self, numbers: Sequence[int]) -> list[Process]:
+        """Read the rows of members' jobs given their stated solo step times."""
+        process, keys, sets, parts = self._process, self._known.keys(), list[ColocationSet](), []
+        for number in numbers:
+            entries = self._entries(number)
+            evidence, index = np.unique(self._place[entries], return_inverse=True)
+            columns = self._column[entries]
+            stated = zip(index.tolist(), columns.tolist(), strict=True)
+            asked = [set_of(self._seen.keys[row]) for row in self._rows[evidence].tolist()]
+            for place, column in stated:
+                workloads = list(asked[place].workloads)
+                workloads[column] = keys[number][0]
+                asked[place] = replace(asked[place], workloads=tuple(workloads))
+            own = np.zeros(len(evidence), dtype=bool)
+            own[index[columns == 0]] = True
+            parts.append((evidence, own))
+            sets += asked
         arrays = self._predictor.predict_arrays(self._measured.told_sets(sets)[0])
-        return to_scale(np.log(np.maximum(arrays.slowdown[:, 0], 1.0)), self._process.parameters.knee)
+        knee = process.parameters.knee
+        now = to_scale(np.log(np.maximum(arrays.slowdown[:, 0], 1.0)), knee)
+        result, start = [], 0
+        for number, (evidence, own) in zip(numbers, parts, strict=True):
+            expected, start = now[start : start + len(evidence)], start + len(evidence)
+            rows = self._rows[evidence[own]]
+            places = evidence + process.evidence.training
+            observed = process.evidence.target[places] + self._expected[evidence]
+            observed[own] = to_scale(self._seen.log_step_s[rows] - self._known.log_step_s[number], knee)
+            result.append(process.changed(places, observed - expected - process.evidence.target[places]))
+        return result
