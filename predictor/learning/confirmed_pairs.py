@@ -8,7 +8,7 @@ nothing about other pairs.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -106,7 +106,11 @@ class ConfirmedPairs:
         pairs = rows.pairs(members)
         place = self.places(members, pairs.own, pairs.partner)
         effect = np.where(place >= 0, self.effect[place], 0.0)
-        return np.bincount(pairs.row, pairs.share * effect, minlength=len(rows))
+        return np.asarray(np.bincount(pairs.row, pairs.share * effect, len(rows)), np.float64)
+
+    def changed(self, moved: Floats, fitted: Floats) -> ConfirmedPairs:
+        """Changes of the effects if the targets of their rows move [P], and the answers without them by `fitted` [P]."""
+        return replace(self, effect=self.share * (moved - fitted))
 
     def added_to(self, means: Floats, own: Members, partners: Members) -> None:
         """Add the effects to [V, W] means of every member beside every partner."""

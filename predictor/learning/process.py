@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from copy import copy
-from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeVar
 
@@ -221,9 +220,8 @@ class Process:
 
     def _composed(self, rows: Integers) -> Floats:
         """[R] means of rows of the evidence, by number, with the effects of confirmed pairs."""
-        return self._fitted(rows) + self.confirmed.within(
-            self.evidence.members, self.evidence.rows.take(rows)
-        )
+        evidence = self.evidence
+        return self._fitted(rows) + self.confirmed.within(evidence.members, evidence.rows.take(rows))
 
     def _seen_from(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
         """[R, used] covariance of queried rows with the used ones, and [R, effects] their loadings on own effects.
@@ -267,7 +265,7 @@ class Process:
     def changed_means(
         self, members: Members, rows: Rows, changes: Sequence[tuple[Process, Integers]]
     ) -> Floats:
-        """[R] means of rows of `members`, with what `changed` returned added to some of them, by number."""
+        """[R] means of rows of `members`, some of them, by number, with what `changed` returned."""
         mean = np.zeros(len(rows))
         for start in range(0, len(rows), _TOGETHER):
             part = np.arange(start, min(start + _TOGETHER, len(rows)))
@@ -392,8 +390,7 @@ class Process:
             )
             other._own_weight, other._solved_inner = solved[count:], solved
         pairs, sets = self.confirmed, self.sets
-        effect = pairs.share * (moved[pairs.row] - other._fitted(pairs.row))
-        other.confirmed = replace(pairs, effect=effect)
+        other.confirmed = pairs.changed(moved[pairs.row], other._fitted(pairs.row))
         other.sets = sets.changed(moved[sets.row], other._composed(sets.row))
         return other
 
