@@ -43,6 +43,7 @@ class ObservedSets:
         mean: [K] answer with the effect; effect: [K] expected; share: [K] part of the error of the row that it explains.
         noise: [K] variance of the observation.
         often: [K] whether observed often enough to be believed, whatever is known of the set's pairs.
+        discounted: [K] whether it is implausible, so that it says nothing of pairs.
     """
 
     name: Names
@@ -52,6 +53,7 @@ class ObservedSets:
     share: Floats
     noise: Floats
     often: Bools
+    discounted: Bools
 
     @classmethod
     def of(
@@ -89,13 +91,13 @@ class ObservedSets:
         # Of a set observed often, an effect is as large as it looks.
         believed = np.maximum(own_effect, error**2) + discounted
         share = np.where(often, believed / (believed + noise), own_effect / (own_effect + discounted + noise))
-        return cls(names, row, without + share * error, share * error, share, noise, often)
+        return cls(names, row, without + share * error, share * error, share, noise, often, discounted > 0)
 
     @classmethod
     def nothing(cls) -> ObservedSets:
         """None."""
         none = np.zeros(0)
-        return cls(np.zeros(0, np.uint64), np.zeros(0, np.int64), none, none, none, none, none > 0)
+        return cls(np.zeros(0, np.uint64), np.zeros(0, np.int64), none, none, none, none, none > 0, none > 0)
 
     def __len__(self) -> int:
         return len(self.name)

@@ -1,7 +1,8 @@
 """Largest slowdowns of pairs, from observed sets that contain them: one job more makes no step faster.
 
 The process attributes what a set does to its pairs in proportion to what it expects of them, and may attribute more to
-one than the whole set does. A pair that was itself observed is answered as observed.
+one than the whole set does. A pair that was itself observed is answered as observed, and an implausible set says nothing
+of others.
 """
 
 from __future__ import annotations
@@ -45,6 +46,7 @@ class PairCaps:
         seen, evidence, knee = given.seen, given.process.evidence, given.process.parameters.knee
         place = sets.row - evidence.training
         whole = np.array([seen.keys[row][1] != "mig" for row in given.rows[place].tolist()])
+        whole &= ~sets.discounted
         slowdown = np.exp(from_scale(given.expected[place] + sets.mean, knee))
         pairs = evidence.rows.take(sets.row[whole]).pairs(evidence.members)
         names = names_of(evidence.members, pairs.own, pairs.partner[:, None])

@@ -108,3 +108,15 @@ def test_a_solo_step_time_that_is_stated_later_counts_for_sets_of_three(predicto
     np.testing.assert_allclose(posterior.predict_arrays([asked]).step_time_s[0], steps, rtol=0.03)
     values = [member.step_time_s.value for member in posterior.predict(asked).members]
     np.testing.assert_allclose(values, steps, rtol=0.03)
+
+
+def test_an_implausible_set_bounds_no_pair(predictor: Predictor) -> None:
+    """However often it was observed."""
+    posterior = Posterior(predictor)
+    pairs = pairs_as_predicted(predictor)
+    asked = ColocationSet("v100", TRIPLE.workloads[:2])
+    posterior.observe(o for o in pairs if o.colocation_set != asked)
+    before = posterior.predict_arrays([asked]).slowdown
+    posterior.observe(Observation(TRIPLE, m, 0.03 * 1.0001) for m in range(3) for _ in range(16))
+    np.testing.assert_allclose(posterior.predict_arrays([asked]).slowdown, before, rtol=0.02)
+    np.testing.assert_allclose(posterior.predict_arrays([TRIPLE]).slowdown, 1.0, rtol=0.02)
