@@ -73,14 +73,15 @@ def slices(
     from predictor import load_predictor
     from profiling.capture import local_workload
     from profiling.devices import get_device
-    from scheduling.slices.answered import answered_plan, jobs_as_known
     from scheduling.slices.options import SliceConfig
 
     modes = tuple(mode for mode in map(str.strip, sharing.split(",")) if mode)
     modes = () if modes == ("none",) else modes
     config = SliceConfig(objective=objective, sharing=modes, mig=mig, max_together=max_together)
     card, left = get_device(device).name, iterations or []
-    workloads = [local_workload(spec) for spec in job]
+    workloads = [local_workload(spec) for spec in job]  # report a wrong name before torch is imported
+    from scheduling.slices.answered import answered_plan, jobs_as_known
+
     predictor = load_predictor(model)
     belief = corrected(predictor, feedback)
     if gpus > 1:
