@@ -352,7 +352,8 @@ def prepared_job(
             return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
         model = model._apply(cast)
-        batch = map_tensors(batch, cast)
+        # A cast input stays one whose gradient is kept.
+        batch = map_tensors(batch, lambda tensor: cast(tensor).detach().requires_grad_(tensor.requires_grad))
     model.train()
     freeze_prefix(model, workload.frozen_prefix)
     if workload.activation_checkpointing:

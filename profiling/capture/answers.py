@@ -1,8 +1,9 @@
 """Values for control flow that depends on data, which `meta` tensors lack: masks are full, numbers finite and in range.
 
 Language models check whether any token is padded, and use a cheaper kernel if not. The recorded step has a batch
-without padding, as in measurements; a loss checks whether a variance is negative. Any other dependence on values is
-an error.
+without padding, as in measurements; a loss checks whether a variance is negative, a distribution whether its arguments
+are valid. Values are known of small tensors of whole numbers that a caller passes as inputs on the CPU, such as lengths,
+and of the order of packed sequences. Any other dependence on values is an error.
 """
 
 from __future__ import annotations
@@ -16,6 +17,16 @@ from torch import Tensor
 
 # Attributes set on tensors: the value of `bool(tensor)`, that of `bool(tensor.any())`, and the sum of a mask.
 _TRUTH, _ANY, _COUNT = "_truth_on_meta", "_any_on_meta", "_count_on_meta"
+# Another: a tensor on the CPU with the values, and the version of the tensor that has them.
+_VALUES = "_values_on_meta"
+_MAX_VALUES = 65_536
+_READS: dict[str, Callable[[Tensor], Any]] = {
+    "cpu": Tensor.clone,
+    "tolist": Tensor.tolist,
+    "item": Tensor.item,
+    "__int__": Tensor.__int__,
+    "__index__": Tensor.__index__,
+}
 _BELOW = ("lt", "__lt__")
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "eq": operator.eq,
@@ -25,7 +36,29 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "lt": operator.lt,
     "__lt__": operator.lt,
 }
-_ASKED = frozenset({"all", "any", "sum", "isinf", "isnan", *_COMPARISONS})
+_ALL = ("all", "_is_all_true")
+_EXTREMES: dict[str, Callable[[Any], Any]] = {"max": max, "min": min}
+_ASKED = frozenset({*_ALL, "any", "sum", "isinf", "isnan", *_COMPARISONS, *_EXTREMES})
+
+
+def remember(tensor: Tensor, values: Tensor) -> None:
+    """Set the values of a tensor on `meta`, if they are few whole numbers on the CPU."""
+    is_whole = not values.is_floating_point() and not values.is_complex()
+    if values.device.type == "cpu" and is_whole and values.numel() <= _MAX_VALUES:
+        setattr(tensor, _VALUES, (values, tensor._version))
+
+
+def read(name: str, args: tuple[Any, ...]) -> Any:
+    """What the function `name`, which reads a tensor's values, returns; None if they are unknown or have changed."""
+    if name not in _READS or len(args) != 1:
+        return None
+    values = _values_of(args[0])
+    return None if values is None else _READS[name](values)
+
+
+def _values_of(tensor: Any) -> Tensor | None:
+    values, version = getattr(tensor, _VALUES, (None, 0))
+    return values if values is not None and version == tensor._version else None
 
 
 def truth_of(tensor: Any) -> bool | None:
@@ -39,9 +72,13 @@ def note(name: str, args: tuple[Any, ...], out: Any) -> None:
     if name not in _ASKED or not args or not isinstance(out, Tensor) or not out.is_meta:
         return
     source = args[0]
-    if name in ("isinf", "isnan"):
+    if name in _EXTREMES:
+        values = _values_of(source)
+        if len(args) == 1 and values is not None and values.numel():
+            remember(out, torch.tensor(_EXTREMES[name](values.flatten().tolist()), device="cpu"))
+    elif name in ("isinf", "isnan"):
         setattr(out, _TRUTH, False)
-    elif name in _BELOW and len(args) > 1 and args[1] == 0 and getattr(source, "is_floating_point", bool)():
+    elif name in _BELOW and _is_zero(args[1:]) and getattr(source, "is_floating_point", bool)():
         setattr(out, _ANY, False)
     elif name in _COMPARISONS:
         count = getattr(source, _COUNT, None)
@@ -49,9 +86,14 @@ def note(name: str, args: tuple[Any, ...], out: Any) -> None:
             setattr(out, _TRUTH, _COMPARISONS[name](count, args[1]))
     elif out.dim() or not isinstance(source, Tensor):
         return
-    elif name == "all":
+    elif name in _ALL:
         setattr(out, _TRUTH, True)
     elif name == "any" and (truth_of(source) is False or getattr(source, _ANY, None) is False):
         setattr(out, _TRUTH, False)
     elif name == "sum" and source.dtype == torch.bool:
         setattr(out, _COUNT, source.numel())
+
+
+def _is_zero(compared: tuple[Any, ...]) -> bool:
+    # A tensor has no truth to ask for.
+    return len(compared) > 0 and isinstance(compared[0], int | float) and compared[0] == 0

@@ -10,7 +10,14 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from profiling.capture.fused import attention_flops, recurrent_flops
-from profiling.capture.products import FOURIER, Work, bilinear_work, fourier_work, trilinear_work
+from profiling.capture.products import (
+    FOURIER,
+    Work,
+    bilinear_work,
+    distance_work,
+    fourier_work,
+    trilinear_work,
+)
 from profiling.operators import ATEN, CONTRACTIONS
 from profiling.training import tensors_of
 
@@ -73,6 +80,11 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, 
         table, indices = args[0], args[1]
         rows = float(indices.numel() * table.shape[-1] * table.element_size())
         cost.read = rows + sum(tensor_bytes(t) for t in inputs if t is not table)
+    elif name == "embedding_renorm_":
+        # In place, only rows that an index names.
+        table, indices = args[0], args[1]
+        cost.written = float(indices.numel() * table.shape[-1] * table.element_size())
+        cost.read = cost.written + tensor_bytes(indices)
     elif kind not in _WRITE_ONLY or kind == "dropout":
         cost.read = sum(map(tensor_bytes, distinct.values()))
     cost.flops = _flops(func, name, args, kwargs, out)
@@ -130,6 +142,8 @@ def _work(name: str, args: tuple[Any, ...], outputs: list[Tensor]) -> Work | Non
         return trilinear_work(args, outputs[0])
     if name == "bilinear":
         return bilinear_work(args[0], args[1], args[2], outputs[0])
+    if name == "_euclidean_dist":
+        return distance_work(args[0], args[1], outputs[0])
     if name in FOURIER:
         return fourier_work(args[0], args[1], outputs[0])
     if name.startswith("fft_"):

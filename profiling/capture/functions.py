@@ -8,11 +8,12 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.utils import rnn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdRef
 
 from profiling.capture import fused
-from profiling.capture.answers import note, truth_of
+from profiling.capture.answers import note, read, remember, truth_of
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
 from profiling.capture.flex import flex_functions
 from profiling.capture.patching import patched
@@ -42,6 +43,8 @@ class DeviceFunctions(TorchFunctionMode):
                 args, kwargs = self._cast((args, kwargs), torch.float32)
         if name == "__bool__" and (answer := truth_of(args[0])) is not None:
             return answer
+        if (values := read(name, args)) is not None:
+            return values
         if name == "scaled_dot_product_attention" and _has_fused_kernel(*args, **kwargs):
             return _attention(*args, **kwargs)
         if name == "rms_norm" and _is_fused_norm(*args, **kwargs):
@@ -103,7 +106,18 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
         (torch._tensor, "has_torch_function_unary"),
         (torch.backends.mha, "get_fastpath_enabled"),
     ]
-    undisturbed = patched([(module, name, lambda *_: False) for module, name in places])
+    unpatched = rnn.invert_permutation
+
+    def inverse(permutation: Tensor | None) -> Tensor | None:
+        # `pad_packed_sequence` sorts the lengths back on the host, in an order that makes no difference to the shapes.
+        order = unpatched(permutation)
+        if order is not None and order.is_meta:
+            remember(order, torch.arange(len(order), device="cpu"))
+        return order
+
+    undisturbed = patched(
+        [*((module, name, lambda *_: False) for module, name in places), (rnn, "invert_permutation", inverse)]
+    )
     with undisturbed, flex_functions(), autocast_regions(autocast), DeviceFunctions() as mode:
         yield mode
 

@@ -179,8 +179,11 @@ def _(
     hidden = state[0].shape[-1]
     out = sequence.new_empty((*sequence.shape[:-1], directions * hidden))
     rows = sequence.shape[:-1].numel()
-    # Per position: the gates, the cell state and the hidden state of every layer and direction.
-    reserve = rows * directions * layers * hidden * (gates + (2 if gates == 4 else 1)) if training else 0
+    # Per position: the gates, the cell state and the hidden state of every layer and direction; if the latter is
+    # projected (`proj_size`), before and after.
+    width = state[1].shape[-1] if len(state) > 1 else hidden
+    kept = width * (gates + (2 if gates == 4 else 1)) + (hidden if width != hidden else 0)
+    reserve = rows * directions * layers * kept if training else 0
     last = state[1] if len(state) > 1 else state[0].new_empty(0)
     return out, state[0].new_empty(state[0].shape), last.new_empty(last.shape), sequence.new_empty(reserve)
 

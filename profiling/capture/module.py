@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
+from profiling.capture.answers import remember
 from profiling.capture.options import execution_options, options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
@@ -73,13 +74,15 @@ def _precision(model: nn.Module, asked: str) -> str:
 
 
 def _shape_of(tensor: Tensor) -> Tensor:
-    """An input without data.
+    """An input without data, of which a gradient is computed if it was asked for.
 
     Raises:
         InputError: its sizes depend on its data.
     """
     _check_dense(tensor, "an input")
-    return torch.empty_like(tensor, device="meta").requires_grad_(False)
+    shape = torch.empty_like(tensor, device="meta").requires_grad_(tensor.requires_grad)
+    remember(shape, tensor)
+    return shape
 
 
 def _check_dense(tensor: Tensor, what: str) -> None:

@@ -76,6 +76,20 @@ def bilinear_work(left: Tensor, right: Tensor, weight: Tensor, out: Tensor) -> W
     return trilinear_work((*rows, (1, 3), (0,), (1, 2), (2, 3)), out)
 
 
+def distance_work(left: Tensor, right: Tensor, out: Tensor) -> Work:
+    """Of `_euclidean_dist`, by which `cdist` measures the distances of more than 25 points.
+
+    torch multiplies (-2 x, |x|^2, 1) by (y, 1, |y|^2), in place of subtracting every pair.
+    """
+    first, second, pairs = (float(t.numel() * t.element_size()) for t in (left, right, out))
+    return Work(
+        flops=2.0 * out.numel() * (left.shape[-1] + 2),
+        read=5 * first + 4 * second + 2 * pairs,
+        written=3 * first + 2 * second + 3 * pairs,
+        kernels=12.0,
+    )
+
+
 def fourier_work(source: Tensor, dims: Sequence[int], out: Tensor) -> Work:
     """Of a Fourier transform: 5 N log2(N) FLOPs per transform of N complex numbers, half of that of N real ones.
 

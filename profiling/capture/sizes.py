@@ -93,6 +93,7 @@ _FACTORS = (
     ("self", "vec"),
     ("self", "other"),
     ("self", "tensor"),
+    ("x1", "x2"),
 )
 
 
@@ -101,8 +102,8 @@ def _matmul(given: Arguments, out: Tensor) -> OperatorSizes:
     if names is None:
         return NO_SIZES
     left, right = given[names[0]], given[names[1]]
-    # The weight of `linear` is stored transposed.
-    columns = right.shape[-2 if names[1] == "weight" else -1] if right.dim() > 1 else 1
+    # The weight of `linear` and the points of `cdist` are stored transposed.
+    columns = right.shape[-2 if names[1] in ("weight", "x2") else -1] if right.dim() > 1 else 1
     batch = right.shape[:-2].numel() if right.dim() > 2 else 1
     return OperatorSizes(
         gemm_batch=batch,

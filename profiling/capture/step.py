@@ -39,7 +39,8 @@ _HINTS = {
             "1D CPU int64",
             "without output_size",
         ),
-        "the model reads values of tensors, such as lengths: pass them as numbers or a list, or try ONNX",
+        "the model reads values of tensors, such as lengths: pass them as numbers, a list, or an input made with "
+        "device='cpu', or try ONNX",
     ),
     **dict.fromkeys(
         _OTHER_DEVICE[:2],

@@ -154,3 +154,12 @@ def test_gradients_of_a_recurrent_layer_are_those_that_cudnn_computes(static: bo
     behind = nn.Sequential(nn.Linear(16, 16, bias=False), layer.requires_grad_(False))
     graph = capture_module(behind, x, static=static)
     assert graph.backward_flops == graph.forward_flops
+
+
+def test_a_projected_lstm_keeps_its_gates_for_the_backward_pass() -> None:
+    x = torch.randn(4, 3, 16)
+    plain, projected = (capture_module(nn.LSTM(16, 32, proj_size=size), x) for size in (0, 8))
+    saved = [graph.operators[0].saved_activation_bytes for graph in (plain, projected)]
+    # At every position: gates, cell, hidden state before and, if there is one, after its projection; and the output.
+    assert saved[0] == 4 * 12 * (6 * 32 + 32)
+    assert saved[1] == 4 * 12 * (6 * 32 + 8 + 8)

@@ -1,4 +1,4 @@
-"""Bilinear layers and Fourier transforms, by hand."""
+"""Bilinear layers, distances and Fourier transforms, by hand."""
 
 from __future__ import annotations
 
@@ -125,3 +125,20 @@ def test_a_complex_product_is_four_real_ones(static: bool) -> None:
     graph = capture_module(ComplexProduct(), torch.zeros(ROWS, LEFT), static=static)
     flops = {op.forward_flops for op in graph.operators if op.kind in ("linear", "matmul")}
     assert flops == {4 * 2 * ROWS * LEFT * OUT}
+
+
+class Codebook(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer, self.codes = nn.Linear(LEFT, LEFT, bias=False), nn.Embedding(OUT, LEFT)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cdist(self.layer(x), self.codes.weight)
+
+
+def test_distances_are_a_product() -> None:
+    rows = 128
+    op = captured(Codebook(), torch.randn(rows, LEFT))[1]
+    assert (op.kind, op.forward_flops) == ("linear", 2 * rows * OUT * (LEFT + 2))
+    assert (op.sizes.gemm_m, op.sizes.gemm_n, op.sizes.gemm_k) == (rows, OUT, LEFT)
+    assert op.backward_flops == 2 * 2 * rows * OUT * LEFT
