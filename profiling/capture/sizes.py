@@ -129,13 +129,10 @@ def _attention(given: Arguments, out: Tensor) -> OperatorSizes:
 
 
 def _recurrent(given: Arguments, out: Tensor) -> OperatorSizes:
-    if "sequence" not in given:  # torch.export does not decompose lstm and gru
-        return NO_SIZES
-    sequence, state, weights = given["sequence"], given["state"][0], given["weights"]
-    layers, directions = given["layers"], 2 if given["bidirectional"] else 1
+    sequence, state, weights, layers = _recurrent_arguments(given)
     samples, hidden = state.shape[-2], state.shape[-1]
     return OperatorSizes(
-        gemm_batch=layers * directions,
+        gemm_batch=layers,
         gemm_m=samples,
         gemm_n=max(w.shape[0] for w in weights),
         gemm_k=hidden,
@@ -143,6 +140,17 @@ def _recurrent(given: Arguments, out: Tensor) -> OperatorSizes:
         input_channels=sequence.shape[-1],
         output_channels=out.shape[-1],
     )
+
+
+def _recurrent_arguments(given: Arguments) -> tuple[Tensor, Tensor, Sequence[Tensor], int]:
+    """Sequence, hidden state, weights, and number of layers with each direction as one."""
+    if "w_ih" in given:  # a cell that `torch.export` keeps
+        return given["input"], next(tensors_of(given["hx"])), (given["w_ih"], given["w_hh"]), 1
+    directions = 2 if given["bidirectional"] else 1
+    if "sequence" in given:
+        return given["sequence"], given["state"][0], given["weights"], given["layers"] * directions
+    data = given["input"] if "input" in given else given["data"]
+    return data, next(tensors_of(given["hx"])), given["params"], given["num_layers"] * directions
 
 
 def _embedding(given: Arguments, out: Tensor) -> OperatorSizes:

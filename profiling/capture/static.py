@@ -84,6 +84,16 @@ class StaticOperator:
         return {j for j, _ in self.inputs if j not in self.detached}
 
     @property
+    def kernels(self) -> tuple[float, float]:
+        """Kernels of the forward pass, and of each of `gradient_products`."""
+        if self.kind != "recurrent" or not self.sizes.steps:
+            return 1.0, 1.0
+        # As in cuDNN: per layer and direction, one product over all positions, then a small product and a pointwise
+        # kernel per step; backward, a product for either weight matrix.
+        layers = self.sizes.gemm_batch
+        return float(layers * (1 + 2 * self.sizes.steps)), 2.0 * layers
+
+    @property
     def is_differentiable(self) -> bool:
         """Whether its output may have a gradient."""
         return self.dtype.startswith(("float", "bfloat", "complex"))
@@ -260,6 +270,7 @@ def _operators(
         scale, dtype = _scale(op, precision)
         is_product = op.kind in CONTRACTIONS
         parts = op.gradient_products(needs, trained) if is_product and needs[i] else float(needs[i])
+        kernels, gradient_kernels = op.kernels
         saved = scale * op.written if i in kept else 0.0
         if op.kind == "dropout" and needs[i]:
             saved += scale * op.written / 4
@@ -285,8 +296,8 @@ def _operators(
                 weight_dtype=_type(op.weight_dtype, op.kind, precision),
                 module_path=op.path,
                 layer_index=layer,
-                kernel_count=1.0 + parts,
-                forward_kernel_count=1.0,
+                kernel_count=kernels + gradient_kernels * parts,
+                forward_kernel_count=kernels,
                 tensor_core=_tensor_core(op, dtype, precision),
                 repeat=workload.gradient_accumulation,
                 training_only=op.training_only or op.kind in ("dropout", "loss"),

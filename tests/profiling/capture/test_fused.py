@@ -163,3 +163,16 @@ def test_a_projected_lstm_keeps_its_gates_for_the_backward_pass() -> None:
     # At every position: gates, cell, hidden state before and, if there is one, after its projection; and the output.
     assert saved[0] == 4 * 12 * (6 * 32 + 32)
     assert saved[1] == 4 * 12 * (6 * 32 + 8 + 8)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.GRU, nn.RNN])
+@pytest.mark.parametrize("bidirectional", [False, True])
+def test_a_static_capture_has_the_kernels_of_every_step(kind: type[nn.RNNBase], bidirectional: bool) -> None:
+    layer, x = kind(16, 16, 2, bidirectional=bidirectional, batch_first=True), torch.randn(4, 30, 16)
+    recorded, static = (capture_module(layer, x, static=s).operators[0] for s in (False, True))
+    layers = 4 if bidirectional else 2
+    assert static.forward_kernel_count == layers * (1 + 2 * 30)
+    assert static.kernel_count - static.forward_kernel_count == 4 * layers
+    # A recording fills the first state, too, and expands the gradient.
+    assert static.kernel_count <= recorded.kernel_count <= static.kernel_count + 8
+    assert static.sizes == recorded.sizes

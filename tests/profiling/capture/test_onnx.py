@@ -151,6 +151,7 @@ def test_recurrent_weights_of_unknown_shape_are_counted_by_their_parameters() ->
     (recurrent,) = [op for op in graph.operators if op.kind == "recurrent"]
     assert recurrent.forward_flops == 2 * steps * samples * 4 * hidden * (features + hidden)
     assert (recurrent.sizes.gemm_n, recurrent.sizes.gemm_k) == (4 * hidden, hidden)
+    assert recurrent.forward_kernel_count == 1 + 2 * steps
 
 
 @pytest.mark.parametrize(
