@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from decimal import Decimal
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -113,6 +114,8 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
     """
     import pandas as pd
 
+    if not body.strip():
+        raise InputError(f"{source} is empty", expected="a header and one row per measurement")
     if body.lstrip()[:1] in (b"[", b"{"):
         raise InputError(f"{source} is not CSV", expected="a CSV or Parquet file", got="JSON")
 
@@ -126,8 +129,14 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not text", expected="CSV in UTF-8", got=str(error)) from None
     except (pd.errors.ParserError, pd.errors.EmptyDataError) as error:
+        # In the parser's words: "Error tokenizing data. C error: Expected 19 fields in line 3, saw 21".
+        found = re.search(r"Expected (\d+) fields in line (\d+), saw (\d+)", str(error))
         raise InputError(
-            f"{source} is not CSV", expected="a header and rows of equal length", got=str(error)
+            f"{source}, line {found[2]}: not CSV" if found else f"{source} is not CSV",
+            expected=f"{found[1]} cells, as in the rows before"
+            if found
+            else "a header and rows of equal length",
+            got=f"{found[3]}" if found else str(error),
         ) from None
     header = ",".join(names)
     other = max(_OTHER_SEPARATORS, key=header.count)

@@ -33,6 +33,9 @@ def run(
     ] = None,
     done: Done = None,
     retry_failed: Annotated[bool, typer.Option(help="Measure failed runs again.")] = False,
+    retry_disturbed: Annotated[
+        bool, typer.Option("--retry-disturbed", help="Measure runs again that another process disturbed.")
+    ] = False,
     ray: Annotated[
         str | None,
         typer.Option(
@@ -64,6 +67,7 @@ def run(
             limit_s=limit_s,
             done_folders=done or [],
             retry_failed=retry_failed,
+            retry_disturbed=retry_disturbed,
             on_start=_tell,
         )
     else:
@@ -76,6 +80,7 @@ def run(
             limit_s=limit_s,
             done_folders=done or [],
             retry_failed=retry_failed,
+            retry_disturbed=retry_disturbed,
             on_done=_tell_done,
         )
     _print_status(final, as_json)
@@ -148,11 +153,17 @@ def _print_status(now: CampaignStatus, as_json: bool) -> None:
     if as_json:
         _print_json(now.to_json())
         return
+    disturbed = f", {now.disturbed} disturbed by other processes" if now.disturbed else ""
     print(
-        f"{now.done} of {now.total} runs done ({now.failed} with a failed member), "
+        f"{now.done} of {now.total} runs done ({now.failed} with a failed member{disturbed}), "
         f"about {format_duration(now.remaining_s)} left, {now.stored_bytes / 1e6:.2f} MB stored"
         + (f", {now.torn_lines} torn lines skipped" if now.torn_lines else "")
     )
+    if now.disturbed:
+        print(
+            "note: disturbed runs say little; on an idle machine, cotenant campaign run --retry-disturbed repeats them",
+            file=sys.stderr,
+        )
 
 
 def _print_json(value: object) -> None:

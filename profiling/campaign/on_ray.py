@@ -25,6 +25,7 @@ def run_on_ray(
     limit_s: float | None = None,
     done_folders: Sequence[Path] = (),
     retry_failed: bool = False,
+    retry_disturbed: bool = False,
     on_done: Callable[[PlannedRun, CampaignStatus], None] = lambda _run, _status: None,
     measure: Measure | None = None,
     patience_s: float = PATIENCE_S,
@@ -35,8 +36,8 @@ def run_on_ray(
     repeated on another; nodes that join are used.
 
     Args:
-        folder, limit_s, done_folders, retry_failed, measure: see `run_campaign`; `measure` must be importable
-        on the nodes.
+        folder, limit_s, done_folders, retry_failed, retry_disturbed, measure: see `run_campaign`; `measure` must be
+            importable on the nodes.
         address: address of the cluster, or `auto`.
         on_done: called after each run is stored.
         patience_s: how long to wait for a node when there is none.
@@ -58,13 +59,13 @@ def run_on_ray(
     ):
         results = read_results(folders)
         for run, (record, environment) in workers.run(
-            what_is_left(plan, results, began, limit_s, retry_failed)
+            what_is_left(plan, results, began, limit_s, retry_failed, retry_disturbed)
         ):
             if environment["fingerprint"] not in results.environments:
                 writer.append_environment(environment)
                 results.environments[environment["fingerprint"]] = environment
             writer.append_run(record)
-            results.records[plan.run_id(run)] = record
+            results.add(record)
             on_done(run, status(plan, folders))
     return status(plan, folders)
 

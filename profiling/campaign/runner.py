@@ -10,7 +10,15 @@ from pathlib import Path
 from typing import Any
 
 from profiling.campaign.plan import CampaignPlan, PlannedRun
-from profiling.campaign.slices import Results, SliceWriter, next_slice_number, read_results, slice_files
+from profiling.campaign.slices import (
+    Results,
+    SliceWriter,
+    has_failed,
+    next_slice_number,
+    read_results,
+    slice_files,
+    was_disturbed,
+)
 from profiling.errors import InputError
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
@@ -25,6 +33,7 @@ class CampaignStatus:
     Attributes:
         total, done: number of runs in the plan, and of those finished.
         failed: finished runs in which a member died or ran out of memory.
+        disturbed: finished runs in which another process used the core for too long.
         remaining_s: expected time for the others, scaled by `pace`.
         torn_lines: lines truncated by a kill, whose runs do not count as done.
         stored_bytes: total size of the slices.
@@ -33,6 +42,7 @@ class CampaignStatus:
     total: int
     done: int
     failed: int
+    disturbed: int
     remaining_s: float
     torn_lines: int
     stored_bytes: int
@@ -52,7 +62,8 @@ def _status(plan: CampaignPlan, results: Results, folders: Sequence[Path]) -> Ca
     return CampaignStatus(
         total=len(plan.runs),
         done=len(done),
-        failed=sum(_failed(results.records[plan.run_id(r)]) for r in done),
+        failed=sum(has_failed(results.records[plan.run_id(r)]) for r in done),
+        disturbed=sum(was_disturbed(results.records[plan.run_id(r)]) for r in done),
         remaining_s=sum(r.expected_s for r in left) * pace(plan, results),
         torn_lines=results.torn_lines,
         stored_bytes=sum(path.stat().st_size for folder in folders for path in slice_files(folder)),
@@ -64,7 +75,7 @@ def pace(plan: CampaignPlan, results: Results) -> float:
     finished = [
         (record["wall_s"], r.expected_s)
         for r in plan.runs
-        if (record := results.records.get(plan.run_id(r))) is not None and not _failed(record)
+        if (record := results.records.get(plan.run_id(r))) is not None and not has_failed(record)
     ]
     expected = sum(e for _, e in finished)
     return sum(w for w, _ in finished) / expected if expected > 0 else 1.0
@@ -77,6 +88,7 @@ def run_campaign(
     limit_s: float | None = None,
     done_folders: Sequence[Path] = (),
     retry_failed: bool = False,
+    retry_disturbed: bool = False,
     on_start: Callable[[PlannedRun, CampaignStatus], None] = lambda _run, _status: None,
     measure: Measure | None = None,
 ) -> CampaignStatus:
@@ -87,6 +99,7 @@ def run_campaign(
         limit_s: no run is started that, at the pace so far, would end later than this.
         done_folders: folders with slices of other machines, whose runs count as done.
         retry_failed: repeat runs in which a member failed.
+        retry_disturbed: repeat runs that another process disturbed.
         on_start: called before each run.
         measure: measures one run; `profiling.measure.run.measure` by default. A run whose SM shares or precision
             this machine lacks is stored as failed.
@@ -111,14 +124,14 @@ def run_campaign(
         environment = describe_environment(plan.device)
         if environment["fingerprint"] not in results.environments:
             writer.append_environment(environment)
-        for run in what_is_left(plan, results, began, limit_s, retry_failed):
+        for run in what_is_left(plan, results, began, limit_s, retry_failed, retry_disturbed):
             on_start(run, _status(plan, results, folders))
             record = {
                 **recorded(measure, run.request, plan.settings),
                 "environment": environment["fingerprint"],
             }
             writer.append_run(record)
-            results.records[plan.run_id(run)] = record
+            results.add(record)
     return status(plan, folders)
 
 
@@ -139,7 +152,12 @@ def recorded(measure: Measure, request: RunRequest, settings: MeasureSettings) -
 
 
 def what_is_left(
-    plan: CampaignPlan, results: Results, began: float, limit_s: float | None, retry_failed: bool
+    plan: CampaignPlan,
+    results: Results,
+    began: float,
+    limit_s: float | None,
+    retry_failed: bool = False,
+    retry_disturbed: bool = False,
 ) -> Iterator[PlannedRun]:
     """Runs of `plan` that are not in `results`, up to one that would end later than `limit_s` after `began`.
 
@@ -147,21 +165,19 @@ def what_is_left(
 
     Args:
         began: start of the campaign, by `time.monotonic`.
-        limit_s: see `run_campaign`; None: no limit.
+        limit_s, retry_failed, retry_disturbed: see `run_campaign`.
     """
     for run in plan.runs:
         known = results.records.get(plan.run_id(run))
-        if known is not None and not (retry_failed and _failed(known)):
+        if known is not None and not (
+            (retry_failed and has_failed(known)) or (retry_disturbed and was_disturbed(known))
+        ):
             continue
         expected = run.expected_s * pace(plan, results)
         if limit_s is not None and time.monotonic() - began + expected > limit_s:
             # A shorter run further down might fit, but runs are ordered by information, so stop here.
             return
         yield run
-
-
-def _failed(record: dict[str, Any]) -> bool:
-    return any(m["outcome"] != "ok" for m in record["members"])
 
 
 _UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "": 1.0}

@@ -27,7 +27,7 @@ class Results:
     """Contents of the slices in some folders.
 
     Attributes:
-        records: by run id; if a run has several lines, the last one.
+        records: by run id; if a run has several lines, the last one in which no member failed, or else the last.
         environments: machine and versions, by fingerprint.
         torn_lines: lines truncated by a kill.
     """
@@ -35,6 +35,12 @@ class Results:
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     torn_lines: int = 0
+
+    def add(self, record: dict[str, Any]) -> None:
+        """Add the record of a run; a failed repetition does not replace what was measured before."""
+        known = self.records.get(record["id"])
+        if known is None or has_failed(known) or not has_failed(record):
+            self.records[record["id"]] = record
 
 
 def slice_files(folder: Path) -> list[Path]:
@@ -55,8 +61,18 @@ def read_results(folders: Iterable[Path]) -> Results:
                 elif body["type"] == "environment":
                     results.environments[body["value"]["fingerprint"]] = body["value"]
                 elif body["type"] == "run":
-                    results.records[body["value"]["id"]] = body["value"]
+                    results.add(body["value"])
     return results
+
+
+def has_failed(record: dict[str, Any]) -> bool:
+    """Whether a member of the run died or ran out of memory."""
+    return any(m["outcome"] != "ok" for m in record["members"])
+
+
+def was_disturbed(record: dict[str, Any]) -> bool:
+    """Whether another process used the core in too many windows of the run."""
+    return any(m.get("solo_verdict") == "disturbed" for m in record["members"])
 
 
 def _encode(kind: str, value: dict[str, Any]) -> bytes:

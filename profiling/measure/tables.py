@@ -97,7 +97,8 @@ def write_tables(
     directory: Path | str, records: Sequence[dict[str, Any]], campaign: str, environment: dict[str, Any]
 ) -> dict[str, int]:
     """Write every table as Parquet and the records as `measurements.json`. Returns the row count of each table."""
-    counts = write_frames(Path(directory), tables(records, campaign))
+    frames = tables(records, campaign)
+    # First: it is what later runs make the tables from.
     write_json(
         Path(directory) / _RECORDS,
         {
@@ -107,7 +108,7 @@ def write_tables(
             "records": records,
         },
     )
-    return counts
+    return write_frames(Path(directory), frames)
 
 
 def write_frames(directory: Path, frames: dict[str, pd.DataFrame]) -> dict[str, int]:
@@ -167,7 +168,7 @@ def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     rows = []
     for (device, _), members in repeats.items():
         middle = {
-            name: median(m[name] for m in members if m.get(name) is not None)
+            name: median(figures)
             for name in (
                 "solo_step_time_s",
                 "solo_samples_per_s",
@@ -175,7 +176,7 @@ def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "solo_utilization_ratio",
                 "solo_memory_bandwidth_ratio",
             )
-            if any(m.get(name) is not None for m in members)
+            if (figures := [m[name] for m in members if _is_known(m, name)])
         }
         rows.append(
             {
@@ -193,6 +194,16 @@ def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
     return rows
 
 
+def _disturbed(member: dict[str, Any]) -> bool:
+    return "disturbed" in (member.get("solo_verdict"), member.get("verdict"))
+
+
+def _is_known(member: dict[str, Any], name: str) -> bool:
+    """Whether a solo figure was measured. A disturbed job's share of the core says what others left it, not what it needs:
+    as its utilisation, it would make a busy job an idle one."""
+    return member.get(name) is not None and not (name == "solo_utilization_ratio" and _disturbed(member))
+
+
 def _colocation(records: Sequence[dict[str, Any]], campaign: str) -> list[dict[str, Any]]:
     return [
         {
@@ -206,7 +217,7 @@ def _colocation(records: Sequence[dict[str, Any]], campaign: str) -> list[dict[s
             "step_time_s": member["step_time_s"],
             "solo_step_time_s": member["solo_step_time_s"],
             "set_memory_bytes": record["set"].get("memory_bytes"),
-            "set_utilization_ratio": record["set"].get("utilization_ratio"),
+            "set_utilization_ratio": None if _disturbed(member) else record["set"].get("utilization_ratio"),
             "set_memory_bandwidth_ratio": record["set"].get("memory_bandwidth_ratio"),
             "censored": False,
             "is_target": True,

@@ -68,6 +68,7 @@ def command(
     """
     from dataclasses import replace
 
+    from profiling.campaign.slices import was_disturbed
     from profiling.capture import named_workload
     from profiling.errors import InputError
     from profiling.files import check_folder, only_writer
@@ -110,6 +111,8 @@ def command(
         if request.kind == "operators":
             export_operators(record, output / "graphs")
         records.append(record)
+    if not json:
+        _print(records[0])  # first, because the folder may no longer take the results
     with only_writer(output):
         earlier = stored_records(output, campaign)
         kept = [r for r in earlier if not any(_replaces(new, r) for new in records)]
@@ -117,11 +120,17 @@ def command(
     if json:
         print_json({"environment": environment, "tables": counts, "records": records})
     else:
-        _print(records[0], counts, output)
+        tables = ", ".join(f"{n} ({counted(c, 'row')})" for n, c in counts.items())
+        console().print(f"written to {output}: {tables}")
         for m in (m for record in records for m in record["members"] if m["outcome"] != "ok"):
             print(f"{m['workload']}: {m['outcome']}: {m['message']}", file=sys.stderr)
         for note in dict.fromkeys(note for record in records for note in record["notes"]):
             print(f"note: {note}", file=sys.stderr)
+        if any(map(was_disturbed, records)):
+            print(
+                "note: another process used the core; on an idle machine, the same command replaces these rows",
+                file=sys.stderr,
+            )
     if not all(map(_succeeded, records)):
         raise typer.Exit(1)
 
@@ -150,7 +159,7 @@ def _with_shares(workloads: tuple[Workload, ...], shares: list[float]) -> tuple[
     return tuple(replace(w, sm_share_ratio=share) for w, share in zip(workloads, each, strict=True))
 
 
-def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None:
+def _print(record: dict[str, Any]) -> None:
     numbers = ("alone\nms", "±\n%", "shared\nms", "slow-\ndown", "ratio", "±\n%", "MB")
     done = len(record["repeats"])
     repeats = counted(done, "repeat") if done else "no repeat finished"
@@ -170,12 +179,6 @@ def _print(record: dict[str, Any], counts: dict[str, int], output: Path) -> None
             verdict,
         )
     console().print(table)
-    console().print(
-        "written to "
-        + str(output)
-        + ": "
-        + ", ".join(f"{n} ({counted(c, 'row')})" for n, c in counts.items())
-    )
 
 
 def _figure(member: dict[str, Any], name: str, scale: float = 1.0, digits: int = 3) -> str:

@@ -24,7 +24,9 @@ from profiling.errors import InputError
         (template().replace(",", "\t"), "another separator"),
         (template().replace("measured\n", "measured,\n"), "longer than its header"),
         (template().partition("\n")[0] + "\n", "no rows"),
-        ("", "not CSV"),
+        ("", "mine.csv is empty"),
+        ("\n\n", "mine.csv is empty"),
+        (template() + "a,b" * 30 + "\n", "line 4: not CSV: expected 17 cells, as in the rows before, got 31"),
         ('[{"set_id": "a/1", "member": 0}]', "expected a CSV or Parquet file, got JSON"),
         ('{\n  "rows": [\n    1, 2\n  ]\n}\n', "expected a CSV or Parquet file, got JSON"),
         (

@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiling.__main__ import app, main
+from profiling.campaign.console import status as console_status
 from profiling.campaign.export import export_campaign
 from profiling.campaign.plan import CampaignPlan, PlannedRun
 from profiling.campaign.runner import parse_duration, run_campaign, status
@@ -98,6 +99,34 @@ def test_earlier_folders_count_and_failed_runs_can_be_repeated(tmp_path: Path) -
     assert run_campaign(plan, second, done_folders=[first], measure=stand_in).failed == 4
     final = run_campaign(plan, second, done_folders=[first], retry_failed=True, measure=stand_in)
     assert (final.done, final.failed) == (4, 0)
+
+
+def test_disturbed_runs_are_counted_and_can_be_repeated(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    plan = small_plan(3)
+    busy = RunRequest.to_mapping(plan.runs[1].request)
+
+    def disturbed(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        record = stand_in(request, settings)
+        record["members"][0]["solo_verdict"] = "disturbed" if record["request"] == busy else "stable"
+        return record
+
+    first = run_campaign(plan, tmp_path, measure=disturbed)
+    assert (first.done, first.failed, first.disturbed) == (3, 0, 1)
+    console_status(plan.save(tmp_path / "plan.json"), tmp_path)
+    printed = capsys.readouterr()
+    assert "1 disturbed by other processes" in printed.out
+    assert "--retry-disturbed" in printed.err
+    asked: list[RunRequest] = []
+
+    def quiet(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        asked.append(request)
+        return stand_in(request, settings)
+
+    assert run_campaign(plan, tmp_path, measure=quiet).disturbed == 1
+    assert run_campaign(plan, tmp_path, measure=quiet, retry_disturbed=True).disturbed == 0
+    assert asked == [plan.runs[1].request]
 
 
 def test_plan_round_trip(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from profiling.errors import ConflictError, LimitError
 
 
 def record(name: str, size: int = 10) -> dict[str, object]:
-    return {"id": name, "text": "x" * size}
+    return {"id": name, "text": "x" * size, "members": [{"outcome": "ok"}]}
 
 
 def test_round_trip(tmp_path: Path) -> None:
@@ -24,6 +24,14 @@ def test_round_trip(tmp_path: Path) -> None:
     assert set(stored.records) == {"a", "b"}
     assert stored.records["a"]["text"] == "xxx"
     assert stored.environments["abc"]["cores"] == 2
+
+
+def test_a_failed_repetition_keeps_what_was_measured(tmp_path: Path) -> None:
+    failed = record("a", 3) | {"members": [{"outcome": "killed"}]}
+    with SliceWriter(tmp_path) as writer:
+        for one in (failed, record("a", 5), failed):
+            writer.append_run(one)
+    assert read_results([tmp_path]).records["a"] == record("a", 5)
 
 
 @settings(max_examples=40, deadline=None)

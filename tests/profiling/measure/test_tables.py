@@ -38,3 +38,19 @@ def test_solo_step_times_are_medians_over_sets_unless_a_job_ran_alone() -> None:
     alone = ran(0.15, kind="solo")
     for records in ([alone, *sets], [*sets, alone], [*sets, alone, ran(None, kind="solo")]):
         assert solo(records) == pytest.approx({1: 0.15, 2: 0.4})
+
+
+def test_a_disturbed_share_of_the_core_is_no_utilisation() -> None:
+    def run(verdict: str, share: float) -> dict[str, Any]:
+        record = ran(0.1, 0.2)
+        for member in record["members"]:
+            member |= {"throughput_ratio": 0.5, "step_time_s": 0.4, "solo_utilization_ratio": share}
+            member |= {"solo_verdict": verdict, "verdict": verdict}
+        return record | {"set": {"utilization_ratio": share}}
+
+    disturbed = tables([run("disturbed", 0.2)], "mine")
+    assert disturbed["solo"]["utilization_ratio"].isna().all()
+    assert disturbed["colocation"]["set_utilization_ratio"].isna().all()
+    assert (disturbed["measurements"]["solo_utilization_ratio"] == 0.2).all()
+    both = tables([run("disturbed", 0.2), run("stable", 0.9)], "mine")
+    assert (both["solo"]["utilization_ratio"] == 0.9).all()

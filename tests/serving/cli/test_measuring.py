@@ -156,6 +156,25 @@ def test_a_failed_repetition_keeps_what_was_measured(
     assert profile(0) == ["ok"]
 
 
+def test_a_full_folder_loses_no_measurement(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from tests.commands import run
+    from tests.profiling.campaign.support import record_of
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device", str(tmp_path / "solo.parquet"))
+
+    monkeypatch.setattr(
+        "profiling.measure.run.measure", lambda request, settings, _: record_of(request, settings)
+    )
+    monkeypatch.setattr("profiling.measure.tables.write_frames", full)
+    ended, out, err = run(capsys, "profile", "--job", "ppo-lunarlander", "-o", tmp_path)
+    assert (ended, "no space left" in err) == (2, True)
+    assert "10.000" in out, "the step time in ms"
+    assert len(json.loads((tmp_path / "measurements.json").read_text())["records"]) == 1
+
+
 def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     plan = tmp_path / "plan.json"
     jobs = ["--job", "ppo-lunarlander:batch_size=8", "--job", "neumf-ml1m:batch_size=8"]
