@@ -24,6 +24,7 @@ from scheduling.elastic.penalty import FreezingGuards
 from scheduling.elastic.sharing import share_gpus
 from scheduling.elastic.turns import Turns
 from scheduling.placement.gangs import Pool, exclusive_gpus, usable_gpus
+from scheduling.placement.making_room import gpus_of_size
 
 Allocator = Callable[[Sequence[ElasticJob], int, IceFrogConfig], list[Grant]]
 OPTIMUS_ROUND_S = 600.0
@@ -144,7 +145,21 @@ def _places(
             else:
                 staying.discard(other.state.number)
                 moving.append(other)
+    if any(one.grant.gpus and not places[one.state.number] for one in own):
+        _fill(pool, belief, own, places)
     return places
+
+
+def _fill(pool: Pool, belief: SetCache, own: Sequence[_Own], places: dict[int, tuple[int, ...]]) -> None:
+    """Give GPUs that a job cannot use, because no node has room for it, to jobs that would wait otherwise, in place.
+
+    Running jobs keep theirs, and waiting ones get their smallest size.
+    """
+    idle = [one for one in own if not places.get(one.state.number)]
+    for state, job, _ in sorted(idle, key=lambda one: not one.state.gpus):
+        sizes = [size for s, size in enumerate(job.sizes) if job.rate[s, 0] > 0]
+        if state.gpus or sizes:
+            places[state.number] = gpus_of_size(pool, belief, state, len(state.gpus) or sizes[0])
 
 
 def _gpus(pool: Pool, belief: SetCache, state: JobState, sizes: Sequence[int]) -> tuple[int, ...]:

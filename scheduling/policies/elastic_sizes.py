@@ -111,7 +111,7 @@ def allocate_sizes(
         given[job.number] = gpus
         unplaced |= bool(size and not gpus)
     if unplaced:
-        idle = [j for j in changed if not sizes.get(j.number, 0) and j.number not in locked]
+        idle = [j for j in active if not sizes.get(j.number, 0) and j.number not in locked]
         for job in sorted(idle, key=lambda j: (not j.gpus, j.number)):
             least = len(job.gpus) or ladder(snapshot, belief, job)[0]
             given[job.number] = gpus_of_size(pool, belief, job, least)

@@ -6,6 +6,7 @@ fitted models; others by the predictor's step time and `gpus ** 0.9`.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
 
@@ -15,7 +16,7 @@ from scheduling.core.job import Allocation
 from scheduling.core.policy import Policy
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.sia.configurations import place_configurations
+from scheduling.sia.configurations import place_configurations, place_meanwhile
 from scheduling.sia.ilp import solve
 from scheduling.sia.objective import SiaConfig
 from scheduling.sia.pairs import Chosen, choose_with_pairs, sharing_pairs
@@ -55,12 +56,32 @@ def decide(
         pairs = sharing_pairs(snapshot, belief, rows, shared_max_slowdown)
         chosen = choose_with_pairs(rows, pairs, capacity, config)
     placed = place_configurations(snapshot, chosen.configurations)
+    scattered = len(placed) < len(chosen.configurations)
     for lead, other in chosen.followers:
         if lead.number in placed:
             placed[other.number] = placed[lead.number]
+    if scattered:
+        placed |= _meanwhile(snapshot, rows, placed)
     return [
         Allocation(j, placed.get(j.number, ())) for j in jobs if set(placed.get(j.number, ())) != set(j.gpus)
     ]
+
+
+def _meanwhile(
+    snapshot: SchedulingSnapshot, rows: JobRows, placed: Mapping[int, tuple[int, ...]]
+) -> dict[int, tuple[int, ...]]:
+    """GPUs of the jobs that are not `placed`, as long as no node has room for a configuration that was chosen.
+
+    The public simulator leaves these GPUs idle, so jobs with an agent do not get them.
+    """
+    others = []
+    for job, goodput in zip(rows.jobs, rows.goodput, strict=True):
+        if job.number not in placed and job.agent is None:
+            possible = np.flatnonzero(goodput > 0).tolist()
+            # The job grows when the program chooses it.
+            possible.sort(key=lambda c: (rows.table[c].gpus, -goodput[c]))
+            others.append((job, [rows.table[c] for c in possible]))
+    return place_meanwhile(snapshot, others, {gpu for gpus in placed.values() for gpu in gpus})
 
 
 def sia(config: SiaConfig) -> Policy:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 from scheduling.core.job import JobState
@@ -68,6 +68,32 @@ def place_configurations(
     return result
 
 
+def place_meanwhile(
+    snapshot: SchedulingSnapshot,
+    jobs: Sequence[tuple[JobState, Sequence[Configuration]]],
+    taken: Collection[int],
+) -> dict[int, tuple[int, ...]]:
+    """GPUs for jobs with the configurations that each may have, in order of preference, by job number.
+
+    Running jobs come first and keep their GPUs; there may be none for others.
+
+    Args:
+        snapshot: the cluster.
+        jobs: the jobs.
+        taken: GPUs that they cannot have.
+    """
+    used, given = set(taken), dict[int, tuple[int, ...]]()
+    for job, possible in sorted(jobs, key=lambda pair: not pair[0].gpus):
+        gpus = job.gpus if used.isdisjoint(job.gpus) else ()
+        for config in () if gpus else possible:
+            gpus = _pack(snapshot, config.kind, [(job, config)], used).get(job.number, ())
+            if gpus:
+                break
+        given[job.number] = gpus
+        used.update(gpus)
+    return given
+
+
 def _make_room(
     snapshot: SchedulingSnapshot,
     kind: int,
@@ -109,7 +135,10 @@ def _has(snapshot: SchedulingSnapshot, job: JobState, config: Configuration) -> 
 
 
 def _pack(
-    snapshot: SchedulingSnapshot, kind: int, jobs: Sequence[tuple[JobState, Configuration]], taken: set[int]
+    snapshot: SchedulingSnapshot,
+    kind: int,
+    jobs: Sequence[tuple[JobState, Configuration]],
+    taken: Collection[int],
 ) -> dict[int, tuple[int, ...]]:
     room = {
         int(n): [g for g in snapshot.node_gpus[n] if g not in taken and g not in snapshot.down]

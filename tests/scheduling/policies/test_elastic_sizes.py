@@ -96,3 +96,17 @@ def test_two_equal_jobs_seldom_take_gpus_from_each_other(types: tuple[str, str])
     result = simulate(jobs, cluster, get_policy("optimus-shortest"), SetTruth(TABLE), TABLE)
     rounds = max(job.finished_s or 0.0 for job in result.jobs) / 60
     assert sum(job.restarts for job in result.jobs) < rounds / 5
+
+
+@pytest.mark.parametrize("policy", ["optimus", "pollux", "sia", "sia-packed", "icefrog-unfrozen"])
+def test_a_job_that_would_wait_uses_gpus_left_by_a_gang_without_a_node(policy: str) -> None:
+    # Two GPUs are free, on two nodes: the gang needs them on one, and the last job is given none.
+    nodes = [{"name": f"n{k}", "gpus": [{"device": "v100", "count": 3 - 2 * k}]} for k in range(2)]
+    stays = TraceJob("stays", JOBS[0], 50_000.0, gpus=2, preemptible=False)
+    gang = TraceJob("gang", JOBS[0], 1000.0, 1.0, gpus=2)
+    single = TraceJob("single", JOBS[0], 5000.0, 2.0)
+    cluster = ClusterSnapshot.from_mapping({"nodes": nodes})
+    result = simulate([stays, gang, single], cluster, get_policy(policy), SetTruth(TABLE), TABLE)
+    ends = {job.id: job.finished_s for job in result.jobs}
+    assert ends["single"] == pytest.approx(600.0 + 5000.0 * 0.1, abs=600.0)
+    assert ends["gang"] > ends["stays"] >= 5000.0
