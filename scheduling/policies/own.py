@@ -102,15 +102,14 @@ def _gpus(allocation: Allocation, snapshot: SchedulingSnapshot, name: str) -> tu
             expected="GPUs of one type",
             got=", ".join(snapshot.devices[g] for g in gpus),
         )
-    resizable = (
-        allocation.job.job.min_gpus is not None
-        or allocation.job.job.max_gpus is not None
-        or allocation.job.agent is not None
-    )
-    if gpus and len(gpus) != allocation.job.job.gpus and not resizable:
+    job = allocation.job.job
+    least, most = job.gpu_range
+    if gpus and allocation.job.agent is None and not least <= len(gpus) <= most:
         raise PolicyError(
-            f"{name}: job {allocation.job.id} is a gang",
-            expected=f"{allocation.job.job.gpus} GPUs",
+            f"{name}: job {job.id} is {'a gang' if least == most else 'elastic'}",
+            expected=f"{least} GPUs" if least == most else f"{least} to {most} GPUs",
             got=len(gpus),
         )
+    if set(gpus) == set(allocation.job.gpus):  # in another order, they are no move
+        return allocation.job.gpus
     return tuple(int(g) for g in gpus)

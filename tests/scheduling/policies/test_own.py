@@ -114,3 +114,25 @@ def test_predictions_keep_the_order_of_jobs() -> None:
 def test_rounds_of_no_length_are_refused(round_s: Any) -> None:
     with pytest.raises(InputError, match="policy mine: round_s"):
         Policy("mine", lambda _snapshot, _belief: [], round_s=round_s)
+
+
+def _both_gpus(module: Any, job: TraceJob, later: tuple[int, ...]) -> int:
+    """Restarts of `job`, which starts on both V100 and is then given `later` in every round."""
+
+    def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
+        return [Allocation(j, later if j.gpus else (0, 1)) for j in snapshot.active()]
+
+    module.POLICY = Policy("both", decide, round_s=60.0, preemptive=True)
+    policy = get_policy("own_policies_of_test:POLICY")
+    return simulate([job], CLUSTER, policy, SetTruth(table()), table()).jobs[0].restarts
+
+
+def test_the_order_of_a_jobs_gpus_is_no_move(module: Any) -> None:
+    assert _both_gpus(module, TraceJob("gang", JOBS[0], 3000.0, gpus=2), (1, 0)) == 0
+
+
+def test_an_elastic_job_stays_in_its_range(module: Any) -> None:
+    elastic = TraceJob("elastic", JOBS[0], 3000.0, gpus=2, min_gpus=2, max_gpus=4)
+    assert _both_gpus(module, elastic, (0, 1)) == 0
+    with pytest.raises(PolicyError, match="job elastic is elastic"):
+        _both_gpus(module, elastic, (0,))
