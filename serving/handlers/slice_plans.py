@@ -56,7 +56,8 @@ class PlannedSlice(Struct):
 
 
 class SlicePlanSummary(Struct):
-    """Another use of the card: the best of its kind and partition."""
+    """A use of the card, the best of its kind and partition. `kind` is `whole`, `time-slice`, `mps`, `mps-shares`, `mig` or
+    `mixture`."""
 
     kind: str
     partition: str
@@ -67,21 +68,11 @@ class SlicePlanSummary(Struct):
     mean_completion_s: float
 
 
-class SlicePlanAnswer(Struct):
-    """The best use of the card. `kind` is `whole`, `time-slice`, `mps`, `mps-shares`, `mig` or `mixture`.
-
-    `waiting` are jobs without room; `reasons` say why this use and not the next best.
-    """
+class SlicePlanAnswer(SlicePlanSummary):
+    """The best use of the card. `waiting` are jobs without room; `reasons` say why this use and not the next best."""
 
     device: str
     objective: str
-    kind: str
-    partition: str
-    value: float
-    placed: int
-    speed_sum: float
-    least_speed_ratio: float
-    mean_completion_s: float
     slices: list[PlannedSlice]
     waiting: list[str]
     alternatives: list[SlicePlanSummary]
