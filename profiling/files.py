@@ -8,7 +8,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +39,46 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
         OSError: the folder cannot be written to; the target is then unchanged.
     """
     target = Path(path)
+    write_together({target: data})
+    return target
+
+
+def write_together(files: Mapping[Path, bytes | str | None]) -> None:
+    """`write_whole` for several files, of which none is changed unless all could be written; None removes one.
+
+    Raises:
+        OSError: a folder cannot be written to; the targets are then unchanged.
+    """
+    temporary: dict[Path, Path] = {}
+    try:
+        for target, data in files.items():
+            if data is not None:
+                _write_beside(target, data, temporary)
+        for target, written in temporary.items():
+            os.replace(written, target)
+    except BaseException:
+        for written in temporary.values():
+            written.unlink(missing_ok=True)
+        raise
+    for target, data in files.items():
+        if data is None:
+            target.unlink(missing_ok=True)
+
+
+def _write_beside(target: Path, data: bytes | str, temporary: dict[Path, Path]) -> None:
+    """Write `data` to a synced file beside `target`, which is added to `temporary`."""
     target.parent.mkdir(parents=True, exist_ok=True)
     with naming(target):
-        handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
-    try:
-        with naming(target), os.fdopen(handle, "wb") as stream:
-            stream.write(data.encode() if isinstance(data, str) else data)
-            stream.flush()
-            os.fsync(stream.fileno())
-        # mkstemp creates files that only their owner can read; set the permissions that open() would have
-        # set.
-        mask = os.umask(0)
-        os.umask(mask)
-        os.chmod(temporary, 0o666 & ~mask)
-        os.replace(temporary, target)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return target
+        handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    temporary[target] = Path(name)
+    with naming(target), os.fdopen(handle, "wb") as stream:
+        stream.write(data.encode() if isinstance(data, str) else data)
+        stream.flush()
+        os.fsync(stream.fileno())
+    # mkstemp creates files that only their owner can read; set the permissions that open() would have set.
+    mask = os.umask(0)
+    os.umask(mask)
+    os.chmod(name, 0o666 & ~mask)
 
 
 def check_folder(folder: Path | str) -> None:

@@ -55,14 +55,10 @@ def write_source(name: str, tables: dict[str, pd.DataFrame], directory: Path | s
 
 def replace_rows(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> None:
     """`write_source` for a caller that is the folder's only writer."""
-    from profiling.files import write_whole
+    from profiling.files import write_together
 
-    for table, data in _merged(name, tables, directory).items():
-        path = Path(directory) / f"{table}.parquet"
-        if data is None:
-            path.unlink(missing_ok=True)
-        else:
-            write_whole(path, data)
+    merged = _merged(name, tables, directory)
+    write_together({Path(directory) / f"{table}.parquet": data for table, data in merged.items()})
 
 
 def _merged(name: str, tables: dict[str, pd.DataFrame], directory: Path | str) -> dict[str, bytes | None]:

@@ -10,7 +10,7 @@ from statistics import median
 from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
-from profiling.files import read_json, write_json, write_whole
+from profiling.files import read_json, write_json, write_together
 from profiling.measure.device_usage import SET_MEANS
 from profiling.workload import Workload
 
@@ -112,11 +112,13 @@ def write_tables(
 
 
 def write_frames(directory: Path, frames: dict[str, pd.DataFrame]) -> dict[str, int]:
-    """Write each frame atomically as `NAME.parquet`. Returns their row counts."""
+    """Write each frame as `NAME.parquet`, all or none of them. Returns their row counts."""
+    files: dict[Path, bytes | str | None] = {}
     for name, frame in frames.items():
         buffer = io.BytesIO()
         frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
-        write_whole(directory / f"{name}.parquet", buffer.getvalue())
+        files[directory / f"{name}.parquet"] = buffer.getvalue()
+    write_together(files)
     return {name: len(frame) for name, frame in frames.items()}
 
 

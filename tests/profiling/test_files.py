@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profiling.errors import InputError
-from profiling.files import check_folder, read_json, write_whole
+from profiling.files import check_folder, read_json, write_together, write_whole
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_file(
@@ -20,6 +20,27 @@ def test_a_full_disk_is_named_and_leaves_the_old_file(
     with pytest.raises(OSError, match=r"No space left.*graph\.json"):
         write_whole(target, "new")
     assert [path.read_text() for path in tmp_path.iterdir()] == ["old"]
+
+
+def test_several_files_are_written_together_or_not_at_all(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second, third = (write_whole(tmp_path / name, "old") for name in ("a", "b", "c"))
+    changed = {first: "new", second: b"new", third: None}
+    done: list[int] = []
+
+    def full(descriptor: int) -> None:
+        done.append(descriptor)
+        if len(done) == 2:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", full)
+        with pytest.raises(OSError, match=r"No space left.*b"):
+            write_together(changed)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == dict.fromkeys("abc", "old")
+    write_together(changed)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"a": "new", "b": "new"}
 
 
 def test_an_unwritable_file_is_named_not_the_temporary_one(
