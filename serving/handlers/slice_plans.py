@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from msgspec import Meta, Struct
+from msgspec import Meta, Struct, field
 
 from profiling.devices import canonical
 from profiling.workload import Workload
@@ -18,18 +18,22 @@ from serving.schemas import JobLike, Name, job_of
 from serving.service import Service
 
 
+def _both() -> list[Literal["time-slice", "mps"]]:
+    return ["time-slice", "mps"]
+
+
 class SlicePlanBody(Struct, forbid_unknown_fields=True):
     """Up to 12 jobs for one card. `iterations` are the steps left of each (default: an hour's worth alone on the card).
 
-    `sharing` says how several jobs may share the card or a slice; an empty list: they may not. A job's
-    `sm_share_ratio` fixes its share under MPS.
+    `sharing` says how several jobs may share the card or a slice (default: `time-slice` and `mps`); an empty list: they
+    may not. A job's `sm_share_ratio` fixes its share under MPS.
     """
 
     device: Name
     jobs: Annotated[list[JobLike], Meta(min_length=1, max_length=MAX_JOBS)]
     iterations: Annotated[list[Annotated[float, Meta(gt=0)]], Meta(max_length=MAX_JOBS)] = []
     objective: Literal["throughput", "jct", "fairness"] = "throughput"
-    sharing: Annotated[tuple[Literal["time-slice", "mps"], ...], Meta(max_length=2)] = ("time-slice", "mps")
+    sharing: Annotated[list[Literal["time-slice", "mps"]], Meta(max_length=2)] = field(default_factory=_both)
     mig: bool = True
     max_together: Annotated[int, Meta(ge=1, le=8)] = 4
 
@@ -100,7 +104,7 @@ async def slice_plan(service: Service, body: SlicePlanBody) -> dict[str, Any]:
 
 def _planned(belief: Belief, jobs: list[Workload], device: str, body: SlicePlanBody) -> dict[str, Any]:
     config = SliceConfig(
-        objective=body.objective, sharing=body.sharing, mig=body.mig, max_together=body.max_together
+        objective=body.objective, sharing=tuple(body.sharing), mig=body.mig, max_together=body.max_together
     )
     answered = answered_plan(jobs, body.iterations, device, belief.posterior, config)
     renamed = as_given([str(job) for job in jobs], jobs, answered.told)
