@@ -384,7 +384,7 @@ class Process:
             other.weight = _solved(self._factor, moved[self._used])
         else:
             count = len(self._used)
-            solved = _solved(self._inner, through.T @ (moved * self._row_weight))
+            solved = _solved(self._inner, through[rows].T @ (change * self._row_weight[rows]))
             other.weight = solve_triangular(
                 self._factor, solved[:count], lower=True, trans=1, check_finite=False
             )

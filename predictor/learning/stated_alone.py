@@ -25,7 +25,7 @@ from predictor.learning.observed_sets import each_of_three
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.types import Bools
-from profiling.workload import ColocationSet
+from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -36,6 +36,10 @@ _MANY = 2**32
 _KEPT = 100_000
 # The same for stated solo step times, each of which takes some kilobytes.
 _KEPT_CHANGES = 4096
+# Stated solo step times read at once, and most sets predicted for those of one call: whoever states thousands of them
+# must not occupy the process for minutes.
+_READ_TOGETHER = 64
+_MOST_PREDICTED = 20_000
 
 
 class StatedAlone:
@@ -181,35 +185,57 @@ class StatedAlone:
         if new := [number for number in numbers if number not in self._changed]:
             if len(self._changed) + len(new) > _KEPT_CHANGES:
                 self._changed, new = {}, list(numbers)
-            self._changed.update(zip(new, self._read(new), strict=True))
+            left = _MOST_PREDICTED
+            for start in range(0, len(new), _READ_TOGETHER):
+                left -= self._read(new[start : start + _READ_TOGETHER], left)
         return {number: self._changed[number] for number in numbers}
 
-    def _read(self, numbers: Sequence[int]) -> list[Process]:
-        """Read the rows of members' jobs given their stated solo step times."""
+    def _read(self, numbers: Sequence[int], most: int) -> int:
+        """Read the rows of members' jobs given their stated solo step times.
+
+        Args:
+            numbers: of the members.
+            most: largest number of sets to predict; beyond it, what is expected of a job's sets stays as it was.
+
+        Returns:
+            number of sets predicted.
+        """
         process, keys, sets, parts = self._process, self._known.keys(), list[ColocationSet](), []
         for number in numbers:
             entries = self._entries(number)
             evidence, index = np.unique(self._place[entries], return_inverse=True)
             columns = self._column[entries]
-            stated = zip(index.tolist(), columns.tolist(), strict=True)
-            asked = [set_of(self._seen.keys[row]) for row in self._rows[evidence].tolist()]
-            for place, column in stated:
-                workloads = list(asked[place].workloads)
-                workloads[column] = keys[number][0]
-                asked[place] = replace(asked[place], workloads=tuple(workloads))
             own = np.zeros(len(evidence), dtype=bool)
             own[index[columns == 0]] = True
-            parts.append((evidence, own))
-            sets += asked
+            is_predicted = len(sets) + len(evidence) <= most
+            parts.append((number, evidence, own, is_predicted))
+            if is_predicted:
+                sets += self._sets_with(keys[number][0], self._rows[evidence], index, columns)
         arrays = self._predictor.predict_arrays(self._measured.told_sets(sets)[0])
-        knee = process.parameters.knee
+        knee, start = process.parameters.knee, 0
         now = to_scale(np.log(np.maximum(arrays.slowdown[:, 0], 1.0)), knee)
-        result, start = [], 0
-        for number, (evidence, own) in zip(numbers, parts, strict=True):
-            expected, start = now[start : start + len(evidence)], start + len(evidence)
-            rows = self._rows[evidence[own]]
-            places = evidence + process.evidence.training
-            observed = process.evidence.target[places] + self._expected[evidence]
-            observed[own] = to_scale(self._seen.log_step_s[rows] - self._known.log_step_s[number], knee)
-            result.append(process.changed(places, observed - expected - process.evidence.target[places]))
-        return result
+        for number, evidence, own, is_predicted in parts:
+            places, expected = evidence + process.evidence.training, self._expected[evidence]
+            target = process.evidence.target[places]
+            observed = target + expected
+            if is_predicted:
+                expected, start = now[start : start + len(evidence)], start + len(evidence)
+            step_s = self._seen.log_step_s[self._rows[evidence[own]]]
+            observed[own] = to_scale(step_s - self._known.log_step_s[number], knee)
+            self._changed[number] = process.changed(places, observed - expected - target)
+        return len(sets)
+
+    def _sets_with(
+        self, workload: Workload, rows: Integers, index: Integers, columns: Integers
+    ) -> list[ColocationSet]:
+        """[R] observed sets, with `workload` in the place of some members.
+
+        Args:
+            rows: [R] numbers of the rows; index: place among these, and columns: in the set, of each such member.
+        """
+        sets = [set_of(self._seen.keys[row]) for row in rows.tolist()]
+        for place, column in zip(index.tolist(), columns.tolist(), strict=True):
+            workloads = list(sets[place].workloads)
+            workloads[column] = workload
+            sets[place] = replace(sets[place], workloads=tuple(workloads))
+        return sets
