@@ -76,8 +76,7 @@ class ConfirmedPairs:
         here = often[pair]
         row, owner, partner, pair, count = row[here], owner[here], partner[here], pair[here], count[here]
         error = evidence.target[row] - fitted(row)
-        order = np.lexsort((evidence.rank[row], error, pair))
-        middle = order[weighted_median(pair[order], count[order])]
+        middle = median_rows(pair, error, evidence.rank[row], count)
         middle = middle[discounted[row[middle]]]
         row, owner, partner, error = (values[middle] for values in (row, owner, partner, error))
         share = 1.0 - evidence.noise[row] / noise[row]
@@ -130,12 +129,17 @@ class ConfirmedPairs:
         return np.where((names[asked] == owner) & (keys[place] == wanted), place, -1)
 
 
-def weighted_median(groups: Integers, count: Floats) -> Integers:
-    """Place of the weighted (lower) median in each group of adjacent places [R], which count `count` [R] times."""
+def median_rows(groups: Integers, error: Floats, rank: Integers, count: Floats) -> Integers:
+    """Place of the row with the (lower) median error in each group 0, 1, ... of rows [R], which count `count` [R] times.
+
+    Equal errors are ordered by `rank` [R].
+    """
     if not len(groups):
         return np.zeros(0, np.int64)
+    order = np.lexsort((rank, error, groups))
+    groups, count = groups[order], count[order]
     start = np.flatnonzero(np.diff(groups, prepend=-1))
     total = np.cumsum(count)
     before = (total - count)[start]
     half = (before + np.append(before[1:], total[-1])) / 2
-    return np.searchsorted(total, half)
+    return order[np.searchsorted(total, half)]

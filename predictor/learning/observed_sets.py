@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from models.features import Floats
-from predictor.learning.confirmed_pairs import OFTEN, weighted_median
+from predictor.learning.confirmed_pairs import OFTEN, median_rows
 from predictor.learning.covariances import Evidence
 from predictor.learning.kernel import Members
 from predictor.learning.own_effects import keys_of
@@ -82,8 +82,7 @@ class ObservedSets:
         count = np.broadcast_to(evidence.count, len(noise))[row]
         without = fitted(row)
         error = evidence.target[row] - without
-        order = np.lexsort((evidence.rank[row], error, group))
-        middle = order[weighted_median(group[order], count[order])]
+        middle = median_rows(group, error, evidence.rank[row], count)
         often = np.bincount(group, count) >= OFTEN
         row, error, without = row[middle], error[middle], without[middle]
         own_effect = np.broadcast_to(evidence.own_effect, len(noise))[row]
@@ -134,8 +133,11 @@ class ObservedSets:
 def each_of_three(
     numbers: Integers,
 ) -> Iterator[tuple[tuple[Integers, Integers], Integers, Integers]]:
-    """Members of sets of three or more, some at a time: their places in `numbers` [S, M], they [R], and their partners
-    [R, P]; all but the places are -1 where there is none."""
+    """Members of sets of three or more, column by column of `numbers` [S, M].
+
+    Returns:
+        places [R] in `numbers`, the members [R], and their partners [R, P], -1 where there are fewer.
+    """
     large = np.flatnonzero((numbers >= 0).sum(1) > 2)
     some = numbers[large]
     for column in range(some.shape[1] if len(large) else 0):

@@ -24,6 +24,11 @@ def keys_of(members: Members, own: Integers) -> Integers:
     return members.setting[own] * JOBS + members.job[own]
 
 
+def jobs_on_devices(members: Members, numbers: Integers) -> Integers:
+    """[R] the device and job of each member as one number, whatever the sharing mode."""
+    return members.device[numbers] * JOBS + members.job[numbers]
+
+
 class OwnEffects:
     """Independent effects of P jobs, each on its own rows only.
 

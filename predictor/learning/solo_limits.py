@@ -14,14 +14,13 @@ from models.features import Floats
 from predictor.examples.plausibility import BOOSTED
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed
+from predictor.learning.own_effects import jobs_on_devices
 from predictor.learning.solo_errors import SoloErrors
 from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# Beyond any number of a job, so that one number stands for a device and a job.
-_MANY = 2**32
 # Comparisons made at once.
 _AT_ONCE = 1_000_000
 
@@ -60,8 +59,7 @@ class SoloLimits:
         self._log_step_s = known.log_step_s[told[self._alone]]
 
     def _jobs(self, members: Integers) -> Integers:
-        known = self._known.members
-        return known.device[members] * _MANY + known.job[members]
+        return jobs_on_devices(self._known.members, members)
 
     def within(self, members: Integers, error: Floats) -> Floats:
         """[R] errors within their limits.

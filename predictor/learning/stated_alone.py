@@ -22,6 +22,7 @@ from predictor.learning.link import to_scale
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.observed import Observed, set_of
 from predictor.learning.observed_sets import each_of_three
+from predictor.learning.own_effects import jobs_on_devices
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.types import Bools
@@ -30,8 +31,6 @@ from profiling.workload import ColocationSet, Workload
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-# More than there are numbers of jobs, so that one number stands for a device and a job.
-_MANY = 2**32
 # Cached pairs, beyond which the cache is emptied.
 _KEPT = 100_000
 # The same for stated solo step times, each of which takes some kilobytes.
@@ -52,19 +51,14 @@ class StatedAlone:
     """
 
     def __init__(self, given: Conditioning, measured: MeasuredAlone, predictor: Any) -> None:
-        self._process, self._seen, self._rows, self._known = (
-            given.process,
-            given.seen,
-            given.rows,
-            given.known,
-        )
-        self._expected, self._measured, self._predictor = given.expected, measured, predictor
         seen, rows, known = given.seen, given.rows, given.known
+        self._process, self._seen, self._rows, self._known = given.process, seen, rows, known
+        self._expected, self._measured, self._predictor = given.expected, measured, predictor
         together = np.concatenate([seen.own[rows, None], seen.partners[rows]], 1)
         # Places in the evidence of members with a predicted solo step time, and their columns in the sets.
         self._place, self._column = np.nonzero((together >= 0) & known.solo_predicted[together])
         self._member = together[self._place, self._column]
-        self._job = self._jobs_of(self._member)
+        self._job = jobs_on_devices(known.members, self._member)
         self._jobs = np.unique(self._job)
         self._about: Bools = np.zeros(0, dtype=bool)
         self._changed: dict[int, Process] = {}
@@ -78,10 +72,6 @@ class StatedAlone:
         given = Conditioning(process, Observed.nothing(), none, np.zeros(0), known)
         return cls(given, MeasuredAlone(), None)
 
-    def _jobs_of(self, members: Integers) -> Integers:
-        known = self._known.members
-        return known.device[members] * _MANY + known.job[members]
-
     def about(self, numbers: Integers) -> Bools:
         """Whether members, by number, are such; -1 is none. Any shape."""
         if not len(self._jobs):
@@ -89,7 +79,9 @@ class StatedAlone:
         about, count = self._about, len(self._known.members)  # read once: another thread may know more
         if len(about) < count:
             new = np.arange(len(about), count)
-            found = ~self._known.solo_predicted[new] & np.isin(self._jobs_of(new), self._jobs)
+            found = ~self._known.solo_predicted[new] & np.isin(
+                jobs_on_devices(self._known.members, new), self._jobs
+            )
             about = self._about = np.concatenate([about, found])
         return np.asarray(about[numbers] & (numbers >= 0))
 
@@ -105,7 +97,7 @@ class StatedAlone:
 
     def _entries(self, number: int) -> Integers:
         """Where the member's job is in the evidence."""
-        return np.flatnonzero(self._job == self._jobs_of(np.array([number]))[0])
+        return np.flatnonzero(self._job == jobs_on_devices(self._known.members, np.array([number]))[0])
 
     def means(self, own: Integers, partners: Integers) -> Floats:
         """[R] answers for members, by number, each beside one partner."""
@@ -211,9 +203,10 @@ class StatedAlone:
             parts.append((number, evidence, own, is_predicted))
             if is_predicted:
                 sets += self._sets_with(keys[number][0], self._rows[evidence], index, columns)
-        arrays = self._predictor.predict_arrays(self._measured.told_sets(sets)[0])
-        knee, start = process.parameters.knee, 0
-        now = to_scale(np.log(np.maximum(arrays.slowdown[:, 0], 1.0)), knee)
+        knee, start, slowdown = process.parameters.knee, 0, np.ones(0)
+        if sets:
+            slowdown = self._predictor.predict_arrays(self._measured.told_sets(sets)[0]).slowdown[:, 0]
+        now = to_scale(np.log(np.maximum(slowdown, 1.0)), knee)
         for number, evidence, own, is_predicted in parts:
             places, expected = evidence + process.evidence.training, self._expected[evidence]
             target = process.evidence.target[places]

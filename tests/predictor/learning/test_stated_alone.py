@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from predictor.examples.observations import Observation
+from predictor.learning import stated_alone
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
@@ -82,3 +83,20 @@ def test_what_a_question_states_changes_no_other_answer(predictor: Predictor) ->
     mixed = posterior.predict_arrays([ColocationSet("v100", (stated(NEW, 5.0), OTHER)), *asked])
     np.testing.assert_array_equal(mixed.slowdown[1:], before.slowdown)
     assert np.isfinite(mixed.step_time_s).all()
+
+
+@pytest.mark.parametrize("most", [0, 3])
+def test_thousands_of_statements_cost_a_bounded_number_of_predictions(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, most: int
+) -> None:
+    """Beyond it, only what the job was expected to do stays as it was; its own step times are read."""
+    true_s = {job: 2.0 * solo_s(predictor, job) for job in (NEW, OTHER)}
+    posterior = Posterior(predictor)
+    posterior.observe(together(predictor, true_s, 1.2))
+    asked = ColocationSet("v100", tuple(stated(job, step) for job, step in true_s.items()))
+    expected = posterior.predict_arrays([asked]).step_time_s
+    monkeypatch.setattr(stated_alone, "_MOST_PREDICTED", most)
+    monkeypatch.setattr(stated_alone, "_READ_TOGETHER", 1)
+    fresh = Posterior(predictor)
+    fresh.observe(together(predictor, true_s, 1.2))
+    np.testing.assert_allclose(fresh.predict_arrays([asked]).step_time_s, expected, rtol=0.25)
