@@ -54,6 +54,7 @@ WITH_DATA = {
     "gavel": ("--data SIA", "Gavel as Sia's artifact runs it"),
     "observed_alone": ("--data TABLES", "sets before and after each job was observed alone"),
     "observed_sets": ("--data TABLES", "intervals as more and more sets of a campaign are observed"),
+    "synthetic_triples": ("", "sets of two and three on synthetic clusters as some are observed"),
     "new_job": ("--data TABLES", "what a few sets of a new job tell among thousands of others"),
     "sharing_sums": ("--data TABLES", "measured and predicted total speed by sharing mode"),
     "occupancy": ("--data TABLES", "predicted and measured occupancy of operators"),
