@@ -11,7 +11,7 @@ import numpy as np
 from models.features import Floats
 from predictor.learning.corrected import shifted
 from predictor.learning.kernel import Members
-from predictor.learning.pair_caps import PairCaps
+from predictor.learning.pair_bounds import PairBounds
 from predictor.learning.pair_table import PairBlocks
 from predictor.learning.process import Process
 from predictor.learning.solo_errors import SoloErrors
@@ -30,7 +30,7 @@ class Corrections:
         process: of slowdowns, conditioned on the observations. Nothing here outlives it.
         solo_errors: of solo step times; limits: of these.
         stated: what `process` says of jobs whose solo step times were stated since.
-        caps: largest slowdowns of pairs.
+        pair_bounds: largest slowdowns of pairs.
     """
 
     def __init__(
@@ -39,10 +39,10 @@ class Corrections:
         solo_errors: SoloErrors,
         limits: SoloLimits,
         stated: StatedAlone,
-        caps: PairCaps,
+        pair_bounds: PairBounds,
     ) -> None:
         self.process, self.solo_errors, self._limits = process, solo_errors, limits
-        self._stated, self._caps = stated, caps
+        self._stated, self._pair_bounds = stated, pair_bounds
         self._blocks = PairBlocks(process)
         self._solo: Floats = np.zeros(0)
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Corrections:
         observed = len(self.process.evidence.rows)
         correction = self._blocks.of_sets(members, rows) if observed else np.zeros(rows.shape)
         correction = self._stated.with_sets(self._stated.corrected(correction, rows), rows)
-        return self._caps.within(shifted(slowdown, correction, self.process.parameters.knee), rows)
+        return self._pair_bounds.within(shifted(slowdown, correction, self.process.parameters.knee), rows)
 
     def confirmed(self, members: Members, rows: Integers) -> Bools:
         """See `ObservedSets.confirmed`."""

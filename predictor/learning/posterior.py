@@ -358,7 +358,7 @@ class Posterior:
             slowdown = weighted.slowdown[weighted.mask].tolist()
             shifts = list(map(self._corrector.reweighed, shifts, members, slowdown))
         least_solo_s = state.limits.least_s(np.array([key[0] for key in keys])).tolist()
-        slowest, most = state.pairs.slowest(sets, numbers), state.caps.of_keys(keys)
+        slowest, most = state.pairs.slowest(sets, numbers), state.pair_bounds.of_keys(keys)
         after = map(self._corrector, members, shifts, slowest, most, least_solo_s)
         shift = iter(shifts)
         of_memory = state.memory_words(sets)

@@ -17,7 +17,7 @@ from predictor.learning.measured_alone import MeasuredAlone, ToldTable
 from predictor.learning.network_share import learned_share
 from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import PairAnswers
-from predictor.learning.pair_caps import PairCaps
+from predictor.learning.pair_bounds import PairBounds
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.prior import Compared, Priors
 from predictor.learning.process import Process
@@ -48,7 +48,7 @@ class State:
         solo, limits: errors of predicted solo step times, and their limits.
         process: of slowdowns, given these.
         corrections, shifts: what it says of sets, as arrays and with what it stands on.
-        caps: largest slowdowns of pairs; pairs: corrected ones.
+        pair_bounds: largest slowdowns of pairs; pairs: corrected ones.
         under_mps: devices with sets observed under MPS.
     """
 
@@ -64,7 +64,7 @@ class State:
     process: Process
     corrections: Corrections
     shifts: Shifts
-    caps: PairCaps
+    pair_bounds: PairBounds
     pairs: PairSlowdowns
     under_mps: frozenset[str]
 
@@ -126,8 +126,8 @@ class State:
         conditioning = Conditioning(given, told, rows, expected, known)
         stated = StatedAlone(conditioning, measured, weighted)
         answers = PairAnswers(given, solo, prior, known, places, shares, limits, stated)
-        caps = PairCaps(conditioning, stated)
-        corrections = Corrections(given, solo, limits, stated, caps)
+        pair_bounds = PairBounds(conditioning, stated)
+        corrections = Corrections(given, solo, limits, stated, pair_bounds)
         return cls(
             weighted,
             unweighted,
@@ -141,7 +141,7 @@ class State:
             given,
             corrections,
             Shifts(answers, observed, used, labels),
-            caps,
+            pair_bounds,
             PairSlowdowns(
                 weighted,
                 lambda *pairs: corrections.slowdown(known.members, *pairs),

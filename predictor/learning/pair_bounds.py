@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from predictor.learning.pair_answers import Key
 
 
-class PairCaps:
+class PairBounds:
     """Upper bounds of pairs' slowdowns. There are none under MIG, where another partition may give a job a smaller slice.
 
     Args:
@@ -40,7 +40,7 @@ class PairCaps:
         return len(self._given.process.sets)
 
     @cached_property
-    def _caps(self) -> tuple[Names, Floats]:
+    def _bounds(self) -> tuple[Names, Floats]:
         """Names of pairs, ascending, and their largest slowdowns."""
         given, sets = self._given, self._given.process.sets
         seen, evidence, knee = given.seen, given.process.evidence, given.process.parameters.knee
@@ -50,24 +50,24 @@ class PairCaps:
         slowdown = np.exp(from_scale(given.expected[place] + sets.mean, knee))
         pairs = evidence.rows.take(sets.row[whole]).pairs(evidence.members)
         names = names_of(evidence.members, pairs.own, pairs.partner[:, None])
-        caps = np.maximum(slowdown[whole][pairs.row], 1.0)
+        bounds = np.maximum(slowdown[whole][pairs.row], 1.0)
         own, partners = seen.own[given.rows], seen.partners[given.rows]
         alone = (partners >= 0).sum(1) == 1
         observed = names_of(evidence.members, own[alone], partners[alone])
         left = ~np.isin(names, observed)
-        order = np.lexsort((caps[left], names[left]))
+        order = np.lexsort((bounds[left], names[left]))
         names, first = np.unique(names[left][order], return_index=True)
-        return names, caps[left][order][first]
+        return names, bounds[left][order][first]
 
     def of_pairs(self, own: Integers, partner: Integers) -> Floats:
         """[R] largest slowdowns of members beside one partner, by number; inf where nothing says so."""
-        names, caps = self._caps
+        names, bounds = self._bounds
         if not len(names) or not len(own):
             return np.full(len(own), np.inf)
         asked = names_of(self._given.known.members, own, partner[:, None])
         place = np.minimum(np.searchsorted(names, asked), len(names) - 1)
         free = self._stated.about(own) | self._stated.about(partner)
-        return np.where((names[place] == asked) & ~free, caps[place], np.inf)
+        return np.where((names[place] == asked) & ~free, bounds[place], np.inf)
 
     def of_keys(self, keys: Sequence[Key]) -> list[float]:
         """The same for members with any number of partners; inf unless there is one."""
@@ -75,8 +75,8 @@ class PairCaps:
         places = [k for k, key in enumerate(keys) if len(key) == 2] if len(self) else []
         if places:
             own, partner = np.array([keys[k] for k in places]).T
-            for k, cap in zip(places, self.of_pairs(own, partner).tolist(), strict=True):
-                result[k] = cap
+            for k, bound in zip(places, self.of_pairs(own, partner).tolist(), strict=True):
+                result[k] = bound
         return result
 
     def within(self, slowdown: Floats, numbers: Integers) -> Floats:
