@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from heapq import heappop, heappush
 
-from profiling.workload import Workload
 from scheduling.core.job import Allocation, JobState
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
-from scheduling.placement.gangs import Pool, exclusive_gpus, usable_gpus
+from scheduling.placement.gangs import Pool, exclusive_gpus, solo_step_s, usable_gpus
+
+_Kind = tuple[tuple[int, ...], int]
+"""What decides whether a waiting job finds room: numbers of the types that it fits on, and its GPUs."""
 
 
 def admit_by_priority(
@@ -19,6 +21,23 @@ def admit_by_priority(
 
     Running jobs stay where they are, unless a waiting job before them finds no room otherwise: its GPUs may be
     scattered, or of types on which it does not fit. A non-preemptible job keeps its GPUs regardless of its position.
+    A gang for which no node can be emptied leaves them to later jobs, which give way as soon as one can.
+    """
+    jobs = _Replayable(order)
+    hopeless: set[_Kind] = set()
+    while True:
+        before = len(hopeless)
+        decisions = _admit(snapshot, belief, jobs, hopeless)
+        if len(hopeless) == before:
+            return decisions
+
+
+def _admit(
+    snapshot: SchedulingSnapshot, belief: SetCache, order: Iterable[JobState], hopeless: set[_Kind]
+) -> list[Allocation]:
+    """One pass: the first jobs of `order` by number of GPUs, but no waiting one of a kind in `hopeless`.
+
+    Adds the kinds for which it found no room to `hopeless`.
     """
     room = usable_gpus(snapshot, belief, up=True)
     bound = {job.number for job in snapshot.running.values() if not job.job.preemptible}
@@ -29,7 +48,7 @@ def admit_by_priority(
         if job.number in bound:
             continue
         need = len(job.gpus) or job.job.gpus
-        if need <= room:
+        if need <= room and (job.gpus or not hopeless or _kind(snapshot, belief, job) not in hopeless):
             room -= need
             (kept if job.gpus else start).append((position, job))
         if room == 0:
@@ -40,13 +59,11 @@ def admit_by_priority(
     spare = [j for j in snapshot.running.values() if j.number not in stays]
     pool = Pool(snapshot, (g for j in spare for g in j.gpus))
     placed: dict[int, Allocation] = {}
-    hopeless: set[tuple[Workload, int]] = set()
     queue = [(position, job.number, job) for position, job in start]
     while queue:
         position, number, job = heappop(queue)
         gpus = exclusive_gpus(pool, belief, job)
-        kind = (job.job.workload, job.job.gpus)
-        if not gpus and kind not in hopeless:
+        if not gpus and (kind := _kind(snapshot, belief, job)) not in hopeless:
             gpus, evicted = _by_eviction(pool, belief, job, [e for e in reversed(kept) if e[0] > position])
             if not gpus:
                 hopeless.add(kind)  # fewer jobs can be stopped for later ones of its kind
@@ -58,6 +75,25 @@ def admit_by_priority(
     # Stop only jobs whose GPUs are needed; stopping others gains nothing.
     stopped = [Allocation(j) for j in spare if any(g in pool.taken for g in j.gpus)]
     return [*stopped, *placed.values()]
+
+
+def _kind(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> _Kind:
+    steps = solo_step_s(snapshot, belief, job.job.workload)
+    return tuple(kind for kind, step_s in enumerate(steps) if step_s < float("inf")), job.job.gpus
+
+
+class _Replayable:
+    """An iterable that keeps what it has drawn from a long queue, to be read again from its beginning."""
+
+    def __init__(self, jobs: Iterable[JobState]) -> None:
+        self._drawn: list[JobState] = []
+        self._rest = iter(jobs)
+
+    def __iter__(self) -> Iterator[JobState]:
+        yield from self._drawn
+        for job in self._rest:
+            self._drawn.append(job)
+            yield job
 
 
 def _by_eviction(

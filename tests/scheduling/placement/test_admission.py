@@ -98,3 +98,20 @@ def test_preemption_goes_on_while_a_node_is_down() -> None:
     result = run("srtf", jobs, DEVICES["one type"], Realism(node_mtbf_s=8_000.0, repair_s=3_600.0))
     assert result.node_failures > 0
     assert all((j.started_s or 1e9) - j.job.submit_s < 60.0 for j in result.jobs if j.id.startswith("s"))
+
+
+@pytest.mark.parametrize("policy", ["edf", "srtf", "tiresias"])
+def test_a_gang_without_a_node_leaves_idle_gpus_to_later_jobs(policy: str) -> None:
+    """Two jobs on either node go before the gang, so that four GPUs are idle and no node has room for it."""
+    jobs = [
+        TraceJob(f"s{k}", JOBS[0], (3_000 if k in (0, 1, 4, 5) else 600) / STEP_S, float(k), deadline_s=1e4)
+        for k in range(8)
+    ]
+    jobs.append(TraceJob("gang", JOBS[0], 3_400 / STEP_S, 100.0, 4, deadline_s=2e4))
+    jobs += [TraceJob(f"q{k}", JOBS[0], 7_000 / STEP_S, 200.0 + k, deadline_s=1e6) for k in range(4)]
+    done = {j.id: j for j in run(policy, jobs, DEVICES["one type"]).jobs}
+    assert all((done[f"q{k}"].started_s or 1e9) < 800.0 for k in range(4))
+    # They give way as soon as a node can be emptied.
+    assert done["gang"].started_s == pytest.approx(
+        max(done[f"s{k}"].finished_s or 0 for k in (0, 1)), abs=61.0
+    )
