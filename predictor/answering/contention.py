@@ -21,6 +21,7 @@ from predictor.answering.pair_corrections import corrected_excess
 from predictor.answering.repeated import each_once
 from predictor.answering.set_network import Array
 from predictor.answering.settings import setting_rows
+from predictor.answering.shared_slices import SharedSlices
 from predictor.answering.shares import beside_shares
 
 if TYPE_CHECKING:
@@ -52,7 +53,8 @@ class Contention:
         """Predicted latent slowdown - 1: the ensemble's mean log slowdown, averaged with the process's.
 
         An additional neighbour makes no job faster, nor slower than by its share of the time if that was measured;
-        unmeasured MPS makes none slower than time slicing; and jobs on a core get at most all of its time.
+        unmeasured MPS makes none slower than time slicing; jobs on a core get at most all of its time; and no step is
+        longer on a larger slice of a card.
 
         Args:
             rows: [S, M] rows of the table, -1 where a set has fewer members; equal sets are computed once.
@@ -61,17 +63,34 @@ class Contention:
         Returns:
             [S, M]; 0 where masked.
         """
+        slices = self._shared_slices(rows, sharing)
+        if slices is None:
+            return self._in_place(rows, sharing)
+        return slices.at_least_on_larger(self._in_place(slices.everywhere, sharing))
+
+    def excess_of_parts(self, rows: Integers, sharing: str) -> Iterator[tuple[Integers, Floats]]:
+        """`excess` of all parts of sets of up to `WHOLE` members; see `bounds.excess_of_parts`."""
+        slices = self._shared_slices(rows, sharing)
+        everywhere = rows if slices is None else slices.everywhere
+        of_parts, left = self._of_parts(everywhere, sharing)
+        for places, excess in excess_of_parts(of_parts, everywhere, left):
+            yield places, excess if slices is None else slices.at_least_on_larger(excess, places)
+
+    def _shared_slices(self, rows: Integers, sharing: str) -> SharedSlices | None:
+        """Where jobs share a slice, None if none do."""
+        if not self._table.has_slices or rows.shape[1] < 2 or sharing == "mig":
+            return None
+        chosen = np.flatnonzero(self._table.on_slice[rows[:, 0]] & (rows[:, 1] >= 0))
+        return SharedSlices(self._table, rows, chosen) if len(chosen) else None
+
+    def _in_place(self, rows: Integers, sharing: str) -> Floats:
+        """[S, M] `excess`, whatever is answered on larger slices."""
         if rows.shape[1] < 3:
             return self._under_shares(self._of_pairs(rows, sharing), rows)
         of_parts, left = self._of_parts(rows, sharing)
         # Different sets of a few jobs share many subsets.
         bounded = partial(never_faster_with_more, of_parts, left=left)
         return each_once(bounded, rows, len(self._table.solo_step_s))
-
-    def excess_of_parts(self, rows: Integers, sharing: str) -> Iterator[tuple[Integers, Floats]]:
-        """`excess` of all parts of sets of up to `WHOLE` members; see `bounds.excess_of_parts`."""
-        of_parts, left = self._of_parts(rows, sharing)
-        return excess_of_parts(of_parts, rows, left)
 
     def _of_parts(self, rows: Integers, sharing: str) -> tuple[Callable[[Integers], Floats], Floats | None]:
         """Answers about parts of sets of `rows` from three members on, and `left` for the bounds on these."""

@@ -13,12 +13,14 @@ from predictor.answering.contention import Contention
 from predictor.answering.set_network import Array, PreparedJobs, SetNetwork, from_torch
 from predictor.answering.settings import setting_rows
 from predictor.answering.shares import effective_share, unlimited
+from predictor.answering.transferred import transferred
 from predictor.examples.examples import Integers
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.fitted.model import CotenantModel
 from predictor.learning.set_process import NETWORK_SHARE
 from predictor.types import Bools
+from profiling.devices import larger_slices
 from profiling.errors import TooSlowError
 from profiling.workload import STEP_TIMES_S, Workload
 
@@ -49,7 +51,8 @@ class JobTable:
         unlimited: [V] ratio of the solo step times without and with it; whole_use: [V] utilisation without it.
         left: [V] share of the time that each, without a share, leaves to others; 0 if its utilisation was not measured.
         processor_shared: [V] whether the mode was never measured under co-location, so that networks know nothing.
-        on_core: [V] whether the device is a core.
+        on_core: [V] whether the device is a core; on_slice: [V] whether it is a MIG slice.
+        has_slices: whether any is; read in every call.
     """
 
     def __init__(
@@ -80,6 +83,9 @@ class JobTable:
         self.left: Floats = np.zeros(0)
         self.processor_shared: Bools = np.zeros(0, dtype=bool)
         self.on_core: Bools = np.zeros(0, dtype=bool)
+        self.on_slice: Bools = np.zeros(0, dtype=bool)
+        self.has_slices = False
+        self._on_larger: dict[int, list[int]] = {}
 
     def rows(self, jobs: Sequence[JobKey]) -> list[int]:
         """Row of each job; new jobs are encoded together.
@@ -158,12 +164,14 @@ class JobTable:
                 for m, (w, _, mode) in zip(members, jobs, strict=True)
             ],
             "on_core": is_cpu,
+            "on_slice": [bool(larger_slices(device)) for _, device, _ in jobs],
         }
         if self._process is not None:
             columns["process_number"] = self._process.numbers(plain, variants.step_s[where].tolist())
         for name, values in columns.items():
             setattr(self, name, np.concatenate([getattr(self, name), values]))
         self.prepared = prepared
+        self.has_slices = bool(self.on_slice.any())
         self.keys.extend(jobs)
         # Last, so that a reader without the lock never sees an incomplete row.
         self._index.update(place)
@@ -195,6 +203,28 @@ class JobTable:
         They are -1 where a set has fewer members.
         """
         return np.where(rows >= 0, self._time_sliced[rows], -1)
+
+    def on_larger(self, rows: Integers) -> Integers:
+        """[K, S, M] rows of the same jobs on every larger slice of their card and on the card, given rows on slices.
+
+        What is stated of a job alone is carried over. Where there are fewer such devices, the card is repeated; rows
+        are -1 where a set has fewer members.
+        """
+        distinct, where = np.unique(rows, return_inverse=True)
+        known = self._on_larger
+        for row in distinct.tolist():
+            if row not in known:
+                known[row] = [-1] if row < 0 else self.rows(self._larger_of(*self.keys[row]))
+        most = max(map(len, map(known.__getitem__, distinct.tolist())))
+        found = [known[row] + known[row][-1:] * (most - len(known[row])) for row in distinct.tolist()]
+        return np.moveaxis(np.array(found)[where.reshape(rows.shape)], -1, 0)
+
+    def _larger_of(self, workload: Workload, device: str, mode: str) -> list[JobKey]:
+        share, featurizer = workload.sm_share_ratio, self._model.featurizer
+        return [
+            (transferred(workload, device, larger, share, featurizer), larger, mode)
+            for larger in larger_slices(device)
+        ]
 
     def is_time_sliced(self, rows: Integers) -> Bools:
         """[S] whether slowdowns of jobs are bounded by those of time slicing."""

@@ -10,7 +10,7 @@ from profiling.devices.catalogue import (
     runs_on,
 )
 from profiling.devices.discovery import discover, discover_cpu, discover_gpus
-from profiling.devices.mig import has_mig, leaves_slices_open, mig_layout, split_device
+from profiling.devices.mig import has_mig, larger_slices, leaves_slices_open, mig_layout, split_device
 from profiling.devices.spec import DeviceSpec
 
 __all__ = [
@@ -23,6 +23,7 @@ __all__ = [
     "get_device",
     "has_mig",
     "is_known",
+    "larger_slices",
     "leaves_slices_open",
     "list_devices",
     "load_device_file",

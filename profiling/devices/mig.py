@@ -287,6 +287,21 @@ def leaves_slices_open(device: str, sharing: str) -> bool:
     return sharing == "mig" and split_device(device)[1] is None
 
 
+@lru_cache(maxsize=256)
+def larger_slices(device: str) -> tuple[str, ...]:
+    """Slices of the same card with at least as many multiprocessors, bandwidth and memory as a slice, then the card.
+
+    There is none for a device that is no slice.
+    """
+    card, part = split_device(device)
+    if part is None:
+        return ()
+    layout = mig_layout(card)
+    own = layout.profile(part)
+    larger = [p for p in layout.profiles if p is not own and _covers((p,), (own,))]
+    return (*map(layout.device, larger), card)
+
+
 def slice_of(card: DeviceSpec, name: str) -> DeviceSpec:
     """A slice as a device type: its multiprocessors and memory, and its share of bandwidth, L2 cache and power limit.
 
