@@ -45,8 +45,8 @@ class KernelParameters:
             another device.
         weight_solo, weight_pace, weight_want, weight_graph: weights of the feature groups in `MEMBER_GROUPS`
             in squared distances.
-        solo_job, solo_like, solo_model: variances of a predicted log solo step time shared with the same job,
-            with similar jobs, and with similar jobs of the same architecture.
+        solo_job, solo_like, solo_model: variances of a predicted log solo step time shared with the same job, whatever
+            is frozen, with similar jobs, and with similar jobs of the same architecture.
         noise: variance of a repeated measurement of a log step time.
         knee: log slowdown below which the scale is linear.
     """
@@ -100,6 +100,7 @@ class Members:
         device: [V] numbers of the device alone, for solo step times; defaults to `setting`.
         occupancy: [V] share of the time for which each keeps the device from others, above 0
             (`models.features.occupancy`); defaults to 1.
+        unfrozen: [V] numbers of the job SPEC with no frozen layers; defaults to `job`.
     """
 
     place: Floats
@@ -108,12 +109,15 @@ class Members:
     setting: Integers = field(default_factory=lambda: np.zeros(0, np.int64))
     device: Integers = None  # type: ignore[assignment]
     occupancy: Floats = None  # type: ignore[assignment]
+    unfrozen: Integers = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.device is None:
             self.device = self.setting
         if self.occupancy is None:
             self.occupancy = np.ones(len(self.model))
+        if self.unfrozen is None:
+            self.unfrozen = self.job
 
     def __len__(self) -> int:
         return len(self.model)
@@ -197,7 +201,7 @@ def solo_covariance(parameters: KernelParameters, a: Members, b: Members) -> Flo
     p = parameters
     like = np.exp(-0.5 * _squared_distance(a, b) / p.length_job**2)
     near = np.where(np.equal.outer(a.device, b.device), 1.0, p.across_devices)
-    same_job, same_model = np.equal.outer(a.job, b.job), np.equal.outer(a.model, b.model)
+    same_job, same_model = np.equal.outer(a.unfrozen, b.unfrozen), np.equal.outer(a.model, b.model)
     return np.asarray(near * (p.solo_job * same_job + like * (p.solo_like + p.solo_model * same_model)))
 
 

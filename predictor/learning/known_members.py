@@ -163,6 +163,7 @@ class KnownMembers:
                     self._jobs[job],
                     self._settings[device, sharing],
                     self._devices[device],
+                    self._jobs[self._named(replace(job, frozen_prefix=0))],
                 )
                 for w, device, sharing in new
                 for job in (self._named(w),)
@@ -178,7 +179,9 @@ class KnownMembers:
         self.utilization_measured = np.concatenate([self.utilization_measured, measured])
         self._add_limits(new)
         start = len(self.members)
-        self.members = self.members.joined(replace(Members(place, *columns), occupancy=occupancies(features)))
+        *numbers, unfrozen = columns
+        more = Members(place, *numbers, occupancy=occupancies(features), unfrozen=unfrozen)
+        self.members = self.members.joined(more)
         # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})
 

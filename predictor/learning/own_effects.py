@@ -29,6 +29,11 @@ def jobs_on_devices(members: Members, numbers: Integers) -> Integers:
     return members.device[numbers] * JOBS + members.job[numbers]
 
 
+def unfrozen_on_devices(members: Members) -> Integers:
+    """[V] the same, whatever is frozen."""
+    return members.device * JOBS + members.unfrozen
+
+
 class OwnEffects:
     """Independent effects of P jobs, each on its own rows only.
 

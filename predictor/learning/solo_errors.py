@@ -26,7 +26,7 @@ class SoloErrors:
 
     An implausible error says nothing about other architectures. If several jobs of its architecture are wrong in
     the same direction on the device, they have that in common, and nothing with other architectures; otherwise it
-    stands for its own job there, and only if it is confirmed.
+    stands for its own job there, whatever is frozen, and only if it is confirmed.
 
     Args:
         parameters: kernel parameters.
@@ -168,8 +168,18 @@ class SoloErrors:
         return result
 
     def _places_apart(self, members: Members) -> tuple[Integers, Integers]:
-        """Numbers of the members with an implausible error of their own, and its places among the observed."""
-        same = np.equal.outer(members.device, self.members.device[self._apart])
-        same &= np.equal.outer(members.job, self.members.job[self._apart])
-        here, place = np.nonzero(same)
-        return here, self._apart[place]
+        """Numbers of the members with an implausible error of their own, and its places among the observed.
+
+        A job that was not observed has that of the same with other frozen layers, if all of these stand apart: of
+        several, the one nearest to the prediction.
+        """
+        if not len(self._apart):
+            return self._apart, self._apart
+        same = np.equal.outer(members.device, self.members.device)
+        own = same & np.equal.outer(members.job, self.members.job)
+        same &= np.equal.outer(members.unfrozen, self.members.unfrozen)
+        same = np.where(own.any(1, keepdims=True), own, same)
+        apart = np.zeros(len(self), dtype=bool)
+        apart[self._apart] = True
+        here = np.flatnonzero(same.any(1) & ~(same & ~apart).any(1))
+        return here, np.where(same[here], np.abs(self.error), np.inf).argmin(1)

@@ -14,7 +14,7 @@ from models.features import Floats
 from predictor.examples.plausibility import BOOSTED
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed
-from predictor.learning.own_effects import jobs_on_devices
+from predictor.learning.own_effects import jobs_on_devices, unfrozen_on_devices
 from predictor.learning.solo_errors import SoloErrors
 from predictor.types import Bools
 
@@ -86,13 +86,16 @@ class SoloLimits:
         return floor
 
     def ignored_of(self, members: Sequence[int]) -> list[str]:
-        """What was observed of the same jobs with other options and does not count, in words."""
+        """What was observed of the same jobs with other options than frozen layers and does not count, in words."""
         if not len(self._ignored):
             return []
         asked = np.array([m for m in members if self._known.solo_predicted[m]], np.int64)
         less, more = self._compared(self._ignored, asked)
-        alike = np.equal.outer(self._known.family[self._ignored], self._known.family[asked])
-        found = np.flatnonzero((alike & (less | more)).any(1))
+        alike, used = (
+            np.equal.outer(names[self._ignored], names[asked])
+            for names in (self._known.family, unfrozen_on_devices(self._known.members))
+        )
+        found = np.flatnonzero((alike & ~used & (less | more)).any(1))
         return list(dict.fromkeys(self._ignored_words[k] for k in found))
 
     def _ends(self, members: Integers) -> tuple[Floats, Floats]:

@@ -40,8 +40,8 @@ class ThroughputAnswer(Struct):
 
 
 async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
-    """Step time, throughput and memory for each frozen prefix, scaled to what was measured of the job alone with
-    these and other prefixes.
+    """Step time, throughput and memory for each frozen prefix: those of a prediction for the job with it, or scaled to
+    what its SPEC states.
 
     Raises:
         InputError: more layers frozen than the model has, or more nodes than GPUs.
@@ -53,12 +53,11 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
     job = job_of(body.job)
     await admit(service, (job,), (body.device,))
     await batcher.encode(belief.serving, [(body.device, "time-slice", job)])
-    job, measured = await batcher.bulk.run(_observed, belief, job, body.device)
     prefixes = body.frozen_prefixes or [job.frozen_prefix]
     distinct, points, plain = list(dict.fromkeys(prefixes)), dict[int, dict[str, Any]](), job.without_solo()
     for first in range(0, len(distinct), _TOGETHER):
         some = distinct[first : first + _TOGETHER]
-        found = await batcher.bulk.run(_points, belief, job, body, some, measured)
+        found = await batcher.bulk.run(_points, belief, job, body, some)
         points.update(zip(some, found, strict=True))
         # The predictor caches each prefix as a separate job, which counts towards a fresh copy of the model.
         batcher.remember(
@@ -67,32 +66,32 @@ async def throughput(service: Service, body: ThroughputBody) -> dict[str, Any]:
     return {"points": [points[prefix] for prefix in prefixes]}
 
 
-def _observed(belief: Belief, job: Workload, device: str) -> tuple[Workload, dict[int, SoloProfile]]:
-    """The job with its solo step time corrected by observations of others if it was measured with no prefix, and what
-    was observed of it alone by prefix."""
-    alone = ColocationSet(device, (job,))
-    job = belief.posterior.told(alone.device, alone.sharing, job)
-    measured = belief.posterior.measured.by_prefix(alone.device, alone.sharing, job)
-    if any(profile.step_time_s is not None for profile in (job.solo, *measured.values())):
-        return job, measured
-    arrays = belief.predictor.predict_arrays([alone])
-    step_time_s = float(arrays.solo_step_time_s[0, 0])
-    return replace(job, solo=replace(job.solo, step_time_s=step_time_s)), measured
-
-
-def _points(
-    belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int], measured: dict[int, SoloProfile]
-) -> list[dict[str, Any]]:
+def _points(belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int]) -> list[dict[str, Any]]:
     throughput = belief.serving.predictor.throughput
+    measured = _predicted(belief, job, body.device, prefixes)
     options = {"nodes": body.nodes, "rewrapped": body.rewrapped, "measured": measured}
-    points = [
+    return [
         throughput(job, body.device, prefix, body.gpus, body.cache, **options).to_json()
         for prefix in prefixes
     ]
-    is_measured = any(profile.memory_bytes is not None for profile in (job.solo, *measured.values()))
-    if is_measured or not belief.posterior.memory_follows(body.device, job):
-        return points
-    plain = job.without_solo()
-    sets = [ColocationSet(body.device, (replace(plain, frozen_prefix=p["frozen_prefix"]),)) for p in points]
-    memory = belief.predictor.predict_arrays(sets).memory_bytes[:, 0].tolist()
-    return [{**point, "memory_bytes": value} for point, value in zip(points, memory, strict=True)]
+
+
+def _predicted(belief: Belief, job: Workload, device: str, prefixes: list[int]) -> dict[int, SoloProfile]:
+    """Step time and memory of the job alone with these prefixes and with none, as predicted; what its SPEC states with
+    one prefix is carried over to the others together with what was observed of these."""
+    plain, distinct = job.without_solo(), list(dict.fromkeys([0, *prefixes]))
+    arrays = belief.predictor.predict_arrays(
+        [ColocationSet(device, (replace(plain, frozen_prefix=prefix),)) for prefix in distinct]
+    )
+    answers = zip(arrays.step_time_s[:, 0].tolist(), arrays.memory_bytes[:, 0].tolist(), strict=True)
+    predicted = {prefix: SoloProfile(*answer) for prefix, answer in zip(distinct, answers, strict=True)}
+    observed = belief.posterior.measured.by_prefix(device, "time-slice", plain)
+    of_steps = predicted if job.solo.step_time_s is None else observed
+    of_memory = predicted if job.solo.memory_bytes is None else observed
+    nothing = SoloProfile()
+    return {
+        prefix: SoloProfile(
+            of_steps.get(prefix, nothing).step_time_s, of_memory.get(prefix, nothing).memory_bytes
+        )
+        for prefix in predicted | observed
+    }

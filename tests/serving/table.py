@@ -21,7 +21,7 @@ def demand(workload: Workload) -> float:
 
 
 def alone_s(workload: Workload) -> float:
-    return workload.solo.step_time_s or 0.1
+    return workload.solo.step_time_s or 0.1 * 0.99**workload.frozen_prefix
 
 
 def slowdown(workloads: Sequence[Workload]) -> float:
@@ -29,7 +29,7 @@ def slowdown(workloads: Sequence[Workload]) -> float:
 
 
 def memory_bytes(workload: Workload) -> float:
-    return 1e9 + 1e7 * (workload.batch_size or 64)
+    return workload.solo.memory_bytes or 1e9 + 1e7 * (workload.batch_size or 64)
 
 
 def _around(value: float) -> Quantity:
@@ -38,7 +38,8 @@ def _around(value: float) -> Quantity:
 
 @dataclass(eq=False)
 class TablePredictor:
-    """Slowdown is the sum of all demands, at least 1; a solo step takes 0.1 s unless the SPEC states it."""
+    """Slowdown is the sum of all demands, at least 1; a solo step takes 0.1 s, less with frozen layers, unless the SPEC
+    states it."""
 
     version: str = "table-1"
     calls: int = 0

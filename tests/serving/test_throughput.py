@@ -9,6 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from predictor import load_predictor
+from predictor.examples.observations import Observation
+from predictor.learning.posterior import Posterior
 from profiling.workload import ColocationSet, Workload
 from serving.feedback import Belief
 from serving.handlers import throughput
@@ -35,11 +38,9 @@ def test_many_prefixes_are_computed_in_chunks_and_each_once(
     """Hundreds of layers at a tenth of a second each, in one piece, would make the lane count as stuck."""
     pieces: list[list[int]] = []
 
-    def points(
-        belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int], measured: Any
-    ) -> Any:
+    def points(belief: Belief, job: Workload, body: ThroughputBody, prefixes: list[int]) -> Any:
         pieces.append(prefixes)
-        return answered(belief, job, body, prefixes, measured)
+        return answered(belief, job, body, prefixes)
 
     answered = throughput._points
     monkeypatch.setattr(throughput, "_points", points)
@@ -76,8 +77,9 @@ def test_a_job_observed_alone_is_predicted_as_if_stated(client: TestClient) -> N
     taken = {"step_time_s": 0.12, "memory_bytes": 5e9}
     alone = {"of": {"device": "v100", "jobs": [BODY["job"]]}, **taken}
     assert client.post("/v1/observations", json={"observations": [alone]}).status_code == 201
-    points = client.post("/v1/layer-throughput", json=BODY).json()["points"]
-    stated = BODY | {"job": f"{BODY['job']},step_time_s=0.12,memory_bytes=5e9"}
+    body = BODY | {"frozen_prefixes": [0]}
+    points = client.post("/v1/layer-throughput", json=body).json()["points"]
+    stated = body | {"job": f"{BODY['job']},step_time_s=0.12,memory_bytes=5e9"}
     for point, same in zip(
         points, client.post("/v1/layer-throughput", json=stated).json()["points"], strict=True
     ):
@@ -101,25 +103,32 @@ def test_prefixes_observed_alone_are_answered_as_observed(client: TestClient, as
     assert first["step_time_s"] > between["step_time_s"] > last["step_time_s"]
 
 
-def test_memory_follows_that_of_another_batch_size() -> None:
-    from predictor import load_predictor
-    from predictor.examples.observations import Observation
-    from predictor.learning.posterior import Posterior
+OBSERVED = Workload.parse("resnet18-cifar:batch_size=256")
 
+
+@pytest.mark.parametrize("prefix", [0, 20])
+@pytest.mark.parametrize("change", [{}, {"batch_size": 512}, {"sm_share_ratio": 0.5}])
+def test_prefixes_that_were_not_observed_are_answered_as_predicted(
+    prefix: int, change: dict[str, Any]
+) -> None:
     predictor = load_predictor("default")
     posterior = Posterior(predictor)
-    observed = Workload.parse("resnet18-cifar:batch_size=256")
-    posterior.observe([Observation(ColocationSet("v100", (observed,)), 0, 0.1, memory_bytes=5e9)])
+    seen = ColocationSet("v100", (replace(OBSERVED, frozen_prefix=prefix),))
+    posterior.observe([Observation(seen, 0, 0.1, memory_bytes=5e9)])
     belief: Any = SimpleNamespace(
         posterior=posterior, predictor=posterior, serving=SimpleNamespace(predictor=predictor)
     )
-    asked = replace(observed, batch_size=512)
-    body = ThroughputBody("v100", str(asked))
-    points = throughput._points(belief, *throughput._observed(belief, asked, "v100")[:1], body, [0, 20], {})
-    sets = [ColocationSet("v100", (replace(asked, frozen_prefix=k),)) for k in (0, 20)]
-    expected = posterior.predict_arrays(sets).memory_bytes[:, 0]
-    assert [point["memory_bytes"] for point in points] == pytest.approx(expected)
-    assert expected[0] > 1.2 * predictor.predict_arrays(sets).memory_bytes[0, 0]
+    asked = replace(OBSERVED, **change)
+    body, prefixes = ThroughputBody("v100", str(asked)), [0, 10, 20, 41]
+    points = throughput._points(belief, asked, body, prefixes)
+    expected = posterior.predict_arrays(
+        [ColocationSet("v100", (replace(asked, frozen_prefix=k),)) for k in prefixes]
+    )
+    assert [point["step_time_s"] for point in points] == pytest.approx(expected.step_time_s[:, 0].tolist())
+    assert [point["memory_bytes"] for point in points] == pytest.approx(expected.memory_bytes[:, 0].tolist())
+    assert [point["speedup"] * point["step_time_s"] for point in points] == pytest.approx(
+        [expected.step_time_s[0, 0]] * len(points)
+    )
 
 
 def test_another_spelling_of_the_device_is_the_same_job(client: TestClient) -> None:

@@ -110,6 +110,23 @@ def test_an_architecture_whose_jobs_disagree_says_nothing_of_others(third: float
     assert variance[3] == pytest.approx(solo.prior_variance, rel=1e-5)
 
 
+def test_an_error_is_that_of_the_job_with_other_frozen_layers() -> None:
+    """The first three members are one job with different frozen layers, far from each other; one is not observed."""
+    place, none = 3.0 * np.eye(4), np.zeros(4, dtype=np.int64)
+    members = Members(place, none, np.arange(4), none, unfrozen=np.array([0, 0, 0, 3]))
+    plausible = SoloErrors(P, members.take(np.array([0])), np.array([0.5]), np.array([0.01]))
+    mean, variance, _ = plausible.answer(members)
+    assert mean[1] > mean[3] + 0.1
+    assert variance[1] < variance[3]
+    error = np.array([2.4, -5.0])
+    implausible = SoloErrors(P, members.take(np.arange(2)), error, np.full(2, 0.01))
+    mean, _, added = implausible.answer(members)
+    assert mean.tolist() == pytest.approx([2.4, -5.0, 2.4, 0.0]), "the one nearer to the prediction"
+    assert added[2].tolist() == [2.4, 0.0]
+    both = SoloErrors(P, members.take(np.arange(2)), np.array([2.4, 0.3]), np.full(2, 0.01))
+    assert abs(both.mean(members)[2]) < 0.5, "they contradict each other"
+
+
 def test_means_of_known_members_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
     confirmed = np.ones(3, dtype=bool)
     solo = SoloErrors(P, OBSERVED, ERROR, NOISE, confirmed)
