@@ -7,6 +7,7 @@ that take turns get at most all of the time together.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 from itertools import combinations
 
 import numpy as np
@@ -45,12 +46,13 @@ def never_faster_with_more(
     if width < 3:
         return answer(rows)
     if sizes is None and width <= WHOLE:
-        return _one_by_one(answer, rows, left)
+        return largest_of_parts(list(parts_by_size(answer, rows, left)), rows)
     size = (rows >= 0).sum(1)
     small = size <= WHOLE
     if sizes is None and small.any():  # whose answers do not depend on larger ones of the call
         excess = np.zeros(rows.shape)
-        excess[small, :WHOLE] = _one_by_one(answer, rows[small, :WHOLE], left)
+        some = rows[small, :WHOLE]
+        excess[small, :WHOLE] = largest_of_parts(list(parts_by_size(answer, some, left)), some)
         if not small.all():
             excess[~small] = never_faster_with_more(answer, rows[~small])
         return excess
@@ -65,71 +67,77 @@ def never_faster_with_more(
     return excess
 
 
-def _one_by_one(answer: Callable[[Integers], Floats], rows: Integers, left: Floats | None) -> Floats:
-    """See `never_faster_with_more`."""
+def largest_of_parts(parts: Sequence[Floats], rows: Integers) -> Floats:
+    """[S, M] what `never_faster_with_more` says of sets, from what `parts_by_size` says of their parts."""
     excess = np.zeros(rows.shape)
-    for bounded in _by_size(answer, rows, left):
-        for now in bounded.values():
-            np.maximum(excess, np.where(np.isfinite(now), now, 0.0), out=excess)
+    for bounded in parts:
+        np.maximum(excess, _or_zero(bounded).max(1), out=excess)
     return excess
 
 
-def excess_of_parts(
-    answer: Callable[[Integers], Floats], rows: Integers, left: Floats | None = None
-) -> Iterator[tuple[Integers, Floats]]:
+def excess_of_parts(parts: Sequence[Floats], rows: Integers) -> Iterator[tuple[Integers, Floats]]:
     """What `never_faster_with_more` says of every proper part of sets of up to `WHOLE` members, by size.
 
-    Arguments are those of `never_faster_with_more`.
+    Args:
+        parts: of `parts_by_size`.
+        rows: [S, M] as there.
 
     Returns:
         [P, C] columns of parts, and [S, P, C] excess of their members; inf in sets of which one is no proper part.
     """
     width, size = rows.shape[1], (rows >= 0).sum(1)
-    earlier: dict[tuple[int, ...], Floats] = {}
-    for count, bounded in enumerate(_by_size(answer, rows, left), 2):
-        if count == width:
-            return
-        largest = dict(bounded)
-        for some, now in bounded.items() if count > 2 else ():
-            for gone in some:
-                fewer = earlier[tuple(place for place in some if place != gone)]
-                now = np.maximum(now, np.where(np.isfinite(fewer), fewer, 0.0))
-            largest[some] = now
-        excess = np.stack([now[:, list(some)] for some, now in largest.items()], 1)
-        yield np.array(list(largest)), np.where((size > count)[:, None, None], excess, np.inf)
+    earlier: Floats = np.zeros(0)
+    for count, bounded in enumerate(parts[: width - 2], 2):
+        places, without = _columns(width, count)
+        largest = bounded
+        if count > 2:
+            largest = bounded.copy()
+            for fewer in without.T:
+                np.maximum(largest, _or_zero(earlier[:, fewer]), out=largest)
+        excess = largest[:, np.arange(len(places))[:, None], places]
+        yield places, np.where((size > count)[:, None, None], excess, np.inf)
         earlier = largest
 
 
-def _by_size(
+def _or_zero(excess: Floats) -> Floats:
+    return np.where(np.isfinite(excess), excess, 0.0)
+
+
+def parts_by_size(
     answer: Callable[[Integers], Floats], rows: Integers, left: Floats | None
-) -> Iterator[dict[tuple[int, ...], Floats]]:
-    """Answers [S, M] about all parts of sets of `rows` [S, M], inf where there is none, from pairs on.
+) -> Iterator[Floats]:
+    """Answers [S, P, M] about all parts of sets of `rows` [S, M], inf where there is none, from pairs on.
 
     An upper bound for every subset from three members on follows from the subsets with one member less; the
-    largest answer for a subset, so bounded, is that for the whole set.
+    largest answer for a subset, so bounded, is that for the whole set. Arguments are those of `never_faster_with_more`.
     """
     sets, width = rows.shape
     with np.errstate(divide="ignore"):
         grows = None if left is None else 1.0 / np.where(rows >= 0, left[rows], 1.0)
-    earlier: dict[tuple[int, ...], Floats] = {}
+    earlier: Floats = np.zeros(0)
     for count in range(2, width + 1):
-        parts = list(combinations(range(width), count))
-        places = np.array(parts)
+        places, without = _columns(width, count)
         within = rows[:, places]
         asked, part = np.nonzero((within >= 0).all(2))
         if not len(asked):
             return
-        own = np.full((sets, len(parts), width), np.inf)
-        own[asked[:, None], part[:, None], places[part]] = answer(within[asked, part])
-        bounded = dict(zip(parts, own.swapaxes(0, 1), strict=True))
+        bounded = np.full((sets, len(places), width), np.inf)
+        bounded[asked[:, None], part[:, None], places[part]] = answer(within[asked, part])
         if grows is not None and count > 2:
-            for some, now in bounded.items():
-                for gone in some:
-                    rest = tuple(place for place in some if place != gone)
-                    with_it = (1.0 + earlier[rest]) * grows[:, gone, None] - 1.0
-                    np.minimum(now, with_it, out=now)
+            for gone, fewer in zip(places.T, without.T, strict=True):
+                np.minimum(bounded, (1.0 + earlier[:, fewer]) * grows[:, gone, None] - 1.0, out=bounded)
         yield bounded
         earlier = bounded
+
+
+@cache
+def _columns(width: int, count: int) -> tuple[Integers, Integers]:
+    """[P, count] columns of all parts of a size of sets of `width`, and [P, count] number of the part that lacks one of
+    these columns, among those of one less."""
+    parts = list(combinations(range(width), count))
+    number = {part: k for k, part in enumerate(combinations(range(width), count - 1))}
+    without = [[number[part[:k] + part[k + 1 :]] for k in range(count)] for part in parts]
+    return np.array(parts), np.array(without)
 
 
 def no_busier_than_pairs(

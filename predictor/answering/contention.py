@@ -10,10 +10,13 @@ import numpy as np
 
 from models.features import OCCUPANCY, Floats
 from predictor.answering.bounds import (
+    WHOLE,
     at_most_all_the_time,
     excess_of_parts,
+    largest_of_parts,
     never_faster_with_more,
     no_busier_than_pairs,
+    parts_by_size,
     processor_sharing_excess,
 )
 from predictor.answering.kept_pairs import MOST_ASKED, KeptPairs, PairsWithin
@@ -32,6 +35,8 @@ if TYPE_CHECKING:
 # Answers [P, 2] about pairs, from rows [P, 2] without -1.
 PairsOf = Callable[["Integers"], Floats]
 _TIME_SLICE, _MPS = "time-slice", "mps"
+# Sets of which the excess of all parts is kept: of eight members, some 16 KB each.
+_MOST_KEPT = 64
 
 
 class Contention:
@@ -48,6 +53,7 @@ class Contention:
         self.network_share = network_share
         self._settings: dict[str, Array] = {}
         self._pairs: dict[str, KeptPairs] = {}
+        self._latest: tuple[object, list[Floats]] | None = None
 
     def excess(self, rows: Integers, sharing: str) -> Floats:
         """Predicted latent slowdown - 1: the ensemble's mean log slowdown, averaged with the process's.
@@ -72,8 +78,7 @@ class Contention:
         """`excess` of all parts of sets of up to `WHOLE` members; see `bounds.excess_of_parts`."""
         slices = self._shared_slices(rows, sharing)
         everywhere = rows if slices is None else slices.everywhere
-        of_parts, left = self._of_parts(everywhere, sharing)
-        for places, excess in excess_of_parts(of_parts, everywhere, left):
+        for places, excess in excess_of_parts(self._parts(everywhere, sharing), everywhere):
             yield places, excess if slices is None else slices.at_least_on_larger(excess, places)
 
     def _shared_slices(self, rows: Integers, sharing: str) -> SharedSlices | None:
@@ -87,10 +92,25 @@ class Contention:
         """[S, M] `excess`, whatever is answered on larger slices."""
         if rows.shape[1] < 3:
             return self._under_shares(self._of_pairs(rows, sharing), rows)
+        if rows.shape[1] <= WHOLE and len(rows) <= _MOST_KEPT:
+            return largest_of_parts(self._parts(rows, sharing), rows)
         of_parts, left = self._of_parts(rows, sharing)
         # Different sets of a few jobs share many subsets.
         bounded = partial(never_faster_with_more, of_parts, left=left)
         return each_once(bounded, rows, len(self._table.solo_step_s))
+
+    def _parts(self, rows: Integers, sharing: str) -> list[Floats]:
+        """Excess of all parts of sets of up to `WHOLE` members, see `parts_by_size`; of a few sets, kept until others
+        are asked for, because their intervals follow from it, too."""
+        asked = sharing, rows.shape, rows.tobytes()
+        latest = self._latest  # read once, because other threads replace it
+        if latest is not None and latest[0] == asked:
+            return latest[1]
+        of_parts, left = self._of_parts(rows, sharing)
+        parts = list(parts_by_size(of_parts, rows, left))
+        if len(rows) <= _MOST_KEPT:
+            self._latest = asked, parts
+        return parts
 
     def _of_parts(self, rows: Integers, sharing: str) -> tuple[Callable[[Integers], Floats], Floats | None]:
         """Answers about parts of sets of `rows` from three members on, and `left` for the bounds on these."""

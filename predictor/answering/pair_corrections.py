@@ -37,12 +37,14 @@ def corrected_excess(
     present = asked >= 0
     busy = np.where(present, utilization_ratio[asked], 0.0)
     total, weight = np.zeros(asked.shape), np.zeros(asked.shape)
-    for a, b in combinations(range(asked.shape[1]), 2):
-        there = np.flatnonzero(present[:, a] & present[:, b])
-        correction = of_pairs(asked[there][:, [a, b]])
-        for own, other, value in ((a, b, correction[:, 0]), (b, a, correction[:, 1])):
-            total[there, own] += busy[there, other] * value
-            weight[there, own] += busy[there, other]
+    places = np.array(list(combinations(range(asked.shape[1]), 2)))
+    there = present[:, places].all(2)
+    correction = np.zeros((*there.shape, 2))
+    correction[there] = of_pairs(asked[:, places][there])
+    for (a, b), values in zip(places.tolist(), correction.transpose(1, 2, 0), strict=True):
+        for own, other, value in ((a, b, values[0]), (b, a, values[1])):
+            total[:, own] += busy[:, other] * value
+            weight[:, own] += busy[:, other]
     mean = np.divide(total, weight, out=np.zeros(asked.shape), where=weight > 0)
     result = excess.copy()
     result[large] = np.maximum((1.0 + excess[large]) * np.exp(mean) - 1.0, 0.0)

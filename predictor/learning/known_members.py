@@ -179,8 +179,8 @@ class KnownMembers:
         self.utilization_measured = np.concatenate([self.utilization_measured, measured])
         self._add_limits(new)
         start = len(self.members)
-        *numbers, unfrozen = columns
-        more = Members(place, *numbers, occupancy=occupancies(features), unfrozen=unfrozen)
+        model, job, setting, at, unfrozen = columns
+        more = Members(place, model, job, setting, at, occupancies(features), unfrozen)
         self.members = self.members.joined(more)
         # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})

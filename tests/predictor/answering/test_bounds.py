@@ -12,6 +12,7 @@ from predictor.answering.bounds import (
     excess_of_parts,
     never_faster_with_more,
     no_busier_than_pairs,
+    parts_by_size,
 )
 from predictor.answering.job_table import JobTable
 from predictor.examples.examples import Integers
@@ -61,7 +62,7 @@ def test_parts_of_sets_are_answered_as_if_they_were_asked_about() -> None:
     left = np.array([0.0, 0.0, 0.5, 0.99, 0.9])
     rows = np.array([[0, 1, 3, 4], [1, 3, 0, -1], [4, 2, 1, 0], [0, 3, -1, -1], [2, -1, -1, -1]])
     found = 0
-    for places, excess in excess_of_parts(crowded, rows, left):
+    for places, excess in excess_of_parts(list(parts_by_size(crowded, rows, left)), rows):
         for s, own in enumerate(rows):
             for columns, answer in zip(places, excess[s], strict=True):
                 part = own[columns]

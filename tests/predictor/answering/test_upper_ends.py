@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from itertools import combinations
 
 import numpy as np
 import pytest
 
+from models.features import Floats
 from predictor.answering.upper_ends import upper_ends_of_parts
+from predictor.examples.examples import Integers
 from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
@@ -39,3 +42,24 @@ def test_pairs_have_no_parts_and_slices_share_nothing(predictor: Predictor) -> N
     rows = predictor.rows([pair, triple])
     ends = upper_ends_of_parts(table, rows, np.array(["time-slice", "mig"]), np.ones(2), intervals)
     assert np.isneginf(ends).all()
+
+
+@pytest.mark.parametrize("device", ["v100", "a100:mig=2g"])
+def test_parts_of_a_set_are_computed_once(monkeypatch: pytest.MonkeyPatch, device: str) -> None:
+    from predictor.answering import contention
+
+    calls: list[int] = []
+
+    def counted(answer: Callable[..., Floats], rows: Integers, left: Floats | None) -> Iterator[Floats]:
+        calls.append(len(rows))
+        return computed(answer, rows, left)
+
+    computed = contention.parts_by_size
+    monkeypatch.setattr(contention, "parts_by_size", counted)
+    predictor, jobs = load_predictor(), tuple(map(Workload, ZOO))
+    answer = predictor.predict(ColocationSet(device, jobs))
+    assert len(calls) == 1
+    predictor.predict(ColocationSet(device, jobs[:4]))
+    again = predictor.predict(ColocationSet(device, jobs))
+    assert len(calls) == 3, "only those of the latest sets are kept"
+    assert again == answer
