@@ -108,7 +108,9 @@ class Corrector:
             Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
             member.memory_bytes,
             at_step_time(
-                member.utilization_ratio, member.solo_step_time_s.value * member.slowdown.value / step
+                member.utilization_ratio,
+                member.solo_step_time_s.value * member.slowdown.value / step,
+                1 / slow.value,
             ),
             member.in_domain,
         )
@@ -179,8 +181,8 @@ def _within(half: float, narrower: float, own: float, moved: float) -> float:
     return min(max(narrower, own), max(half, abs(moved)))
 
 
-def at_step_time(busy: Quantity, factor: float) -> Quantity:
-    """Utilisation when a step takes 1 / `factor` of the time with the same work on the device."""
+def at_step_time(busy: Quantity, factor: float, most: float = 1.0) -> Quantity:
+    """Utilisation, of at most `most`, when a step takes 1 / `factor` of the time with the same work on the device."""
     return Quantity(
-        min(busy.value * factor, 1.0), min(busy.lower * factor, 1.0), min(busy.upper * factor, 1.0)
+        min(busy.value * factor, most), min(busy.lower * factor, most), min(busy.upper * factor, 1.0)
     )

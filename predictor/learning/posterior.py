@@ -298,7 +298,8 @@ class Posterior:
             solo = solo * np.where(numbers >= 0, np.exp(apart)[numbers], 1.0)
         # A slower step spreads the same device work over more time.
         faster = arrays.solo_step_time_s * arrays.slowdown / (solo * slowdown)
-        busy = np.minimum(arrays.utilization_ratio * faster, 1.0)
+        # Nor does it grow beside others: it is at most the step alone.
+        busy = np.minimum(arrays.utilization_ratio * faster, 1.0 / slowdown)
         return replace(
             arrays,
             slowdown=slowdown,

@@ -14,6 +14,7 @@ from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
 from predictor.learning.summary import corrections_of
+from predictor.load import load_predictor
 from predictor.predictor import Predictor
 from predictor.types import PredictionArrays
 from profiling.errors import InputError
@@ -167,6 +168,24 @@ def test_a_job_alone_uses_all_that_its_device_is_used(predictor: Predictor) -> N
     assert after.members[0].utilization_ratio.value > before.members[0].utilization_ratio.value
     assert after.total_utilization_ratio.value == pytest.approx(after.members[0].utilization_ratio.value)
     assert after.total_utilization_ratio.upper <= 1
+
+
+@pytest.mark.parametrize("sharing", ["time-slice", "mps"])
+def test_beside_others_a_step_keeps_the_device_busy_for_no_longer_than_alone(sharing: str) -> None:
+    """Sets show that a job's steps are shorter than its graph says the device is busy for one."""
+    predictor, job = load_predictor(), Workload("deepspeech2-librispeech")
+    posterior, names = Posterior(predictor), ("resnet18-cifar", "lstm-wikitext2", "dcgan-64")
+    pairs = [ColocationSet("v100", (job, Workload(name)), sharing) for name in names]
+    for pair in pairs:
+        step_s = 0.4 * float(predictor.predict_arrays([pair]).step_time_s[0, 0])
+        posterior.observe([Observation(pair, 0, step_s)] * 3)
+    alone = posterior.predict_arrays([ColocationSet("v100", (job,), sharing)])
+    most_s = alone.utilization_ratio[0, 0] * alone.step_time_s[0, 0]
+    together = posterior.predict_arrays(pairs)
+    assert (together.utilization_ratio * together.step_time_s)[:, 0].max() <= most_s * (1 + 1e-9)
+    for pair in pairs:
+        member = posterior.predict(pair).members[0]
+        assert member.utilization_ratio.value * member.step_time_s.value <= most_s * (1 + 1e-9)
 
 
 def test_a_step_that_waits_longer_keeps_the_device_busy_for_as_long(predictor: Predictor) -> None:
