@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 from models.cost.form import HOSTS
 from models.cost.layouts import are_channels_last
 from models.cost.operator_features import context_of, fitted_kind, fused, operator_features
+from models.cost.whole import whole_columns
 from models.cost.work import IS_CONTRACTION, Floats, OperatorWork, floor_s, work_of
 from profiling.devices import DeviceSpec, split_device
 from profiling.graph import ComputationGraph
@@ -86,7 +87,7 @@ class JobInput:
             workload.memory_layout == "channels-last"
         )
         return cls(
-            operator_features(_once(columns), context, channels_last),
+            operator_features(_once(whole_columns(graph, columns)), context, channels_last),
             work_of(columns, device, workload.precision, share, channels_last),
             mask,
             fitted_kind(columns),

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from models.cost.job import JobInput, pass_mask, trained_ratio
-from profiling.capture import capture_module
+from models.cost.model import default_cost_model
+from profiling.capture import capture_module, capture_zoo
+from profiling.capture.options import options_of
+from profiling.capture.step import capture_job
 from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import Workload
+from profiling.zoo import build, resolve
 
 WIDTH, RANK, ROWS = 256, 8, 32
 LAYERS = 6
@@ -72,3 +78,25 @@ def test_other_values_are_refused() -> None:
         data["options"] = {"frozen_layers": value}
         with pytest.raises(InputError, match="frozen_layers"):
             ComputationGraph.from_dict(data)
+
+
+@pytest.mark.parametrize(
+    "spec",
+    [
+        "bert-base-squad:batch_size=8,precision=amp",
+        "efficientnetb0-cifar:batch_size=64",
+        "lstm-wikitext2:batch_size=20",
+        "vgg11-cifar:batch_size=64",
+    ],
+)
+def test_layers_frozen_at_the_capture_cost_as_much_as_those_frozen_later(spec: str) -> None:
+    job, device = replace(resolve(Workload.parse(spec)), data_on_device=True), get_device("v100")
+    whole = capture_zoo(job)
+    cost = default_cost_model().cost
+    for count in {1, len(whole.layers) // 2, len(whole.layers) - 1}:
+        frozen = replace(job, frozen_prefix=count)
+        later = cost(whole, device, frozen)
+        recorded = capture_job(build(frozen, "meta"), "by hand", options_of(job))
+        assert recorded.frozen_layers == set(range(count))
+        for graph, stated in ((recorded, job), (capture_zoo(frozen), frozen)):
+            assert cost(graph, device, stated).step_time_s == pytest.approx(later.step_time_s, rel=0.05)
