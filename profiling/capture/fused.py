@@ -190,21 +190,35 @@ def _(
 
 @torch.library.custom_op("cotenant::recurrent_backward", mutates_args=())
 def recurrent_backward(
-    grad: Tensor, sequence: Tensor, weights: list[Tensor], out: Tensor, reserve: Tensor, products: list[int]
+    grad: Tensor,
+    sequence: Tensor,
+    weights: list[Tensor],
+    out: Tensor,
+    reserve: Tensor,
+    products: list[int],
+    trained: list[bool],
 ) -> list[Tensor]:
-    """Gradients of the sequence, then of each weight.
+    """Gradients of the sequence, then of each weight; empty if none is computed.
 
     Args:
         products: gradients that each weight is a factor of, or that are its own: 0 to 2.
+        trained: whether the gradient of each weight is computed.
     """
     raise _no_kernel()
 
 
 @recurrent_backward.register_fake
 def _(
-    grad: Tensor, sequence: Tensor, weights: list[Tensor], out: Tensor, reserve: Tensor, products: list[int]
+    grad: Tensor,
+    sequence: Tensor,
+    weights: list[Tensor],
+    out: Tensor,
+    reserve: Tensor,
+    products: list[int],
+    trained: list[bool],
 ) -> list[Tensor]:
-    return [sequence.new_empty(sequence.shape), *(w.new_empty(w.shape) for w in weights)]
+    own = (w.new_empty(w.shape if own else 0) for w, own in zip(weights, trained, strict=True))
+    return [sequence.new_empty(sequence.shape), *own]
 
 
 def _recurrent_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
@@ -218,14 +232,14 @@ def _recurrent_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-de
     else:
         # cuDNN computes the gradients of all data, and those of all weights or of none (`_cudnn_rnn_backward`).
         data, trained = [True] * len(weights), [any(trained)] * len(weights)
-    ctx.products = [d + t for d, t in zip(data, trained, strict=True)]
+    ctx.products, ctx.trained = [d + t for d, t in zip(data, trained, strict=True)], trained
 
 
 def _recurrent_backward(ctx, grad, *_rest):  # type: ignore[no-untyped-def]
     sequence, out, reserve, *weights = ctx.saved_tensors
     if grad is None:
         grad = out.new_empty(out.shape)
-    gradients = recurrent_backward(grad, sequence, weights, out, reserve, ctx.products)
+    gradients = recurrent_backward(grad, sequence, weights, out, reserve, ctx.products, ctx.trained)
     wanted = [g if w.requires_grad else None for g, w in zip(gradients[1:], weights, strict=True)]
     state = [grad.new_empty(shape) for shape in ctx.state_shapes]
     return gradients[0], state, wanted, None, None, None, None, None

@@ -156,6 +156,15 @@ def test_gradients_of_a_recurrent_layer_are_those_that_cudnn_computes(static: bo
     assert graph.backward_flops == graph.forward_flops
 
 
+@pytest.mark.parametrize("cell", [nn.LSTM, nn.RNN, nn.LSTMCell, nn.GRUCell])
+def test_frozen_weights_of_a_recurrent_layer_have_no_gradients_in_memory(cell: type[nn.Module]) -> None:
+    layer = cell(16, 256)
+    model = nn.Sequential(nn.Linear(16, 16), layer.requires_grad_(False))
+    weights = 4 * sum(p.numel() for p in layer.parameters())
+    assert capture_module(model, torch.randn(1, 16)).activation_bytes < 0.1 * weights
+    assert capture_module(nn.Sequential(cell(16, 256)), torch.randn(1, 16)).activation_bytes > weights
+
+
 def test_a_projected_lstm_keeps_its_gates_for_the_backward_pass() -> None:
     x = torch.randn(4, 3, 16)
     plain, projected = (capture_module(nn.LSTM(16, 32, proj_size=size), x) for size in (0, 8))
