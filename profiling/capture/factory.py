@@ -9,9 +9,11 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.utils import parametrizations
 
 from profiling.capture.module import capture_module, first_dimension, job_of, refuse_lazy
 from profiling.capture.options import execution_options, options_of
+from profiling.capture.patching import patched
 from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
@@ -23,6 +25,12 @@ PASSED = ("batch_size", "sequence_length", "image_size")
 """Options passed to a factory, if it has parameters with these names."""
 
 _NO_VALUES = "tensors on meta have no values: compute numbers in Python, or from tensors with device='cpu'"
+
+# An orthogonal parametrisation asks whether its weight is orthogonal already, or makes it so by a QR decomposition.
+_ORTHOGONAL_ON_META = (
+    (parametrizations, "_is_orthogonal", lambda *_: True),
+    (parametrizations, "_make_orthogonal", torch.empty_like),
+)
 
 
 def capture_factory(workload: Workload) -> ComputationGraph:
@@ -164,7 +172,7 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
                 hint="add the parameter, or omit the option",
             )
     _check_required(workload, parameters)
-    with torch.device(device):
+    with torch.device(device), patched(_ORTHOGONAL_ON_META if device == "meta" else ()):
         try:
             made = factory(**given)
         except (Exception, SystemExit) as error:  # the user's own code may raise anything

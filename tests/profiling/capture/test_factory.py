@@ -4,6 +4,7 @@ import warnings
 from pathlib import Path
 
 import pytest
+from torch.utils.flop_counter import FlopCounterMode
 
 from profiling.capture import capture_factory
 from profiling.capture.factory import factory_job
@@ -55,6 +56,16 @@ def adapted(batch_size=8):
 
 def normed(batch_size=8):
     return nn.utils.weight_norm(nn.Linear(8, 2)), torch.randn(batch_size, 8)
+
+def orthogonal(batch_size=8, width=64, kind=None):
+    parametrized = nn.utils.parametrizations.orthogonal(nn.Linear(64, width), orthogonal_map=kind)
+    return nn.Sequential(nn.Linear(8, 64), parametrized), torch.randn(batch_size, 8)
+
+def wide(batch_size=8):
+    return orthogonal(batch_size, 96)
+
+def cayley(batch_size=8):
+    return orthogonal(batch_size, 64, "cayley")
 
 def rates():
     return nn.Dropout([rate.item() for rate in torch.linspace(0, 0.1, 3)][-1]), torch.randn(8, 8)
@@ -186,6 +197,18 @@ def test_functions_that_a_module_keeps_refer_to_the_module_that_is_captured() ->
 @pytest.mark.filterwarnings("ignore")
 def test_a_module_that_cannot_be_copied_is_captured_from_a_factory() -> None:
     assert capture_factory(Workload("some_factories:normed")).parameter_count == 8 * 2 + 2 + 2
+
+
+@pytest.mark.filterwarnings("ignore:.*canonical kind")
+@pytest.mark.parametrize("name", ["orthogonal", "wide", "cayley"])
+def test_an_orthogonal_parametrisation_has_the_products_of_a_real_step(name: str) -> None:
+    graph = capture_factory(Workload(f"some_factories:{name}"))
+    job = factory_job(Workload(f"some_factories:{name}"), "cpu")
+    with FlopCounterMode(display=False) as counted:
+        job.step()
+    assert graph.parameter_count == sum(p.numel() for p in job.model.parameters())
+    # Operators of `torch.linalg`, which torch does not count, have a FLOP for each element.
+    assert graph.forward_flops + graph.backward_flops == pytest.approx(counted.get_total_flops(), rel=0.04)
 
 
 def test_numbers_computed_on_meta_are_refused_with_the_reason() -> None:
