@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
@@ -30,15 +31,37 @@ EXECUTION = ("compiler", "memory_layout")
 def execution_options(model: nn.Module) -> dict[str, Any]:
     """Options of `EXECUTION` that a module implies, if they are not the defaults.
 
+    If only some of its modules are compiled, those with most of the parameters count for all, with a warning.
+
     Args:
         model: as the user made it, with its strides; compiled by `torch.compile` or `Module.compile`, or not.
     """
+    from torch.nn.parameter import is_lazy
+
     options: dict[str, Any] = {}
-    if hasattr(model, "_orig_mod") or model._compiled_call_impl is not None:
+    compiled = [module for module in model.modules() if _is_compiled(module)]
+    elements = {id(p): p.numel() for p in model.parameters() if not is_lazy(p)}
+    inside = {id(p) for module in compiled for p in module.parameters()}
+    share = sum(elements[key] for key in inside & set(elements)) / max(sum(elements.values()), 1)
+    if model in compiled or share > 0.5:
         options["compiler"] = "compile"
+    if compiled and model not in compiled:
+        warnings.warn(
+            f"torch.compile is applied to modules with {100 * share:.3g} % of the parameters: the whole step is "
+            f"predicted as {'compiled' if options else 'eager'}",
+            stacklevel=3,
+        )
     if any(_is_channels_last(parameter) for parameter in model.parameters()):
         options["memory_layout"] = "channels-last"
     return options
+
+
+def _is_compiled(module: nn.Module) -> bool:
+    return (
+        hasattr(module, "_orig_mod")
+        or module._compiled_call_impl is not None
+        or hasattr(module.forward, "_torchdynamo_orig_callable")
+    )
 
 
 def _is_channels_last(parameter: nn.Parameter) -> bool:

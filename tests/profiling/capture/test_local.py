@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+import torch
+from torch import nn
 
 from profiling.capture import graph_for, local_workload, register_graph
-from profiling.capture.options import as_captured
+from profiling.capture.options import as_captured, execution_options
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import Workload
 
@@ -136,3 +138,25 @@ def test_a_module_implies_how_its_kernels_run(
     assert getattr(as_captured(stated, graph_for(stated)), option) == other
     plain = local_workload("own_factory_of_test:factory")
     assert (plain.compiler, plain.memory_layout) == ("eager", "contiguous")
+
+
+@pytest.mark.parametrize(("part", "expected"), [(0, "compile"), (2, "eager")])
+@pytest.mark.parametrize("in_place", [False, True])
+def test_most_parameters_decide_if_some_modules_are_compiled(
+    part: int, expected: str, in_place: bool
+) -> None:
+    model = nn.Sequential(nn.Linear(8, 16), nn.ReLU(), nn.Linear(16, 2))
+    if in_place:
+        model[part].compile()
+    else:
+        model[part] = torch.compile(model[part])
+    with pytest.warns(
+        UserWarning, match=r"modules with (80\.9|19\.1) % of the parameters: .* as " + expected
+    ):
+        assert execution_options(model).get("compiler", "eager") == expected
+
+
+def test_a_compiled_forward_compiles_the_module() -> None:
+    model = nn.Linear(8, 2)
+    model.forward = torch.compile(model.forward)
+    assert execution_options(model) == {"compiler": "compile"}
