@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,6 +17,7 @@ from profiling.capture.products import (
     bilinear_work,
     distance_work,
     fourier_work,
+    multiplies_points,
     trilinear_work,
 )
 from profiling.operators import ATEN, CONTRACTIONS
@@ -23,6 +25,8 @@ from profiling.training import tensors_of
 
 _GATHERING = frozenset({"embedding", "index", "index_select", "gather", "_unsafe_index", "take_along_dim"})
 _BAGS = frozenset({"embedding_bag", "_embedding_bag", "_embedding_bag_forward_only"})
+_ADDING = frozenset({"scatter_add_", "scatter_reduce_", "index_add_", "index_reduce_"})
+_SCATTERING = _ADDING | {"scatter_", "index_copy_", "index_fill_", "index_put_", "_index_put_impl_"}
 # Position of `groups` among the arguments.
 _GROUPS = {"convolution": 8, "conv1d": 6, "conv2d": 6, "conv3d": 6}
 _WRITE_ONLY = frozenset({"fill", "dropout"})
@@ -66,6 +70,8 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, 
         tf32: whether tensor cores may execute FP32 products.
     """
     name = packet_name(func)
+    if name == "cdist":  # which `torch.export` does not decompose
+        name = "_euclidean_dist" if multiplies_points(*args) else "_cdist_forward"
     inputs = list(tensors_of((args, kwargs)))
     outputs = list(tensors_of(out))
     kind = _kind(name, args)
@@ -85,6 +91,12 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, 
         table, indices = args[0], args[1]
         cost.written = float(indices.numel() * table.shape[-1] * table.element_size())
         cost.read = cost.written + tensor_bytes(indices)
+    elif name in _SCATTERING:
+        # In place, only elements that an index names.
+        cost.written = float(_named_elements(name, args) * args[0].element_size())
+        cost.read = sum(tensor_bytes(t) for t in inputs if t is not args[0])
+        if name in _ADDING or any(given is True for given in (*args[3:4], kwargs.get("accumulate"))):
+            cost.read += cost.written
     elif kind not in _WRITE_ONLY or kind == "dropout":
         cost.read = sum(map(tensor_bytes, distinct.values()))
     cost.flops = _flops(func, name, args, kwargs, out)
@@ -157,6 +169,23 @@ def _transformed(name: str, args: tuple[Any, ...]) -> tuple[int, ...]:
     if given is None:
         given = tuple(range(args[0].dim())) if name.endswith("n") else (-2, -1) if name.endswith("2") else -1
     return (given,) if isinstance(given, int) else tuple(given)
+
+
+def _named_elements(name: str, args: tuple[Any, ...]) -> int:
+    """Elements that an operator of `_SCATTERING` writes; an index by mask is assumed to name all."""
+    target, where = args[:2]
+    if name.startswith("scatter"):
+        return int(args[2].numel())
+    if isinstance(where, int):
+        indices = {where: args[2]}
+    else:
+        indices = {d: index for d, index in enumerate(where) if index is not None}
+    if any(not index.dtype.is_signed for index in indices.values()):
+        return int(target.numel())
+    rest = math.prod(
+        size for d, size in enumerate(target.shape) if d not in indices and d - target.dim() not in indices
+    )
+    return rest * torch.broadcast_shapes(*(index.shape for index in indices.values())).numel()
 
 
 def _share(args: tuple[Any, ...], position: int) -> float:

@@ -11,6 +11,8 @@ from torch import Tensor
 
 # Longest transform that is taken to be one kernel, by the 64 KiB that it needs of shared memory; not measured.
 _LONGEST_FFT = 8192
+# Up to as many points, `cdist` subtracts every pair (`cdist_impl` in torch's Distance.cpp).
+_FEW_POINTS = 25
 FOURIER = frozenset({"_fft_r2c", "_fft_c2r", "_fft_c2c"})
 """Transforms of real to complex numbers, back, and between complex numbers; their second argument is the dimensions."""
 
@@ -77,7 +79,7 @@ def bilinear_work(left: Tensor, right: Tensor, weight: Tensor, out: Tensor) -> W
 
 
 def distance_work(left: Tensor, right: Tensor, out: Tensor) -> Work:
-    """Of `_euclidean_dist`, by which `cdist` measures the distances of more than 25 points.
+    """Of `_euclidean_dist`, by which `cdist` measures the distances of more than `_FEW_POINTS` points.
 
     torch multiplies (-2 x, |x|^2, 1) by (y, 1, |y|^2), in place of subtracting every pair.
     """
@@ -88,6 +90,12 @@ def distance_work(left: Tensor, right: Tensor, out: Tensor) -> Work:
         written=3 * first + 2 * second + 3 * pairs,
         kernels=12.0,
     )
+
+
+def multiplies_points(left: Tensor, right: Tensor, power: float = 2.0, mode: int | None = None) -> bool:
+    """Whether `cdist` of these arguments is `_euclidean_dist`."""
+    many = left.shape[-2] > _FEW_POINTS or right.shape[-2] > _FEW_POINTS
+    return power == 2 and (many if not mode else mode == 1)
 
 
 def fourier_work(source: Tensor, dims: Sequence[int], out: Tensor) -> Work:

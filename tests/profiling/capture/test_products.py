@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -136,9 +137,48 @@ class Codebook(nn.Module):
         return torch.cdist(self.layer(x), self.codes.weight)
 
 
-def test_distances_are_a_product() -> None:
+@pytest.mark.parametrize("static", [False, True])
+def test_distances_are_a_product(static: bool) -> None:
     rows = 128
-    op = captured(Codebook(), torch.randn(rows, LEFT))[1]
+    op = capture_module(Codebook(), torch.randn(rows, LEFT), static=static).operators[1]
     assert (op.kind, op.forward_flops) == ("linear", 2 * rows * OUT * (LEFT + 2))
     assert (op.sizes.gemm_m, op.sizes.gemm_n, op.sizes.gemm_k) == (rows, OUT, LEFT)
-    assert op.backward_flops == 2 * 2 * rows * OUT * LEFT
+    assert op.backward_flops == 2 * 2 * rows * OUT * (LEFT + 2 * static)
+
+
+MEMORY, WIDTH = 10_000, 16
+WRITES: dict[str, Callable[[Tensor, Tensor, Tensor], object]] = {
+    "index_put_": lambda memory, x, at: memory.index_put_((at,), x),
+    "index_put_ accumulate": lambda memory, x, at: memory.index_put_((at,), x, accumulate=True),
+    "index_add_": lambda memory, x, at: memory.index_add_(0, at, x),
+    "index_copy_": lambda memory, x, at: memory.index_copy_(-2, at, x),
+    "scatter_": lambda memory, x, at: memory.scatter_(0, at[:, None].expand_as(x), x),
+    "scatter_add_": lambda memory, x, at: memory.scatter_add_(0, at[:, None].expand_as(x), x),
+}
+
+
+class Memory(nn.Module):
+    """A large buffer of which a step writes a few rows."""
+
+    def __init__(self, write: Callable[[Tensor, Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.layer, self.write = nn.Linear(WIDTH, WIDTH), write
+        self.register_buffer("memory", torch.zeros(MEMORY, WIDTH))
+
+    def forward(self, x: Tensor, at: Tensor) -> Tensor:
+        out = self.layer(x)
+        memory = self.memory.detach()
+        self.write(memory, out.detach(), at)
+        return out.sum() + memory[at].sum()
+
+
+@pytest.mark.parametrize("static", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_writing_a_few_rows_in_place_costs_these_rows(name: str, static: bool) -> None:
+    inputs = (torch.randn(ROWS, WIDTH), torch.zeros(ROWS, dtype=torch.long))
+    graph = capture_module(Memory(WRITES[name]), inputs, static=static)
+    rows = 4.0 * ROWS * WIDTH
+    written = graph.operators[1]
+    assert (written.kind, written.bytes_written) == ("gather", rows)
+    # The rows to write, at most with those that they are added to, and the indices, which a scatter has for every element.
+    assert rows < written.bytes_read <= 2 * rows + 8 * ROWS * WIDTH
