@@ -96,7 +96,7 @@ ATEN: dict[str, str] = _table(
     transposed_convolution="conv_transpose1d conv_transpose2d conv_transpose3d",
     linear="linear",
     matmul="mm addmm bmm baddbmm addbmm mv addmv dot matmul einsum _grouped_mm _scaled_mm bilinear _trilinear vdot "
-    "_euclidean_dist",
+    "_euclidean_dist tensordot linalg_multi_dot linalg_matrix_power chain_matmul",
     attention="attention scaled_dot_product_attention _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_flash_attention_for_cpu",
@@ -109,8 +109,9 @@ ATEN: dict[str, str] = _table(
     softmax="_softmax _log_softmax softmax log_softmax logsumexp _safe_softmax",
     activation="relu relu_ relu6 gelu silu silu_ sigmoid sigmoid_ tanh tanh_ leaky_relu leaky_relu_ elu elu_ celu selu "
     "hardtanh hardtanh_ hardswish hardswish_ hardsigmoid hardsigmoid_ softplus mish prelu _prelu_kernel threshold "
-    "threshold_ log_sigmoid_forward glu softshrink hardshrink rrelu_with_noise",
-    dropout="native_dropout dropout dropout_ bernoulli bernoulli_ alpha_dropout",
+    "threshold_ log_sigmoid_forward glu softshrink hardshrink rrelu_with_noise "
+    "rrelu log_sigmoid",
+    dropout="native_dropout dropout dropout_ bernoulli bernoulli_ alpha_dropout feature_dropout feature_alpha_dropout",
     elementwise="add add_ sub sub_ rsub mul mul_ div div_ pow pow_ sqrt rsqrt exp log log1p expm1 abs neg sign sgn sin cos "
     "maximum minimum clamp clamp_ clamp_min clamp_max where masked_fill masked_fill_ eq ne lt le gt ge logical_and "
     "logical_or logical_not logical_xor bitwise_and bitwise_or bitwise_not lerp lerp_ addcmul addcmul_ addcdiv "
@@ -119,10 +120,11 @@ ATEN: dict[str, str] = _table(
     "fft_hfft fft_ihfft fft_fft2 fft_ifft2 fft_rfft2 fft_irfft2 fft_fftn fft_ifftn fft_rfftn fft_irfftn "
     "logaddexp logaddexp2 hypot fmax fmin copysign heaviside erfc erfinv exp2 sinc trunc frac asin acos sinh cosh asinh "
     "acosh atanh logit lgamma digamma polygamma angle rad2deg deg2rad linalg_cross special_i0e special_i1e special_entr isin "
-    "addr _weight_norm_interface",
+    "addr _weight_norm_interface __and__ __or__ __xor__ __lshift__ __rshift__ bitwise_xor bitwise_left_shift "
+    "bitwise_right_shift isclose i0 special_i0 special_i1 special_log_ndtr special_xlog1py special_zeta outer kron diff",
     reduction="sum mean var std var_mean max min amax amin argmax argmin prod any all norm linalg_vector_norm cumsum "
     "cumprod count_nonzero trace cummax cummin logcumsumexp std_mean aminmax median nanmedian nansum dist renorm "
-    "_is_all_true _is_any_true multinomial",
+    "_is_all_true _is_any_true multinomial histc segment_reduce pairwise_distance cosine_similarity trapezoid",
     pooling="max_pool2d_with_indices max_pool3d_with_indices max_pool1d max_pool2d avg_pool1d avg_pool2d avg_pool3d "
     "adaptive_avg_pool1d adaptive_avg_pool2d _adaptive_avg_pool2d _adaptive_avg_pool3d adaptive_max_pool2d "
     "adaptive_max_pool1d adaptive_avg_pool3d adaptive_max_pool3d fractional_max_pool2d fractional_max_pool3d",
@@ -130,7 +132,7 @@ ATEN: dict[str, str] = _table(
     copy="clone copy copy_ contiguous repeat constant_pad_nd reflection_pad1d reflection_pad2d replication_pad2d "
     "_reshape_copy _unsafe_view roll flip im2col col2im slice_scatter select_scatter pixel_shuffle "
     "channel_shuffle unfold tile repeat_interleave reflection_pad3d replication_pad3d _pack_padded_sequence "
-    "pixel_unshuffle rot90 diag_embed diagonal_scatter block_diag",
+    "pixel_unshuffle rot90 diag_embed diagonal_scatter block_diag pad fft_fftshift fft_ifftshift",
     cast="_to_copy to type_as",
     gather="gather scatter scatter_ scatter_add scatter_add_ index index_select index_put index_put_ _index_put_impl_ "
     "take take_along_dim masked_select index_add index_add_ nonzero one_hot scatter_reduce _unsafe_index masked_scatter "
@@ -138,14 +140,16 @@ ATEN: dict[str, str] = _table(
     resize="upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_trilinear3d "
     "upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa _upsample_nearest_exact1d "
     "_upsample_nearest_exact2d _upsample_nearest_exact3d grid_sampler_2d upsample_linear1d affine_grid_generator "
-    "grid_sampler_3d",
-    sort="sort topk argsort unique kthvalue mode",
+    "grid_sampler_3d grid_sampler",
+    sort="sort topk argsort unique kthvalue mode quantile nanquantile",
     loss="nll_loss_forward nll_loss2d_forward binary_cross_entropy binary_cross_entropy_with_logits mse_loss "
     "smooth_l1_loss l1_loss huber_loss _ctc_loss ctc_loss kl_div cross_entropy_loss "
-    "multi_margin_loss multilabel_margin_loss_forward soft_margin_loss",
+    "multi_margin_loss multilabel_margin_loss_forward soft_margin_loss nll_loss_nd poisson_nll_loss multilabel_margin_loss "
+    "cosine_embedding_loss margin_ranking_loss hinge_embedding_loss triplet_margin_loss",
     fill="zeros zeros_like ones ones_like full full_like empty empty_like empty_strided arange fill fill_ zero_ "
     "new_zeros new_ones new_full new_empty new_empty_strided rand randn rand_like randn_like randint randint_like "
-    "normal normal_ uniform uniform_ eye linspace scalar_tensor lift_fresh tril_indices triu_indices randperm exponential_ _local_scalar_dense",
+    "normal normal_ uniform uniform_ eye linspace scalar_tensor lift_fresh tril_indices triu_indices randperm exponential_ _local_scalar_dense "
+    "poisson hann_window hamming_window lift_fresh_copy",
 )
 """`aten` overload packet, without its namespace, to kind."""
 

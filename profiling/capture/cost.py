@@ -158,7 +158,7 @@ def _work(name: str, args: tuple[Any, ...], outputs: list[Tensor]) -> Work | Non
         return distance_work(args[0], args[1], outputs[0])
     if name in FOURIER:
         return fourier_work(args[0], args[1], outputs[0])
-    if name.startswith("fft_"):
+    if name.startswith("fft_") and ATEN.get(name) == "elementwise":
         return fourier_work(args[0], _transformed(name, args), outputs[0])
     return None
 

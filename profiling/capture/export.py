@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -26,6 +27,7 @@ from profiling.training import atomic_layers, tensors_of
 from profiling.workload import Workload
 
 _ADDING = frozenset({"addmm", "baddbmm", "addbmm", "addmv"})
+_BROADCAST = torch.ops.aten.broadcast_tensors.default
 _DETACHING = frozenset({torch.ops.aten.detach.default, torch.ops.aten.detach_.default})
 
 
@@ -116,7 +118,7 @@ class _Reader:
         self.results = {index for index in results if index is not None}
 
     def _visit(self, node: Any) -> None:
-        sources = [n.name for n in node.all_input_nodes]
+        sources = _sources(node)
         owned = list(dict.fromkeys(name for s in sources for name in self._owners.get(s, ())))
         made = [s for s in sources if self._made_by(s) is not None]
         outputs = list(tensors_of(_value(node)))
@@ -139,6 +141,7 @@ class _Reader:
     def _append(self, node: Any, owned: list[str], made: list[str]) -> None:
         """Add the operator of a node, which reads these parameters and results of others."""
         value, inputs = _value(node), node.all_input_nodes
+        _check_followed(node, list(tensors_of(value)))
         args, kwargs = map_arg(node.args, _value), map_arg(node.kwargs, _value)
         cost = cost_of(node.target, args, kwargs, value, self._tf32)
         if not cost.known:
@@ -242,11 +245,13 @@ class _Producers:
 
 
 def _check_followed(node: Any, outputs: list[Tensor]) -> None:
-    """Raise `InputError` if a node hides operators of its own, or has outputs whose sizes depend on values."""
+    """Raise `InputError` if a node hides operators or samples of its own, or has outputs whose sizes depend on values."""
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         what = f"a region of its own, {node.target.name()} (no_grad, autocast, cond, ...)"
     elif any(isinstance(size, torch.SymInt) for tensor in outputs for size in tensor.shape):
         what = f"outputs of {node.name} whose sizes depend on values"
+    elif any(torch._C._functorch.is_batchedtensor(tensor) for tensor in outputs):
+        what = "operators under vmap"
     else:
         return
     raise _not_followed(what)
@@ -288,7 +293,16 @@ def _is_contraction(node: Any) -> bool:
     return kind in CONTRACTIONS or kind == "embedding"
 
 
+def _sources(node: Any) -> list[str]:
+    """Names of the nodes that a node reads; of a result of `broadcast_tensors`, of the tensor that it is a view of."""
+    if node.target is operator.getitem and node.args[0].target is _BROADCAST:
+        return [node.args[0].args[0][node.args[1]].name]
+    return [n.name for n in node.all_input_nodes]
+
+
 def _is_view(node: Any) -> bool:
+    if node.target is _BROADCAST:
+        return True
     if torch.Tag.inplace_view in node.target.tags:  # `squeeze_` and the like
         return True
     returns = node.target._schema.returns

@@ -104,7 +104,8 @@ def fourier_work(source: Tensor, dims: Sequence[int], out: Tensor) -> Work:
     That is how cuFFT and FFTW count them. Each dimension is a pass over memory, a long one several.
     """
     # Transforms over several dimensions without halving a side start with a conversion to complex numbers.
-    is_real = source.is_complex() != out.is_complex() and (len(dims) == 1 or source.shape != out.shape)
+    has_real = not (source.is_complex() and out.is_complex())
+    is_real = has_real and (len(dims) == 1 or source.shape != out.shape)
     whole = max(
         source, out, key=lambda t: t.numel()
     )  # a real side has all elements, a complex one half of them
@@ -112,7 +113,8 @@ def fourier_work(source: Tensor, dims: Sequence[int], out: Tensor) -> Work:
     passes = sum(max(1, math.ceil(math.log(max(n, 2), _LONGEST_FFT))) for n in lengths)
     flops = 5.0 * whole.numel() * math.log2(max(math.prod(lengths), 1)) * (0.5 if is_real else 1.0)
     bytes_in, bytes_out = (float(t.numel() * t.element_size()) for t in (source, out))
-    complex_bytes = max(t.numel() * t.element_size() for t in (source, out) if t.is_complex())
-    # Between passes, the tensor is complex.
+    # Between passes, the tensor is complex; `hfft` of real numbers has none at either end.
+    of_complex = (t.numel() * t.element_size() for t in (source, out) if t.is_complex())
+    complex_bytes = max(of_complex, default=2 * bytes_in)
     between = (passes - 1) * complex_bytes
     return Work(flops, bytes_in + between, bytes_out + between, float(passes))

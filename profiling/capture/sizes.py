@@ -99,7 +99,7 @@ _FACTORS = (
 
 def _matmul(given: Arguments, out: Tensor) -> OperatorSizes:
     names = next((pair for pair in _FACTORS if pair[0] in given and pair[1] in given), None)
-    if names is None:
+    if names is None or "dims_self" in given:  # of `tensordot`
         return NO_SIZES
     left, right = given[names[0]], given[names[1]]
     # The weight of `linear` and the points of `cdist` are stored transposed.

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from profiling.capture import capture_module
+from profiling.errors import InputError
 from profiling.workload import Workload
 
 ADAM = Workload("module", optimizer="adam")
@@ -149,3 +152,62 @@ def test_an_optimiser_skips_what_has_no_gradient(optimizer: str) -> None:
     # Adagrad makes the state of all parameters in its constructor.
     held = graph.parameter_bytes if optimizer == "adagrad" else 2 * graph.gradient_bytes
     assert graph.optimizer_state_bytes == held
+
+
+class Then(nn.Module):
+    """A layer and a function of its output."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer, self.function = nn.Linear(16, 16), function
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.function(self.layer(x))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda h: torch.tensordot(h, h, dims=([1], [1])),
+        lambda h: torch.linalg.multi_dot([h, h.mT, h]),
+        lambda h: torch.linalg.matrix_power(h.mT @ h, 4),
+    ],
+)
+def test_products_that_export_keeps_whole_have_their_flops(function: Callable[[Tensor], Tensor]) -> None:
+    recorded, static = (capture_module(Then(function), torch.randn(8, 16), static=s) for s in (False, True))
+    assert static.forward_flops == recorded.forward_flops > 2 * 8 * 16 * 16
+
+
+def test_a_transform_of_real_to_real_numbers_has_half_the_flops() -> None:
+    graph = capture_module(Then(torch.fft.hfft), torch.randn(8, 16), static=True)
+    assert graph.operators[1].forward_flops == 2.5 * 8 * 30 * math.log2(30)
+
+
+@pytest.mark.filterwarnings("error:.*canonical kind")
+def test_a_loss_of_two_outputs_differentiates_both() -> None:
+    first, second = Then(torch.relu), Then(torch.tanh)
+
+    class Both(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first, self.second = first, second
+
+        def forward(self, x: Tensor) -> Tensor:
+            return F.mse_loss(self.first(x), self.second(x)) + torch.fft.fftshift(self.first(x)).sum()
+
+    graph = capture_module(Both(), torch.randn(8, 16), static=True)
+    layers = [op for op in graph.operators if op.kind == "linear"]
+    assert [op.backward_flops / op.forward_flops for op in layers] == [1, 1, 1]
+    assert [op.kind for op in graph.operators].count("loss") == 1
+
+
+@pytest.mark.parametrize(
+    ("function", "what"),
+    [
+        (lambda h: torch.vmap(torch.tanh)(h), "under vmap"),
+        (lambda h: h * torch.bincount(torch.zeros(8, dtype=torch.long, device=h.device)).sum(), "bincount"),
+    ],
+)
+def test_what_has_no_sizes_of_its_own_is_refused(function: Callable[[Tensor], Tensor], what: str) -> None:
+    with pytest.raises(InputError, match=what):
+        capture_module(Then(function), torch.randn(8, 16), static=True)
