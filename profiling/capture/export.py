@@ -72,7 +72,17 @@ def capture_export(
         layers=[layer for layer, _ in atomic_layers(model)],
         frozen={n for n, p in model.named_parameters(remove_duplicate=False) if not p.requires_grad},
         read=reader.results,
+        unread=_unread(model, reader.operators),
     )
+
+
+def _unread(model: nn.Module, operators: Sequence[StaticOperator]) -> list[tuple[int, float]]:
+    """Elements and bytes of the parameters that no operator reads, such as those of a head that the loss leaves out."""
+    read = {name for op in operators for name, _, _ in op.parameters}
+    names: dict[nn.Parameter, set[str]] = {}  # several of a tied one
+    for name, parameter in model.named_parameters(remove_duplicate=False):
+        names.setdefault(parameter, set()).add(name)
+    return [(p.numel(), float(p.numel() * p.element_size())) for p, own in names.items() if not own & read]
 
 
 class _WithLoss(nn.Module):

@@ -115,6 +115,7 @@ def assemble(
     layers: Sequence[str] | None = None,
     frozen: Container[str] = (),
     read: Container[int] | None = None,
+    unread: Sequence[tuple[int, float]] = (),
 ) -> ComputationGraph:
     """The graph of a training step, from its forward operators in execution order.
 
@@ -125,6 +126,7 @@ def assemble(
         layers: names of the atomic layers; by default, modules with parameters, in order of first use.
         frozen: names of parameters that the module itself does not train.
         read: operators whose results are the loss, or what it reads; any by default.
+        unread: elements and bytes of each parameter that no operator reads, but the device holds.
 
     Raises:
         InputError: `frozen_prefix` is out of range, or activation checkpointing is requested.
@@ -156,14 +158,15 @@ def assemble(
     elements = sum(sizes[p][0] for p in trained)
     trained_bytes = scale * sum(sizes[p][1] for p in trained)
     accumulation_bytes = (workload.gradient_accumulation - 1) * 3 * trained_bytes
+    held = [*sizes.values(), *unread]
     graph = ComputationGraph(
         name=name,
         operators=built,
         edges=_edges(operators, workload.precision),
         layers=tuple(names),
         batch_size=batch_size,
-        parameter_count=sum(count for count, _ in sizes.values()),
-        parameter_bytes=scale * sum(size for _, size in sizes.values()),
+        parameter_count=sum(count for count, _ in held),
+        parameter_bytes=scale * sum(size for _, size in held),
         gradient_bytes=trained_bytes,
         optimizer_state_bytes=STATES[optimizer] * trained_bytes,
         optimizer_flops=float(FLOPS[optimizer] * elements),

@@ -211,3 +211,16 @@ def test_a_loss_of_two_outputs_differentiates_both() -> None:
 def test_what_has_no_sizes_of_its_own_is_refused(function: Callable[[Tensor], Tensor], what: str) -> None:
     with pytest.raises(InputError, match=what):
         capture_module(Then(function), torch.randn(8, 16), static=True)
+
+
+def test_parameters_that_nothing_reads_are_held() -> None:
+    model = Heads()
+    model.spare = nn.Linear(64, 1000)
+    model.probe.weight, model.probe.bias = model.head.weight, model.head.bias  # tied
+    recorded, static = (
+        capture_module(model, torch.randn(8, 32), loss=lambda out: out["head"].mean(), static=s)
+        for s in (False, True)
+    )
+    assert static.parameter_count == recorded.parameter_count
+    assert static.parameter_bytes == recorded.parameter_bytes
+    assert static.gradient_bytes == recorded.gradient_bytes
