@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 
 from profiling.capture.fp8 import FP8, UNDER, in_fp8
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
-from profiling.capture.options import frozen_layers
+from profiling.capture.options import EXECUTION, frozen_layers, options_of
 from profiling.capture.precision import HALVED_BY_AMP
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph, Operator, TensorEdge
@@ -181,6 +181,7 @@ def assemble(
             "frozen_prefix": workload.frozen_prefix,
             "gradient_accumulation": workload.gradient_accumulation,
             "activation_checkpointing": False,
+            **{name: value for name, value in options_of(workload).items() if name in EXECUTION},
             **frozen_layers(
                 [layer in layers_trained for layer in range(len(names))],
                 {"frozen_prefix": workload.frozen_prefix},

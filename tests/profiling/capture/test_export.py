@@ -224,3 +224,10 @@ def test_parameters_that_nothing_reads_are_held() -> None:
     assert static.parameter_count == recorded.parameter_count
     assert static.parameter_bytes == recorded.parameter_bytes
     assert static.gradient_bytes == recorded.gradient_bytes
+
+
+def test_a_compiled_module_is_captured_as_compiled() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3)).to(memory_format=torch.channels_last)
+    model.compile()
+    options = capture_module(model, torch.randn(2, 3, 8, 8), static=True).options
+    assert (options["compiler"], options["memory_layout"]) == ("compile", "channels-last")
