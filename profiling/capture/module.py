@@ -49,6 +49,7 @@ def capture_module(
     """
     options = replace(workload or Workload(model=name or type(model).__name__), **execution_options(model))
     shadow = to_meta(model, in_place)
+    own = replace(options, precision=_precision(shadow, options.precision))
     batch = map_tensors(inputs, _shape_of)
     title = name or type(model).__name__
     size = first_dimension(batch)
@@ -57,13 +58,11 @@ def capture_module(
         from profiling.capture.export import capture_export
 
         return capture_export(
-            shadow, batch, name=title, batch_size=size, workload=options, loss=loss or mean_loss
+            shadow, batch, name=title, batch_size=size, workload=own, loss=loss or mean_loss
         )
     job = job_of(shadow, batch, size, options, loss)
     accept_one_sample(job, options.mode)
-    return capture_job(
-        job, title, _options(replace(options, precision=_precision(shadow, options.precision)))
-    )
+    return capture_job(job, title, _options(own))
 
 
 def _precision(model: nn.Module, asked: str) -> str:

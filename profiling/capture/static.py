@@ -146,19 +146,18 @@ def assemble(
             expected=f"0 to {len(names)} atomic layers",
             got=workload.frozen_prefix,
         )
-    sizes = _parameters(operators)
+    sizes = _parameters(operators, workload.precision)
     trained = {p for p in sizes if layer_of[p] >= workload.frozen_prefix and p not in frozen}
     layers_trained = {layer_of[p] for p in trained}
     needs = _needs(operators, trained, read)
     trained &= {p for op, needed in zip(operators, needs, strict=True) if needed for p, _, _ in op.parameters}
     built = _operators(operators, layer_of, trained, needs, workload)
     saved_bytes = sum(op.saved_activation_bytes for op in built)
-    scale = _parameter_scale(workload.precision)
     optimizer = workload.optimizer or "sgd"
     elements = sum(sizes[p][0] for p in trained)
-    trained_bytes = scale * sum(sizes[p][1] for p in trained)
+    trained_bytes = float(sum(sizes[p][1] for p in trained))
     accumulation_bytes = (workload.gradient_accumulation - 1) * 3 * trained_bytes
-    held = [*sizes.values(), *unread]
+    held = [*sizes.values(), *((count, _held(count, size, workload.precision)) for count, size in unread)]
     graph = ComputationGraph(
         name=name,
         operators=built,
@@ -166,7 +165,7 @@ def assemble(
         layers=tuple(names),
         batch_size=batch_size,
         parameter_count=sum(count for count, _ in held),
-        parameter_bytes=scale * sum(size for _, size in held),
+        parameter_bytes=float(sum(size for _, size in held)),
         gradient_bytes=trained_bytes,
         optimizer_state_bytes=STATES[optimizer] * trained_bytes,
         optimizer_flops=float(FLOPS[optimizer] * elements),
@@ -192,12 +191,12 @@ def assemble(
     return in_fp8(graph) if is_fp8 else graph
 
 
-def _parameters(operators: Sequence[StaticOperator]) -> dict[str, tuple[int, float]]:
-    """Elements and bytes of every parameter, in order of first use."""
+def _parameters(operators: Sequence[StaticOperator], precision: str) -> dict[str, tuple[int, float]]:
+    """Elements of every parameter and bytes in `precision`, in order of first use."""
     sizes: dict[str, tuple[int, float]] = {}
     for op in operators:
         for parameter, elements, size in op.parameters:
-            sizes.setdefault(parameter, (elements, size))
+            sizes.setdefault(parameter, (elements, _held(elements, size, precision)))
     return sizes
 
 
@@ -291,8 +290,9 @@ def _operators(
                 bytes_read=scale * op.read,
                 bytes_written=scale * op.written,
                 backward_bytes=scale * (op.read + op.written) * parts,
-                parameter_bytes=_parameter_scale(precision)
-                * sum(size for p, _, size in op.parameters if p not in counted),
+                parameter_bytes=float(
+                    sum(_held(n, size, precision) for p, n, size in op.parameters if p not in counted)
+                ),
                 saved_activation_bytes=saved,
                 output_shape=op.shape,
                 dtype=dtype,
@@ -320,9 +320,9 @@ def _edges(operators: Sequence[StaticOperator], precision: str) -> tuple[TensorE
     return tuple(TensorEdge(s, t, size) for (s, t), size in edges.items())
 
 
-def _parameter_scale(precision: str) -> float:
-    """Bytes of parameters in `precision` over those in the forward graph."""
-    return 0.5 if precision in ("fp16", "bf16") else 1.0
+def _held(elements: int, size: float, precision: str) -> float:
+    """Bytes of a parameter in `precision`, given those in the forward graph."""
+    return 2.0 * elements if precision in ("fp16", "bf16") and size == 4 * elements else size
 
 
 def _scale(op: StaticOperator, precision: str) -> tuple[float, str]:

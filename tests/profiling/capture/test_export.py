@@ -231,3 +231,12 @@ def test_a_compiled_module_is_captured_as_compiled() -> None:
     model.compile()
     options = capture_module(model, torch.randn(2, 3, 8, 8), static=True).options
     assert (options["compiler"], options["memory_layout"]) == ("compile", "channels-last")
+
+
+@pytest.mark.parametrize("asked", ["fp32", "fp16"])
+def test_a_module_in_half_precision_has_two_bytes_for_each_parameter(asked: str) -> None:
+    model, x = nn.Linear(16, 16).half(), torch.randn(8, 16, dtype=torch.float16)
+    graph = capture_module(model, x, workload=Workload("half", precision=asked), static=True)
+    assert graph.options["precision"] == "fp16"
+    assert graph.parameter_bytes == graph.gradient_bytes == graph.total("parameter_bytes")
+    assert graph.parameter_bytes == 2 * graph.parameter_count
