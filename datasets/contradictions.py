@@ -120,8 +120,10 @@ def _contradicted_ratios(frame: pd.DataFrame) -> list[Fault]:
 
     ratio = frame["throughput_ratio"]
     by_steps = frame["solo_step_time_s"] / frame["step_time_s"]
-    apart = (np.abs(np.log(ratio / by_steps)) > _RATIO_APART) & frame["is_target"] & ~frame["censored"]
-    large = (ratio > _LARGEST_RATIO) & frame["is_target"] & ~apart
+    # What other processes took differed from repeat to repeat, so that medians may contradict each other.
+    steady = frame["is_target"] & ~frame["disturbed"]
+    apart = (np.abs(np.log(ratio / by_steps)) > _RATIO_APART) & steady & ~frame["censored"]
+    large = (ratio > _LARGEST_RATIO) & steady & ~apart
     possible = f"co-located / solo throughput, 1 at full speed and at most {_LARGEST_RATIO:g}"
     return [
         _fault(frame, row, ratio.name, f"about {by_steps[row]:.3g}, which is solo_step_time_s / step_time_s")
@@ -138,7 +140,7 @@ def _contradicted_rates(frame: pd.DataFrame) -> list[Fault]:
     ]
     rate = frame["samples_per_s"]
     by_steps = per_step / frame["step_time_s"]
-    apart = (np.abs(np.log(rate / by_steps)) > _RATIO_APART) & (frame["gpus"] == 1)
+    apart = (np.abs(np.log(rate / by_steps)) > _RATIO_APART) & (frame["gpus"] == 1) & ~frame["disturbed"]
     return [
         _fault(
             frame, row, rate.name, f"about {by_steps[row]:.4g}, which is the samples per step / step_time_s"

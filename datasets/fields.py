@@ -130,6 +130,13 @@ PROCESSES = Field(
     derived=True,
 )
 FRAMEWORK_VERSION = text("framework_version", "version of torch or TensorFlow", "2.4", required=False)
+DISTURBED = Field(
+    "disturbed",
+    "flag",
+    "other processes used the device meanwhile, so that training and evaluation leave the row out",
+    False,
+    required=False,
+)
 STEP = Field("step_time_s", "number", "seconds per step", 0.031, above=0)
 GPUS = Field("gpus", "integer", "GPUs of the job", 1, least=1)
 NODES = Field("nodes", "integer", "machines of the job", 1, required=False, least=1)

@@ -13,6 +13,7 @@ from datasets.fields import (
     ARCHITECTURE,
     BATCH_SIZE,
     DEVICE,
+    DISTURBED,
     DTYPES,
     FRAMEWORK_VERSION,
     GPUS,
@@ -72,6 +73,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
         GPUS,
         count("repeat", "number of the run, if a configuration ran several times", None, least=1),
         FRAMEWORK_VERSION,
+        DISTURBED,
         *PROVENANCE,
     ),
     "colocation": (
@@ -102,6 +104,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
             False,
         ),
         Field("is_target", "flag", "whether this member's ratio was measured at all", True),
+        DISTURBED,
         *PROVENANCE,
     ),
     "mixes": (
@@ -264,6 +267,7 @@ SET_COLUMNS: dict[str, tuple[str, ...]] = {
         "set_memory_bytes",
         "set_utilization_ratio",
         "set_memory_bandwidth_ratio",
+        "disturbed",
         "source",
         "campaign",
         "licence",

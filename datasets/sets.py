@@ -17,11 +17,12 @@ if TYPE_CHECKING:
 _RUN = ["device", "workload", "campaign"]
 
 
-def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
+def read_sets(directory: Path | str, disturbed: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
     """The `colocation` table of a folder, and solo runs of its campaigns.
 
     If there is no `solo` table, or it lacks a member, the member's own `solo_step_time_s` is used. Architectures that
-    have a job in common are one, under one name. Runs of jobs without a graph are left out, with a warning.
+    have a job in common are one, under one name. Runs of jobs without a graph are left out, with a warning, and so are
+    runs that other processes disturbed, unless `disturbed`.
 
     Raises:
         InputError: no `colocation` table, or an invalid table.
@@ -29,8 +30,22 @@ def read_sets(directory: Path | str) -> tuple[pd.DataFrame, pd.DataFrame]:
     colocation = read_table(directory, "colocation")
     has_solo = "solo" in available_tables(directory)
     solo = read_table(directory, "solo") if has_solo else empty_table("solo")
+    if not disturbed:
+        colocation, solo = without_disturbed(colocation, "sets"), without_disturbed(solo, "solo runs")
     colocation, solo = _with_one_architecture(_with_graphs(colocation, solo))
     return colocation, solo_runs(colocation, solo)
+
+
+def without_disturbed(table: pd.DataFrame, runs: str) -> pd.DataFrame:
+    """The rows of `table` that no other process disturbed; a warning says how many of its `runs` it leaves out."""
+    if not table["disturbed"].any():
+        return table
+    run = table["set_id"] if "set_id" in table else table.index.to_series()
+    warnings.warn(
+        f"left out: {run[table['disturbed']].nunique()} of {run.nunique()} {runs}, which other processes disturbed",
+        stacklevel=3,
+    )
+    return table[~table["disturbed"]]
 
 
 def _with_graphs(colocation: pd.DataFrame, solo: pd.DataFrame) -> list[pd.DataFrame]:

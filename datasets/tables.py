@@ -190,7 +190,7 @@ def _cells(field: Field, column: pd.Series) -> tuple[pd.Series, list[tuple[int, 
             return column, []
         words = {"true": True, "false": False, "1": True, "0": False}
         mapped = column.astype(object).map(lambda v: words.get(str(v).strip().lower()))
-        bad = list(np.flatnonzero(mapped.isna() & ~(missing & field.derived)))
+        bad = list(np.flatnonzero(mapped.isna() & ~(missing & (field.derived or not field.required))))
         typed = mapped if field.derived else mapped.map(bool)
     else:
         numbers = pd.to_numeric(column.where(~missing, None), errors="coerce").astype("float64")

@@ -86,7 +86,7 @@ def held_out_of(run_id: str | None) -> HeldOutAnswers | None:
             return None
         with tempfile.TemporaryDirectory() as name:
             folder = Path(client.download_artifacts(run_id, FOLDER, name))
-            colocation, solo = read_sets(folder)
+            colocation, solo = read_sets(folder, disturbed=True)
             return HeldOutAnswers(colocation, solo, pd.read_parquet(folder / _ANSWERS))
     except (MlflowException, OSError):
         return None

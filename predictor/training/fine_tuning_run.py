@@ -33,6 +33,7 @@ def fine_tune_run(
     config: FineTuning = FineTuning(),
     *,
     own_use: bool = False,
+    disturbed: bool = False,
     tracking_uri: str | None = None,
     experiment: str = "cotenant",
     report: LossCallback | None = None,
@@ -46,7 +47,7 @@ def fine_tune_run(
         data: folder of tables with the new sets.
         out: folder of the new checkpoint.
         config: configuration.
-        own_use: see `training_tables`.
+        own_use, disturbed: see `training_tables`.
         tracking_uri, experiment: MLflow settings.
         report: called with the losses.
         system_metrics: also log CPU, memory and GPU usage to MLflow.
@@ -65,7 +66,7 @@ def fine_tune_run(
         output = held.enter_context(claimed(out, force))
         held.enter_context(output.registered_later())
         base = load_predictor(base_name)
-        colocation, solo = training_tables(data, bundled=False, own_use=own_use)
+        colocation, solo = training_tables(data, bundled=False, own_use=own_use, disturbed=disturbed)
         new = new_sets(base, colocation)
         name = f"fine-tune {out.name} from {base.version}: {described(new)}, seed {config.seed}"
         mlflow = held.enter_context(tracked(tracking_uri, experiment, name, system_metrics=system_metrics))

@@ -30,6 +30,7 @@ def train_run(
     *,
     bundled: bool = True,
     own_use: bool = False,
+    disturbed: bool = False,
     baselines: bool = True,
     graphs: Path | None = None,
     tracking_uri: str | None = None,
@@ -45,7 +46,7 @@ def train_run(
     there and gives bit-identical results (on the same machine, with the same number of threads).
 
     Args:
-        data, bundled, own_use: see `training_tables`.
+        data, bundled, own_use, disturbed: see `training_tables`.
         out: folder of the checkpoint.
         network, training: configuration.
         baselines: whether to fit the baselines, too.
@@ -66,7 +67,7 @@ def train_run(
         UnregisteredError: the checkpoint was written, but the MLflow store failed before it was registered.
     """
     folder = progress_folder(out)
-    colocation, solo = training_tables(data, bundled, own_use)
+    colocation, solo = training_tables(data, bundled, own_use, disturbed)
     graph_source = None
     if graphs is not None:
         from datasets.graph_dataset import ColocationDataset  # loads torch's compiler, which takes seconds

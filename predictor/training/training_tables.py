@@ -14,13 +14,14 @@ from profiling.errors import InputError
 
 
 def training_tables(
-    data: Path | None, bundled: bool, own_use: bool = False
+    data: Path | None, bundled: bool, own_use: bool = False, disturbed: bool = False
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
     """`colocation` and `solo` of a folder and, if asked, of the bundled measurements.
 
     Args:
         data: the folder.
         bundled: whether to add the bundled measurements.
+        disturbed: use runs that other processes disturbed, too.
         own_use: allow rows whose licence forbids passing on a model; see `datasets.sources.check_may_learn`.
 
     Raises:
@@ -28,7 +29,7 @@ def training_tables(
     """
     parts = []
     if data is not None:
-        parts.append(read_sets(data))
+        parts.append(read_sets(data, disturbed))
         check_may_learn({*parts[0][0].source, *parts[0][1].source}, own_use)
     if bundled:
         shipped = own_measurements.load()

@@ -153,7 +153,8 @@ def _workloads(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One row per device and workload, from its solo run, or else medians over its solo windows within sets."""
+    """One row per device and workload, from its solo run, or else medians over its solo windows within sets, of which
+    disturbed ones count only if all are."""
     repeats: dict[tuple[str, str], list[dict[str, Any]]] = {}
     dedicated: set[tuple[str, str]] = set()
     for record in records:
@@ -168,7 +169,8 @@ def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
             elif record["request"]["kind"] == "colocation" and key not in dedicated:
                 repeats.setdefault(key, []).append(member)
     rows = []
-    for (device, _), members in repeats.items():
+    for (device, _), measured in repeats.items():
+        members = [m for m in measured if not _disturbed(m)] or measured
         middle = {
             name: median(figures)
             for name in (
@@ -191,13 +193,14 @@ def _solo(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "utilization_ratio": middle.get("solo_utilization_ratio"),
                 "memory_bandwidth_ratio": middle.get("solo_memory_bandwidth_ratio"),
                 "gpus": 1,
+                "disturbed": _disturbed(members[0]),
             }
         )
     return rows
 
 
-def _disturbed(member: dict[str, Any]) -> bool:
-    return "disturbed" in (member.get("solo_verdict"), member.get("verdict"))
+def _disturbed(*members: dict[str, Any]) -> bool:
+    return any("disturbed" in (m.get("solo_verdict"), m.get("verdict")) for m in members)
 
 
 def _is_known(member: dict[str, Any], name: str) -> bool:
@@ -219,13 +222,15 @@ def _colocation(records: Sequence[dict[str, Any]], campaign: str) -> list[dict[s
             "step_time_s": member["step_time_s"],
             "solo_step_time_s": member["solo_step_time_s"],
             "set_memory_bytes": record["set"].get("memory_bytes"),
-            "set_utilization_ratio": None if _disturbed(member) else record["set"].get("utilization_ratio"),
+            "set_utilization_ratio": None if disturbed else record["set"].get("utilization_ratio"),
             "set_memory_bandwidth_ratio": record["set"].get("memory_bandwidth_ratio"),
             "censored": False,
             "is_target": True,
+            "disturbed": disturbed,
         }
         for record in records
         if _ok(record, "colocation") and all("throughput_ratio" in m for m in record["members"])
+        for disturbed in [_disturbed(*record["members"])]
         for index, member in enumerate(record["members"])
     ]
 

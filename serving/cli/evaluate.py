@@ -10,7 +10,7 @@ import typer
 from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, counted, plain_table, print_json, print_whole, progress
 from serving.cli.predict import ModelOption
-from serving.cli.training_options import TablesOption
+from serving.cli.training_options import DisturbedOption, TablesOption
 from serving.cli.training_progress import reporting
 
 if TYPE_CHECKING:
@@ -65,6 +65,7 @@ def command(
         str, typer.Option(help="Sets that --observe takes: random, or chosen as the most informative.")
     ] = "random",
     rows: Annotated[Path | None, typer.Option(help="CSV file for the scored rows.")] = None,
+    disturbed: DisturbedOption = False,
     as_json: JsonFlag = False,
 ) -> None:
     """Score a predictor on measured rows.
@@ -101,12 +102,16 @@ def command(
 
     scored: list[pd.DataFrame] = []
     if target != SETS:
-        result = _of_rows(predictor, data, target, scored.append)
+        result = _of_rows(predictor, data, target, disturbed, scored.append)
     elif observe is not None:
-        result = evaluate_observing(predictor, *read_sets(data), observe, probes, seed, scored.append)
+        result = evaluate_observing(
+            predictor, *read_sets(data, disturbed), observe, probes, seed, scored.append
+        )
     else:
         with reporting(f"evaluate {split}") as report:
-            result = evaluate(predictor, *read_sets(data), split, seed, report, graph_only, scored.append)
+            result = evaluate(
+                predictor, *read_sets(data, disturbed), split, seed, report, graph_only, scored.append
+            )
     if rows is not None:
         _write(rows, scored)
         typer.echo(f"wrote {rows}", err=True)
@@ -119,15 +124,18 @@ def command(
 
 
 def _of_rows(
-    predictor: Predictor, data: Path, target: str, follow: Callable[[pd.DataFrame], None]
+    predictor: Predictor, data: Path, target: str, disturbed: bool, follow: Callable[[pd.DataFrame], None]
 ) -> dict[str, Any]:
     """Scores of rows that each have one job."""
+    from datasets.sets import without_disturbed
     from datasets.tables import read_table
     from predictor.evaluation.rows import evaluate_rows
 
     with progress() as bar:
         task = bar.add_task(f"evaluate {target}", total=None)
         table = read_table(data, TARGETS[target][0])
+        if "disturbed" in table and not disturbed:
+            table = without_disturbed(table, "solo runs")
         return evaluate_rows(
             predictor, target, table, lambda done, of: bar.update(task, completed=done, total=of), follow
         )

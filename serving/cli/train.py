@@ -10,7 +10,13 @@ import typer
 from profiling.errors import InputError
 from serving.cli.given_options import no_effect
 from serving.cli.output import JsonFlag, console, plain_table, print_json
-from serving.cli.training_options import BundledOption, ExperimentOption, StoreOption, TablesOption
+from serving.cli.training_options import (
+    BundledOption,
+    DisturbedOption,
+    ExperimentOption,
+    StoreOption,
+    TablesOption,
+)
 from serving.cli.training_progress import reporting, resumable
 
 
@@ -41,6 +47,7 @@ def command(
             help="Train on every source, whatever its licence; the model must not be redistributed.",
         ),
     ] = False,
+    disturbed: DisturbedOption = False,
     baselines: Annotated[
         bool, typer.Option(help="Fit the baselines on the same pairs and print the comparison.")
     ] = True,
@@ -90,6 +97,7 @@ def command(
                 out,
                 FineTuning(seed=seed or 0),
                 own_use=own_use,
+                disturbed=disturbed,
                 tracking_uri=tracking_uri,
                 experiment=experiment,
                 report=report,
@@ -113,6 +121,7 @@ def command(
                 training,
                 bundled=bundled,
                 own_use=own_use,
+                disturbed=disturbed,
                 baselines=baselines,
                 graphs=graphs,
                 tracking_uri=tracking_uri,

@@ -9,6 +9,9 @@ import typer
 
 TablesOption = Annotated[Path, typer.Option("--data", help="Folder of tidy tables (`cotenant data import`).")]
 BundledOption = Annotated[bool, typer.Option(help="Also train on the bundled measurements.")]
+DisturbedOption = Annotated[
+    bool, typer.Option("--disturbed", help="Also use runs that other processes disturbed.")
+]
 StoreOption = Annotated[
     str | None, typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db).")
 ]

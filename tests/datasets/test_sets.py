@@ -33,6 +33,24 @@ def test_solo_times_stored_with_sets_are_used(tmp_path: Path) -> None:
     assert (solo["gpus"].tolist(), solo["memory_bytes"].isna().tolist()) == ([1], [True])
 
 
+def test_disturbed_runs_are_left_out_unless_asked_for(tmp_path: Path) -> None:
+    rows = [*pair("a", 0.030, 0.02), *(row | {"disturbed": True} for row in pair("b", 0.05, None))]
+    write_table(tmp_path, "colocation", make_table("colocation", rows))
+    write_table(
+        tmp_path, "solo", make_table("solo", [example("solo", workload=A, step_time_s=0.1, disturbed=True)])
+    )
+    with pytest.warns(UserWarning, match="which other processes disturbed") as told:
+        colocation, solo = read_sets(tmp_path)
+    assert [str(warning.message).partition(",")[0] for warning in told] == [
+        "left out: 1 of 2 sets", "left out: 1 of 1 solo runs",
+    ]  # fmt: skip
+    assert set(colocation["set_id"]) == {"a"}
+    assert solo.set_index("workload")["step_time_s"].to_dict() == {A: 0.03, B: 0.02}
+    colocation, solo = read_sets(tmp_path, disturbed=True)
+    assert len(colocation) == 4
+    assert solo.set_index("workload")["step_time_s"].to_dict() == {A: 0.1, B: 0.02}
+
+
 def test_solo_runs_take_precedence_and_other_campaigns_are_ignored(tmp_path: Path) -> None:
     write_table(tmp_path, "colocation", make_table("colocation", pair("a", 0.03, 0.02)))
     runs = [

@@ -26,7 +26,7 @@ from profiling.errors import InputError
         (template().partition("\n")[0] + "\n", "no rows"),
         ("", "mine.csv is empty"),
         ("\n\n", "mine.csv is empty"),
-        (template() + "a,b" * 30 + "\n", "line 4: not CSV: expected 17 cells, as in the rows before, got 31"),
+        (template() + "a,b" * 30 + "\n", "line 4: not CSV: expected 18 cells, as in the rows before, got 31"),
         ('[{"set_id": "a/1", "member": 0}]', "expected a CSV or Parquet file, got JSON"),
         ('{\n  "rows": [\n    1, 2\n  ]\n}\n', "expected a CSV or Parquet file, got JSON"),
         (

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from datasets.user_files import check_file
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.tables import tables
 from profiling.workload import Workload
+from profiling.zoo.listing import get_model
 from tests.profiling.campaign.support import record_of
 
 
@@ -54,3 +57,21 @@ def test_a_disturbed_share_of_the_core_is_no_utilisation() -> None:
     assert (disturbed["measurements"]["solo_utilization_ratio"] == 0.2).all()
     both = tables([run("disturbed", 0.2), run("stable", 0.9)], "mine")
     assert (both["solo"]["utilization_ratio"] == 0.9).all()
+    for made, flags in ((disturbed, [True]), (both, [False])):
+        assert made["solo"]["disturbed"].unique().tolist() == flags
+    assert both["colocation"]["disturbed"].tolist() == [True, True, False, False]
+
+
+def test_a_set_of_which_one_member_was_disturbed_is_disturbed_as_a_whole(tmp_path: Path) -> None:
+    record = ran(0.1, 0.2) | {"set": {"utilization_ratio": 0.9}}
+    for member, job in zip(record["members"], ("resnet18-cifar", "dcgan-64"), strict=True):
+        member |= {"workload": job, "architecture": job, "batch_size": get_model(job).batch_size}
+        # A median of ratios that no medians of step times give.
+        member |= {"throughput_ratio": 0.5, "step_time_s": 8 * member["solo_step_time_s"], "verdict": "noisy"}
+    record["members"][1]["verdict"] = "disturbed"
+    made = tables([record], "mine")["colocation"]
+    assert made["disturbed"].tolist() == [True, True]
+    made.to_parquet(tmp_path / "colocation.parquet")
+    assert check_file(tmp_path / "colocation.parquet")[2] == []
+    made.assign(disturbed=False).to_parquet(tmp_path / "colocation.parquet")
+    assert check_file(tmp_path / "colocation.parquet")[2] != []
