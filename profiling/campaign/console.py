@@ -13,6 +13,7 @@ import typer
 from profiling.campaign.plan import CampaignPlan, PlannedRun
 from profiling.campaign.runner import CampaignStatus, parse_duration, run_campaign
 from profiling.campaign.runner import status as campaign_status
+from profiling.campaign.slices import check_begun
 
 PlanFile = Annotated[Path, typer.Argument(help="plan.json, made by `cotenant campaign plan`.")]
 Output = Annotated[Path, typer.Option("--out", "-o", help="Folder with the slices.")]
@@ -56,6 +57,7 @@ def run(
     """
     loaded = CampaignPlan.load(plan)
     folders = [*(done or []), output]
+    check_begun(*(done or []))
     if dry_run:
         _dry_run(loaded, folders, as_json)
         return
@@ -95,7 +97,9 @@ def status(plan: PlanFile, output: Output, done: Done = None, as_json: Json = Fa
 
         cotenant campaign status plan.json -o campaign
     """
-    _print_status(campaign_status(CampaignPlan.load(plan), [*(done or []), output]), as_json)
+    loaded, folders = CampaignPlan.load(plan), [*(done or []), output]
+    check_begun(*folders)
+    _print_status(campaign_status(loaded, folders), as_json)
 
 
 def export(

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from profiling.errors import LimitError
+from profiling.errors import InputError, LimitError
 from profiling.files import naming, only_writer
 
 SLICE_BYTES = 2 * 2**20
@@ -45,6 +45,18 @@ class Results:
 
 def slice_files(folder: Path) -> list[Path]:
     return sorted(folder.glob("slice-*.jsonl"))
+
+
+def check_begun(*folders: Path) -> None:
+    """Raise `InputError` if a folder has no slices: a misspelt one would read as a campaign of which nothing is done."""
+    for folder in folders:
+        if not slice_files(folder):
+            raise InputError(
+                f"no campaign in {folder}",
+                expected="a folder with slice-*.jsonl, as `cotenant campaign run` writes them",
+                got="no such folder" if not folder.exists() else "none of them",
+                hint="check the path",
+            )
 
 
 def read_results(folders: Iterable[Path]) -> Results:

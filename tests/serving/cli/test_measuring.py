@@ -182,9 +182,12 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     runs = json.loads(printed(capsys, "campaign", "plan", *options, *jobs))["runs"]
     assert runs["solo"] == 2
     out = ("-o", tmp_path / "slices", "--json")
-    assert json.loads(printed(capsys, "campaign", "status", plan, *out))["total"] == sum(runs.values())
+    for options in (("status", plan, *out), ("run", plan, *out, "--done", tmp_path / "nowhere")):
+        assert "no campaign in" in refused(capsys, "campaign", *options), (
+            "a misspelt folder is no empty campaign"
+        )
     dry = json.loads(printed(capsys, "campaign", "run", plan, *out, "--dry-run"))
-    assert len(dry["runs"]) == dry["total"]
+    assert len(dry["runs"]) == dry["total"] == sum(runs.values())
     assert not any(r["done"] for r in dry["runs"])
     assert not (tmp_path / "slices").exists()
 
