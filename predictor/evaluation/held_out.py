@@ -1,4 +1,4 @@
-"""A training's predictions for its held-out pairs, stored with the run for later comparisons."""
+"""A training's answers to users about its held-out pairs, stored with the run for later comparisons."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SAME = [*_ROW, "device", "workload"]
 
 @dataclass(frozen=True)
 class HeldOutAnswers:
-    """Sets that a network was not fitted to, and its predictions for them.
+    """Sets that a network was not fitted to, and its answers about them to users, who name no campaign.
 
     Attributes:
         colocation, solo: tidy tables of these sets.
-        answers: `set_id`, `member` and `predicted_ratio` (co-located / solo throughput); NaN if there was no
+        answers: `set_id`, `member` and `answered_ratio` (co-located / solo throughput, at most 1); NaN if there was no
             answer.
     """
 
@@ -35,14 +35,14 @@ class HeldOutAnswers:
     answers: pd.DataFrame
 
     @classmethod
-    def of(cls, colocation: pd.DataFrame, solo: pd.DataFrame, predicted_ratio: Floats) -> HeldOutAnswers:
-        """`predicted_ratio` [n] in the order of the rows of `colocation`."""
-        answers = colocation[_ROW].assign(predicted_ratio=predicted_ratio).reset_index(drop=True)
+    def of(cls, colocation: pd.DataFrame, solo: pd.DataFrame, answered_ratio: Floats) -> HeldOutAnswers:
+        """`answered_ratio` [n] in the order of the rows of `colocation`."""
+        answers = colocation[_ROW].assign(answered_ratio=answered_ratio).reset_index(drop=True)
         return cls(colocation, solo, answers)
 
     def ratio_of(self, colocation: pd.DataFrame) -> Floats:
         """[n] the answer to each row of `colocation`; NaN for rows of other sets, whatever their ids."""
-        known = self.answers.set_index(_index(self.answers, _ROW))["predicted_ratio"]
+        known = self.answers.set_index(_index(self.answers, _ROW))["answered_ratio"]
         ratio = known.reindex(_index(colocation, _ROW))
         differ = _index(colocation, _SAME).symmetric_difference(_index(self.colocation, _SAME))
         others = colocation.set_id.astype(str).isin(set(differ.get_level_values("set_id")))

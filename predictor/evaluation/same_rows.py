@@ -25,16 +25,16 @@ _RESAMPLES = 1000
 
 @dataclass(frozen=True)
 class Candidate:
-    """A predictor, its name in messages, and its predictions for the pairs held out of its training."""
+    """A predictor, its name in messages, and its answers about the pairs held out of its training."""
 
     name: str
     predictor: Predictor
     held_out: HeldOutAnswers | None = None
 
     def log_ratio(self, colocation: pd.DataFrame, examples: Examples) -> tuple[Floats, np.ndarray]:
-        """[T] log throughput ratio of each row, and whether the predictor learned from its set.
+        """[T] log throughput ratio of each row as users get it, and whether the predictor learned from its set.
 
-        For sets it learned from, the prediction is the one stored for held-out pairs, from a fit without
+        For sets it learned from, the answer is the one stored for held-out pairs, from a fit without
         them; NaN if they were not held out there either.
 
         Args:
@@ -49,14 +49,14 @@ class Candidate:
             answer[learned] = np.log(self.held_out.ratio_of(colocation))[learned]
         if not learned.all():
             new = examples.subset(colocation.set_id[~learned].astype(str).tolist())
-            answer[~learned], _ = answered_log_ratio(self.predictor, new)
+            answer[~learned] = -answered_log_ratio(self.predictor, new.without_campaign())[1]
         return answer, learned
 
 
 def compare_on_same_rows(
     challenger: Candidate, incumbent: Candidate, colocation: pd.DataFrame, solo: pd.DataFrame
 ) -> dict[str, Any]:
-    """Score both on the measured rows that neither has learned from.
+    """Score the answers of both to users, who name no campaign, on the measured rows that neither has learned from.
 
     Args:
         challenger, incumbent: the two predictors.

@@ -46,7 +46,7 @@ def compare(
     """E-GGAT and the baselines on one fold of held-out pairs.
 
     Returns:
-        name to metrics, measured and predicted values, and all answers. Empty if fewer than two pairs of
+        name to metrics, measured and predicted values, and E-GGAT's answers to users as `held_out`. Empty if fewer than two pairs of
         architectures have measured points, because then none can be held out.
     """
     pairs = pair_count(colocation)
@@ -75,7 +75,8 @@ def compare(
         if report:
             report(f"compare: {name}", number, len(entrants), 0.0)
         answer = partial(_answer, entrant, train, test, training.seed)
-        guess = progress.arrays(name, answer)["guess"]
+        answers = progress.arrays(name, answer)
+        guess = answers["guess"]
         usable = points & ~np.isnan(guess)
         if not usable.any():
             continue
@@ -83,13 +84,17 @@ def compare(
             "metrics": score(test.y[usable], guess[usable]),
             "measured": test.y[usable],
             "predicted": guess[usable],
-            "held_out": HeldOutAnswers.of(test.rows, solo_runs(test.rows, solo), guess),
         }
+        if "answered" in answers:
+            told = answers["answered"]
+            result[name]["held_out"] = HeldOutAnswers.of(test.rows, solo_runs(test.rows, solo), told)
     return result
 
 
 def _answer(entrant: Any, train: Bundle, test: Bundle, seed: int) -> dict[str, Any]:
-    return {"guess": entrant.fit(train, seed).predict(test.without_targets())}
+    fitted, asked = entrant.fit(train, seed), test.without_targets()
+    answered = {"answered": fitted.answers(asked)} if isinstance(fitted, NetworkContender) else {}
+    return {"guess": fitted.predict(asked), **answered}
 
 
 def before_and_after(

@@ -80,8 +80,8 @@ def command(
     (`throughput-ratio` only). `by-model` leaves a pair of two models out twice; `held out` and the rows by model
     have each job once, with its own model left out.
 
-    The ratio scored is the one that the row's campaign would observe, which may exceed 1. `predict` does not know the
-    campaign, and its ratio is at most 1; with `--split none`, the line `as predict` scores that ratio.
+    With `--split none`, the line `as predict` scores the ratio that users are answered, which is at most 1. All others
+    score the ratio that the row's campaign would observe (`as observed`), which may exceed 1.
 
     Examples: `cotenant evaluate --data tables --split by-model --json`,
     `cotenant evaluate --data tables --target step-time`
@@ -195,8 +195,8 @@ def _show(result: dict[str, Any]) -> None:
     held_out = [("held out", result["held_out"])] if "held_out" in result else []
     answers = [("as predict", result["answers"])] if "answers" in result else []
     groups = [
-        ("all", result["metrics"]),
         *answers,
+        ("as observed" if answers else "all", result["metrics"]),
         *held_out,
         *(item for key in by for item in result[key].items()),
     ]

@@ -144,7 +144,7 @@ def _show_promotion(result: dict[str, Any]) -> None:
         "incumbent": f"version {champion['version']} (the champion)" if champion else "the shipped predictor",
     }
     if same_rows is not None:
-        title = f"{same_rows['rows']} rows of {counted(same_rows['sets'], 'set')} that neither was trained on"
+        title = f"{same_rows['rows']} rows of {counted(same_rows['sets'], 'set')} that neither was trained on, as predict answers"
         headings = tuple(heading for heading, _ in _METRICS.values())
         table = plain_table("", *headings, right=headings, title=title)
         for role, name in names.items():

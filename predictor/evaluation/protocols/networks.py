@@ -88,6 +88,13 @@ class NetworkContender:
         by_set = dict(zip(examples.set_ids, values, strict=True))
         return np.array([by_set[s] for s in test.rows.set_id.astype(str)])
 
+    def answers(self, test: Bundle) -> NDArray[np.float64]:
+        """[n] the throughput ratio of `test.rows` as users get it, who name no campaign; without the bounds of answers."""
+        from predictor.examples.examples import examples_of, in_order_of
+
+        asked = examples_of(test.colocation, test.solo).without_campaign()
+        return in_order_of(test.colocation, np.exp(-self.model_.predict_log_ratio(asked)[1]))
+
     def _solo(self, test: Bundle) -> NDArray[np.float64]:
         import torch
 
