@@ -86,7 +86,7 @@ class CotenantError(Exception):
             stop = ";" if self.hint[:1].islower() else "" if text.endswith("...") else "."
             text += f"{stop} {_FINAL_DOT.sub('', shortened(self.hint))}"
         text = " ".join(text.split())
-        return text if text.endswith("...") else text + "."
+        return text if text.endswith(("...", "?")) else text + "."
 
     def at(self, where: object) -> Self:
         """The same error, prefixed with its location."""

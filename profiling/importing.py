@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from profiling.errors import CotenantError, InputError
+from profiling.names import did_you_mean, near_names
 
 PACKAGES = ("profiling", "datasets", "models", "predictor", "scheduling", "serving")
 """The project's import packages. There can be no others of these names in the same process."""
@@ -60,11 +61,23 @@ def import_attribute(name: str, expected: str) -> object:
             else f"{type(error).__name__}: {error}"
         )
         taken = (getattr(error, "name", None) or "").partition(".")[0]
-        hint = f"cotenant has a package {taken}, too: rename yours" if taken in PACKAGES else None
+        hint = did_you_mean(*_near(where, attribute))
+        if taken in PACKAGES:
+            hint = f"cotenant has a package {taken}, too: rename yours"
         if isinstance(error, SystemExit):
             hint = 'move what only a script does, such as parsing its options, under `if __name__ == "__main__":`'
         raise InputError(f"{name!r} cannot be imported", expected=expected, got=got, hint=hint) from error
     return value
+
+
+def _near(where: str, attribute: str) -> list[str]:
+    """`module:attribute` as it is probably meant: of a path `nets.py:cnn`, of `nets::cnn`, of a misspelt attribute."""
+    module = sys.modules.get(where)
+    if module is not None:
+        return [f"{where}:{name}" for name in near_names(attribute, vars(module))]
+    dotted = where.removesuffix(".py").removeprefix("./").replace("/", ".")
+    names = [f"{dotted}:{attribute.lstrip(':')}"]
+    return names if all(dotted.split(".")) and names != [f"{where}:{attribute}"] else []
 
 
 @contextlib.contextmanager

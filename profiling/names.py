@@ -23,6 +23,19 @@ def near_names(wanted: str, known: Iterable[str]) -> list[str]:
     return part[:3] or difflib.get_close_matches(wanted, names, n=3, cutoff=0.5)
 
 
+def did_you_mean(*names: str) -> str | None:
+    """The `hint` of an error about a name that is probably one of `names`; None without any.
+
+    >>> did_you_mean("nets:cnn")
+    'did you mean nets:cnn?'
+    >>> did_you_mean("fifo", "sjf", "srtf")
+    'did you mean fifo, sjf or srtf?'
+    """
+    if not names:
+        return None
+    return f"did you mean {' or '.join(part for part in (', '.join(names[:-1]), names[-1]) if part)}?"
+
+
 def one_of(wanted: str, known: Iterable[str]) -> str:
     """The `expected` text of an error: all names, or of many only those similar to `wanted`.
 

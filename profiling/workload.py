@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from profiling.devices import canonical
 from profiling.errors import InputError
-from profiling.names import one_of
+from profiling.names import did_you_mean, one_of
 
 PRECISIONS = ("fp32", "tf32", "amp", "fp16", "bf16", "fp8", "fp64")
 PREDICTED_PRECISIONS = ("fp8",)
@@ -27,6 +28,8 @@ LEAST_MEMORY_BYTES = 1e6
 
 #: A captured graph is named by this and its content hash.
 REGISTERED = "graph:"
+# A model and its options with anything but a colon between them.
+_OTHER_SEPARATOR = re.compile(r"\s*([^\s:;,=]+)[\s;,]+([^;:]+=[^;:]+)")
 _FILE_ENDINGS = (".onnx", ".json", ".graph.txt")
 
 
@@ -163,7 +166,13 @@ class Workload:
         if not head and tail.endswith(_FILE_ENDINGS):  # an "=" of its path, as in runs/lr=0.1/model.onnx
             head, tail = tail, ""
         if "=" in spec and not head:
-            raise InputError("job SPEC has no model", expected="ZOO_NAME[:key=value,...]", got=repr(spec))
+            other = _OTHER_SEPARATOR.fullmatch(spec)
+            raise InputError(
+                "job SPEC has no model",
+                expected="ZOO_NAME[:key=value,...]",
+                got=repr(spec),
+                hint=did_you_mean(f"{other[1]}:{other[2]}") if other else None,
+            )
         options: dict[str, Any] = {}
         for part in filter(None, (p.strip() for p in tail.split(","))):
             key, equals, text = (p.strip() for p in part.partition("="))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,8 +19,10 @@ from profiling.capture.step import capture_job
 from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.importing import import_attribute
+from profiling.names import did_you_mean
 from profiling.training import TrainingJob, map_tensors, tensors_of
 from profiling.workload import Workload
+from profiling.zoo.listing import is_model
 
 PASSED = ("batch_size", "sequence_length", "image_size")
 """Options passed to a factory, if it has parameters with these names."""
@@ -102,8 +105,16 @@ def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Pa
     """The function `module:factory`, and its parameters by name.
 
     Raises:
-        InputError: no such module or attribute, or not a function.
+        InputError: no such module or attribute, not a function, or a zoo model with malformed options.
     """
+    where, _, rest = name.partition(":")
+    if is_model(where):
+        number = re.fullmatch(r"(?:batch_size)?\W*(\d+)", rest)
+        raise InputError(
+            f"{name!r} is no job SPEC",
+            expected="NAME[:key=value,...]",
+            hint=did_you_mean(f"{where}:batch_size={number[1]}") if number else None,
+        )
     factory = import_attribute(name, "module:factory on the import path or in this folder")
     try:
         return factory, inspect.signature(factory).parameters  # type: ignore[arg-type, return-value]

@@ -61,3 +61,16 @@ def test_a_script_that_exits_is_an_error_in_one_line(tmp_path: Path, monkeypatch
 def test_code_that_exits_does_not_end_the_command() -> None:
     with pytest.raises(InputError, match="mine raised SystemExit: 3"), own_code("mine"):
         sys.exit(3)
+
+
+@pytest.mark.parametrize("name", ["nets.py:cnn", "./nets.py:cnn", "nets::cnn", "nets:cn"])
+def test_a_name_written_otherwise_is_suggested(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "nets.py").write_text("def cnn(): ...\n")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", sys.path[:])
+    monkeypatch.delitem(sys.modules, "nets", raising=False)
+    with pytest.raises(InputError, match=r"did you mean nets:cnn\?$"):
+        import_attribute(name, "module:factory")
+    monkeypatch.delitem(sys.modules, "nets", raising=False)

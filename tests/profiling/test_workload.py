@@ -83,6 +83,8 @@ def test_measurements_have_a_range() -> None:
     [
         ("", "a job needs a model"),
         ("batch_size=4", "job SPEC has no model"),
+        ("net;batch_size=4,precision=amp", r"did you mean net:batch_size=4,precision=amp\?$"),
+        ("net, batch_size=4", r"did you mean net:batch_size=4\?$"),
         ("net:batch_size=4,precision", "is malformed"),
         ("net:batch_size=4,batch_size=8", "gives batch_size twice"),
         ("net:batchsize=4", "has an unknown key"),

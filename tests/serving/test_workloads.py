@@ -138,6 +138,12 @@ def test_bad_input(client: TestClient, body: dict[str, Any], status: int) -> Non
     problem(client.post("/v1/workloads", json=body), status)
 
 
+def test_a_misspelt_model_is_answered_with_near_ones(client: TestClient) -> None:
+    answer = client.post("/v1/workloads", json={"workload": "resnet18-cifr"})
+    problem(answer, 404)
+    assert "such as resnet18-cifar" in answer.json()["detail"]
+
+
 def test_other_media_type_and_pages(client: TestClient, graph: dict[str, Any]) -> None:
     problem(client.post("/v1/workloads", content=b"a", headers={"content-type": "text/csv"}), 415)
     problem(client.post("/v1/workloads", data={"name": "x"}, files={"other": b"x"}), 422)

@@ -65,6 +65,12 @@ def test_a_path_may_have_an_equals_sign(here: Path) -> None:
         local_workload("batch_size=16")
 
 
+@pytest.mark.parametrize("spec", ["dcgan-64:8", "dcgan-64::8", "dcgan-64:batch_size:8"])
+def test_a_batch_size_written_otherwise_is_suggested(here: Path, spec: str) -> None:
+    with pytest.raises(InputError, match=r"did you mean dcgan-64:batch_size=8\?$"):
+        local_workload(spec)
+
+
 def test_hash_and_factory_name_the_same_graph(here: Path) -> None:
     job = local_workload("own_factory_of_test:factory:batch_size=16")
     assert job.batch_size == 16
