@@ -162,21 +162,29 @@ def _news() -> Iterator[_News]:
 def _cluster(
     config: KubernetesConfig, api: ApiServer, progress: PodProgress, jobs: _Jobs
 ) -> dict[str, Any] | None:
-    """The body of `PUT /v1/cluster`; None, with a warning, if Kubernetes does not answer or has no GPU."""
+    """The body of `PUT /v1/cluster`; None, with a warning, if Kubernetes does not answer or no node can be read.
+
+    Without a GPU node, it has no nodes: an autoscaler may have removed the last one.
+    """
+    left_out: list[str] = []
+
+    def skipped(node: str, error: Exception) -> None:
+        left_out.append(node)
+        why = (
+            error if isinstance(error, CotenantError) else f"a label or capacity has another format: {error}"
+        )
+        log.warning("node %s is left out: %s", node, why)
+
     try:
         pods = api.pods()
-        nodes = nodes_of(api.nodes(), pods, config.devices, _skipped, jobs.read)
+        nodes = nodes_of(api.nodes(), pods, config.devices, skipped, jobs.read)
     except CotenantError as error:
         log.warning("the cluster was not read: %s", error)
         return None
     if not nodes:
         log.warning("no node has a GPU that is recognised")
-        return None
+        if left_out:
+            return None
     cluster = ClusterSnapshot(tuple(nodes)).to_mapping()
     progress.subtract(cluster, pods)
     return cluster
-
-
-def _skipped(node: str, error: Exception) -> None:
-    why = error if isinstance(error, CotenantError) else f"a label or capacity has another format: {error}"
-    log.warning("node %s is left out: %s", node, why)

@@ -118,9 +118,12 @@ def test_running_pods_become_tenants_and_leave_again(
             state.pods = pods
             assert look(service, CONFIG, api)
             assert best() == expected
-        state.nodes = []
+        state.nodes, state.pods = [node("odd", {"nvidia.com/gpu.product": "Abacus"}, gpu="1")], []
         assert not look(service, CONFIG, api)
         assert len(httpx.get(f"{service.url}/v1/cluster").json()["cluster"]["nodes"]) == 2, "kept as it was"
+        state.nodes = [{"metadata": {"name": "cpu"}, "status": {"capacity": {"cpu": "8"}}}]
+        assert look(service, CONFIG, api), "the last node with GPUs was removed"
+        assert httpx.get(f"{service.url}/v1/cluster").json()["cluster"]["nodes"] == []
 
 
 @pytest.mark.parametrize(
