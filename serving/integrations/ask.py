@@ -29,7 +29,7 @@ class ServiceClient:
             are trusted, without either those of `certifi`.
         token: bearer token with scope `place`, or `admin` for `put_cluster`; None if the service requires none. White
             space around it, such as a file's last line break, does not count.
-        timeout_s: seconds after which to give up, from connecting to the last byte of the answer.
+        timeout_s: seconds after which to give up, from looking up its host's name to the last byte of the answer.
     """
 
     url: str = "http://127.0.0.1:8080"

@@ -9,10 +9,15 @@ from __future__ import annotations
 import socket
 import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import suppress
 from typing import Any
 
 import httpx
+
+# For the exception that follows a connection's shutdown.
+_GRACE_S = 0.25
 
 
 class Deadline:
@@ -57,10 +62,8 @@ class Deadline:
 class TotalTimeout(httpx.HTTPTransport):
     """Connections of `httpx.Client`, one for each request, which must be answered completely within `seconds`.
 
-    Looking up a host name is not included: the system's resolver has limits of its own.
-
     Args:
-        seconds: from connecting to the last byte; then `httpx.ReadTimeout` is raised.
+        seconds: from looking up the host's name to the last byte; then `httpx.ReadTimeout` is raised.
         options: as for `httpx.HTTPTransport`.
     """
 
@@ -77,8 +80,21 @@ class TotalTimeout(httpx.HTTPTransport):
                 deadline.watch(told["return_value"].get_extra_info("socket"))
 
         request.extensions = {**request.extensions, "trace": trace}
+        answer: Future[httpx.Response] = Future()
+
+        def ask() -> None:
+            try:
+                answer.set_result(super(TotalTimeout, self).handle_request(request))
+            except BaseException as error:
+                answer.set_exception(error)
+
+        # Nothing but its own limits, tens of seconds, ends the system's look-up of a name.
+        threading.Thread(target=ask, daemon=True).start()
         try:
-            response = super().handle_request(request)
+            response = answer.result(self.seconds + _GRACE_S)
+        except FutureTimeoutError:
+            # Once there is a connection, the deadline, which is over, shuts it down.
+            raise self._over(request) from None
         except BaseException as error:
             deadline.cancel()
             if deadline.over and isinstance(error, httpx.TransportError):

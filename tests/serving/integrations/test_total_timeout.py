@@ -10,6 +10,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import httpx
 import pytest
@@ -96,6 +97,22 @@ def test_over_tls(tmp_path: Path) -> None:
         pytest.raises(httpx.ReadTimeout, match=r"no complete answer within 0\.5 s"),
     ):
         client.get(f"https://127.0.0.1:{port}")
+
+
+def test_a_lookup_of_a_name_that_hangs_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    end, real = threading.Event(), socket.getaddrinfo
+
+    def hang(*arguments: Any, **options: Any) -> Any:
+        end.wait(30)
+        return real(*arguments, **options)
+
+    monkeypatch.setattr(socket, "getaddrinfo", hang)
+    before, started = threading.active_count(), time.monotonic()
+    with trickling(TRICKLES["headers"]) as port:
+        assert ServiceClient(f"http://localhost:{port}", timeout_s=0.3).cluster() is None
+        assert time.monotonic() - started < 5
+        end.set()
+        until(lambda: threading.active_count() <= before + 2, "the thread ends with the look-up")
 
 
 def test_no_timer_is_left() -> None:
