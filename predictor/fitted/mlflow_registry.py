@@ -15,6 +15,8 @@ DEFAULT_TRACKING = "sqlite:///mlflow.db"
 CHAMPION = "champion"
 # Tag of a registered version.
 _MODEL_VERSION = "model_version"
+# Longest wait for a server's first answer.
+_ANSWER_S = 15.0
 _FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
 # Input of a logged predictor.
 _EXAMPLE = [
@@ -143,14 +145,24 @@ def check_store(uri: str) -> None:
 
 
 def _check_server(uri: str) -> None:
-    import socket
+    import ssl
+    from http.client import HTTPConnection, HTTPException, HTTPSConnection
     from urllib.parse import urlsplit
 
     address = urlsplit(uri)
     try:
-        port = address.port or (443 if address.scheme == "https" else 80)
-        socket.create_connection((address.hostname or "", port), timeout=5).close()
-    except (OSError, ValueError) as error:
+        host, port = address.hostname or "", address.port
+        # Whether it is trusted is MLflow's to check.
+        connection = (
+            HTTPSConnection(host, port, timeout=_ANSWER_S, context=ssl._create_unverified_context())
+            if address.scheme == "https"
+            else HTTPConnection(host, port, timeout=_ANSWER_S)
+        )
+        # One that accepts connections and is silent would keep MLflow waiting for minutes. Any answer will do.
+        connection.request("HEAD", f"{address.path.rstrip('/')}/health")
+        connection.getresponse()
+        connection.close()
+    except (OSError, ValueError, HTTPException) as error:
         raise UnavailableError(
             "the MLflow server cannot be reached",
             expected="an MLflow server at that address",

@@ -31,6 +31,10 @@ def training_tables(
     if data is not None:
         parts.append(read_sets(data, disturbed))
         check_may_learn({*parts[0][0].source, *parts[0][1].source}, own_use)
+        if not len(parts[0][0]):
+            raise InputError(
+                f"no sets of {data} to train on", expected="measured co-location sets", got="none"
+            )
     if bundled:
         shipped = own_measurements.load()
         parts.append((shipped["colocation"], shipped["solo"]))

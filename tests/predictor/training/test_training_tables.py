@@ -43,3 +43,15 @@ def test_sources_whose_licence_does_not_allow_it_are_refused(measured: Tables, t
     with pytest.raises(InputError, match=r"lucid .*--own-use"):
         training_tables(tmp_path, bundled=False)
     assert len(training_tables(tmp_path, bundled=False, own_use=True)[0]) == len(colocation)
+
+
+def test_disturbed_sets_are_used_if_asked_for(measured: Tables, tmp_path: Path) -> None:
+    """Not the bundled measurements alone, because all of the user's were disturbed."""
+    for name, table in zip(("colocation", "solo"), measured, strict=True):
+        write_table(tmp_path, name, table.assign(disturbed=name == "colocation"))
+    with (
+        pytest.warns(UserWarning, match="other processes disturbed"),
+        pytest.raises(InputError, match="no sets of"),
+    ):
+        training_tables(tmp_path, bundled=True)
+    assert len(training_tables(tmp_path, bundled=False, disturbed=True)[0]) == len(measured[0])

@@ -55,9 +55,15 @@ def test_a_folder_without_a_predictor_is_not_registered(
     assert not store.exists()
 
 
-def test_an_unreachable_server(capsys: pytest.CaptureFixture[str]) -> None:
-    with socket.socket() as free:  # bound and not listening
+@pytest.mark.parametrize("silent", [False, True])
+def test_an_unreachable_server(
+    silent: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("predictor.fitted.mlflow_registry._ANSWER_S", 0.2)
+    with socket.socket() as free:  # bound, and not listening or never answering
         free.bind(("127.0.0.1", 0))
+        if silent:
+            free.listen()
         uri = f"http://127.0.0.1:{free.getsockname()[1]}"
         code, _, err = run(capsys, "models", "list", "--tracking-uri", uri)
     assert code == 2
