@@ -273,5 +273,7 @@ def data_fingerprint(trial: Trial) -> str:
     digest = hashlib.sha256()
     related = [] if trial.related is None else [trial.related]
     for frame in (trial.frame, trial.solo, *trial.known.values(), *related):
-        digest.update(pd.util.hash_pandas_object(frame, index=False).to_numpy().tobytes())
+        # Protocols do not read the flag, and tables written earlier lack it.
+        rows = frame.drop(columns="disturbed", errors="ignore")
+        digest.update(pd.util.hash_pandas_object(rows, index=False).to_numpy().tobytes())
     return digest.hexdigest()

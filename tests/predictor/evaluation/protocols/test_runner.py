@@ -246,3 +246,11 @@ def test_other_related_rows_are_learned_from_again(tmp_path: Path) -> None:
     assert not make_plan(with_more, [CONSTANT], (0,), tmp_path).missing
     fewer = replace(trial, related=trial.frame.iloc[1:])
     assert make_plan(fewer, [CONSTANT], (0,), tmp_path).missing
+
+
+def test_results_of_tables_without_the_disturbed_flag_stay_valid(tmp_path: Path) -> None:
+    trial = make_trial(MINE, TABLES)
+    flag, frame = "disturbed", trial.frame
+    without = replace(trial, frame=frame.drop(columns=flag), solo=trial.solo.drop(columns=flag))
+    run_missing(make_plan(without, [CONSTANT], (0,), tmp_path))
+    assert not make_plan(trial, [CONSTANT], (0,), tmp_path).missing
