@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import median
@@ -28,7 +29,7 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
 
     A ratio needs the job's solo step time, from its SPEC, else from another SPEC of it, else from an observation of it
     alone on that device; members without one, and unobserved ones, are partners (`is_target` false). Sets without a
-    target are skipped. What was observed of a job alone in a slice of a card serves sets in slices only.
+    target are skipped, with a warning that says how many. What was observed of a job alone in a slice of a card serves sets in slices only.
     """
     from datasets.tables import make_table
 
@@ -41,13 +42,16 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
             of_device.setdefault(colocation_set, {}).setdefault(name, []).append(value)
     solo = _alone(seen, of_device)
     origin = {"source": CAMPAIGN, "campaign": CAMPAIGN, "licence": "private", "origin": "measured"}
-    rows = []
+    rows, skipped = [], 0
     for colocation_set, times in seen.items():
         alone = [
             w.solo.step_time_s or solo.get(_place(colocation_set, w), {}).get("step_time_s")
             for w in colocation_set.workloads
         ]
-        if len(colocation_set.workloads) == 1 or not any(alone[i] for i in times):
+        if len(colocation_set.workloads) == 1:
+            continue
+        if not any(alone[i] for i in times):
+            skipped += 1
             continue
         for index, workload in enumerate(colocation_set.workloads):
             base = alone[index]
@@ -62,6 +66,12 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
                     "censored": False, "is_target": target,
                 }
             )  # fmt: skip
+    if skipped:
+        warnings.warn(
+            f"no rows of {skipped} of {sum(len(s.workloads) > 1 for s in seen)} observed sets, because a slowdown needs the "
+            "solo step time of the job: observe each job alone on its device, too, or state step_time_s in its SPEC",
+            stacklevel=3,
+        )
     alone_rows = [
         {**origin, **_columns(device, workload), **values, "gpus": 1}
         for (device, in_slice, workload), values in solo.items()

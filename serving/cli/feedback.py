@@ -100,13 +100,7 @@ def command(
         "earlier observations"
     )
     out.print(f"{len(new)} added, {len(told)} in {target}{off if drift.count else ''}")
-    if rows is not None and not any(written.values()):
-        out.print(
-            f"no rows in {rows}: training needs the solo step time of an observed job; observe one alone, or state "
-            "step_time_s in its SPEC"
-        )
-        return
-    for name, count in written.items():
+    for name, count in written.items() if any(written.values()) else ():
         out.print(f"{count} row{'s' * (count != 1)} of {name} in {rows}")
 
 

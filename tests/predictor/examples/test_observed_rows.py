@@ -91,6 +91,14 @@ def test_training_rows(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     assert partly.throughput_ratio[1] == pytest.approx(0.75)
 
 
+def test_sets_without_a_known_solo_step_time_are_counted() -> None:
+    other = ColocationSet("v100", (Workload("beta"), Workload("gamma")))
+    alone = Observation(ColocationSet("v100", (Workload("alpha", 32),)), 0, 0.02)
+    with pytest.warns(UserWarning, match="no rows of 1 of 2 observed sets"):
+        colocation, _ = training_tables([alone, Observation(PAIR, 0, 0.03), Observation(other, 0, 0.04)])
+    assert colocation.set_id.nunique() == 1
+
+
 def test_memory_and_utilisation_of_a_job_alone() -> None:
     alone = ColocationSet("v100", (Workload("gamma"),))
     _, solo = training_tables([Observation(alone, 0, 0.5, 2e9, 0.4), Observation(alone, 0, 0.5)])

@@ -129,8 +129,8 @@ def test_missing_rows_are_explained(folder: Path, tmp_path: Path, capsys: pytest
     body = [{"device": "v100", "jobs": ["alpha", "beta"], "job": "alpha", "step_time_s": 0.02}]
     (tmp_path / "seen.json").write_text(json.dumps(body))
     places = ("--store", tmp_path / "feedback.json", "--rows", tmp_path / "rows")
-    out = printed(capsys, "feedback", tmp_path / "seen.json", "--model", folder / "model", *places)
-    assert "needs the solo step time of an observed job" in " ".join(out.split())
+    ended, out, err = run(capsys, "feedback", tmp_path / "seen.json", "--model", folder / "model", *places)
+    assert (ended, "no rows of 1 of 1 observed sets" in err, "rows of" in out) == (0, True, False)
     assert not (tmp_path / "rows").exists()
 
 
