@@ -105,15 +105,15 @@ def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Pa
     """The function `module:factory`, and its parameters by name.
 
     Raises:
-        InputError: no such module or attribute, not a function, or a zoo model with malformed options.
+        InputError: no such module or attribute, not a function, or a zoo model with a number instead of options.
     """
     where, _, rest = name.partition(":")
-    if is_model(where):
-        number = re.fullmatch(r"(?:batch_size)?\W*(\d+)", rest)
+    number = re.fullmatch(r"(?:batch_size)?\W*(\d+)", rest)
+    if number is not None and is_model(where):
         raise InputError(
             f"{name!r} is no job SPEC",
             expected="NAME[:key=value,...]",
-            hint=did_you_mean(f"{where}:batch_size={number[1]}") if number else None,
+            hint=did_you_mean(f"{where}:batch_size={number[1]}"),
         )
     factory = import_attribute(name, "module:factory on the import path or in this folder")
     try:

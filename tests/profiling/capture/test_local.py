@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -69,6 +70,12 @@ def test_a_path_may_have_an_equals_sign(here: Path) -> None:
 def test_a_batch_size_written_otherwise_is_suggested(here: Path, spec: str) -> None:
     with pytest.raises(InputError, match=r"did you mean dcgan-64:batch_size=8\?$"):
         local_workload(spec)
+
+
+def test_an_own_module_may_be_called_like_a_zoo_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (here / "yolov3.py").write_text("from own_factory_of_test import factory\n")
+    monkeypatch.delitem(sys.modules, "yolov3", raising=False)
+    assert local_workload("yolov3:factory").model.startswith("graph:")
 
 
 def test_hash_and_factory_name_the_same_graph(here: Path) -> None:
