@@ -42,7 +42,8 @@ def without_disturbed(table: pd.DataFrame, runs: str) -> pd.DataFrame:
         return table
     run = table["set_id"] if "set_id" in table else table.index.to_series()
     warnings.warn(
-        f"left out: {run[table['disturbed']].nunique()} of {run.nunique()} {runs}, which other processes disturbed",
+        f"left out: {run[table['disturbed']].nunique()} of {run.nunique()} {runs}, which other processes disturbed "
+        "(train and evaluate use them with --disturbed)",
         stacklevel=3,
     )
     return table[~table["disturbed"]]
