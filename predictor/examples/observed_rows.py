@@ -29,7 +29,8 @@ def training_tables(observations: Sequence[Observation]) -> tuple[pd.DataFrame, 
 
     A ratio needs the job's solo step time, from its SPEC, else from another SPEC of it, else from an observation of it
     alone on that device; members without one, and unobserved ones, are partners (`is_target` false). Sets without a
-    target are skipped, with a warning that says how many. What was observed of a job alone in a slice of a card serves sets in slices only.
+    target are skipped, with a warning that says how many. What was observed of a job alone in a slice of a card serves
+    sets in slices only.
     """
     from datasets.tables import make_table
 

@@ -46,8 +46,8 @@ def compare(
     """E-GGAT and the baselines on one fold of held-out pairs.
 
     Returns:
-        name to metrics, measured and predicted values, and E-GGAT's answers to users as `held_out`. Empty if fewer than two pairs of
-        architectures have measured points, because then none can be held out.
+        name to metrics, measured and predicted values, and E-GGAT's answers to users as `held_out`. Empty if fewer than
+        two pairs of architectures have measured points, because then none can be held out.
     """
     pairs = pair_count(colocation)
     if pairs < 2:
