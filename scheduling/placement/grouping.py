@@ -149,7 +149,6 @@ class GroupedGpus:
             put(w.interference, outcome.interference, 0.0),
             put(w.slowdown, outcome.slowdown, 1.0),
             put(w.fits, outcome.fits, True),
-            put(w.memory_upper_bytes, outcome.memory_upper_bytes, 0.0),
         )
 
 

@@ -25,14 +25,12 @@ class Stages:
             time left.
         slowdown: [N, M] largest predicted slowdown over the stages.
         fits: [N] whether the first set's memory fits.
-        memory_upper_bytes: [N] of the first set.
     """
 
     finish_s: Floats
     interference: Floats
     slowdown: Floats
     fits: NDArray[np.bool_]
-    memory_upper_bytes: Floats
 
     def take(self, rows: Ints, width: int | None = None) -> Stages:
         """The outcome of some sets, optionally with the first `width` members only."""
@@ -41,7 +39,6 @@ class Stages:
             self.interference[rows, :width],
             self.slowdown[rows, :width],
             self.fits[rows],
-            self.memory_upper_bytes[rows],
         )
 
 
@@ -77,7 +74,7 @@ def stages(
     left = np.where(alive, iterations.take(flat), np.inf)  # absent members never leave
     new = newcomer.take(flat) if newcomer is not None and newcomer.any() else None
     finish, harm, worst = np.zeros((width, count)), np.zeros((width, count)), np.ones((width, count))
-    fits, memory = np.ones(count, bool), np.zeros(count)
+    fits = np.ones(count, bool)
     out_finish, out_harm, out_worst = finish.copy(), harm.copy(), worst.copy()
     clock = np.zeros(count)
     at_work = np.arange(count)  # the sets in the arrays below: empty ones are written out and dropped
@@ -105,7 +102,7 @@ def stages(
             at += rows * cache.step_time_s.shape[1] - 1
             step = cache.step_time_s.take(at)
             if first:
-                fits[at_work], memory[at_work] = cache.fits[rows], cache.memory_upper_bytes[rows]
+                fits[at_work] = cache.fits[rows]
                 first = False
             need = left * step
             period = need.min(axis=0)
@@ -126,4 +123,4 @@ def stages(
     back = np.empty_like(order)
     back[order, np.arange(count)] = np.arange(width)[:, None]
     flat = back * count + np.arange(count)
-    return Stages(out_finish.take(flat).T, score.take(flat).T, out_worst.take(flat).T, fits, memory)
+    return Stages(out_finish.take(flat).T, score.take(flat).T, out_worst.take(flat).T, fits)
