@@ -252,7 +252,7 @@ class PairAnswers:
         moves = self._known.solo_predicted[new] & bool(len(self.solo_errors))
         mean, variance, contribution = self.solo_errors.answer(known.take(new))
         mean = self._limits.within(new, mean)
-        prior, extra = self.solo_errors.prior_variance, process.own_variance(known, new)
+        prior, extra = self.solo_errors.prior_variance, process.own_effects.variance(known, new)
         added = contribution @ self._shares
         for k, number in enumerate(new.tolist()):
             response = self._response(number) if moves[k] else np.zeros(len(self._sign), np.float32)

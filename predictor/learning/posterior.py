@@ -173,10 +173,6 @@ class Posterior:
         """The job with what was observed of it alone, as its SPEC would state it; as it is if that is nothing."""
         return self.measured.told(device, sharing, workload)
 
-    def memory_follows(self, device: str, workload: Workload) -> bool:
-        """Whether a job's memory follows from that of related jobs that were observed alone."""
-        return not self._knows_nothing and any(self.state.memory_words([ColocationSet(device, (workload,))]))
-
     def _with(self, named: Mapping[ObservedKey, ObservedKey]) -> Observed:
         """The observations, with rows for keys by their names; the predictor is queried about new ones."""
         keys = [key for name, key in named.items() if name not in self.observed.index]

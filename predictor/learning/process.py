@@ -331,10 +331,6 @@ class Process:
             return np.ones(count)
         return np.repeat([1.0, -1.0], len(self._inner))
 
-    def own_variance(self, members: Members, own: Integers) -> Floats:
-        """[R] prior variance beside partners that job-specific effects add."""
-        return self.own_effects.variance(members, own)
-
     def parts(self, members: Members, rows: Rows) -> tuple[Floats, Floats, Floats]:
         """[R] mean, [R, W] vectors for `explained_sign`, and [R, observed] contribution of each of `observed` to
         the mean.

@@ -50,7 +50,7 @@ def test_inducing_rows_give_nearly_the_exact_answers(most: int) -> None:
         part_mean, half, added = given.parts(MEMBERS, asked)
         np.testing.assert_allclose(part_mean, mean)
         np.testing.assert_allclose(added.sum(1), mean, atol=1e-9)
-        prior = variance(P, MEMBERS, asked) + given.own_variance(MEMBERS, asked.own)
+        prior = variance(P, MEMBERS, asked) + given.own_effects.variance(MEMBERS, asked.own)
         np.testing.assert_allclose(prior - half**2 @ given.explained_sign, spread, atol=1e-9)
         table = given.table(MEMBERS, MEMBERS)
         own = np.zeros_like(table)

@@ -152,10 +152,14 @@ def test_nor_does_that_of_a_framework_that_reserves_the_device(predictor: Predic
         assert (now != before) == carries
 
 
-def test_it_is_known_whether_memory_follows(predictor: Predictor) -> None:
-    posterior = Posterior(predictor)
-    assert not posterior.memory_follows("v100", job(64))
-    posterior.observe([off(predictor, job(32), 1.5)])
-    assert posterior.memory_follows("v100", job(64, 2))
-    assert not posterior.memory_follows("p100", job(64))
-    assert not posterior.memory_follows("v100", job(64, solo=SoloProfile(memory_bytes=3e9)))
+def test_it_is_said_whether_memory_follows(predictor: Predictor) -> None:
+    posterior = seen(predictor, off(predictor, job(32), 1.5))
+
+    def follows(workload: Workload, device: str = "v100") -> bool:
+        return any(
+            "its memory follows" in reason for reason in posterior.predict(alone(workload, device)).reasons
+        )
+
+    assert follows(job(64, 2))
+    assert not follows(job(64), "p100")
+    assert not follows(job(64, solo=SoloProfile(memory_bytes=3e9)))
