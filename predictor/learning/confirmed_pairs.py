@@ -15,8 +15,8 @@ import numpy as np
 
 from models.features import Floats
 from predictor.learning.covariances import Evidence
+from predictor.learning.job_keys import JOBS, keys_of, places_among
 from predictor.learning.kernel import Members
-from predictor.learning.own_effects import JOBS, keys_of
 from predictor.learning.rows import Rows
 from predictor.types import Bools
 
@@ -122,11 +122,8 @@ class ConfirmedPairs:
     def _found(self, owner: Integers, partner: Integers) -> Integers:
         """Places of setting and job (`keys_of`) beside a partner's job, which broadcast; -1 where there is none."""
         names, number = np.unique(self.owner, return_inverse=True)
-        asked = np.minimum(np.searchsorted(names, owner), len(names) - 1)
-        # Jobs are fewer than JOBS, so both numbers fit into one.
-        keys, wanted = number * JOBS + self.partner, asked * JOBS + partner
-        place = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
-        return np.where((names[asked] == owner) & (keys[place] == wanted), place, -1)
+        # Jobs are fewer than JOBS, so both numbers fit into one; of an unknown owner, that is negative.
+        return places_among(number * JOBS + self.partner, places_among(names, owner) * JOBS + partner)
 
 
 def median_rows(groups: Integers, error: Floats, rank: Integers, count: Floats) -> Integers:

@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from models.features import Floats
 from predictor.learning.confirmed_pairs import OFTEN, median_rows
 from predictor.learning.covariances import Evidence
+from predictor.learning.job_keys import keys_of, places_among
 from predictor.learning.kernel import Members
-from predictor.learning.own_effects import keys_of
 from predictor.types import Bools
 
 if TYPE_CHECKING:
@@ -125,9 +125,7 @@ class ObservedSets:
         """[R] places among these, -1 where there is none; arguments are those of `effects`."""
         if not len(self) or not len(own):
             return np.full(len(own), -1)
-        asked = names_of(members, own, partners)
-        place = np.minimum(np.searchsorted(self.name, asked), len(self) - 1)
-        return np.where(self.name[place] == asked, place, -1)
+        return places_among(self.name, names_of(members, own, partners))
 
 
 def each_of_three(

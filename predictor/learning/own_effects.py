@@ -8,30 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.features import Floats
+from predictor.learning.job_keys import JOBS, keys_of, places_among
 from predictor.learning.kernel import Members
 from predictor.learning.rows import Rows
 from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
-
-JOBS = 2**32
-"""More than there are numbers of jobs."""
-
-
-def keys_of(members: Members, own: Integers) -> Integers:
-    """[R] the setting and job of each member as one number, setting * `JOBS` + job."""
-    return members.setting[own] * JOBS + members.job[own]
-
-
-def jobs_on_devices(members: Members, numbers: Integers) -> Integers:
-    """[R] the device and job of each member as one number, whatever the sharing mode."""
-    return members.device[numbers] * JOBS + members.job[numbers]
-
-
-def unfrozen_on_devices(members: Members) -> Integers:
-    """[V] the same, whatever is frozen."""
-    return members.device * JOBS + members.unfrozen
 
 
 class OwnEffects:
@@ -61,11 +44,7 @@ class OwnEffects:
 
     def numbers(self, members: Members, own: Integers) -> Integers:
         """[R] number of each member's effect, -1 if it has none."""
-        if not len(self):
-            return np.full(len(own), -1)
-        keys = keys_of(members, own)
-        place = np.minimum(np.searchsorted(self._keys, keys), len(self) - 1)
-        return np.where(self._keys[place] == keys, place, -1)
+        return places_among(self._keys, keys_of(members, own))
 
     def columns(self, members: Members, rows: Rows) -> Floats:
         """[R, P] loadings of rows on the effects, each of unit variance.

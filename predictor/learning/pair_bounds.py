@@ -15,6 +15,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.learning.conditioning import Conditioning
+from predictor.learning.job_keys import places_among
 from predictor.learning.link import from_scale
 from predictor.learning.observed_sets import Names, names_of
 from predictor.learning.stated_alone import StatedAlone
@@ -64,10 +65,9 @@ class PairBounds:
         names, bounds = self._bounds
         if not len(names) or not len(own):
             return np.full(len(own), np.inf)
-        asked = names_of(self._given.known.members, own, partner[:, None])
-        place = np.minimum(np.searchsorted(names, asked), len(names) - 1)
+        place = places_among(names, names_of(self._given.known.members, own, partner[:, None]))
         free = self._stated.about(own) | self._stated.about(partner)
-        return np.where((names[place] == asked) & ~free, bounds[place], np.inf)
+        return np.where((place >= 0) & ~free, bounds[place], np.inf)
 
     def of_keys(self, keys: Sequence[Key]) -> list[float]:
         """The same for members with any number of partners; inf unless there is one."""

@@ -19,10 +19,11 @@ from models.features import Floats
 from predictor.learning.config import UNEXPLAINED
 from predictor.learning.confirmed_pairs import ConfirmedPairs
 from predictor.learning.covariances import Covariances, Evidence
+from predictor.learning.job_keys import JOBS, keys_of
 from predictor.learning.kernel import KernelParameters, Members
 from predictor.learning.leave_one_out import LeftOut
 from predictor.learning.observed_sets import ObservedSets
-from predictor.learning.own_effects import JOBS, OwnEffects, keys_of, most_observed_first
+from predictor.learning.own_effects import OwnEffects, most_observed_first
 from predictor.learning.pair_table import PairWeights
 from predictor.learning.precision import Before, LeveragedPrecision, Precision
 from predictor.learning.rows import Rows, covariance, variance

@@ -12,9 +12,9 @@ import numpy as np
 from models.cost.order import at_most
 from models.features import Floats
 from predictor.examples.plausibility import BOOSTED
+from predictor.learning.job_keys import jobs_on_devices, unfrozen_on_devices
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.observed import Observed
-from predictor.learning.own_effects import jobs_on_devices, unfrozen_on_devices
 from predictor.learning.solo_errors import SoloErrors
 from predictor.types import Bools
 

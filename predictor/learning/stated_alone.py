@@ -17,12 +17,12 @@ import numpy as np
 
 from models.features import Floats
 from predictor.learning.conditioning import Conditioning
+from predictor.learning.job_keys import jobs_on_devices
 from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import to_scale
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.observed import Observed, set_of
 from predictor.learning.observed_sets import each_of_three
-from predictor.learning.own_effects import jobs_on_devices
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
 from predictor.types import Bools

@@ -12,7 +12,7 @@ from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.confirmed_pairs import ConfirmedPairs
 from predictor.learning.covariances import Evidence
-from predictor.learning.own_effects import keys_of
+from predictor.learning.job_keys import keys_of
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
