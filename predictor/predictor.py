@@ -15,13 +15,13 @@ from predictor.answering.bounds import taking_turns
 from predictor.answering.describe import Describer
 from predictor.answering.job_table import JobTable
 from predictor.answering.own_slices import OwnSlices
-from predictor.answering.set_network import padded
 from predictor.config import LossCallback, TrainingConfig
 from predictor.examples.examples import Integers, examples_of
 from predictor.examples.featurizer import Featurizer, GraphSource
 from predictor.fitted.device_memory import set_memory_bytes
 from predictor.fitted.fitted import Fitted
 from predictor.learning.set_process import NETWORK_SHARE
+from predictor.padding import padded
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.types import Prediction, PredictionArrays
 from profiling.devices.mig import check_slices

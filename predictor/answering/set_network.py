@@ -8,7 +8,6 @@ verifies.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -378,12 +377,3 @@ def _stack(*weights: Any) -> Array:
 
 def _linear(module: Any) -> tuple[Array, Array]:
     return _array(module.weight).T.copy(), _array(module.bias)
-
-
-def padded(sets: Sequence[Sequence[int]]) -> NDArray[np.int64]:
-    """[S, M] values of sets of unequal size, -1 where there is no member."""
-    most = max((len(s) for s in sets), default=1)
-    rows = np.full((len(sets), most), -1)
-    for index, members in enumerate(sets):
-        rows[index, : len(members)] = members
-    return rows

@@ -11,7 +11,8 @@ from scipy.linalg import solve_triangular
 from models.features import Floats
 from predictor.learning.inducing import Choice, Inducing, Start
 from predictor.learning.kernel import KernelParameters, Members
-from predictor.learning.rows import Rows, covariance, equally_wide, variance
+from predictor.learning.rows import Rows, covariance, variance
+from predictor.padding import equally_wide
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers

@@ -15,7 +15,7 @@ from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
 from predictor.learning.link import to_scale
 from predictor.learning.network_share import at_share
-from predictor.learning.rows import equally_wide
+from predictor.padding import equally_wide
 from predictor.types import PredictionArrays
 from profiling.spelling import in_short
 from profiling.workload import ColocationSet, Workload

@@ -24,6 +24,7 @@ from predictor.learning.rows import Rows
 from predictor.learning.solo_errors import SoloErrors
 from predictor.learning.solo_limits import SoloLimits
 from predictor.learning.stated_alone import StatedAlone
+from predictor.padding import padded
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -134,8 +135,8 @@ class PairAnswers:
             added, own = self._pairs.added, [self._own[key[0]] for key in keys]
         most = max(map(len, at))
         places = np.array([row + [NOBODY] * (most - len(row)) for row in at])
-        padded = np.array([row + [0.0] * (most - len(row)) for row in weights], np.float32)
-        total = np.einsum("rm,rmu->ru", padded, added[places])
+        factors = np.array([row + [0.0] * (most - len(row)) for row in weights], np.float32)
+        total = np.einsum("rm,rmu->ru", factors, added[places])
         self._add_sets(keys, mean, variance, total)
         return Answers(
             mean,
@@ -153,8 +154,7 @@ class PairAnswers:
         sets, large = self.process.sets, [k for k, key in enumerate(keys) if len(key) > 2]
         if not len(sets) or not large:
             return
-        width = max(len(keys[k]) for k in large)
-        numbers = np.array([(*keys[k], *[-1] * (width - len(keys[k]))) for k in large])
+        numbers = padded([keys[k] for k in large])
         places = sets.places(self._known.members, numbers[:, 0], numbers[:, 1:])
         found = np.flatnonzero(places >= 0)
         effects = self._stated.set_effects(numbers[found, 0], numbers[found, 1:]).tolist()

@@ -16,6 +16,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.answering.bounds import never_faster_with_more
+from predictor.padding import padded
 from predictor.types import Bools
 
 if TYPE_CHECKING:
@@ -100,8 +101,7 @@ class PairSlowdowns:
             for place, own in enumerate(row):
                 slowest.append(max([known[own, other] for k, other in enumerate(row) if k != place]))
         if self._confirmed is not None and large:
-            width = max(len(row) for _, row in large)
-            confirmed = self._confirmed(np.array([(*row, *[-1] * (width - len(row))) for _, row in large]))
+            confirmed = self._confirmed(padded([row for _, row in large]))
             for k, column in np.argwhere(confirmed).tolist():
                 slowest[large[k][0] + column] = 1.0
         return slowest

@@ -11,18 +11,13 @@ from scipy.sparse import csr_array
 from models.features import Floats
 from predictor.learning.kernel import KernelParameters, MemberKernel, Members
 from predictor.learning.prior_variance import PriorVariance
+from predictor.padding import equally_wide
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
 # Pairs of members compared at a time, which takes some hundred bytes each.
 _MOST_COMPARED = 2**22
-
-
-def equally_wide(*partners: Integers) -> list[Integers]:
-    """Arrays [N, M] of partners with -1 appended to each row, up to the largest M."""
-    width = max(p.shape[1] for p in partners)
-    return [np.pad(p, ((0, 0), (0, width - p.shape[1])), constant_values=-1) for p in partners]
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ import torch
 
 from models.colocation_network import ColocationNetwork, NetworkConfig
 from models.features import DEMAND_WIDTH, edge_features
-from predictor.answering.set_network import CHUNK, PreparedJobs, from_torch, padded, prior_parts
+from predictor.answering.set_network import CHUNK, PreparedJobs, from_torch, prior_parts
 from profiling.errors import InputError
 from tests.predictor.synthetic import NETWORK
 
@@ -83,8 +83,3 @@ def test_parts_of_the_prior_equal_those_in_torch() -> None:
             expected = net.prior.parts(edges, torch.from_numpy(settings[k]).expand(len(others), -1)).sum(0)
         np.testing.assert_allclose(parts[k, i], expected.numpy(), rtol=1e-4)
     assert not parts[1, 2].any()
-
-
-def test_padded() -> None:
-    assert padded([[1], [2, 3, 4], []]).tolist() == [[1, -1, -1], [2, 3, 4], [-1, -1, -1]]
-    assert padded([]).shape == (0, 1)
