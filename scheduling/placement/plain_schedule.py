@@ -88,15 +88,11 @@ class Steps:
         key = (kind, first, second)
         known = self._known.get(key)
         if known is None:
-            low, high = sorted((first, second))
             with belief.lock:
-                device = np.array([self._devices[kind]])
-                row = int(belief.rows(device, np.array([[low, high]]), np.ones((1, 2), bool))[0])
-                steps = belief.step_time_s[row, :2].tolist()
+                (row,), (columns,) = belief.pairs(self._devices[kind], np.array([[first, second]]))
+                step_s = belief.step_time_s[row, columns].tolist()
                 may = bool(belief.fits[row]) and float(belief.slowdown[row, :2].max()) <= self._max_slowdown
-            if first > second:
-                steps.reverse()
-            known = self._known[key] = (steps[0], steps[1], may)
+            known = self._known[key] = (step_s[0], step_s[1], may)
         return known
 
 
