@@ -147,8 +147,7 @@ class ServiceConfig:
             )
         Proxies(self.trusted_proxies)
         Hosts(self.host, self.on_loopback, self.allowed_hosts)
-        if not 0 <= self.port <= 65535:
-            raise InputError("port is out of range", expected="0 to 65535", got=self.port)
+        check_range(self, lambda value: 0 <= value <= 65535, "0 to 65535", "port")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InputError("unknown log level", expected="debug, info, warning, error", got=self.log_level)
         counts = ("workers", "body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
@@ -160,12 +159,8 @@ class ServiceConfig:
                    "idle_s", "queue_delay_s", "shed_delay_s", "queue_wait_s", "capture_s", "stuck_s", "token_check_s",
                    "token_grace_s", "retention_s", "stale_s")  # fmt: skip
         check_range(self, lambda value: 0 < value < float("inf"), "seconds above 0", *seconds)
-        if not 0 < self.spare_ratio <= 1:
-            raise InputError(
-                "spare_ratio is out of range", expected="above 0, at most 1", got=self.spare_ratio
-            )
-        if not self.rate_per_s >= 0:
-            raise InputError("rate_per_s is out of range", expected="a number from 0", got=self.rate_per_s)
+        check_range(self, lambda value: 0 < value <= 1, "above 0, at most 1", "spare_ratio")
+        check_range(self, lambda value: value >= 0, "a number from 0", "rate_per_s")
 
     def with_limits(self, pairs: list[str]) -> ServiceConfig:
         """A copy of these settings with `NAME=NUMBER` applied. Raises `InputError`."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from profiling.checked_fields import check_range
 from profiling.errors import InputError
 from scheduling.core.job import JobState
 from scheduling.core.set_cache import Ints, SetCache
@@ -48,16 +49,10 @@ class QueueConfig:
     def __post_init__(self) -> None:
         if self.order not in ORDERS:
             raise InputError("unknown order", expected="one of " + ", ".join(ORDERS), got=self.order)
-        if self.batch < 1:
-            raise InputError("batch is out of range", expected="an integer from 1", got=self.batch)
-        if not self.aging_s >= 0:
-            raise InputError("aging_s is out of range", expected="seconds from 0", got=self.aging_s)
-        if not self.tolerance >= 0:
-            raise InputError("tolerance is out of range", expected="a ratio from 0", got=self.tolerance)
-        if not self.critical_ratio > 0:
-            raise InputError(
-                "critical_ratio is out of range", expected="a number above 0", got=self.critical_ratio
-            )
+        check_range(self, lambda value: value >= 1, "an integer from 1", "batch")
+        check_range(self, lambda value: value >= 0, "seconds from 0", "aging_s")
+        check_range(self, lambda value: value >= 0, "a ratio from 0", "tolerance")
+        check_range(self, lambda value: value > 0, "a number above 0", "critical_ratio")
 
 
 @dataclass(slots=True, eq=False)

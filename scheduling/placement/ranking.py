@@ -52,15 +52,9 @@ class PlacementConfig:
             raise InputError(
                 "unknown objective", expected="one of " + ", ".join(OBJECTIVES), got=self.objective
             )
-        if not self.max_slowdown >= 1:
-            raise InputError(
-                "max_slowdown is out of range", expected="a number from 1", got=self.max_slowdown
-            )
+        check_range(self, lambda value: value >= 1, "a number from 1", "max_slowdown")
         check_range(self, lambda value: value >= 1, "an integer from 1", "max_members", "limit", "gpus")
-        if not 0 < self.default_duration_s < float("inf"):
-            raise InputError(
-                "default_duration_s is out of range", expected="seconds above 0", got=self.default_duration_s
-            )
+        check_range(self, lambda value: 0 < value < float("inf"), "seconds above 0", "default_duration_s")
 
 
 @dataclass(frozen=True, slots=True)
