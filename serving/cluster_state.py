@@ -17,10 +17,9 @@ from scheduling.core.snapshot import ClusterSnapshot, Gpu, Link, Node, Tenant
 from serving import collector
 from serving.job_ranges import spec_of
 from serving.store import Store
-from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
+from serving.store.tables import MOST_IN_A_QUERY, ClusterRow, NodeRow, TenantRow, parts, table_of
 
 log = structlog.get_logger("cotenant.cluster")
-_NAMES_A_QUERY = 500
 
 _CLUSTER, _NODES, _TENANTS = (table_of(row).c for row in (ClusterRow, NodeRow, TenantRow))
 _READ_NUMBERS = select(_CLUSTER.version, _CLUSTER.changes).where(_CLUSTER.id == 1)
@@ -123,7 +122,7 @@ class ClusterReader:
     def _take(self, connection: Connection, after: int) -> None:
         """Update the nodes that changed after change number `after`."""
         changed = connection.execute(_READ_CHANGED, {"after": after}).all()
-        with collector.paused(len(changed) > _NAMES_A_QUERY):
+        with collector.paused(len(changed) > MOST_IN_A_QUERY):
             self._update(connection, changed)
 
     def _update(self, connection: Connection, changed: Sequence[Any]) -> None:
@@ -220,8 +219,3 @@ def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[
                 if seat.placement_id is not None:
                     tenant["placement_id"] = seat.placement_id
     return body
-
-
-def parts(names: list[str]) -> Iterable[list[str]]:
-    """The names in parts, each small enough for one query."""
-    return (names[first : first + _NAMES_A_QUERY] for first in range(0, len(names), _NAMES_A_QUERY))

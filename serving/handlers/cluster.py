@@ -17,7 +17,7 @@ from sqlalchemy.orm import Session
 from profiling.errors import ConflictError, InputError, UnknownNameError
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, Tenant, check_counts
 from serving import audit, collector
-from serving.cluster_state import kind_of, parts, to_mapping
+from serving.cluster_state import kind_of, to_mapping
 from serving.conditions import Condition
 from serving.config import ServiceConfig
 from serving.handlers import tenancy
@@ -26,7 +26,7 @@ from serving.handlers.versions import Change, advance, latest
 from serving.job_ranges import parse_job
 from serving.schemas import ClusterBody
 from serving.service import Service
-from serving.store.tables import ClusterRow, NodeRow, TenantRow, table_of
+from serving.store.tables import ClusterRow, NodeRow, TenantRow, parts, table_of
 
 _LARGE = 1000  # tenants or nodes, for which collections are paused
 _NAMED = 5  # most tenants named in an error

@@ -16,7 +16,7 @@ from profiling.zoo import is_model, near_models
 from scheduling.core.snapshot import ClusterSnapshot, Gpu, Node, changed_nodes
 from serving.model_life import Serving
 from serving.service import Service
-from serving.store.tables import WorkloadRow
+from serving.store.tables import WorkloadRow, parts
 
 log = structlog.get_logger("cotenant.jobs")
 
@@ -220,18 +220,19 @@ def load_graphs(service: Service, hashes: set[str]) -> None:
         damaged = service.damaged_graphs.get(min(absent))
         if damaged is not None:
             raise damaged.at(min(absent))
-        raise UnknownNameError(
-            "graph is not registered",
-            expected="graph:HASH of /v1/workloads",
-            got=repr(min(absent)[: len(REGISTERED) + 80]),
-        )
+        raise not_registered(min(absent))
+
+
+def not_registered(model: str) -> UnknownNameError:
+    """The error for a job whose `graph:HASH` was never registered, or was deleted."""
+    got = repr(model[: len(REGISTERED) + 80])
+    return UnknownNameError("graph is not registered", expected="graph:HASH of /v1/workloads", got=got)
 
 
 def forget_deleted(service: Service) -> None:
     """Drop the graphs that another process deleted."""
     held = [name.removeprefix(REGISTERED) for name in list(service.graphs)]
-    for first in range(0, len(held), 500):
-        part = held[first : first + 500]
+    for part in parts(held):
         with service.store.read() as session:
             stored = set(session.scalars(select(WorkloadRow.hash).where(WorkloadRow.hash.in_(part))))
         for key in set(part) - stored:

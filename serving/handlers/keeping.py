@@ -14,6 +14,7 @@ from scheduling.core.snapshot import Tenant
 from scheduling.placement.decision import PlacementDecision, RankedGpu
 from serving.cluster_state import ClusterState, job_of, kind_of
 from serving.handlers.idempotency import remember, replay
+from serving.handlers.jobs import not_registered
 from serving.handlers.placements import entry_from
 from serving.handlers.tenancy import values_of
 from serving.http import Once
@@ -155,8 +156,7 @@ def _no_longer_registered(session: Session, job: Workload) -> UnknownNameError |
     own = WorkloadRow.hash == job.model.removeprefix(REGISTERED)
     if session.scalar(select(WorkloadRow.hash).where(own)) is not None:
         return None
-    got = repr(job.model[:80])
-    return UnknownNameError("graph is not registered", expected="graph:HASH of /v1/workloads", got=got)
+    return not_registered(job.model)
 
 
 def _as_ranked(session: Session, node: str, gpu: str, state: ClusterState) -> bool:

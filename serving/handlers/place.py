@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from msgspec import UNSET
@@ -117,14 +118,16 @@ async def prepare(
 ) -> ClusterSnapshot:
     """Encode the job and all tenants, so that other decisions do not wait for that.
 
-    Returns the snapshot with the GPUs that can be predicted. GPUs of unknown types, or with tenants that are unknown or cannot be predicted, are left out.
+    Returns the snapshot without GPUs of unknown types, or with tenants that are unknown or cannot be predicted.
+
+    Raises:
+        UnknownNameError: unknown model, or no GPU remains.
+        InputError: no GPU remains.
     """
     await admit(service, (job,))
     snapshot = await without_unknown(service, snapshot)
     serving = belief.serving
-    await service.batcher.meet(
-        serving, snapshot, job, lambda workloads, devices: admit(service, workloads, devices)
-    )
+    await service.batcher.meet(serving, snapshot, job, partial(admit, service))
     return without_unpredictable(service, serving, snapshot)
 
 

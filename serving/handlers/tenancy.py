@@ -21,7 +21,7 @@ from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError
 from scheduling.core.snapshot import Tenant
-from serving.store.tables import NodeRow, PlacementRow, TenantRow, table_of
+from serving.store.tables import NodeRow, PlacementRow, TenantRow, parts, table_of
 
 NEXT = {
     "waiting": ("ended",),
@@ -31,7 +31,6 @@ NEXT = {
     "expired": (),
 }
 SEATED = ("decided", "confirmed")
-_A_STATEMENT = 500
 
 _TENANTS, _PLACEMENTS = table_of(TenantRow), table_of(PlacementRow)
 _REMOVE = delete(_TENANTS).where(_TENANTS.c.id.in_(bindparam("ids", expanding=True)))
@@ -75,8 +74,7 @@ def move(session: Session, row: PlacementRow, state: str, now: float) -> bool:
 
 def end(connection: Connection, tenants: Sequence[Any], now: float) -> None:
     """Remove rows of tenants, and end the placements that they have."""
-    for first in range(0, len(tenants), _A_STATEMENT):
-        some = tenants[first : first + _A_STATEMENT]
+    for some in parts(tenants):
         connection.execute(_REMOVE, {"ids": [tenant.id for tenant in some]})
         placed = [tenant.placement_id for tenant in some if tenant.placement_id]
         if placed:

@@ -11,9 +11,7 @@ from sqlalchemy import select
 from profiling.errors import InputError, UnknownNameError
 from profiling.graph import ComputationGraph
 from serving.store.engine import Store
-from serving.store.tables import WorkloadRow
-
-_AT_ONCE = 500
+from serving.store.tables import WorkloadRow, parts
 
 
 def packed(graph: ComputationGraph) -> bytes:
@@ -39,9 +37,9 @@ def read_graphs(store: Store, hashes: set[str]) -> dict[str, ComputationGraph | 
     """
     asked, rows = sorted(hashes), dict[str, bytes]()
     with store.read() as session:
-        for first in range(0, len(asked), _AT_ONCE):
-            part = WorkloadRow.hash.in_(asked[first : first + _AT_ONCE])
-            for key, stored in session.execute(select(WorkloadRow.hash, WorkloadRow.graph).where(part)):
+        for part in parts(asked):
+            query = select(WorkloadRow.hash, WorkloadRow.graph).where(WorkloadRow.hash.in_(part))
+            for key, stored in session.execute(query):
                 rows[key] = stored
     return {key: _graph(stored) for key, stored in rows.items()}
 

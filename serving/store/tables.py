@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
 
 from sqlalchemy import JSON, ForeignKey, Index, LargeBinary, ScalarResult, String, Table, Text, select
@@ -183,6 +184,17 @@ def table_of(row: type[Base]) -> Table:
     The ORM takes several times as long as SQLite.
     """
     return Base.metadata.tables[row.__tablename__]
+
+
+MOST_IN_A_QUERY = 500
+"""Values that one query may name: databases limit their parameters."""
+T = TypeVar("T")
+
+
+def parts(values: Sequence[T]) -> Iterator[Sequence[T]]:
+    """The values in parts, each small enough for one query."""
+    for first in range(0, len(values), MOST_IN_A_QUERY):
+        yield values[first : first + MOST_IN_A_QUERY]
 
 
 Listed = TypeVar("Listed", ModelEventRow, ObservationRow, AuditRow)
