@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from serving.cli.controller import Devices
+from serving.cli.controller import Devices, devices_by_type
 from serving.cli.given_options import no_effect
 from serving.cli.groups import group
 from serving.cli.output import Force, JsonFlag, console, counted, plain_table, print_json
@@ -148,16 +148,14 @@ def import_(
         check_new(out, force)
     if source != "nvidia-smi":
         no_effect(context, f"with {source}", "node")
-    pairs = [text.partition("=") for text in device or []]
-    if any(not (kind and name) for kind, _, name in pairs):
-        raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=device)
+    devices = devices_by_type(device)
     try:
         text = sys.stdin.read() if str(file) == "-" else file.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise InputError(f"no file at {file}", expected=f"the output of {source}, or - for stdin") from None
     except UnicodeDecodeError as error:
         raise InputError(f"{file} is not text", expected=f"the output of {source}", got=str(error)) from None
-    cluster = import_cluster(source, text, {kind: name for kind, _, name in pairs}, node)
+    cluster = import_cluster(source, text, devices, node)
     for name, number in unknown_types(cluster).items():
         typer.echo(f"{counted(number, 'GPU')} of a type that is not in the catalogue: {name}", err=True)
     if out is None:

@@ -41,7 +41,7 @@ def slurm(
     from serving.integrations.ask import ServiceClient
     from serving.integrations.slurm import SlurmConfig, run
 
-    config = SlurmConfig(period_s=period, devices=_devices(device))
+    config = SlurmConfig(period_s=period, devices=devices_by_type(device))
     with _until_stopped():
         run(ServiceClient(service, token), config)
 
@@ -78,7 +78,7 @@ def kubernetes(
 
     if once:
         no_effect(context, "with --once", "period")
-    config = KubernetesConfig(period_s=period, devices=_devices(device))
+    config = KubernetesConfig(period_s=period, devices=devices_by_type(device))
     client = ServiceClient(service, token, timeout_s=30.0)
     with _until_stopped():
         api = ApiServer.connect(kube_context)
@@ -88,13 +88,17 @@ def kubernetes(
             raise UnavailableError("the cluster was not uploaded", hint="see the log above")
 
 
-def _devices(texts: list[str] | None) -> dict[str, str]:
+def devices_by_type(texts: list[str] | None) -> dict[str, str]:
+    """Catalogue names by GPU type, from the values of `--device`. Raises `InputError`."""
     from profiling.errors import InputError
 
-    pairs = [text.partition("=") for text in texts or []]
-    if any(not (kind and name) for kind, _, name in pairs):
-        raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=texts)
-    return {kind: name for kind, _, name in pairs}
+    devices: dict[str, str] = {}
+    for text in texts or ():
+        kind, _, name = text.partition("=")
+        if not (kind and name):
+            raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=text)
+        devices[kind] = name
+    return devices
 
 
 @contextmanager
