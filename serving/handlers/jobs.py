@@ -33,16 +33,16 @@ def unknown_graphs(service: Service, workloads: Iterable[Workload]) -> set[str]:
         if is_model(model) or model in service.graphs:
             continue
         if not model.startswith(REGISTERED):
-            near = near_models(model[:200])
-            raise UnknownNameError(
-                "unknown model",
-                expected="a zoo name"
-                + (f" such as {', '.join(near)}" if near else "")
-                + ", or graph:HASH of a workload registered with POST /v1/workloads",
-                got=repr(model[:200]),
-            )
+            raise unknown_model(model, ", or graph:HASH of a workload registered with POST /v1/workloads")
         missing.add(model.removeprefix(REGISTERED))
     return missing
+
+
+def unknown_model(model: str, otherwise: str = "") -> UnknownNameError:
+    """The error for a model that is not in the zoo, with similar names; `otherwise` is what else it may be."""
+    near = near_models(model[:200])
+    such = f" such as {', '.join(near)}" if near else ""
+    return UnknownNameError("unknown model", expected=f"a zoo name{such}{otherwise}", got=repr(model[:200]))
 
 
 async def admit(service: Service, workloads: Iterable[Workload], devices: Iterable[str] = ()) -> None:

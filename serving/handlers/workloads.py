@@ -11,8 +11,8 @@ from sqlalchemy import select
 from profiling.errors import ConflictError, InputError, LimitError, UnknownNameError
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
-from profiling.zoo import get_model
-from serving.handlers.jobs import forget
+from profiling.zoo import is_model
+from serving.handlers.jobs import forget, unknown_model
 from serving.service import Service
 from serving.store.graphs import packed, unpacked
 from serving.store.tables import TenantRow, WorkloadRow
@@ -30,7 +30,8 @@ async def register_zoo(service: Service, workload: Workload) -> tuple[dict[str, 
         UnknownNameError: the model is not in the zoo. CotenantError: the capture fails or exceeds its limits,
             too many wait, or the store does not respond.
     """
-    get_model(workload.model)
+    if not is_model(workload.model):
+        raise unknown_model(workload.model)
     plain = workload.captured()  # freezing is an option of jobs, not of graphs
     graph = await service.batcher.encoding.run(service.captures.graph, plain)
     return await service.stored(keep, service, graph, str(plain), "zoo")

@@ -138,10 +138,11 @@ def test_bad_input(client: TestClient, body: dict[str, Any], status: int) -> Non
     problem(client.post("/v1/workloads", json=body), status)
 
 
-def test_a_misspelt_model_is_answered_with_near_ones(client: TestClient) -> None:
-    answer = client.post("/v1/workloads", json={"workload": "resnet18-cifr"})
-    problem(answer, 404)
-    assert "such as resnet18-cifar" in answer.json()["detail"]
+def test_a_misspelt_model_is_answered_with_similar_names(client: TestClient) -> None:
+    body = {"device": "v100", "jobs": ["resnt18-cifar"]}
+    registered = client.post("/v1/workloads", json={"workload": "resnt18-cifar"})
+    for answer in (registered, client.post("/v1/predict", json=body)):
+        assert "a zoo name such as resnet18-cifar" in problem(answer, 404)["detail"]
 
 
 def test_other_media_type_and_pages(client: TestClient, graph: dict[str, Any]) -> None:
