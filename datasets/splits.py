@@ -48,6 +48,14 @@ _RULES: dict[str, tuple[str, int | None]] = {
     "by-source": ("source", None),
 }
 KINDS = tuple(_RULES)
+EVALUATED = ("none", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
+"""Splits of `cotenant evaluate`; with `none`, the model is scored as it is."""
+
+
+def check_evaluated(split: str) -> None:
+    """Raise `UnknownNameError` unless `cotenant evaluate` has the split."""
+    if split not in EVALUATED:
+        raise UnknownNameError("unknown split", expected="one of " + ", ".join(EVALUATED), got=split)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from datasets.families import family_of
+from datasets.splits import check_evaluated, make_split
 from models.colocation_network import NetworkConfig
 from models.features import Floats
 from predictor.answering.shares import effective_share, remaining_contention
-from predictor.config import LossCallback
+from predictor.config import LossCallback, TrainingConfig
 from predictor.evaluation.answered import answered_log_ratio, upper_ends_of
 from predictor.evaluation.metrics import score
 from predictor.evaluation.scored_rows import RowsCallback, member_rows, no_rows
@@ -37,8 +38,6 @@ if TYPE_CHECKING:
 
     from predictor.predictor import Predictor
     from profiling.workload import Workload
-
-SPLITS = ("none", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
 
 
 def evaluate(
@@ -65,7 +64,7 @@ def evaluate(
     Args:
         predictor: a trained predictor.
         colocation, solo: tidy tables.
-        split: `none`, or a kind of `datasets.splits`.
+        split: one of `datasets.splits.EVALUATED`.
         seed: seed of the split.
         report: called with each epoch's loss.
         graph_only: withhold the solo measurements of the scored members.
@@ -73,11 +72,10 @@ def evaluate(
             was left out.
 
     Raises:
-        InputError: no rows, no sets left to score, no fold with two sides, or unknown split; or see
-            `learned_rows`.
+        UnknownNameError: unknown split.
+        InputError: no rows, no sets left to score, or no fold with two sides; or see `learned_rows`.
     """
-    if split not in SPLITS:
-        raise InputError("unknown split", expected="one of " + ", ".join(SPLITS), got=split)
+    check_evaluated(split)
     predictor._table()  # raises where nothing was fitted
     check_rows(colocation)
     if split == "none":
@@ -210,9 +208,6 @@ def _refitted(
     graph_only: bool,
     rows: RowsCallback,
 ) -> dict[str, Any]:
-    from datasets.splits import make_split
-    from predictor.config import TrainingConfig
-
     network = predictor.network or NetworkConfig()
     training = replace(predictor.training or TrainingConfig(), seed=seed)
     featurizer = predictor.fitted_.model.featurizer

@@ -28,7 +28,6 @@ TARGETS = {
     "memory": ("memory", "bytes of device memory"),
     "operator-time": ("operators", "seconds of an operator"),
 }
-SPLITS = ("none", "by-pair", "by-model", "by-device", "by-campaign", "by-source")
 # Metrics shown, with headings short enough to leave room for a model name in 80 columns; --json has all.
 _COLUMNS = {
     "n": "n",
@@ -151,13 +150,13 @@ def _write(path: Path, scored: list[pd.DataFrame]) -> None:
 
 def _check(data: Path, target: str, split: str, observe: int | None, graph_only: bool) -> None:
     """Reject invalid combinations before torch is imported, which takes seconds."""
+    from datasets.splits import check_evaluated
     from datasets.tables import available_tables, sources_of
     from profiling.errors import InputError, UnknownNameError
 
     if target not in TARGETS:
         raise UnknownNameError("unknown target", expected="one of " + ", ".join(TARGETS), got=target)
-    if split not in SPLITS:
-        raise UnknownNameError("unknown split", expected="one of " + ", ".join(SPLITS), got=split)
+    check_evaluated(split)
     if target != SETS and observe is not None:
         raise InputError(
             "--observe needs co-location sets", expected=f"--target {SETS}", got=f"--target {target}"
