@@ -17,7 +17,7 @@ from predictor.evaluation.protocols.catalogue import get_protocol, make_trial
 from predictor.evaluation.protocols.features import per_step
 from predictor.evaluation.protocols.graphs import GROUPS, graph_of, kind_times
 from predictor.evaluation.protocols.protocol import Protocol, Trial
-from predictor.evaluation.protocols.published import PROTOCOLS
+from predictor.evaluation.protocols.published import PROTOCOLS, share_cost
 from predictor.evaluation.protocols.published.steps import SETTING
 from predictor.evaluation.protocols.registry import contenders
 from predictor.evaluation.protocols.runner import collect, make_plan, run_missing
@@ -150,7 +150,10 @@ def test_shares_are_predicted_from_the_whole_device(tmp_path: Path) -> None:
     assert result["share-unchanged"] == pytest.approx(50)
 
 
-def test_trees_learn_the_cost_models_error_under_a_share(tmp_path: Path) -> None:
+def test_trees_learn_the_cost_models_error_under_a_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(share_cost, "_EPOCHS", 20)  # a cost model that errs will do
     rows = steps("rapp", "inference", 1.0, "torchvision") + steps("rapp", "inference", 0.5, "torchvision")
     share_trial = trial("rapp-by-model", solo=make_table("solo", rows))
     share_trial = replace(share_trial, folds=share_trial.folds[:2])  # each fits networks of the cost model
