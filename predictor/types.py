@@ -24,8 +24,17 @@ class Quantity(Struct, frozen=True, gc=False):
     lower: float
     upper: float
 
+    @classmethod
+    def around(cls, value: float, factor: float) -> Quantity:
+        """A value that may be off by a factor, at least 1, either way."""
+        return cls(value, value / factor, value * factor)
+
     def to_json(self) -> dict[str, float]:
         return {"value": self.value, "lower": self.lower, "upper": self.upper}
+
+    def inverse(self) -> Quantity:
+        """Its reciprocal, such as the throughput ratio of a slowdown."""
+        return Quantity(1 / self.value, 1 / self.upper, 1 / self.lower)
 
     def at_least(self, least: float) -> Quantity:
         """The same with a lower end of at least `least`, or of the value if that is smaller."""

@@ -209,14 +209,14 @@ class Describer:
         """Member `i` of set `k`, given the 90 % bound of its slowdown's error."""
         slowdown, factor = numbers.slowdown[k][i], math.exp(log_error)
         slow = Quantity(slowdown, max(1.0, slowdown / factor), slowdown * factor)
-        solo = _around(numbers.solo[k][i], fact.solo_error).at_least(fact.least_s)
-        step = _around(solo.value * slowdown, math.hypot(log_error, fact.solo_error))
+        solo = Quantity.around(numbers.solo[k][i], math.exp(fact.solo_error)).at_least(fact.least_s)
+        step = Quantity.around(solo.value * slowdown, math.exp(math.hypot(log_error, fact.solo_error)))
         return MemberPrediction(
             job=fact.spec,
             solo_step_time_s=solo,
             step_time_s=step.at_least(solo.lower),
             slowdown=slow,
-            throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
+            throughput_ratio=slow.inverse(),
             memory_bytes=fact.memory(numbers.memory[k][i]),
             utilization_ratio=_ratio(numbers.utilization[k][i], self.fitted.intervals.utilization_error),
             in_domain=fact.in_domain,
@@ -370,11 +370,6 @@ def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:
         f"{'fits' if fits else 'does not fit'}: at most {upper_bytes / 2**30:.2f} GiB of "
         f"{device.memory_bytes / 2**30:.2f} GiB {kind}"
     )
-
-
-def _around(value: float, log_error: float) -> Quantity:
-    factor = math.exp(log_error)
-    return Quantity(value, value / factor, value * factor)
 
 
 def _ratio(value: float, error: float) -> Quantity:

@@ -103,9 +103,9 @@ class Corrector:
         return MemberPrediction(
             member.job,
             solo,
-            Quantity(step, step / apart, step * apart).at_least(solo.lower),
+            Quantity.around(step, apart).at_least(solo.lower),
             slow,
-            Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
+            slow.inverse(),
             member.memory_bytes,
             at_step_time(
                 member.utilization_ratio,
@@ -126,8 +126,8 @@ class Corrector:
         if not shift.solo_prior_variance:
             return solo, half
         half = self._narrowed(half, shift.solo_variance, shift.solo_prior_variance, shift.solo)
-        value, apart = solo.value * math.exp(shift.solo), math.exp(half)
-        return Quantity(value, value / apart, value * apart).at_least(least_s), half
+        value = solo.value * math.exp(shift.solo)
+        return Quantity.around(value, math.exp(half)).at_least(least_s), half
 
     def _step_apart(self, member: MemberPrediction, shift: Shift, slow: Quantity, solo_apart: float) -> float:
         """Log distance of the ends of the step time, the product of solo step time and slowdown.
@@ -182,7 +182,12 @@ def _within(half: float, narrower: float, own: float, moved: float) -> float:
 
 
 def at_step_time(busy: Quantity, factor: float, most: float = 1.0) -> Quantity:
-    """Utilisation, of at most `most`, when a step takes 1 / `factor` of the time with the same work on the device."""
+    """Utilisation when a step takes 1 / `factor` of the time with the same work on the device.
+
+    Args:
+        busy: before.
+        most: limit of the value and of the lower end; that of the upper end is 1.
+    """
     return Quantity(
         min(busy.value * factor, most), min(busy.lower * factor, most), min(busy.upper * factor, 1.0)
     )

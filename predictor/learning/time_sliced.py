@@ -81,5 +81,5 @@ def _no_slower(member: MemberPrediction, slowdown: float) -> MemberPrediction:
         _with_busy(member, 1.0 / factor),
         slowdown=slow,
         step_time_s=Quantity(step.value * factor, step.lower * factor, step.upper * factor),
-        throughput_ratio=Quantity(1 / slow.value, 1 / slow.upper, 1 / slow.lower),
+        throughput_ratio=slow.inverse(),
     )
