@@ -63,7 +63,9 @@ def _read_run(result: Import, path: Path, cell: str, counts: CellCounts) -> None
         ) from None
     if not valid:
         raise InputError(
-            f"{path}: no training between the last two evaluations", got=f"{seconds} s, {steps} steps"
+            f"{path}: no training between the last two evaluations",
+            expected="training_time and training_steps that grow",
+            got=f"{seconds} s, {steps} steps",
         )
     if parameters != counts.parameters:
         raise InputError(

@@ -60,7 +60,11 @@ def count_cell_network(matrix: Sequence[Sequence[int]], operations: Sequence[int
     edges = [[bool(matrix[a][b]) for b in used] for a in used]
     kinds = [operations[v] for v in used]
     if len(used) < 2 or used[0] != 0 or used[-1] != len(matrix) - 1:
-        raise InputError("a cell has no path from its input to its output", got=str(matrix))
+        raise InputError(
+            "a cell has no path from its input to its output",
+            expected="an adjacency matrix in which one leads from the first vertex to the last",
+            got=str(matrix),
+        )
     counts = CellCounts()
     counts.add_convolution(3, 3, _STEM_CHANNELS, _IMAGE_SIZE)
     inputs = outputs = _STEM_CHANNELS

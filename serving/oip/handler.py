@@ -163,8 +163,7 @@ def _known(service: Service, name: str, version: str | None) -> None:
     if name != MODEL:
         raise UnknownNameError("unknown model", expected=MODEL, got=repr(name[:80]))
     if version is not None and version not in versions(service):
-        if not versions(service):
-            raise UnavailableError("no model loaded yet", got=service.life.last_error or "still loading")
+        service.life.current()  # raises while there is none
         raise UnknownNameError(
             "unknown model version", expected=", ".join(versions(service)), got=repr(version[:80])
         )

@@ -99,7 +99,12 @@ class Store:
                 hint="write @, : and / of a password as %40, %3A and %2F",
             ) from None
         except OSError as error:
-            raise UnavailableError("cannot create the database's folder", got=str(error)) from None
+            raise UnavailableError(
+                "cannot create the database's folder",
+                expected="a folder that can be created or written",
+                got=str(error),
+                hint="set another with --database sqlite:///FILE",
+            ) from None
         if self.sqlite:
             # A writer locks at once, because a read that turns into a write could fail half-way.
             for engine, begin in ((self.engine, "BEGIN IMMEDIATE"), (self.reading, "BEGIN")):

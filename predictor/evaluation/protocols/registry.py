@@ -90,7 +90,9 @@ def register(contender: Contender) -> None:
     """
     known = _CONTENDERS.get(contender.name)
     if known is not None and known.make.__module__ != contender.make.__module__:
-        raise ConflictError(f"a predictor named {contender.name!r} is already registered")
+        raise ConflictError(
+            f"a predictor named {contender.name!r} is already registered", expected="a name of its own"
+        )
     _CONTENDERS[contender.name] = contender
 
 
