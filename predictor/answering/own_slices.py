@@ -60,12 +60,12 @@ class OwnSlices:
     def cut(self, rows: Sequence[int]) -> Cut | None:
         """The partition for the jobs in some rows of the table, all on one card; None for one job, on a slice, or
         without a slice for each."""
-        key = tuple(rows)
-        if key not in self._cuts:
-            if len(self._cuts) >= _MOST_KEPT:
-                self._cuts = {}
-            self._cuts[key] = self._chosen(key)
-        return self._cuts[key]
+        key, cuts = tuple(rows), self._cuts  # read once, because other threads replace it
+        if key not in cuts:
+            if len(cuts) >= _MOST_KEPT:
+                cuts = self._cuts = {}
+            cuts[key] = self._chosen(key)
+        return cuts[key]
 
     def excess(self, rows: Integers) -> Floats:
         """[S, M] slowdown - 1 from rows [S, M] of the table, -1 where a set has fewer members."""

@@ -7,7 +7,7 @@ were themselves observed often.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
@@ -85,13 +85,13 @@ class PairSlowdowns:
             numbers: member numbers of each set.
         """
         try:
-            return self._looked_up(numbers)
+            return self._looked_up(numbers, self._known)
         except KeyError:
-            self._meet(sets, numbers)
-            return self._looked_up(numbers)
+            return self._looked_up(numbers, self._met(sets, numbers))
 
-    def _looked_up(self, numbers: Sequence[Sequence[int]]) -> list[float]:
-        known = self._known
+    def _looked_up(
+        self, numbers: Sequence[Sequence[int]], known: Mapping[tuple[int, int], float]
+    ) -> list[float]:
         slowest, large = list[float](), list[tuple[int, Sequence[int]]]()
         for row in numbers:
             if len(row) < 3:
@@ -106,7 +106,10 @@ class PairSlowdowns:
                 slowest[large[k][0] + column] = 1.0
         return slowest
 
-    def _meet(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> None:
+    def _met(
+        self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]
+    ) -> dict[tuple[int, int], float]:
+        """The cache with all pairs of these sets; another thread may replace it by one without them."""
         pairs = {
             (row[a], row[b]): replace(s, workloads=(s.workloads[a], s.workloads[b]))
             for s, row in zip(sets, numbers, strict=True)
@@ -124,6 +127,7 @@ class PairSlowdowns:
             for (a, b), (of_a, of_b) in zip(pairs, slowdown.tolist(), strict=True):
                 known[a, b], known[b, a] = of_a, of_b
         self._known = known
+        return known
 
 
 def slowest_part(

@@ -7,6 +7,7 @@ from itertools import permutations
 import numpy as np
 import pytest
 
+from predictor.answering.own_slices import OwnSlices
 from predictor.examples.observations import Observation
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
@@ -123,3 +124,13 @@ def test_jobs_fit_by_their_memory_on_the_slice(predictor: Predictor) -> None:
         answers.append(alone.fits)
     assert True in answers
     assert False in answers
+
+
+def test_a_cache_that_another_thread_replaces_answers_all_the_same(predictor: Predictor) -> None:
+    class Replaced(OwnSlices):
+        _cuts = property(lambda _: {}, lambda _, _cuts: None)  # type: ignore[assignment]
+
+    fitted, table = predictor.fitted_, predictor.table_
+    rows = table.rows([(job, "a100", "mig") for job in JOBS])
+    made = [kind(table, fitted.heads, fitted.model.featurizer) for kind in (OwnSlices, Replaced)]
+    assert made[0].cut(rows) == made[1].cut(rows) is not None

@@ -158,3 +158,14 @@ def test_pairs_are_asked_for_once_until_the_cache_is_full(monkeypatch: pytest.Mo
         before = len(asked.sets)
         pairs.slowest(one, [numbers])
         assert len(asked.sets) - before == new, numbers
+
+
+def test_a_cache_that_another_thread_replaces_answers_all_the_same() -> None:
+    class Replaced(PairSlowdowns):
+        _known = property(lambda _: {}, lambda _, _known: None)  # type: ignore[assignment]
+
+    predictor = SimpleNamespace(
+        predict_arrays=lambda sets: SimpleNamespace(slowdown=np.full((len(sets), 2), 1.5))
+    )
+    pairs = Replaced(predictor, lambda slowdown, _numbers: slowdown)
+    assert pairs.slowest([ColocationSet("v100", tuple(JOBS[:3]))], [[0, 1, 2]]) == [1.5] * 3
