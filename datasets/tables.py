@@ -145,9 +145,8 @@ def _checked(name: str, typed: pd.DataFrame) -> tuple[pd.DataFrame, list[Fault]]
     for case in cases.to_dict("records"):
         field, value = fields.get(case["column"]), case["failure_case"]
         if field and field.kind == "integer" and not pd.isna(value):
-            value = int(
-                value
-            )  # one column of pandera's holds the values of all, so integers may be floats there
+            # One column of pandera's holds the values of all, so integers may be floats there.
+            value = int(value)
         faults.append(
             Fault(
                 0 if pd.isna(case["index"]) else int(case["index"]) + 1,

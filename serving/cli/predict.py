@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -18,6 +18,10 @@ from serving.cli.output import (
     print_json,
 )
 from serving.given_names import as_given
+
+if TYPE_CHECKING:
+    from predictor.learning.posterior import Posterior
+    from predictor.types import Prediction
 
 JobOption = Annotated[
     list[str],
@@ -97,20 +101,23 @@ def command(
 
 def corrected(predictor: Any, feedback: Path | None) -> Any:
     """The predictor, corrected by the observations in a file, if one is given, that it was not trained on."""
-    if feedback is None:
-        return predictor
+    return predictor if feedback is None else posterior_of(predictor, feedback)
+
+
+def posterior_of(predictor: Any, feedback: Path | None) -> Posterior:
+    """The same as a posterior, also without observations."""
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior
     from predictor.learning.trained_on import new_to
 
     posterior = Posterior(predictor)
-    posterior.observe(new_to(predictor, stored(feedback)))
+    if feedback is not None:
+        posterior.observe(new_to(predictor, stored(feedback)))
     return posterior
 
 
-def show(prediction: object) -> None:
+def show(answer: Prediction) -> None:
     """Print one prediction as a table with its reasons."""
-    answer: Any = prediction
     headings = ("job", "alone", "together", "slowdown", "memory", "utili-\nzation")
     table = plain_table(
         *headings, right=headings[1:], title=f"{answer.device}, {answer.sharing} ({answer.model_version})"

@@ -9,7 +9,7 @@ import typer
 
 from serving.cli.given_options import only
 from serving.cli.output import JsonFlag, console, plain_table, print_json
-from serving.cli.predict import DeviceOption, ModelOption, SharingOption
+from serving.cli.predict import DeviceOption, ModelOption, SharingOption, posterior_of
 from serving.given_names import as_given
 
 
@@ -46,16 +46,10 @@ def command(
     ColocationSet(device, (own, *beside), sharing)
     # A misspelt name is reported before the imports below, which take seconds.
     from predictor import load_predictor
-    from predictor.examples.observations import stored
-    from predictor.learning.posterior import Posterior
     from predictor.learning.suggesting import STANDARD_PARTNERS, suggest_probes
-    from predictor.learning.trained_on import new_to
 
     partners = beside or [local_workload(spec) for spec in STANDARD_PARTNERS]
-    predictor = load_predictor(model)
-    posterior = Posterior(predictor)
-    if feedback is not None:
-        posterior.observe(new_to(predictor, stored(feedback)))
+    posterior = posterior_of(load_predictor(model), feedback)
     plan = suggest_probes(posterior, device, own, partners, count, sharing)
     renamed = as_given([spec, *(running or STANDARD_PARTNERS)], [own, *partners])
     if as_json:

@@ -140,9 +140,8 @@ def run(config: object) -> None:
     assert isinstance(config, ServiceConfig)
     os.environ.setdefault("OMP_NUM_THREADS", "1")
     logs.configure(config.log_level)
-    Store(
-        config.database_url
-    ).close()  # report an unusable database in one line instead of a worker's traceback
+    # Report an unusable database in one line instead of a worker's traceback.
+    Store(config.database_url).close()
     address.check(config.host, config.port)
     # uvicorn drains and then raises the signal again; a requested stop is not a failure.
     signal.signal(signal.SIGTERM, _stop)
