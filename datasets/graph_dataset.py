@@ -36,7 +36,7 @@ from torch_geometric.data import Data, Dataset
 
 from profiling.errors import InputError
 from profiling.files import read_json, write_json, write_whole
-from profiling.graph import ComputationGraph
+from profiling.graph import GRAPH_VERSION, ComputationGraph
 from profiling.graph_columns import COUNT_COLUMNS
 from profiling.workload import Workload
 
@@ -196,8 +196,6 @@ class ColocationDataset(Dataset):
 def content_key(colocation: pd.DataFrame, workloads: Iterable[str] = ()) -> str:
     """Hash of the rows in canonical order, of further jobs, of the capture's version and of this format."""
     import pandas as pd
-
-    from profiling.graph import GRAPH_VERSION
 
     rows = colocation.sort_values(["set_id", "member"])
     digest = hashlib.sha256(json.dumps([FORMAT, GRAPH_VERSION, list(rows.columns), *workloads]).encode())

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 
 from datasets.contradictions import before_names, with_names
 from datasets.schema import KEYS, TABLES, table_fields
-from datasets.tables import Fault, find_faults
-from profiling.errors import InputError
-from profiling.files import check_once
+from datasets.tables import Fault, available_tables, find_faults, read_table, write_table
+from profiling.errors import ConflictError, InputError
+from profiling.files import check_once, only_writer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -244,10 +244,6 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
             the folder for minutes.
     """
     import pandas as pd
-
-    from datasets.tables import available_tables, read_table, write_table
-    from profiling.errors import ConflictError
-    from profiling.files import only_writer
 
     taken = taken_sources(rows)
     if taken:

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from models.colocation_network import ColocationNetwork
+from models.colocation_network import ColocationNetwork, SetTensors
 from models.features import DEMAND_WIDTH, SUMMED_WIDTH, edge_features
 from models.prior import PACE_BOUND
 from predictor.answering.threads import worker_threads
@@ -327,8 +327,6 @@ def from_torch(network: ColocationNetwork) -> SetNetwork:
         InputError: they differ by more than 1e-5, or the form has no twin.
     """
     import torch
-
-    from models.colocation_network import SetTensors
 
     twin = SetNetwork(network.eval())
     rng = np.random.default_rng(0)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from profiling.campaign.console import export, run, status
+from profiling.campaign.console import export, format_duration, run, status
 from serving.cli.given_options import no_effect
 from serving.cli.groups import group
 from serving.cli.output import JsonFlag, print_json
@@ -75,7 +75,6 @@ def plan(
     # Report a misspelt name before the imports, which take seconds.
     workloads = [named_workload(spec) for spec in job or ()]
     from predictor.campaigns.plan import PlanConfig, plan_campaign
-    from profiling.campaign.console import format_duration
     from profiling.campaign.runner import parse_duration
     from profiling.measure.settings import MeasureSettings
 

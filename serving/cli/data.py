@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from datasets.schema import TABLES
+from datasets.schema import TABLES, table_fields
 from serving.cli.given_options import no_effect
 from serving.cli.groups import group
 from serving.cli.output import Force, JsonFlag, console, counted, headline, print_json, print_whole, progress
@@ -262,7 +262,6 @@ def template(
 
     Example: `cotenant data template -o mine.csv`
     """
-    from datasets.schema import table_fields
     from datasets.user_files import template as make
     from profiling.files import check_new, write_whole
 

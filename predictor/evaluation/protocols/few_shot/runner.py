@@ -22,7 +22,7 @@ from predictor.evaluation.protocols.few_shot.orders import chosen_orders, random
 from predictor.evaluation.protocols.few_shot.processes import ProcessLearner
 from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
 from predictor.examples.examples import Examples, Integers, examples_of
-from predictor.examples.featurizer import Featurizer
+from predictor.examples.featurizer import Featurizer, shared_featurizer
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -189,7 +189,6 @@ def report(
     Raises:
         InputError: the tables lack its campaign.
     """
-    from predictor.examples.featurizer import shared_featurizer
     from profiling.measure.environment import provenance
 
     if protocol.sets is None:

@@ -13,7 +13,7 @@ from scipy.optimize import minimize
 from models.features import Floats
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import Integers
-from predictor.examples.featurizer import Featurizer
+from predictor.examples.featurizer import Featurizer, shared_featurizer
 from predictor.learning.ends import LEVEL_90
 from predictor.learning.kernel import KernelParameters, Members, solo_covariance
 from predictor.learning.known_members import Numbers
@@ -300,7 +300,6 @@ def report(tables: dict[str, Any], command: str, done: Callable[[str], None] = l
     Raises:
         InputError: the tables lack the campaigns.
     """
-    from predictor.examples.featurizer import shared_featurizer
     from profiling.measure.environment import provenance
 
     if "solo" not in tables:
