@@ -122,9 +122,9 @@ class Batcher:
                 are shed that new workloads must wait.
         """
         new = self.unknown(serving, asked)
-        if len({workload for _, _, workload in new}) > self.new_workloads:
+        if (count := len({workload for _, _, workload in new})) > self.new_workloads:
             raise LimitError(
-                "too many new workloads in one request", expected=f"at most {self.new_workloads}", got=len(new),
+                "too many new workloads in one request", expected=f"at most {self.new_workloads}", got=count,
                 hint="split them over several requests",
             )  # fmt: skip
         for first in range(0, len(new), _ENCODED_TOGETHER):

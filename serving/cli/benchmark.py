@@ -10,7 +10,7 @@ import typer
 
 from profiling.errors import InputError
 from serving.cli.groups import group
-from serving.cli.output import JsonFlag, console, headline, print_json, print_whole, progress
+from serving.cli.output import JsonFlag, console, counted, headline, print_json, print_whole, progress
 
 if TYPE_CHECKING:
     from predictor.evaluation.protocols.few_shot.catalogue import LearningCurve
@@ -110,7 +110,7 @@ def run(
     trial = make_trial(protocol, read_all(data))
     plan = make_plan(trial, chosen, range(seeds), out / name)
     typer.echo(
-        f"{name}: {len(trial.folds)} folds x {seeds} seed(s) x {len({c.contender.name for c in plan.cells})} predictors; "
+        f"{name}: {len(trial.folds)} folds x {counted(seeds, 'seed')} x {len({c.contender.name for c in plan.cells})} predictors; "
         f"{len(plan.missing)} of {len(plan.cells)} fits to do, about {format_duration(plan.seconds)}",
         err=True,
     )

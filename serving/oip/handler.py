@@ -187,7 +187,9 @@ def _sets(service: Service, inputs: dict[str, tensors.Strings]) -> tuple[list[Co
             "the batch is too large", expected=f"at most {service.config.batch_sets} sets", got=count
         )
     if width > service.config.set_jobs:
-        raise LimitError("a set is too large", expected=f"at most {service.config.set_jobs} jobs", got=width)
+        raise LimitError(
+            "a co-location set is too large", expected=f"at most {service.config.set_jobs} jobs", got=width
+        )
     sets = []
     for row in range(count):
         specs = [text for text in jobs.values[row * width : (row + 1) * width] if text]

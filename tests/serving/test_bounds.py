@@ -135,9 +135,15 @@ class Heavy(TablePredictor):
 
 def test_new_workloads_of_one_request_are_bounded(start: Start) -> None:
     client = start(new_workloads=10)
-    sets = [{"device": "v100", "jobs": [f"resnet18-cifar:batch_size={n}"]} for n in range(1, 30)]
-    assert "new workloads" in problem(client.post("/v1/predict/batch", json={"sets": sets}), 413)["detail"]
-    assert client.post("/v1/predict/batch", json={"sets": sets[:10]}).status_code == 200
+    sets = [
+        {"device": device, "jobs": [f"resnet18-cifar:batch_size={n}"]}
+        for n in range(1, 30)
+        for device in ("v100", "p100")
+    ]
+    refused = problem(client.post("/v1/predict/batch", json={"sets": sets}), 413)
+    assert "too many new workloads" in refused["detail"]
+    assert "got 29" in refused["detail"], "on however many devices"
+    assert client.post("/v1/predict/batch", json={"sets": sets[:20]}).status_code == 200
 
 
 def test_new_workloads_are_refused_while_requests_are_shed(start: Start) -> None:
