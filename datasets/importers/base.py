@@ -78,21 +78,28 @@ class Import:
         }
 
 
-def find_file(folder: Path, *names: str, required: bool = True) -> Path | None:
+def find_file(folder: Path, *names: str) -> Path:
     """The first existing one of `names` (paths relative to `folder`, or bare names).
 
     Raises:
-        InputError: none exists and `required`.
+        InputError: none exists.
+    """
+    path = find_file_if_any(folder, *names)
+    if path is None:
+        raise lacks_files(folder, " or ".join(names))
+    return path
+
+
+def find_file_if_any(folder: Path, *names: str) -> Path | None:
+    """As `find_file`, but None if none exists.
+
+    Raises:
+        InputError: `folder` is not a folder.
     """
     if not folder.is_dir():
         raise InputError(f"no folder at {folder}", expected="a clone of upstream or a folder with its files")
-    for name in names:
-        for candidate in (folder / name, folder / Path(name).name):
-            if candidate.is_file():
-                return candidate
-    if required:
-        raise lacks_files(folder, " or ".join(names))
-    return None
+    candidates = (path for name in names for path in (folder / name, folder / Path(name).name))
+    return next((path for path in candidates if path.is_file()), None)
 
 
 def find_files(folder: Path, *patterns: str) -> list[Path]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from datasets.importers.base import CsvRow, CsvRows, Import, find_file, lacks_files, spec
+from datasets.importers.base import CsvRow, CsvRows, Import, find_file_if_any, lacks_files, spec
 from datasets.importers.numpy_only import load_npy
 from profiling.errors import InputError
 from profiling.zoo.aliases import ALIASES
@@ -47,8 +47,8 @@ def read(folder: Path) -> Import:
         UnsafeFileError: a pickle contains anything but NumPy arrays.
     """
     result = Import("freezing")
-    throughput = find_file(folder, "throughput.csv", required=False)
-    memory = find_file(folder, "memory.csv", required=False)
+    throughput = find_file_if_any(folder, "throughput.csv")
+    memory = find_file_if_any(folder, "memory.csv")
     placements = sorted(folder.glob("**/frozen/*/placements.csv"))
     pickles = sorted(folder.glob("**/memory/model_*.npy"))
     if throughput is None and memory is None and not placements and not pickles:

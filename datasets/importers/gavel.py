@@ -15,7 +15,7 @@ import re
 from pathlib import Path
 from typing import Any
 
-from datasets.importers.base import Import, find_file, spec
+from datasets.importers.base import Import, find_file, find_file_if_any, spec
 from profiling.devices import get_device
 from profiling.errors import InputError
 from profiling.files import read_json
@@ -48,7 +48,7 @@ def read(folder: Path) -> Import:
     result = Import("gavel")
     find_file(folder, *FILES.values())
     for campaign, name in FILES.items():
-        path = find_file(folder, name, required=False)
+        path = find_file_if_any(folder, name)
         if path is None:
             result.notes.append(f"{Path(name).name} is missing: skipping campaign {campaign}")
         else:

@@ -42,8 +42,6 @@ def read(folder: Path) -> Import:
     result = Import("lucid")
     singles = find_file(folder, "simulation/analyzer/single_data.csv")
     pairs = find_file(folder, "simulation/data/colocate_info.csv")
-    assert singles is not None
-    assert pairs is not None
     alone = _read_singles(result, singles)
     _read_pairs(result, pairs, alone)
     result.notes.append(

@@ -23,7 +23,6 @@ def read(folder: Path) -> Import:
     """
     result = Import("schedtune")
     path = find_file(folder, "model_stats.csv")
-    assert path is not None
     columns = ("model", "batchsize", "activations", "parameters", "peak mem usage", "SM count")
     for row in CsvRows(path, columns):
         result.read += 1

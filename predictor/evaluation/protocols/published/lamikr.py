@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from typing import TYPE_CHECKING
 
 from datasets.splits import Fold
@@ -45,7 +44,7 @@ def _transfer() -> FoldPredictor:
 register(
     Contender(
         "transfer-between-devices",
-        partial(_transfer),
+        _transfer,
         targets=TARGETS,
         protocols=frozenset({"lamikr-network-on-device"}),
         partial=True,
