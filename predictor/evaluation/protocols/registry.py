@@ -27,6 +27,7 @@ from __future__ import annotations
 import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 from importlib.util import find_spec
 
 from models.baselines.contract import FoldPredictor
@@ -86,14 +87,19 @@ def register(contender: Contender) -> None:
     """Add a contender.
 
     Raises:
-        ConflictError: another contender has the same name.
+        ConflictError: another module's contender has the same name. A module may register its own again.
     """
     known = _CONTENDERS.get(contender.name)
-    if known is not None and known.make.__module__ != contender.make.__module__:
+    if known is not None and _module_of(known.make) != _module_of(contender.make):
         raise ConflictError(
             f"a predictor named {contender.name!r} is already registered", expected="a name of its own"
         )
     _CONTENDERS[contender.name] = contender
+
+
+def _module_of(make: Callable[[], FoldPredictor]) -> str:
+    # A partial's own module is always functools.
+    return (make.func if isinstance(make, partial) else make).__module__
 
 
 def contenders(names: Iterable[str] | None = None) -> list[Contender]:

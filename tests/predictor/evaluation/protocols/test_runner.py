@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -187,6 +188,10 @@ def test_registry_refuses_duplicate_names() -> None:
     contenders()
     with pytest.raises(ConflictError):
         register(Contender("constant", Spy))
+    of_partial = next(known for known in contenders() if isinstance(known.make, partial))
+    register(of_partial)
+    with pytest.raises(ConflictError, match=of_partial.name):
+        register(Contender(of_partial.name, partial(Spy)))
     with pytest.raises(UnknownNameError, match="trees-solo"):
         contenders(["trees-sol"])
 
