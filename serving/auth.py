@@ -21,7 +21,7 @@ from starlette.requests import Request
 from profiling.errors import ConflictError, CotenantError, InputError, UnavailableError, UnknownNameError
 from serving.limits import RateLimit
 from serving.listener import WATCHED
-from serving.store import Store
+from serving.store import Store, StoreError
 from serving.store.tables import SessionRow, TokenRow
 
 if TYPE_CHECKING:
@@ -275,7 +275,7 @@ async def _identify(service: Service, request: Request, client: str) -> Caller:
         except (TimeoutError, UnavailableError):
             caller = authenticator.remembered(key, authenticator.grace_s)
             if caller is None:
-                raise UnavailableError("tokens cannot be verified at the moment", hint="try again") from None
+                raise StoreError("tokens cannot be verified at the moment", hint="try again") from None
         except UnauthorizedError:
             authenticator.failures.spend(client)
             raise

@@ -38,12 +38,12 @@ class Metrics:
         self.requests_in_flight = gauge(
             "requests_in_flight", "Requests in progress", multiprocess_mode="livesum"
         )
-        self.refused = counter("requests_refused", "Requests refused before being handled", ("reason",))
+        self.refused = counter("requests_refused", "Requests refused", ("reason",))
         self.connections_ended = counter(
             "connections_ended", "Connections closed by the service, by the limit that they hit", ("limit",)
         )
-        # Without labels, so that the series exists before the first fault: Prometheus sees no increase in one
-        # that starts at 1.
+        # Series with an alert exist before the first event: Prometheus sees no increase in one that starts at 1.
+        self.refused.labels("store")
         self.faults = counter("faults", "Requests that failed with an internal error")
         self.predictions = counter("predictions", "Co-location sets by outcome", ("outcome",))
         self.placements = counter("placements", "Placement decisions by outcome", ("outcome",))
@@ -61,7 +61,7 @@ class Metrics:
         self.captures = counter("captures", "Graphs captured for a request, by outcome", ("outcome",))
         self.reloads = counter("model_reloads", "Model loads by outcome", ("outcome",))
         for outcome in ("loaded", "refused", "failed"):
-            self.reloads.labels(outcome)  # creates the series, for the same reason
+            self.reloads.labels(outcome)
         self.model_info = gauge(
             "model_info", "1 for the version in service", ("version",), multiprocess_mode="livemax"
         )

@@ -12,6 +12,7 @@ from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
 import structlog
+from fastapi import Response
 
 from profiling.errors import CotenantError, LimitError
 from serving import tracing
@@ -21,6 +22,7 @@ from serving.http import MalformedError, MediaTypeError, MisdirectedError, is_js
 from serving.lanes import CALLER, OverloadError
 from serving.limits import RateError
 from serving.service import Service
+from serving.store import StoreError
 
 Scope = dict[str, Any]
 Receive = Callable[[], Awaitable[dict[str, Any]]]
@@ -216,7 +218,7 @@ class _Exchange:
         # The status has been sent, so closing the connection is the only way to signal the error.
         if self.status:
             return
-        response = problem(error, self.path, headers_for(error))
+        response = refusal(error, self.scope)
         await response(self.scope, self._receive, self.send)  # type: ignore[arg-type]
 
     def _record(self, seconds: float) -> None:
@@ -227,8 +229,10 @@ class _Exchange:
             method = "other"  # any word is a method, and every label is kept for good
         metrics, caller = self.service.metrics, self.scope["state"]["caller"].name
         metrics.request_duration.labels(template, method, str(self.status)).observe(seconds)
+        error: CotenantError | None = self.scope["state"].get("error")
         if self.status in _REASONS and not template.endswith("/ready"):  # "not ready" is an answer
-            metrics.refused.labels(_REASONS[self.status]).inc()
+            reason = "store" if isinstance(error, StoreError) else _REASONS[self.status]
+            metrics.refused.labels(reason).inc()
         # Log only failed or slow requests; metrics cover thousands of good ones per second.
         loud = self.status >= 400 or seconds >= _SLOW_S
         if loud or _LOGGER.isEnabledFor(logging.DEBUG):
@@ -240,6 +244,8 @@ class _Exchange:
                 status=self.status,
                 duration_s=round(seconds, 6),
                 caller=caller,
+                # Of a refusal for the service's own sake; others may repeat what the caller sent.
+                **({"detail": error.message} if error is not None and self.status >= 500 else {}),
             )
 
 
@@ -277,6 +283,12 @@ class InternalError(CotenantError):
     status = 500
     slug = "internal"
     title = "The service failed"
+
+
+def refusal(error: CotenantError, scope: Scope) -> Response:
+    """`error` as the response to a request, whose record will mention it."""
+    scope["state"]["error"] = error
+    return problem(error, scope["path"], headers_for(error))
 
 
 def headers_for(error: CotenantError) -> dict[str, str]:

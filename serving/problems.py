@@ -14,7 +14,7 @@ from starlette.routing import BaseRoute, Route
 from profiling.errors import CotenantError, InputError, UnknownNameError, shortened
 from serving.auth import authenticate
 from serving.http import MalformedError, problem
-from serving.middleware import headers_for
+from serving.middleware import refusal
 
 _SHOWN = 80
 
@@ -36,7 +36,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
 
     @app.exception_handler(CotenantError)
     async def _ours(request: Request, error: CotenantError) -> Response:
-        return problem(error, request.scope["path"], headers_for(error))
+        return refusal(error, request.scope)
 
     @app.exception_handler(RequestValidationError)
     async def _parameters(request: Request, error: RequestValidationError) -> Response:
@@ -49,7 +49,7 @@ def install(app: FastAPI, routes: Sequence[BaseRoute]) -> None:
             try:  # callers without access must not learn which URLs exist
                 await authenticate(request.app.state.service, request, "read")
             except CotenantError as refused:
-                return problem(refused, request.scope["path"], headers_for(refused))
+                return refusal(refused, request.scope)
             # The exception knows the methods of only one of several routes.
             allowed = ", ".join(_methods(routes, request.scope["path"]))
             headers |= {"Allow": allowed} if error.status_code == 405 else {}

@@ -204,8 +204,9 @@ def add(
 def listing(database: Database = _DATABASE, as_json: JsonFlag = False) -> None:
     """List the names and scopes of all tokens. Example: `cotenant serve token list --json`."""
     from serving.auth import list_tokens
-    from serving.store import Store
+    from serving.store import Store, check_exists
 
+    check_exists(database)
     tokens = list_tokens(Store(database))
     if as_json:
         print_json(tokens)
@@ -231,7 +232,8 @@ def revoke(
 ) -> None:
     """Revoke a token. Example: `cotenant serve token revoke scheduler`."""
     from serving.auth import revoke_token
-    from serving.store import Store
+    from serving.store import Store, check_exists
 
+    check_exists(database)
     revoke_token(Store(database), name)
     typer.echo(f"revoked the token of {name}")

@@ -90,6 +90,7 @@ class PageRoute(ServiceRoute):
                 if isinstance(told, UnauthorizedError):
                     back = urlencode({"next": _asked(request)})
                     return Response(None, 303, {"Location": f"/login?{back}", "Cache-Control": "no-store"})
+                request.state.error = told
                 return page(request, "error.html", told.status, headers_for(told), here="error", error=told)
 
         return shown

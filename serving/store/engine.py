@@ -18,7 +18,7 @@ from sqlalchemy.exc import ArgumentError, DBAPIError, NoSuchModuleError
 from sqlalchemy.orm import Session, sessionmaker
 
 from profiling.errors import InputError, UnavailableError
-from serving.store.failures import explained
+from serving.store.failures import StoreError, explained
 
 # Keys of our advisory locks in PostgreSQL.
 _UPGRADE, _WRITE, _TURN = 0xC07E4A, 0xC07E4B, 0xC07E4C
@@ -168,12 +168,12 @@ class Store:
             return None
 
     def _check_file(self) -> None:
-        """Raise `UnavailableError` if the SQLite file was deleted or replaced.
+        """Raise `StoreError` if the SQLite file was deleted or replaced.
 
         Writes would go to the one that is still open and be gone after a restart.
         """
         if self._inode_of_file() != self._inode:
-            raise UnavailableError(
+            raise StoreError(
                 "the database file was deleted or replaced while in use",
                 got=self._short_label,
                 hint="put it back, or restart the service",
@@ -192,7 +192,7 @@ class Store:
         """A session that is committed at the end or rolled back; one at a time.
 
         Raises:
-            UnavailableError: the database is locked, full or unreachable, or its file is gone.
+            StoreError: the database is locked, full or unreachable, or its file is gone.
             ConflictError: concurrent update.
             InputError: the database cannot hold a value.
         """
@@ -216,7 +216,7 @@ class Store:
             a function that ends the turn, once; None if others kept it for too long.
 
         Raises:
-            UnavailableError: the database does not respond.
+            StoreError: the database does not respond.
         """
         if self.sqlite:
             return None if self._folder is None else self._turn_by_file(wait_s)

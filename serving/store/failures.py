@@ -36,6 +36,10 @@ _BY_STATE = {
 }
 
 
+class StoreError(UnavailableError):
+    """The database does not respond, or cannot be used."""
+
+
 @contextmanager
 def explained(database: str) -> Iterator[None]:
     """Turn the errors of SQLAlchemy and Alembic into ours.
@@ -44,7 +48,7 @@ def explained(database: str) -> Iterator[None]:
         database: its name in messages.
 
     Raises:
-        UnavailableError: it does not respond, or cannot be used.
+        StoreError: it does not respond, or cannot be used.
         ConflictError: concurrent update.
         InputError: it cannot hold a value, or was made by a later version.
     """
@@ -72,5 +76,5 @@ def explained(database: str) -> Iterator[None]:
         told = _BY_CODE.get(code) or _BY_STATE.get(str(getattr(cause, "sqlstate", "")))
         if told:
             what, hint = told
-            raise UnavailableError(f"{database} {what}", got=got, hint=hint) from error
-        raise UnavailableError("the store does not respond", got=got, hint="try again") from error
+            raise StoreError(f"{database} {what}", got=got, hint=hint) from error
+        raise StoreError("the store does not respond", got=got, hint="try again") from error

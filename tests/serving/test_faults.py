@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from profiling.errors import CotenantError, InputError, UnavailableError
 from serving.auth import create_token
@@ -55,7 +56,12 @@ def test_full_disk(start: Start) -> None:
     # SQLite's own limit on pages gives the same error as a disk without room.
     store.engine.dispose()
     limit = _limit_pages(store)
-    refused = problem(client.put("/v1/cluster/nodes/b", json=big), 503)
+    with capture_logs() as logged:
+        refused = problem(client.put("/v1/cluster/nodes/b", json=big), 503)
+    assert [entry["detail"] for entry in logged if entry["event"] == "request"] == [refused["detail"]]
+    metrics = client.get("/metrics").text
+    assert 'cotenant_requests_refused_total{reason="store"} 1.0' in metrics
+    assert 'reason="busy"' not in metrics, "more workers would not help"
     assert "the disk is full" in refused["detail"]
     assert "store.db" in refused["detail"]
     assert store.name.removeprefix("sqlite:///") not in str(refused)

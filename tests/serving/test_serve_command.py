@@ -38,6 +38,15 @@ def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+@pytest.mark.parametrize("command", [("list",), ("revoke", "ops")])
+def test_tokens_of_a_missing_database_are_an_error(
+    command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--database", f"sqlite:///{tmp_path}/nope/s.db")
+    assert "no database at" in refused(capsys, "serve", "token", *command, *options)
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
