@@ -137,7 +137,7 @@ class Workload:
                 raise InputError(
                     f"{name} of {self.model} is out of range",
                     expected=f"an integer from {least} to {10**9}",
-                    got=value,
+                    got=repr(value),  # '64' and np.int64(64) are not integers
                 )
         for name, choices in _CHOICES.items():
             value = getattr(self, name)
@@ -324,6 +324,14 @@ class ColocationSet:
     def __post_init__(self) -> None:
         if not self.workloads:
             raise InputError("a co-location set is empty", expected="at least one job", got="none")
+        for member in self.workloads:
+            if not isinstance(member, Workload):
+                raise InputError(
+                    "a member of a co-location set is not a job",
+                    expected="a Workload",
+                    got=repr(member),
+                    hint="Workload.parse(SPEC) makes one",
+                )
         if self.sharing not in SHARING_MODES:
             raise InputError(
                 "unknown sharing mode", expected="one of " + ", ".join(SHARING_MODES), got=self.sharing

@@ -24,7 +24,7 @@ def test_integers_have_a_range(option: str, least: int, most: int) -> None:
     for value in (least, most):
         assert getattr(Workload("net", **{option: value}), option) == value
     for wrong in (least - 1, most + 1, True, 2.0, "2"):
-        with pytest.raises(InputError, match=f"{option} of net is out of range"):
+        with pytest.raises(InputError, match=f"{option} of net is out of range.*got {wrong!r}"):
             Workload("net", **{option: wrong})
 
 
@@ -152,5 +152,7 @@ def test_which_graph_a_job_uses() -> None:
 def test_faulty_sets() -> None:
     with pytest.raises(InputError, match="a co-location set is empty"):
         ColocationSet("v100", ())
+    with pytest.raises(InputError, match=r"expected a Workload, got 'net'\. Workload\.parse\(SPEC\)"):
+        ColocationSet("v100", ("net",))  # type: ignore[arg-type]
     with pytest.raises(InputError, match="unknown sharing mode"):
         ColocationSet("v100", (Workload("net"),), "other")
