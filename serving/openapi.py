@@ -122,8 +122,9 @@ def header(name: str, description: str, schema: dict[str, Any] | None = None) ->
     }  # fmt: skip
 
 
-# Query parameters of lists: the last entry of the page before, and the length of a page.
-After = Annotated[int, Query(ge=0, le=2**53)]
+# Query parameters of lists: the last entry of the page before, a string as in `Page`, and the length of a page.
+AFTER = "`next` of the page before"
+After = Annotated[str, Query(pattern="^[0-9]{1,15}$", description=AFTER)]
 Limit = Annotated[int, Query(ge=1, le=200)]
 # Arguments of `operation` for what a caller may have already.
 CONDITIONAL: dict[str, Any] = {

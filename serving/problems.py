@@ -61,7 +61,7 @@ def of_parameters(error: RequestValidationError) -> InputError:
     """FastAPI's error about a request's parameters as one of ours."""
     first: dict[str, Any] = error.errors()[0]
     where = ".".join(map(str, first["loc"]))
-    expected = re.sub(r"^\w+ should (be|have) ", "", first["msg"])
+    expected = re.sub(r"^\w+ should (be |have )?|, unable to .*", "", first["msg"])
     return InputError(where, expected=expected, got=shortened(repr(first.get("input")), _SHOWN))
 
 

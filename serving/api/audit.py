@@ -17,8 +17,8 @@ def routes(service: Service) -> APIRouter:
     router = APIRouter(prefix="/v1/audit", tags=["audit"], route_class=ServiceRoute)
 
     @router.get("", summary="Admin actions, newest first", **operation(scope="admin", answer=AuditPage))
-    async def listing(after: After = 0, limit: Limit = 50) -> Response:
-        items = await service.read(audit.entries, service, after, limit + 1)
+    async def listing(after: After = "0", limit: Limit = 50) -> Response:
+        items = await service.read(audit.entries, service, int(after), limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
 
     return router

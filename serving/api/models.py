@@ -31,8 +31,8 @@ def routes(service: Service) -> APIRouter:
         summary="Model loads, accepted and rejected, newest first",
         **operation(scope="read", answer=ModelEventPage),
     )
-    async def events(after: After = 0, limit: Limit = 50) -> Response:
-        items = await service.read(handler.events, service, after, limit + 1)
+    async def events(after: After = "0", limit: Limit = 50) -> Response:
+        items = await service.read(handler.events, service, int(after), limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
 
     return router

@@ -40,8 +40,8 @@ def routes(service: Service) -> APIRouter:
         return answer(result, status)
 
     @router.get("", summary="Observations, newest first", **operation(scope="read", answer=ObservationPage))
-    async def listing(after: After = 0, limit: Limit = 50) -> Response:
-        items = await service.read(handler.list_observations, service, after, limit + 1)
+    async def listing(after: After = "0", limit: Limit = 50) -> Response:
+        items = await service.read(handler.list_observations, service, int(after), limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
 
     return router

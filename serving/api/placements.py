@@ -44,10 +44,10 @@ def routes(service: Service) -> APIRouter:
     @router.get("", summary="Placements, newest first", **operation(scope="read", answer=PlacementPage))
     async def listing(
         state: Annotated[PlacementState | None, Query()] = None,
-        after: After = 0,
+        after: After = "0",
         limit: Limit = 50,
     ) -> Response:
-        items = await service.read(handler.list_placements, service, state, after, limit + 1)
+        items = await service.read(handler.list_placements, service, state, int(after), limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["sequence"])))
 
     @router.get(

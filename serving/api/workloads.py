@@ -12,7 +12,7 @@ from profiling.errors import InputError
 from serving.conditions import etag, tagged
 from serving.handlers import workloads as handler
 from serving.http import MediaTypeError, answer, decode, is_json, media_type
-from serving.openapi import CONDITIONAL, any_of, operation
+from serving.openapi import AFTER, CONDITIONAL, any_of, operation
 from serving.routing import ServiceRoute
 from serving.schemas import GraphFile, Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
 from serving.service import Service
@@ -79,7 +79,7 @@ def routes(service: Service) -> APIRouter:
 
     @router.get("", summary="Registered workloads, by hash", **operation(scope="read", answer=WorkloadPage))
     async def listing(
-        after: Annotated[str, Query(max_length=64)] = "",
+        after: Annotated[str, Query(max_length=64, description=AFTER)] = "",
         limit: Annotated[int, Query(ge=1, le=_MANY)] = 50,
     ) -> Response:
         items = await service.read(handler.list_workloads, service, after, limit + 1)

@@ -100,3 +100,19 @@ def test_the_deadline_is_described_where_answers_take_time(client: TestClient) -
         "/v1/placements",
     }
     assert asked <= given
+
+
+def test_a_list_goes_on_after_what_it_answered_as_next(client: TestClient) -> None:
+    document = client.get("/openapi.json").json()
+    lists = 0
+    for path, operations in document["paths"].items():
+        for parameter in operations.get("get", {}).get("parameters", []):
+            if parameter["name"] == "after":
+                assert parameter["schema"]["type"] == "string", path
+                lists += 1
+    assert lists == 5
+    for word in ("x", "-1", "", "1" * 16, "٣"):
+        told = client.get("/v1/placements", params={"after": word})
+        assert told.status_code == 422
+        assert "query.after: expected match pattern" in told.json()["detail"]
+    assert client.get("/v1/placements?after=0").status_code == 200

@@ -100,7 +100,7 @@ def test_a_refused_parameter_reads_as_one_sentence(client: TestClient) -> None:
     told = problem(client.get("/v1/placements?limit=0"), 422)
     assert told["detail"] == "query.limit: expected greater than or equal to 1, got '0'."
     told = problem(client.get("/v1/placements?limit=x"), 422)
-    assert told["expected"].startswith("a valid integer")
+    assert told["expected"] == "a valid integer"
 
 
 @pytest.mark.parametrize(
