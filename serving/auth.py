@@ -69,7 +69,7 @@ def digest(token: str) -> str:
 
 
 def create_token(store: Store, name: str, scopes: list[str], days: float | None = None) -> str:
-    """Create a token, valid for `days` (None: forever).
+    """Create a token, valid for `days` (None: forever). It replaces one of that name that is valid no more.
 
     Raises:
         InputError: unknown scope, no name, or `days` not above 0. ConflictError: the name is in use.
@@ -85,11 +85,16 @@ def create_token(store: Store, name: str, scopes: list[str], days: float | None 
         raise InputError("days is out of range", expected="a number above 0 and below 36525", got=days)
     token = _PREFIX + secrets.token_urlsafe(32)
     with store.write() as session:
-        if session.get(TokenRow, name) is not None:
-            raise ConflictError(
-                "a token with that name exists", got=name, hint="revoke it or choose another name"
-            )
-        now = store.now(session)
+        now, earlier = store.now(session), session.get(TokenRow, name)
+        if earlier is not None:
+            expired = earlier.expires_at is not None and earlier.expires_at < now
+            if earlier.revoked_at is None and not expired:
+                raise ConflictError(
+                    "a token with that name exists", got=name, hint="revoke it or choose another name"
+                )
+            session.execute(delete(SessionRow).where(SessionRow.token == name))  # they would be valid again
+            session.delete(earlier)
+            session.flush()
         expires_at = None if days is None else now + days * 86_400
         session.add(
             TokenRow(name=name, digest=digest(token), scopes=scopes, created_at=now, expires_at=expires_at)

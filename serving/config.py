@@ -150,9 +150,12 @@ class ServiceConfig:
         check_range(self, lambda value: 0 <= value <= 65535, "0 to 65535", "port")
         if self.log_level not in ("debug", "info", "warning", "error"):
             raise InputError("unknown log level", expected="debug, info, warning, error", got=self.log_level)
-        counts = ("workers", "body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
+        check_range(
+            self, lambda value: 1 <= value <= 256, "an integer from 1 to 256", "workers", "capture_processes"
+        )
+        counts = ("body_bytes", "upload_bytes", "graph_operators", "batch_sets", "set_jobs",
                   "cluster_gpus", "requests_in_flight", "open_in_flight", "buffer_bytes", "header_bytes", "connections",
-                  "connections_per_address", "queue_length", "new_workloads", "capture_processes", "capture_memory_bytes",
+                  "connections_per_address", "queue_length", "new_workloads", "capture_memory_bytes",
                   "model_jobs", "rate_burst", "parse_memory_bytes")  # fmt: skip
         check_range(self, lambda value: value >= 1, "an integer from 1", *counts)
         seconds = ("poll_s", "request_timeout_s", "parse_s", "reservation_s", "drain_s", "header_s", "body_s",

@@ -7,7 +7,7 @@ import logging
 import re
 import time
 import uuid
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, MutableMapping
 from typing import Any
 from urllib.parse import unquote_to_bytes, urlsplit
 
@@ -285,7 +285,7 @@ class InternalError(CotenantError):
     title = "The service failed"
 
 
-def refusal(error: CotenantError, scope: Scope) -> Response:
+def refusal(error: CotenantError, scope: MutableMapping[str, Any]) -> Response:
     """`error` as the response to a request, whose record will mention it."""
     scope["state"]["error"] = error
     return problem(error, scope["path"], headers_for(error))

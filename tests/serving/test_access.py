@@ -81,6 +81,9 @@ def test_tokens_are_hashed_and_revoked(start: Start, store: Store, monkeypatch: 
     for name in ("ops", "nobody"):
         with pytest.raises(UnknownNameError):
             revoke_token(store, name)
+    renewed = create_token(store, "ops", ["read"])
+    assert client.get("/v1/devices", headers=bearer(renewed)).status_code == 200
+    problem(client.get("/v1/devices", headers=bearer(token)), 401)
     with pytest.raises(ConflictError):
         create_token(store, "ops", ["read"])
     with pytest.raises(InputError):

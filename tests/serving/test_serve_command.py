@@ -38,6 +38,19 @@ def test_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     ]
 
 
+def test_a_token_that_is_valid_no_more_gives_up_its_name(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    options = ("--database", f"sqlite:///{tmp_path}/s.db")
+    add = ("serve", "token", "add", "ops", "--scope")
+    first = printed(capsys, *add, "admin", *options)
+    assert "a token with that name exists" in refused(capsys, *add, "read", *options)
+    printed(capsys, "serve", "token", "revoke", "ops", *options)
+    assert printed(capsys, *add, "read", *options) != first
+    (listed,) = json.loads(printed(capsys, "serve", "token", "list", "--json", *options))
+    assert (listed["scopes"], listed["revoked_at"]) == (["read"], None)
+
+
 @pytest.mark.parametrize("command", [("list",), ("revoke", "ops")])
 def test_tokens_of_a_missing_database_are_an_error(
     command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
@@ -52,6 +65,7 @@ def test_tokens_of_a_missing_database_are_an_error(
     [
         (["--host", "0.0.0.0", "--auth", "off"], "loopback"),
         (["--workers", "0"], "workers"),
+        (["--workers", "100000"], "workers"),
         (["--trusted-proxy", "proxy.example"], "not an address"),
         (["--database", "nonsense.db"], "the file is sqlite:///nonsense.db"),
         (["--model", "nosuch"], "no such model"),
