@@ -184,10 +184,11 @@ def _within(half: float, narrower: float, own: float, moved: float) -> float:
 def at_step_time(busy: Quantity, factor: float, most: float = 1.0) -> Quantity:
     """Utilisation when a step takes 1 / `factor` of the time with the same work on the device.
 
+    Its error is no share of it, so the interval stays as wide, but for what is below 0 or above 1.
+
     Args:
         busy: before.
-        most: limit of the value and of the lower end; that of the upper end is 1.
+        most: limit of the value.
     """
-    return Quantity(
-        min(busy.value * factor, most), min(busy.lower * factor, most), min(busy.upper * factor, 1.0)
-    )
+    value, half = min(busy.value * factor, most), max(busy.value - busy.lower, busy.upper - busy.value)
+    return Quantity(value, max(value - half, 0.0), min(value + half, 1.0))
