@@ -115,6 +115,10 @@ class Corrector:
             member.in_domain,
         )
 
+    def at_slowdown(self, shift: Shift, member: MemberPrediction, slowdown: float) -> Shift:
+        """The shift that makes the member's slowdown this one."""
+        return self.reweighed(shift._replace(excess=0.0), member, slowdown)
+
     def reweighed(self, shift: Shift, member: MemberPrediction, slowdown: float) -> Shift:
         """The shift of the member's answer that is right for another predicted `slowdown`."""
         before, now = (self._link.to_scale(math.log(max(s, 1.0))) for s in (member.slowdown.value, slowdown))

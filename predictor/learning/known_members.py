@@ -189,7 +189,7 @@ class KnownMembers:
         """What limits the solo step times of new members."""
         floor, family, load = [], [], []
         for workload, device, sharing in new:
-            job = self._read(workload, device)
+            job = self.job(workload, device)
             captured = workload if job is None else job.workload
             floor.append(-math.inf if job is None or not job.cost.floor_s else math.log(job.cost.floor_s))
             # A job with its default batch size cannot be compared where its graph is unknown.
@@ -203,8 +203,8 @@ class KnownMembers:
         self.family = np.concatenate([self.family, family])
         self.load = np.concatenate([self.load, load])
 
-    def _read(self, workload: Workload, device: str) -> JobOnDevice | None:
-        """None if the job's graph is unknown."""
+    def job(self, workload: Workload, device: str) -> JobOnDevice | None:
+        """The job with its graph; None if the job's graph is unknown."""
         try:
             return None if self.featurizer is None else self.featurizer.job(workload, device)
         except CotenantError:
@@ -218,7 +218,7 @@ class KnownMembers:
         return self._fitted.get(short, short)
 
     def _features(self, workload: Workload, device: str, step_time_s: float) -> Floats:
-        if self.featurizer is None or self._read(workload, device) is None:
+        if self.featurizer is None or self.job(workload, device) is None:
             return np.full(MEMBER_WIDTH, np.nan)
         return member_features(workload, device, step_time_s, self.featurizer)
 

@@ -237,7 +237,9 @@ class Posterior:
         arrays = state.predictor.predict_arrays(sets)
         numbers = self._numbers(sets, arrays.solo_step_time_s)
         sharing = np.array([s.sharing for s in sets])
-        corrected = self._corrected(arrays, numbers, slowdown_of_parts(sets, state.predictor), sharing)
+        related = state.related.of_sets(sets, numbers, self.predict_arrays)
+        parts = slowdown_of_parts(sets, state.predictor)
+        corrected = self._corrected(arrays, numbers, parts, sharing, related)
         places, most = self._time_sliced(sets)
         return no_slower(corrected, places, most) if places else corrected
 
@@ -268,8 +270,9 @@ class Posterior:
         numbers = known[rows]
         if (rows < 0).any():
             numbers = np.where(rows >= 0, numbers, -1)
-        modes = np.full(len(rows), sharing)
-        corrected = self._corrected(arrays, numbers, of_rows(rows, sharing, state.predictor), modes)
+        related = state.related.of_rows(rows, numbers, table, lambda told: self.predict_rows(told, sharing))
+        parts, modes = of_rows(rows, sharing, state.predictor), np.full(len(rows), sharing)
+        corrected = self._corrected(arrays, numbers, parts, modes, related)
         places = bounded_rows(rows, sharing, self.predictor, state.under_mps)
         if not places:
             return corrected
@@ -282,12 +285,15 @@ class Posterior:
         return self.predictor
 
     def _corrected(
-        self, arrays: PredictionArrays, numbers: Integers, slowdown_of: SlowdownOf, sharing: NDArray[np.str_]
-    ) -> PredictionArrays:
+        self, arrays: PredictionArrays, numbers: Integers, parts: SlowdownOf, sharing: NDArray[np.str_],
+        related: tuple[Integers, Floats],
+    ) -> PredictionArrays:  # fmt: skip
         corrections, members = self.state.corrections, self._known.members
         corrected = partial(corrections.slowdown, members)
         unbounded = (sharing == "mig")[:, None] | corrections.confirmed(members, numbers)
-        slowdown = slowest_part(arrays.slowdown, numbers, slowdown_of, corrected, unbounded)
+        slowdown = slowest_part(arrays.slowdown, numbers, parts, corrected, unbounded)
+        places, of_related = related
+        slowdown[places, : of_related.shape[1]] = of_related
         solo = arrays.solo_step_time_s
         if len(corrections.solo_errors):
             apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
@@ -356,6 +362,9 @@ class Posterior:
             shifts = list(map(self._corrector.reweighed, shifts, members, slowdown))
         least_solo_s = state.limits.least_s(np.array([key[0] for key in keys])).tolist()
         slowest, most = state.pairs.slowest(sets, numbers), state.pair_bounds.of_keys(keys)
+        for k, slowdown in state.related.of_members(sets, numbers, self.predict_arrays):
+            shifts[k] = self._corrector.at_slowdown(shifts[k], members[k], slowdown)
+            slowest[k] = most[k] = slowdown
         after = map(self._corrector, members, shifts, slowest, most, least_solo_s)
         shift = iter(shifts)
         of_memory = state.memory_words(sets)

@@ -21,6 +21,7 @@ from predictor.learning.pair_bounds import PairBounds
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.prior import Compared, Priors
 from predictor.learning.process import Process
+from predictor.learning.related_alone import RelatedAlone
 from predictor.learning.related_memory import RelatedMemory, memory_of
 from predictor.learning.set_process import NETWORK_SHARE
 from predictor.learning.shifts import Shifts, rows_in_answers
@@ -48,6 +49,7 @@ class State:
         solo, limits: errors of predicted solo step times, and their limits.
         process: of slowdowns, given these.
         corrections, shifts: what it says of sets, as arrays and with what it stands on.
+        related: what to tell the predictor of jobs of which others were observed alone.
         pair_bounds: largest slowdowns of pairs; pairs: corrected ones.
         under_mps: devices with sets observed under MPS.
     """
@@ -63,6 +65,7 @@ class State:
     limits: SoloLimits
     process: Process
     corrections: Corrections
+    related: RelatedAlone
     shifts: Shifts
     pair_bounds: PairBounds
     pairs: PairSlowdowns
@@ -140,6 +143,7 @@ class State:
             limits,
             given,
             corrections,
+            RelatedAlone(told, numbers, known, corrections),
             Shifts(answers, observed, used, labels),
             pair_bounds,
             PairSlowdowns(
