@@ -24,21 +24,26 @@ def admit_by_priority(
     A gang for which no node can be emptied leaves them to later jobs, which give way as soon as one can.
     """
     jobs = _Replayable(order)
-    hopeless: set[_Kind] = set()
+    hopeless: dict[_Kind, int] = {}
     while True:
-        before = len(hopeless)
+        before = dict(hopeless)
         decisions = _admit(snapshot, belief, jobs, hopeless)
-        if len(hopeless) == before:
+        if hopeless == before:
             return decisions
 
 
 def _admit(
-    snapshot: SchedulingSnapshot, belief: SetCache, order: Iterable[JobState], hopeless: set[_Kind]
+    snapshot: SchedulingSnapshot, belief: SetCache, order: Iterable[JobState], hopeless: dict[_Kind, int]
 ) -> list[Allocation]:
-    """One pass: the first jobs of `order` by number of GPUs, but no waiting one of a kind in `hopeless`.
+    """One pass: the first jobs of `order` by number of GPUs, without waiting ones that are hopeless.
 
-    Adds the kinds for which it found no room to `hopeless`.
+    Args:
+        hopeless: by kind, the position in `order` from which on no room was found; this pass adds its own.
     """
+
+    def finds(position: int, kind: _Kind) -> bool:
+        return position < hopeless.get(kind, position + 1)
+
     room = usable_gpus(snapshot, belief, up=True)
     bound = {job.number for job in snapshot.running.values() if not job.job.preemptible}
     room -= sum(len(snapshot.running[number].gpus) for number in bound)
@@ -48,7 +53,7 @@ def _admit(
         if job.number in bound:
             continue
         need = len(job.gpus) or job.job.gpus
-        if need <= room and (job.gpus or not hopeless or _kind(snapshot, belief, job) not in hopeless):
+        if need <= room and (job.gpus or not hopeless or finds(position, _kind(snapshot, belief, job))):
             room -= need
             (kept if job.gpus else start).append((position, job))
         if room == 0:
@@ -63,10 +68,10 @@ def _admit(
     while queue:
         position, number, job = heappop(queue)
         gpus = exclusive_gpus(pool, belief, job)
-        if not gpus and (kind := _kind(snapshot, belief, job)) not in hopeless:
+        if not gpus and finds(position, kind := _kind(snapshot, belief, job)):
             gpus, evicted = _by_eviction(pool, belief, job, [e for e in reversed(kept) if e[0] > position])
             if not gpus:
-                hopeless.add(kind)  # fewer jobs can be stopped for later ones of its kind
+                hopeless[kind] = position  # fewer jobs can be stopped for later ones of its kind
             for entry in evicted:
                 kept.remove(entry)
                 heappush(queue, (entry[0], entry[1].number, entry[1]))

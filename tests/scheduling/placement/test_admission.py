@@ -115,3 +115,21 @@ def test_a_gang_without_a_node_leaves_idle_gpus_to_later_jobs(policy: str) -> No
     assert done["gang"].started_s == pytest.approx(
         max(done[f"s{k}"].finished_s or 0 for k in (0, 1)), abs=61.0
     )
+
+
+@pytest.mark.parametrize("policy", ["edf", "srtf", "tiresias", "themis"])
+def test_a_gang_that_finds_room_runs_before_one_that_finds_none(policy: str) -> None:
+    """One node has room for one of two equal gangs; the GPUs of the others are for single jobs."""
+    nodes = [
+        {"name": f"n{k}", "gpus": [{"device": "v100", "count": count}]}
+        for k, count in enumerate((4, 1, 1, 1, 1))
+    ]
+    gangs = [TraceJob(name, JOBS[0], 600 / STEP_S, 0.0, 4, deadline_s=1e3) for name in ("first", "second")]
+    later = [TraceJob(f"q{k}", JOBS[0], 3_000 / STEP_S, 1.0, deadline_s=1e6) for k in range(4)]
+    cluster = ClusterSnapshot.from_mapping({"nodes": nodes})
+    done = simulate(
+        [*gangs, *later], cluster, get_policy(policy), SetTruth(TABLE), TABLE, SimulationConfig()
+    ).jobs
+    started_s = {j.id: j.started_s for j in done}
+    assert started_s["first"] == 0.0
+    assert all(started_s[f"q{k}"] < 61.0 for k in range(4))
