@@ -103,6 +103,7 @@ class KnownMembers:
         self.family: Integers = np.full(len(start.members), -1)
         self.load: Floats = np.zeros((len(start.members), MEMBER_LOAD))
         self._index: dict[MemberKey, int] = {}
+        self._at_start, self._keys = len(start.members), list[MemberKey]()
         self._families = Numbers()
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
         # The jobs of a fitted process keep the names that it was fitted with, however they are spelled now.
@@ -136,8 +137,11 @@ class KnownMembers:
 
     def keys(self) -> dict[int, MemberKey]:
         """What each number stands for, without those at the start."""
-        with self._lock:
-            return {number: key for key, number in self._index.items()}
+        return dict(enumerate(self._keys, self._at_start))
+
+    def key(self, number: int) -> MemberKey:
+        """What one number stands for."""
+        return self._keys[number - self._at_start]
 
     def of_jobs(self, jobs: Iterable[tuple[str, bool, Workload]], count: int) -> Integers:
         """Numbers of those of the first `count` members that run some jobs.
@@ -182,6 +186,7 @@ class KnownMembers:
         model, job, setting, at, unfrozen = columns
         more = Members(place, model, job, setting, at, occupancies(features), unfrozen)
         self.members = self.members.joined(more)
+        self._keys.extend(new)
         # Last, so that a reader without the lock never sees an incomplete number.
         self._index.update({key: start + k for k, key in enumerate(new)})
 

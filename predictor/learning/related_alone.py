@@ -81,9 +81,10 @@ class RelatedAlone:
     ) -> tuple[Integers, Floats]:
         """The same for rows [S, M] of the predictor's job table."""
         about, told = self._beside_others(numbers), rows.copy()
-        for row in np.unique(rows[about]).tolist():
-            here = about & (rows == row)
-            told[here] = table.rows([(self._as_stated(int(numbers[here][0])), *table.keys[row][1:])])[0]
+        distinct, first, where = np.unique(rows[about], return_index=True, return_inverse=True)
+        own = zip(distinct.tolist(), numbers[about][first].tolist(), strict=True)
+        stated = [(self._as_stated(number), *table.keys[row][1:]) for row, number in own]
+        told[about] = np.array(table.rows(stated), np.int64)[where]
         places = np.flatnonzero(about.any(1))
         return places, predict(told[places]).slowdown if len(places) else np.zeros((0, 0))
 
@@ -122,7 +123,7 @@ class RelatedAlone:
         """Such a job with its solo step time and utilisation stated."""
         stated = self._stated.get(number)
         if stated is None:
-            workload, device, _ = self._known.keys()[number]
+            workload, device, _ = self._known.key(number)
             error = float(self._corrections.solo(self._known.members)[number])
             step_s = math.exp(_rounded(float(self._known.log_step_s[number]) + error))
             step_s = min(max(step_s, STEP_TIMES_S[0]), STEP_TIMES_S[1])
@@ -137,10 +138,10 @@ class RelatedAlone:
         self, number: int, workload: Workload, device: str, step_time_s: float
     ) -> float | None:
         """Of a job, from that of the observed one that keeps the device busy for nearly as long; None without one."""
-        keys, own_s = self._known.keys(), self._busy_s(workload, device)
-        result, least = None, math.inf
+        own_s, result, least = self._busy_s(workload, device), None, math.inf
         for relative in self._told[self._families == self._families_of(np.array([number]))].tolist():
-            solo, busy_s = keys[relative][0].solo, self._busy_s(keys[relative][0], device)
+            observed = self._known.key(relative)[0]
+            solo, busy_s = observed.solo, self._busy_s(observed, device)
             if solo.step_time_s and solo.utilization_ratio is not None and own_s and busy_s:
                 apart = abs(math.log(own_s / busy_s))
                 if apart < least:

@@ -72,3 +72,20 @@ def test_how_wide_the_interval_of_the_solo_step_time_is_stays(predictor: Predict
     )
     assert beside.solo_step_time_s == alone.solo_step_time_s
     assert beside.step_time_s.upper / beside.step_time_s.value > 1.01
+
+
+def test_of_many_sets_in_rows_they_are_encoded_together(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posterior, asked = after(predictor), [ColocationSet("v100", (related, OTHER)) for related in RELATED]
+    rows, table, calls = posterior.rows(asked), predictor.table_, list[set[Workload]]()
+    encode = table.rows
+
+    def counted(jobs: list[tuple[Workload, str, str]]) -> list[int]:
+        calls.append({w.without_solo() for w, *_ in jobs if w.solo.step_time_s is not None})
+        return encode(jobs)
+
+    monkeypatch.setattr(table, "rows", counted)
+    of_rows = posterior.predict_rows(rows, "time-slice")
+    assert set(RELATED) in calls
+    np.testing.assert_allclose(of_rows.slowdown, posterior.predict_arrays(asked).slowdown, rtol=1e-6)
