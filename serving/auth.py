@@ -203,7 +203,10 @@ class Authenticator:
             now = self.store.now(session)
             session.execute(delete(SessionRow).where(SessionRow.expires_at < now))
             is_bootstrap = caller.name == "bootstrap" and digest(token) == self._bootstrap
-            own = _of_bootstrap(digest(token)) if is_bootstrap else caller.name
+            if is_bootstrap:
+                own = _of_bootstrap(digest(token))
+            else:  # looked up again, because its name may be that of another token by now
+                own = self._stored(session, digest(token), is_session=False).name
             session.add(
                 SessionRow(digest=digest(identifier), token=own, created_at=now, expires_at=now + SESSION_S)
             )
