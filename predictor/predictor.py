@@ -142,6 +142,11 @@ class Predictor:
             )
         return self.table_
 
+    @property
+    def jobs_held(self) -> int:
+        """Jobs on devices for which it keeps its work, also those that follow from others; they grow without bound."""
+        return len(self._table().keys)
+
     def rows(self, sets: Sequence[ColocationSet]) -> Integers:
         """[S, M] rows of the job table; encodes new jobs."""
         table = self._table()

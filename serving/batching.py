@@ -37,6 +37,7 @@ _BUSY_TURN_S = 0.008
 _FEWEST, _MOST = 8, 64
 _WEIGHT = 0.05  # weight of the latest measurement in the mean processor time of a set
 _ENCODED_TOGETHER = 4
+_HELD_PER_JOB = 2  # jobs that a predictor may hold for each that it may be asked about
 #: Bodies up to this size are decoded on the event loop.
 INLINE_BYTES = 64 * 2**10
 #: Clusters up to this many GPUs and tenants are read on the event loop, and decided without waiting for larger ones.
@@ -103,15 +104,23 @@ class Batcher:
         return list(dict.fromkeys(key for key in asked if key not in known))
 
     def remember(self, serving: Serving, met: Sequence[Encoded]) -> None:
-        """Note that `serving` has seen jobs, and replace it with a fresh copy once it has seen too many.
-
-        A predictor caches its work on every job, without bound.
-        """
+        """Note that `serving` has seen jobs, and replace it with a fresh copy once it has seen too many."""
         if serving is not self._known_to:
             self._known_to = serving
             self._known.clear()
         self._known.update(met)
-        if len(self._known) > self.jobs and (self._renewal is None or self._renewal.done()):
+        self._renew_if_full(serving)
+
+    def _renew_if_full(self, serving: Serving) -> None:
+        """Replace a predictor with a fresh copy once it has cached its work on too many jobs, which has no bound.
+
+        Besides jobs that were asked for, these are what follows from observations of related ones, anew whenever
+        such an observation moves their step time, and the same jobs on larger slices of a card.
+        """
+        held = getattr(serving.predictor, "jobs_held", 0)
+        is_full = serving is self._known_to and len(self._known) > self.jobs
+        is_full |= held > _HELD_PER_JOB * self.jobs
+        if is_full and (self._renewal is None or self._renewal.done()):
             self._renewal = asyncio.get_running_loop().create_task(self.life.reload(force=True))
 
     async def encode(self, serving: Serving, asked: Iterable[Encoded]) -> None:
@@ -197,6 +206,7 @@ class Batcher:
             use: called where the part is predicted: on the event loop if it is the only one, else in a lane.
         """
         belief = self.belief()
+        self._renew_if_full(belief.serving)
         await self.encode(belief.serving, _members(asked))
 
         def answer(sets: list[ColocationSet]) -> Any:
@@ -325,6 +335,7 @@ class Batcher:
             known = [one for one in asked if not self.unknown(belief.serving, _members([one.set]))]
             sets = [one.set for one in known]
             answers = belief.posterior.predict_many(sets)
+            self._renew_if_full(belief.serving)
         except Exception as error:
             # One set may be at fault. Anything but a CotenantError is a bug in the service, and slow for all
             # sets in the batch.

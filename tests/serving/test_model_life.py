@@ -241,6 +241,18 @@ def test_a_model_is_replaced_after_many_jobs(start: Start, source: TableSource) 
     assert len(client.app.state.service.batcher._known) <= 41  # type: ignore[attr-defined]
 
 
+def test_a_model_is_replaced_once_it_holds_many_jobs(start: Start, source: TableSource) -> None:
+    """As it may if few are asked for: others follow from observations, or are on larger slices."""
+    client = start(model_jobs=20)
+    first = client.app.state.service.life.serving  # type: ignore[attr-defined]
+    body = {"device": "v100", "jobs": ["resnet18-cifar"]}
+    assert client.post("/v1/predict", json=body).status_code == 200
+    assert client.app.state.service.life.serving is first  # type: ignore[attr-defined]
+    first.predictor.jobs_held = 41
+    assert client.post("/v1/predict", json=body).status_code == 200
+    until(lambda: client.app.state.service.life.serving is not first, "a fresh copy serves")  # type: ignore[attr-defined]
+
+
 def test_a_process_accepts_no_connection_before_its_first_model_check(tmp_path: Path) -> None:
     """Processes may share a socket: one without a model must not take connections from the others."""
     loading, go_on = threading.Event(), threading.Event()
