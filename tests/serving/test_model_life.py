@@ -249,6 +249,7 @@ def test_a_model_is_replaced_once_it_holds_many_jobs(start: Start, source: Table
     assert client.post("/v1/predict", json=body).status_code == 200
     assert client.app.state.service.life.serving is first  # type: ignore[attr-defined]
     first.predictor.jobs_held = 41
+    body["jobs"] = ["resnet18-cifar"] * 2  # not asked before, or its answer would still be there
     assert client.post("/v1/predict", json=body).status_code == 200
     until(lambda: client.app.state.service.life.serving is not first, "a fresh copy serves")  # type: ignore[attr-defined]
 
