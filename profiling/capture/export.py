@@ -255,7 +255,7 @@ class _Producers:
 
 
 def _check_followed(node: Any, outputs: list[Tensor]) -> None:
-    """Raise `InputError` if a node hides operators or samples of its own, or has outputs whose sizes depend on values."""
+    """Raise `InputError` if a node hides operators (a region, `vmap`), or its outputs' sizes depend on values."""
     if isinstance(node.target, torch._ops.HigherOrderOperator):
         what = f"a region of its own, {node.target.name()} (no_grad, autocast, cond, ...)"
     elif any(isinstance(size, torch.SymInt) for tensor in outputs for size in tensor.shape):

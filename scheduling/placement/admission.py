@@ -21,7 +21,7 @@ def admit_by_priority(
 
     Running jobs stay where they are, unless a waiting job before them finds no room otherwise: its GPUs may be
     scattered, or of types on which it does not fit. A non-preemptible job keeps its GPUs regardless of its position.
-    A gang for which no node can be emptied leaves them to later jobs, which give way as soon as one can.
+    A gang for which no node can be emptied leaves idle GPUs to later jobs, which give way as soon as one can.
     """
     jobs = _Replayable(order)
     hopeless: dict[_Kind, int] = {}
