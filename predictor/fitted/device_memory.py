@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from models.cost.job import HALF
+from models.cost.job import HALF, trained_ratio
 from models.features import Floats
 from predictor.examples.examples import Examples
 from predictor.examples.featurizer import Featurizer, JobOnDevice
+from profiling.capture.optimizers import TEMPORARIES
 from profiling.graph import ComputationGraph
 from profiling.workload import SoloProfile
 
@@ -61,8 +62,23 @@ def member_memory_bytes(job: JobOnDevice, solo: SoloProfile, calibration: HeadCa
     """
     if solo.memory_bytes is not None:
         return solo.memory_bytes
-    needed = job.demand.state_bytes + activation_factor(job, calibration) * job.demand.activation_bytes
-    return process_bytes(job, calibration) + needed
+    # Activations are free again when the optimiser steps.
+    beyond_state = max(
+        activation_factor(job, calibration) * job.demand.activation_bytes, optimizer_temporary_bytes(job)
+    )
+    return process_bytes(job, calibration) + job.demand.state_bytes + beyond_state
+
+
+def optimizer_temporary_bytes(job: JobOnDevice) -> float:
+    """What an optimiser's step allocates besides its state.
+
+    On a GPU, torch's optimisers update all parameters together (`foreach`, the default since torch 2.0), with
+    intermediate results of the parameters' size. On a CPU they update one tensor at a time, without any.
+    """
+    if job.device.is_cpu or job.workload.mode != "training":
+        return 0.0
+    trained_bytes = job.graph.gradient_bytes * trained_ratio(job.graph, job.workload.frozen_prefix)
+    return TEMPORARIES.get(str(job.graph.options.get("optimizer")), 0) * trained_bytes
 
 
 def activation_factor(job: JobOnDevice, calibration: HeadCalibration) -> float:

@@ -42,7 +42,7 @@ solo step time extends by a factor of {_factor(intervals.solo_log_error)} in eac
 ## Limits
 
 * Memory is analytic: the process's context, state, {heads.activation_factor:.2f} x activations from the graph
-  ({heads.half_activation_factor:.2f} in half precision) and the largest workspace. Without GPU memory in the training rows, these
+  ({heads.half_activation_factor:.2f} in half precision) or, if larger, what the optimiser's step allocates, and the largest workspace. Without GPU memory in the training rows, these
   are defaults. Utilisation is the share of time in which any member's kernel runs, assuming independent phases{_learned_utilization(predictor)}.
 * Co-location was measured on {", ".join(manifest.coverage.devices)} ({", ".join(manifest.coverage.sharing)}), of
   {" and ".join(manifest.coverage.modes)} jobs, in {", ".join(manifest.coverage.precisions)}; other predictions state what was not measured, and their

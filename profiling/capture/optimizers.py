@@ -11,6 +11,9 @@ PASSES = {"sgd": 3, "momentum": 8, "adam": 18, "adamw": 20, "rmsprop": 13, "adag
 STATES = {"sgd": 0, "momentum": 1, "adam": 2, "adamw": 2, "rmsprop": 1, "adagrad": 1, "none": 0}
 """Number of state tensors of the parameters' size."""
 
+TEMPORARIES = {"sgd": 0, "momentum": 1, "adam": 1, "adamw": 1, "rmsprop": 1, "adagrad": 2, "none": 0}
+"""Number of tensors of the parameters' size that a step allocates and frees."""
+
 KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5, "none": 0}
 """Kernels per chunk of parameter tensors."""
 

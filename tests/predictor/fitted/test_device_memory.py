@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -7,14 +9,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from predictor.examples.examples import examples_of
-from predictor.examples.featurizer import Featurizer
+from predictor.examples.featurizer import Featurizer, shared_featurizer
 from predictor.fitted.device_memory import (
     HeadCalibration,
     member_memory_bytes,
+    process_bytes,
     set_memory_bytes,
     set_utilization_ratio,
 )
 from predictor.training.heads import fit_heads
+from profiling.capture import graph_for
 from profiling.errors import InputError, UnknownNameError
 from profiling.workload import SoloProfile, Workload
 from tests.predictor.synthetic import MODELS, graph_source
@@ -69,6 +73,26 @@ def test_half_precision_has_its_own_constants() -> None:
         + calibration.half_workspace_factor * largest
     )
     assert member_memory_bytes(job, SoloProfile(), calibration) == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("optimizer", "tensors"), [("sgd", 0), ("adamw", 1), ("adagrad", 2)])
+def test_large_networks_peak_while_the_optimizer_steps(optimizer: str, tensors: int) -> None:
+    calibration = HeadCalibration()
+
+    def beyond_state(device: str, **options: Any) -> float:
+        workload = Workload("gpt-1.3b", 1, optimizer=optimizer, **options)
+        job = shared_featurizer().job(workload, device)
+        whole = member_memory_bytes(job, SoloProfile(), calibration)
+        return whole - process_bytes(job, calibration) - job.demand.state_bytes
+
+    graph = graph_for(Workload("gpt-1.3b", 1))
+    activation_bytes = calibration.activation_factor * graph.activation_bytes
+    assert beyond_state("a100") == pytest.approx(max(activation_bytes, tensors * graph.parameter_bytes))
+    # A CPU's optimiser updates one tensor at a time.
+    assert beyond_state("cpu") == pytest.approx(graph.activation_bytes)
+    # Only trained layers are updated.
+    frozen = beyond_state("a100", frozen_prefix=len(graph.layers))
+    assert frozen < activation_bytes
 
 
 def test_memory_of_a_set_adds_up() -> None:
