@@ -22,7 +22,7 @@ def measured_truth(
     """Measurements in `data` on `devices` from `source`; if None, from the only source with a workload on all
     of them.
 
-    Of several campaigns, the last by name that did so, because solo and co-located step times must match. A source
+    Runs that other processes disturbed are left out, with a warning. Of several campaigns, the last by name that did so, because solo and co-located step times must match. A source
     that measured no sets on whole cards, but single jobs on their MIG slices, gives a `SliceTable`, in which the
     largest slice may stand for the card.
 
@@ -30,11 +30,13 @@ def measured_truth(
         UnknownNameError: `source` has no solo step times.
         InputError: no source has a workload on every device, or several do and none was chosen.
     """
+    from datasets.sets import without_disturbed
     from datasets.tables import empty_table, read_table
 
     solo, slices = read_table(data, "solo"), _slices(devices)
     alone_only = bool(slices) and not (data / "colocation.parquet").exists()
     together = empty_table("colocation") if alone_only else read_table(data, "colocation")
+    solo, together = without_disturbed(solo, "solo runs"), without_disturbed(together, "sets")
     known = sorted(set(solo.source))
     if source is not None and source not in known:
         raise UnknownNameError(

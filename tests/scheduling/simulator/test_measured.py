@@ -23,7 +23,7 @@ MEMBERS = ("resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20")
 def data(monkeypatch: pytest.MonkeyPatch) -> Path:
     rows = [(*row, name) for row in SOLO for name in MEMBERS]
     solo = pd.DataFrame(rows, columns=["source", "campaign", "device", "workload"]).assign(
-        gpus=1, memory_bytes=1e9, utilization_ratio=0.5
+        gpus=1, memory_bytes=1e9, utilization_ratio=0.5, disturbed=False
     )
     solo["step_time_s"] = solo.campaign.map({"one-2019": 0.1, "one-2020": 0.2, "two": 0.3, "three": 0.4})
     together = solo.assign(
@@ -33,6 +33,10 @@ def data(monkeypatch: pytest.MonkeyPatch) -> Path:
         set_memory_bytes=2e9,
     )
     frames = {"solo": solo, "colocation": together}
+    # Another process disturbed a second measurement of everything.
+    for name, frame in frames.items():
+        other = frame.assign(campaign=frame.campaign.where(frame.source == "three", "other"), disturbed=True)
+        frames[name] = pd.concat([frame, other.assign(step_time_s=9.0)], ignore_index=True)
     monkeypatch.setattr(tables, "read_table", lambda _, name: frames[name])
     return Path("tables")
 
@@ -41,11 +45,19 @@ def steps(data: Path, devices: list[str], source: str | None = None) -> set[floa
     return {solo.step_time_s for solo in measured_truth(data, devices, source).solo.values()}
 
 
+pytestmark = pytest.mark.filterwarnings("ignore:left out")
+
+
 def test_the_only_source_that_covers_the_cluster_is_taken(data: Path) -> None:
     # of the last campaign by name that covers it, too
     assert steps(data, ["v100", "k80"]) == {0.1}
     assert steps(data, ["a100"]) == {0.4}
     assert measured_truth(data, ["v100", "k80"]).ratios
+
+
+def test_disturbed_runs_are_no_truth(data: Path) -> None:
+    with pytest.warns(UserWarning, match="left out: 10 of 20 solo runs"):
+        assert steps(data, ["a100"]) == {0.4}
 
 
 def test_one_of_several_sources_must_be_chosen(data: Path) -> None:
