@@ -37,7 +37,7 @@ def command(
 ) -> None:
     """Store observed step times, and print how they correct predictions and the error of these.
 
-    `cotenant predict --feedback STORE` applies the corrections.
+    `--feedback STORE` of `predict`, `matrix`, `place`, `plan slices` and `probe` applies the corrections.
 
     Example: `cotenant feedback observed.csv --rows feedback-tables`
     """

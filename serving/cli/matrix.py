@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from serving.cli.output import JsonFlag, bullets, console, plain_table, print_json, progress
-from serving.cli.predict import DeviceOption, SharingOption
+from serving.cli.predict import DeviceOption, FeedbackOption, SharingOption, corrected
 from serving.cli.simulate import Model
 
 _IN_TABLE = 8
@@ -22,6 +22,7 @@ def command(
     ] = None,
     sharing: SharingOption = "time-slice",
     model: Model = "default",
+    feedback: FeedbackOption = None,
     plot: Annotated[Path | None, typer.Option(help="Write the heat map: .svg, .png or .pdf.")] = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -50,7 +51,7 @@ def command(
     jobs = [local_workload(name) for name in names]
     with progress() as bar:
         bar.add_task(f"predicting {len(names) * (len(names) + 1) // 2} pairs on {device}", total=None)
-        belief = load_belief(model)
+        belief = corrected(load_belief(model), feedback)
         matrix = pair_matrix(belief, device, jobs, sharing, names)
         # Each job's options are in the pair with itself.
         never = never_measured(belief, [ColocationSet(device, (job, job), sharing) for job in jobs])

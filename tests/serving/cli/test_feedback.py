@@ -57,6 +57,10 @@ def test_observations_correct_later_predictions(
         (delay_s,) = json.loads(out)["ranked"][0]["delays_s"].values()
         delays.append(delay_s)
     assert delays[1] > 1.2 * delays[0]
+    pairs = ("matrix", *model, "--device", "v100", "--job", JOBS[0], "--job", JOBS[1], "--json")
+    plain, told = (json.loads(printed(capsys, *pairs, *o)) for o in ((), ("--feedback", store)))
+    assert told["slowdown"][1][0] == pytest.approx(after[1]["slowdown"]["value"])
+    assert told["slowdown"][1][0] > 1.05 * plain["slowdown"][1][0]
     # The same file again changes nothing.
     assert "already recorded" in refused(capsys, *give)
     assert len(json.loads(store.read_text())["observations"]) == 6
