@@ -172,7 +172,7 @@ class Describer:
         device, count = get_device(colocation_set.device), len(colocation_set.workloads)
         cut = self.slices.cut(rows[:count]) if colocation_set.sharing == "mig" else None
         fits, upper = numbers.fits[k], numbers.upper[k]
-        room = _room(fits, upper, device) if cut is None else _cut_in_words(cut, facts)
+        room = room_in_words(fits, upper, device) if cut is None else _cut_in_words(cut, facts)
         log_errors = numbers.half[k][:count] if count > 1 else [0.0]
         members = [
             self._member(numbers, k, i, fact, log_error)
@@ -364,7 +364,8 @@ def _alone(facts: Sequence[_Facts]) -> list[str]:
     return list(dict.fromkeys(fact.unmeasured for fact in facts if fact.unmeasured))
 
 
-def _room(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:
+def room_in_words(fits: bool, upper_bytes: float, device: DeviceSpec) -> str:
+    """Whether a set fits, with the upper bound of its memory."""
     kind = "main memory" if device.is_cpu else "device memory"
     return (
         f"{'fits' if fits else 'does not fit'}: at most {upper_bytes / 2**30:.2f} GiB of "

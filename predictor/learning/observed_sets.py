@@ -146,9 +146,14 @@ def each_of_three(
 
 def names_of(members: Members, own: Integers, partners: Integers) -> Names:
     """[R] hashes of setting, job and the partners' jobs [R, P] in any order; -1 is none."""
-    jobs = np.sort(np.where(partners >= 0, members.job[partners], -1), axis=1)
-    result = _mixed(np.zeros(len(own), np.uint64), keys_of(members, own))
-    for column in jobs.T:
+    return hashes_of(keys_of(members, own), np.where(partners >= 0, members.job[partners], -1))
+
+
+def hashes_of(first: Integers, others: Integers) -> Names:
+    """[R] hashes of a number each and of others [R, P] in any order; -1 is none."""
+    # Not from 0, which a first number of 0 would leave as it is.
+    result = _mixed(np.full(len(first), _MULTIPLIER), first)
+    for column in np.sort(others, axis=1).T:
         result = np.where(column >= 0, _mixed(result, column), result)
     return result
 

@@ -302,13 +302,14 @@ class Posterior:
         faster = arrays.solo_step_time_s * arrays.slowdown / (solo * slowdown)
         # Nor does it grow beside others: it is at most the step alone.
         busy = np.minimum(arrays.utilization_ratio * faster, 1.0 / slowdown)
-        return replace(
+        result = replace(
             arrays,
             slowdown=slowdown,
             solo_step_time_s=solo,
             step_time_s=solo * slowdown,
             utilization_ratio=taking_turns(busy, sharing == "time-slice"),
         )
+        return self.state.ran.arrays(result, numbers, sharing)
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:
         """One set, with intervals and reasons."""
@@ -380,7 +381,8 @@ class Posterior:
             busy = within_shares(prediction.total_utilization_ratio, now)
             ignored = state.limits.ignored_of(numbers[k])
             words = (*prediction.reasons, *told, *ignored, *filter(None, reasons), *of_memory[k])
-            result.append(replace(prediction, members=now, total_utilization_ratio=busy, reasons=words))
+            prediction = replace(prediction, members=now, total_utilization_ratio=busy, reasons=words)
+            result.append(state.ran.prediction(prediction, numbers[k]))
         return result
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:

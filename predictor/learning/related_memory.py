@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 # Observed over predicted memory, without state, beyond which an observation says nothing of other jobs: it has another
 # unit, or is of something else.
-_MOST_OFF = 3.0
+MOST_OFF = 3.0
 # A framework that reserves the device takes about this much of it, whatever the job needs.
 _RESERVED = 0.9
 
@@ -87,7 +87,7 @@ class _Jobs:
         size = member_memory_bytes(job, SoloProfile(), self.heads) - state
         off = (memory_bytes - state) / size if size > 0.0 else 0.0
         reserved = workload.framework != "torch" and memory_bytes > _RESERVED * job.device.memory_bytes
-        if reserved or not 1.0 / _MOST_OFF <= off <= _MOST_OFF:
+        if reserved or not 1.0 / MOST_OFF <= off <= MOST_OFF:
             return None
         return _Seen(_load(job.workload), math.log(size), math.log(off), memory_bytes)
 

@@ -21,6 +21,7 @@ from predictor.learning.pair_bounds import PairBounds
 from predictor.learning.parts import PairSlowdowns
 from predictor.learning.prior import Compared, Priors
 from predictor.learning.process import Process
+from predictor.learning.ran_together import RanTogether
 from predictor.learning.related_alone import RelatedAlone
 from predictor.learning.related_memory import RelatedMemory, memory_of
 from predictor.learning.set_process import NETWORK_SHARE
@@ -52,6 +53,7 @@ class State:
         related: what to tell the predictor of jobs of which others were observed alone.
         pair_bounds: largest slowdowns of pairs; pairs: corrected ones.
         under_mps: devices with sets observed under MPS.
+        ran: sets that fit because they ran.
     """
 
     predictor: Any
@@ -70,6 +72,7 @@ class State:
     pair_bounds: PairBounds
     pairs: PairSlowdowns
     under_mps: frozenset[str]
+    ran: RanTogether
 
     @classmethod
     def of(
@@ -152,6 +155,7 @@ class State:
                 (lambda sets: corrections.confirmed(known.members, sets)) if len(given.sets) else None,
             ),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
+            RanTogether(observed, known),
         )
 
     def memory_words(self, sets: Sequence[ColocationSet]) -> list[list[str]]:

@@ -8,6 +8,8 @@ import pytest
 
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
+from predictor.learning.kernel import Members
+from predictor.learning.observed_sets import names_of
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, SoloProfile, Workload
@@ -120,3 +122,15 @@ def test_an_implausible_set_bounds_no_pair(predictor: Predictor) -> None:
     posterior.observe(Observation(TRIPLE, m, 0.03 * 1.0001) for m in range(3) for _ in range(16))
     np.testing.assert_allclose(posterior.predict_arrays([asked]).slowdown, before, rtol=0.02)
     np.testing.assert_allclose(posterior.predict_arrays([TRIPLE]).slowdown, 1.0, rtol=0.02)
+
+
+def test_members_of_different_sets_have_different_names() -> None:
+    numbers = np.arange(7)
+    members = Members(np.zeros((7, 1)), job=numbers, setting=np.zeros(7, np.int64))
+    sets = [
+        (own, others) for own in range(7) for size in range(1, 5) for others in combinations(range(7), size)
+    ]
+    own = np.array([own for own, _ in sets])
+    partners = np.array([[*others, *[-1] * (4 - len(others))] for _, others in sets])
+    assert len(np.unique(names_of(members, own, partners))) == len(sets)
+    assert (names_of(members, own, partners[:, ::-1]) == names_of(members, own, partners)).all()

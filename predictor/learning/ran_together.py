@@ -1,0 +1,135 @@
+"""Sets that were observed to run: they fit in the device's memory, whatever is predicted, and so does every part of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from models.features import Floats
+from predictor.answering.describe import room_in_words
+from predictor.learning.confirmed_pairs import OFTEN
+from predictor.learning.job_keys import places_among
+from predictor.learning.kernel import Members
+from predictor.learning.observed import Observed
+from predictor.learning.observed_sets import Names, hashes_of
+from predictor.learning.related_memory import MOST_OFF
+from predictor.types import Prediction, PredictionArrays, Quantity
+from profiling.devices import get_device
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+    from predictor.learning.known_members import KnownMembers
+
+
+class RanTogether:
+    """Sets observed often enough that an implausible step time would be believed, too.
+
+    Not of MIG, where each job has a slice of its own, nor sets that would take several times the device's memory.
+
+    Args:
+        observed: the observed step times.
+        known: numbers the members.
+    """
+
+    def __init__(self, observed: Observed, known: KnownMembers) -> None:
+        self._observed, self._known = observed, known
+
+    @cached_property
+    def _often(self) -> Integers:
+        """Rows that were observed often."""
+        keys, rows = self._observed.keys, np.flatnonzero(self._observed.count >= OFTEN)
+        return rows[np.array([keys[row][1] != "mig" for row in rows.tolist()], dtype=bool)]
+
+    @cached_property
+    def _rooms(self) -> tuple[Names, Floats]:
+        """Names of these sets and of all parts of them, ascending, and the memory of their devices in bytes."""
+        seen, rows = self._observed, self._often
+        rooms = {name: get_device(name).memory_bytes for name in {seen.keys[row][0] for row in rows.tolist()}}
+        room = np.array([rooms[seen.keys[row][0]] for row in rows.tolist()])
+        numbers = np.concatenate([seen.own[rows, None], seen.partners[rows]], 1)
+        size, numbers = (numbers >= 0).sum(1), -np.sort(-numbers, axis=1)
+        names, bytes_of = [], []
+        for count in np.unique(size).tolist():
+            here = size == count
+            for part in range(1, count + 1):
+                for columns in combinations(range(count), part):
+                    names.append(_names(self._known.members, numbers[here][:, columns]))
+                    bytes_of.append(room[here])
+        unique, first = np.unique(np.concatenate(names), return_index=True)
+        return unique, np.concatenate(bytes_of)[first]
+
+    def _room_of(self, numbers: Integers, memory_bytes: Floats) -> Floats:
+        """[S] bytes of the device, NaN for sets of members, by number [S, M], that were not observed to run.
+
+        Args:
+            numbers: -1 where there are fewer.
+            memory_bytes: [S] predicted.
+        """
+        if not len(self._often):
+            return np.full(len(numbers), np.nan)
+        names, room = self._rooms
+        place = places_among(names, _names(self._known.members, numbers))
+        found = np.where(place >= 0, room[place], np.nan)
+        return np.where(memory_bytes <= MOST_OFF * found, found, np.nan)
+
+    def arrays(
+        self, arrays: PredictionArrays, numbers: Integers, sharing: NDArray[np.str_]
+    ) -> PredictionArrays:
+        """Answers for sets of members, by number [S, M]; members of a set that ran take no more than the device has."""
+        asked = np.flatnonzero(~arrays.fits)
+        asked = asked[sharing[asked] != "mig"]
+        if not len(asked):
+            return arrays
+        total = arrays.memory_bytes[asked].sum(1)
+        room = self._room_of(numbers[asked], total)
+        ran = ~np.isnan(room)
+        asked, room, total = asked[ran], room[ran], total[ran]
+        if not len(asked):
+            return arrays
+        memory, upper, fits = arrays.memory_bytes.copy(), arrays.memory_upper_bytes.copy(), arrays.fits.copy()
+        memory[asked] *= np.minimum(room / total, 1.0)[:, None]
+        upper[asked], fits[asked] = room, True
+        return replace(arrays, memory_bytes=memory, memory_upper_bytes=upper, fits=fits)
+
+    def prediction(self, prediction: Prediction, numbers: Sequence[int]) -> Prediction:
+        """The same for one set, with intervals and reasons."""
+        if prediction.fits or prediction.sharing == "mig":
+            return prediction
+        total = prediction.total_memory_bytes
+        members_bytes = sum(m.memory_bytes.value for m in prediction.members)
+        room = float(self._room_of(np.array([numbers]), np.array([members_bytes]))[0])
+        if np.isnan(room):
+            return prediction
+        share, device = min(room / members_bytes, 1.0), get_device(prediction.device)
+        was, now = (room_in_words(*of, device) for of in ((False, total.upper), (True, room)))
+        how = "observed to run together" if len(prediction.members) > 1 else "observed to run"
+        return replace(
+            prediction,
+            members=tuple(
+                structs.replace(m, memory_bytes=_within(m.memory_bytes, share, room))
+                for m in prediction.members
+            ),
+            total_memory_bytes=_within(total, min(room / total.value, 1.0), room),
+            fits=True,
+            reasons=(
+                *(now if words == was else words for words in prediction.reasons),
+                f"{how} on {prediction.device}, although predicted not to fit",
+            ),
+        )
+
+
+def _within(bytes_: Quantity, share: float, room: float) -> Quantity:
+    value = bytes_.value * share
+    return Quantity(value, min(bytes_.lower, value), min(bytes_.upper, room))
+
+
+def _names(members: Members, numbers: Integers) -> Names:
+    """[R] hashes of the device and the jobs of sets of members, by number [R, M], in any order; -1 is none."""
+    return hashes_of(members.device[numbers.max(1)], np.where(numbers >= 0, members.job[numbers], -1))

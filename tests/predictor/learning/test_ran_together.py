@@ -1,0 +1,111 @@
+"""Sets that ran although they are predicted not to fit in the device's memory."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from predictor.examples.observations import Observation
+from predictor.learning.posterior import Posterior
+from predictor.predictor import Predictor
+from profiling.devices import get_device
+from profiling.workload import ColocationSet, SoloProfile, Workload
+
+ROOM = get_device("v100").memory_bytes
+
+
+def job(model: str, memory_bytes: float, batch_size: int = 32) -> Workload:
+    return Workload(model, batch_size, solo=SoloProfile(memory_bytes=memory_bytes))
+
+
+BIG = job("alpha", 0.4 * ROOM), job("beta", 0.5 * ROOM), job("gamma", 0.2 * ROOM)
+
+
+def the_set(*jobs: Workload, sharing: str = "time-slice", device: str = "v100") -> ColocationSet:
+    return ColocationSet(device, jobs, sharing)
+
+
+def after(predictor: Predictor, ran: ColocationSet, times: int = 3) -> Posterior:
+    step_s = float(predictor.predict_arrays([ran]).step_time_s[0, 0])
+    posterior = Posterior(predictor)
+    posterior.observe([Observation(ran, 0, step_s)] * times)
+    return posterior
+
+
+def fits(posterior: Posterior, *sets: ColocationSet) -> list[bool]:
+    """By all three entry points."""
+    arrays, answers = posterior.predict_arrays(sets), posterior.predict_many(sets)
+    for k, each in enumerate(sets):
+        row = posterior.predict_rows(posterior.rows([each]), each.sharing)
+        width = len(each.workloads)
+        np.testing.assert_allclose(row.memory_bytes[0], arrays.memory_bytes[k, :width])
+        assert row.fits[0] == arrays.fits[k] == answers[k].fits
+        assert row.memory_upper_bytes[0] == pytest.approx(arrays.memory_upper_bytes[k])
+        assert answers[k].total_memory_bytes.upper == pytest.approx(arrays.memory_upper_bytes[k])
+        assert answers[k].total_memory_bytes.value <= answers[k].total_memory_bytes.upper
+        assert [m.memory_bytes.value for m in answers[k].members] == pytest.approx(
+            arrays.memory_bytes[k, :width].tolist()
+        )
+    return [bool(fit) for fit in arrays.fits]
+
+
+def test_a_set_that_ran_fits_in_any_order_and_so_do_its_parts(predictor: Predictor) -> None:
+    whole, parts = the_set(*BIG), (the_set(*BIG[1:]), the_set(BIG[1], BIG[0]))
+    assert not predictor.predict_arrays([whole]).fits[0]
+    posterior = after(predictor, whole)
+    assert fits(posterior, whole, the_set(*BIG[::-1]), *parts, the_set(*BIG, sharing="mps")) == [True] * 5
+    answer = posterior.predict(whole)
+    assert answer.total_memory_bytes.upper == ROOM
+    assert answer.reasons[0] == "fits: at most 16.00 GiB of 16.00 GiB device memory"
+    assert answer.reasons[-1] == "observed to run together on v100, although predicted not to fit"
+    (alone,) = posterior.predict_many([the_set(BIG[0])])
+    assert "although predicted not to fit" not in " ".join(alone.reasons)
+
+
+def test_nothing_follows_for_larger_sets_or_elsewhere(predictor: Predictor) -> None:
+    posterior = after(predictor, the_set(*BIG))
+    others = (
+        the_set(*BIG, BIG[2]),
+        the_set(BIG[1], BIG[1], BIG[2]),
+        the_set(BIG[0], BIG[1], job("gamma", 0.2 * ROOM, batch_size=64)),
+        the_set(*BIG, device="p100"),
+        the_set(*BIG[:2], job("delta", 0.2 * ROOM)),
+    )
+    assert fits(posterior, *others) == [False] * 5
+
+
+@pytest.mark.parametrize(("share", "times", "expected"), [(0.4, 2, False), (0.4, 3, True), (1.6, 9, False)])
+def test_it_must_be_seen_often_and_be_plausible(
+    predictor: Predictor, share: float, times: int, expected: bool
+) -> None:
+    ran = the_set(job("alpha", share * ROOM), job("beta", 2 * share * ROOM))
+    assert fits(after(predictor, ran, times), ran) == [expected]
+
+
+def test_a_job_alone(predictor: Predictor) -> None:
+    ran = the_set(job("alpha", 1.2 * ROOM))
+    assert fits(after(predictor, ran), ran) == [True]
+    assert after(predictor, ran).predict(ran).reasons[-1] == (
+        "observed to run on v100, although predicted not to fit"
+    )
+
+
+def test_a_mig_partition_says_nothing_of_the_whole_card(predictor: Predictor) -> None:
+    a100 = get_device("a100").memory_bytes
+    jobs = job("alpha", 0.6 * a100), job("beta", 0.6 * a100)
+    posterior = after(predictor, the_set(*jobs, sharing="mig", device="a100"))
+    assert fits(posterior, the_set(*jobs, device="a100")) == [False]
+    posterior = after(predictor, the_set(*jobs, device="a100"))
+    assert fits(posterior, the_set(*jobs, device="a100"), the_set(*jobs, sharing="mig", device="a100")) == [
+        True,
+        False,
+    ]
+
+
+def test_later_observations_count_too(predictor: Predictor) -> None:
+    whole, other = the_set(*BIG), the_set(BIG[1], BIG[1], BIG[2])
+    posterior = after(predictor, whole)
+    assert fits(posterior, whole, other) == [True, False]
+    more = posterior.extended([Observation(other, 0, 0.1)] * 3)
+    assert fits(more, whole, other) == [True, True]
+    assert fits(posterior, whole, other) == [True, False]
