@@ -83,7 +83,9 @@ def _print(graph: Any) -> None:
     summary = graph.summary()
     table = Table(box=None, show_header=False, pad_edge=False)
     options = ", ".join(
-        f"{key} {value}" for key, value in graph.options.items() if value not in (0, 1, False, None)
+        f"{counted(len(value), 'layer')} frozen" if key == "frozen_layers" else f"{key} {value}"
+        for key, value in graph.options.items()
+        if value not in (0, 1, False, None)
     )
     table.add_row("model", f"{graph.name} ({graph.source}), batch {graph.batch_size}")
     table.add_row("options", options)

@@ -35,6 +35,13 @@ def test_a_small_matrix_is_a_table_and_a_large_one_its_extremes(
     assert (done[0], done[-1]) == pytest.approx((max(pairs), min(pairs)), abs=0.006)
 
 
+def test_frozen_layers_of_a_capture_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    out = printed(capsys, "capture", "td3-bipedalwalker")
+    frozen = json.loads(printed(capsys, "capture", "td3-bipedalwalker", "--json"))["options"]["frozen_layers"]
+    assert f"{len(frozen)} layers frozen" in out
+    assert str(frozen[:3])[1:-1] not in out
+
+
 def test_networks_of_a_collection(capsys: pytest.CaptureFixture[str]) -> None:
     entries = json.loads(printed(capsys, "zoo", "list", "--collection", "torchvision", "--json"))
     lines = printed(capsys, "zoo", "list", "--collection", "torchvision").splitlines()
