@@ -17,6 +17,7 @@ from profiling.capture.products import (
     bilinear_work,
     distance_work,
     fourier_work,
+    grouped_work,
     multiplies_points,
     trilinear_work,
 )
@@ -154,6 +155,8 @@ def _work(name: str, args: tuple[Any, ...], outputs: list[Tensor]) -> Work | Non
         return trilinear_work(args, outputs[0])
     if name == "bilinear":
         return bilinear_work(args[0], args[1], args[2], outputs[0])
+    if name == "_grouped_mm":
+        return grouped_work(args[0], args[1], outputs[0])
     if name == "_euclidean_dist":
         return distance_work(args[0], args[1], outputs[0])
     if name in FOURIER:

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, _meta_registrations
 from torch.nn.utils import rnn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdRef
@@ -115,8 +115,20 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
             remember(order, torch.arange(len(order), device="cpu"))
         return order
 
+    of_bf16 = _meta_registrations._meta_grouped_mm_common
+
+    def grouped(left: Tensor, right: Tensor, *, offs: Any, out_dtype: Any, **options: Any) -> Tensor:
+        # torch's shape rule knows the kernel for BF16 only, and refuses what a GPU multiplies group by group.
+        if left.dtype in (torch.float32, torch.float16):
+            return _meta_registrations._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
+        return of_bf16(left, right, offs=offs, out_dtype=out_dtype, **options)
+
     undisturbed = patched(
-        [*((module, name, lambda *_: False) for module, name in places), (rnn, "invert_permutation", inverse)]
+        [
+            *((module, name, lambda *_: False) for module, name in places),
+            (rnn, "invert_permutation", inverse),
+            (_meta_registrations, "_meta_grouped_mm_common", grouped),
+        ]
     )
     with undisturbed, flex_functions(), autocast_regions(autocast), DeviceFunctions() as mode:
         yield mode

@@ -1,4 +1,5 @@
-"""FLOPs, traffic and kernels of operators that torch runs as several kernels: bilinear layers and Fourier transforms."""
+"""FLOPs, traffic and kernels of operators that torch runs as several kernels: bilinear layers, Fourier transforms,
+products by groups."""
 
 from __future__ import annotations
 
@@ -7,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 
 # Longest transform that is taken to be one kernel, by the 64 KiB that it needs of shared memory; not measured.
@@ -118,3 +120,22 @@ def fourier_work(source: Tensor, dims: Sequence[int], out: Tensor) -> Work:
     complex_bytes = max(of_complex, default=2 * bytes_in)
     between = (passes - 1) * complex_bytes
     return Work(flops, bytes_in + between, bytes_out + between, float(passes))
+
+
+def grouped_work(left: Tensor, right: Tensor, out: Tensor) -> Work:
+    """Of `_grouped_mm`, which multiplies the rows of each group (of an expert's tokens) by a matrix of its own.
+
+    In BF16 that is one kernel. In other types, torch multiplies one group after another (`GroupedMMUtils.h`).
+    """
+    # Two matrices share the dimension that is divided into groups.
+    of_groups = left.dim() == right.dim() == 2
+    groups = out.shape[0] if of_groups else max(left.shape[:-2].numel(), right.shape[:-2].numel())
+    read, written = (
+        float(sum(t.numel() * t.element_size() for t in some)) for some in ((left, right), (out,))
+    )
+    return Work(
+        flops=2.0 * out.numel() * left.shape[-1] / (groups if of_groups else 1),
+        read=read,
+        written=written,
+        kernels=1.0 if left.dtype == torch.bfloat16 else float(groups),
+    )
