@@ -1,7 +1,7 @@
 """Values for control flow that depends on data, which `meta` tensors lack: masks are full, numbers finite and in range.
 
 Language models check whether any token is padded, and use a cheaper kernel if not. The recorded step has a batch
-without padding, as in measurements; a loss checks whether a variance is negative, a distribution whether its arguments
+without padding, as in measurements, so no number is `in` a tensor of tokens; a loss checks whether a variance is negative, a distribution whether its arguments
 are valid. Values are known of small tensors of whole numbers that a caller passes as inputs on the CPU, such as lengths,
 and of the order of packed sequences. Any other dependence on values is an error.
 """
@@ -61,6 +61,12 @@ def _values_of(tensor: Any) -> Tensor | None:
     return values if values is not None and version == tensor._version else None
 
 
+def contains(tensor: Tensor, element: Any) -> bool | None:
+    """`element in tensor`; None if the tensor is not on `meta`, or its values are unknown."""
+    values = _values_of(tensor) if tensor.is_meta else None
+    return None if values is None else element in values
+
+
 def truth_of(tensor: Any) -> bool | None:
     """Assumed value of `bool(tensor)`; None if unknown."""
     answer: bool | None = getattr(tensor, _TRUTH, None)
@@ -91,7 +97,7 @@ def note(name: str, args: tuple[Any, ...], out: Any) -> None:
     elif name == "any" and (truth_of(source) is False or getattr(source, _ANY, None) is False):
         setattr(out, _TRUTH, False)
     elif name == "sum" and source.dtype == torch.bool:
-        setattr(out, _COUNT, source.numel())
+        setattr(out, _COUNT, 0 if truth_of(source) is False else source.numel())
 
 
 def _is_zero(compared: tuple[Any, ...]) -> bool:

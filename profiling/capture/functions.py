@@ -13,7 +13,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdRef
 
 from profiling.capture import fused
-from profiling.capture.answers import note, read, remember, truth_of
+from profiling.capture.answers import contains, note, read, remember, truth_of
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
 from profiling.capture.flex import flex_functions
 from profiling.capture.patching import patched
@@ -25,10 +25,15 @@ _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
 
 
 class DeviceFunctions(TorchFunctionMode):
-    """Replaces attention, norms, recurrent layers and dropout by fused operators, and casts as autocast would."""
+    """Replaces attention, norms, recurrent layers and dropout by fused operators, and casts as autocast would.
+
+    Attributes:
+        absent: what was asked for with `in` among unknown values, and is assumed not to be there.
+    """
 
     def __init__(self) -> None:
         super().__init__()
+        self.absent: set[str] = set()
         self._weights: dict[tuple[WeakIdRef, torch.dtype], Tensor] = {}
 
     def __torch_function__(
@@ -123,11 +128,22 @@ def fused_functions(autocast: torch.dtype | None = None) -> Iterator[DeviceFunct
             return _meta_registrations._create_grouped_mm_output_tensor(left, right, offs, out_dtype)
         return of_bf16(left, right, offs=offs, out_dtype=out_dtype, **options)
 
+    search = Tensor.__contains__
+
+    def contained(tensor: Tensor, element: Any) -> bool:
+        if not tensor.is_meta or isinstance(element, Tensor):
+            return bool(search(tensor, element))
+        answer = contains(tensor, element)
+        if answer is None:
+            mode.absent.add(str(element))
+        return bool(answer)
+
     undisturbed = patched(
         [
             *((module, name, lambda *_: False) for module, name in places),
             (rnn, "invert_permutation", inverse),
             (_meta_registrations, "_meta_grouped_mm_common", grouped),
+            (Tensor, "__contains__", contained),
         ]
     )
     with undisturbed, flex_functions(), autocast_regions(autocast), DeviceFunctions() as mode:

@@ -78,6 +78,7 @@ class Recorder(TorchDispatchMode):
         active, in_backward: set by the caller as the step proceeds.
         unknown: count of each operator without a canonical kind.
         selections: number of operators that select elements by value.
+        absent: see `DeviceFunctions`.
         stray: backward operators of autograd nodes without a known operator; they belong to the one that ran before.
         live: live tensors, without parameters, buffers and gradients.
     """
@@ -88,6 +89,7 @@ class Recorder(TorchDispatchMode):
         self.edges: dict[tuple[int, int], float] = {}
         self.unknown: dict[str, int] = {}
         self.selections = 0
+        self.absent: set[str] = set()
         self.stray = 0
         self.active = True
         self.in_backward = False

@@ -119,6 +119,11 @@ def capture_job(
             f"select everything, so each expert routed to in this way gets all tokens",
             stacklevel=2,
         )
+    if recorder.absent:
+        warnings.warn(
+            f"{name}: assumed not to be in the batch: {', '.join(sorted(recorder.absent))} (`in` of a tensor)",
+            stacklevel=2,
+        )
     frozen = frozen_layers(
         [any(p.requires_grad for p in module.parameters(recurse=False)) for _, module in layers], options
     )
@@ -157,6 +162,7 @@ def _record(job: TrainingJob, recorder: Recorder) -> torch.Tensor:
 
         def mark(part: str) -> None:
             functions.forget()
+            recorder.absent = functions.absent
             if part == "forward":
                 recorder.mark_forward_end()
             recorder.active = part != "backward"

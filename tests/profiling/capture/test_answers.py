@@ -98,3 +98,39 @@ def test_gradients_of_inputs_are_computed_if_asked_for(precision: str) -> None:
     graph = capture_module(Reentrant(*layers), x, workload=options)
     assert graph.backward_flops == 3 * graph.forward_flops
     assert graph.gradient_bytes == graph.parameter_bytes
+
+
+class Checked(nn.Module):
+    """Looks for padding, as language models without a mask do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.slow = nn.Embedding(10, 8), nn.Linear(8, 8)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        out = self.table(tokens)
+        return self.slow(out) if 3 in tokens[:, [-1, 0]] else out
+
+
+def test_a_batch_has_no_padding() -> None:
+    with pytest.warns(UserWarning, match=r"net: assumed not to be in the batch: 3 \(`in` of a tensor\)"):
+        graph = capture_module(Checked(), torch.ones(4, 6, dtype=torch.long), name="net")
+    assert not any(op.kind == "linear" for op in graph.operators)
+    assert 1 in torch.ones(2)  # elsewhere, torch answers
+
+
+class Finite(nn.Module):
+    """Counts what is not a number, as quantised models do of their ranges."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        out = self.layer(x)
+        assert out.isnan().sum() == 0
+        return out
+
+
+def test_nothing_is_not_a_number() -> None:
+    assert capture_module(Finite(), torch.randn(4, 8)).forward_flops == 2 * 4 * 8 * 8
