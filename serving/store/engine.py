@@ -264,10 +264,11 @@ class Store:
         return float(session.connection().execute(self._clock).scalar_one())
 
     def ping(self) -> None:
-        """Raise `UnavailableError` if the database does not respond, or its file is gone."""
+        """Raise `UnavailableError` if the database does not respond, or its file is gone or damaged."""
         self._check_file()
         with self.read() as session:
-            session.execute(text("SELECT 1"))
+            # Without a table, SQLite would not look at its file.
+            session.execute(text("SELECT version FROM cluster"))
 
     @property
     def name(self) -> str:

@@ -88,6 +88,17 @@ def test_a_deleted_or_replaced_database_takes_no_writes(start: Start, tmp_path: 
     assert client.get("/v1/health/ready").status_code == 200
 
 
+def test_a_damaged_database_is_not_ready(start: Start, tmp_path: Path) -> None:
+    client, file = start(), tmp_path / "store.db"
+    assert client.put("/v1/cluster/nodes/a", json=NODE).status_code == 201
+    with closing(sqlite3.connect(file)) as other:
+        assert other.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone() == (0, 0, 0)
+    file.write_bytes(b"x" * file.stat().st_size)
+    assert "is damaged" in problem(client.get("/v1/health/ready"), 503)["detail"]
+    problem(client.get("/v1/cluster"), 503)
+    assert client.post("/v1/predict", json={"device": "v100", "jobs": ["resnet18-cifar"]}).status_code == 200
+
+
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("serving.store.engine.os.access", lambda *_: False)
     with pytest.raises(UnavailableError, match="cannot be written"):
