@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 # Never shed, because operators must be able to see an overload.
 WATCHED = ("/v1/health/", "/v2/health/", "/metrics")
 _WATCHED = tuple(path.encode() for path in WATCHED)
+CALLER_LEFT = "nobody waits for the answer"  # message of a task's cancellation
 _SWEEP_S = 0.5
 _STARTED_IN_A_TURN = 8  # handlers started per turn of the event loop
 # Refusals sent per turn; clients answer them at once with another request.
@@ -245,7 +246,7 @@ class BoundedProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.listener.disconnected(self)
         if self._task is not None and self.cycle is not None and not self.cycle.response_complete:
-            self._task.cancel()  # nobody waits for the answer
+            self._task.cancel(CALLER_LEFT)
         for scope in (self.scope, *(cycle.scope for cycle, _ in self.pipeline)):
             if scope is not None:
                 self.listener.delay.left(scope)  # type: ignore[arg-type]

@@ -14,13 +14,14 @@ from urllib.parse import unquote_to_bytes, urlsplit
 import structlog
 from fastapi import Response
 
-from profiling.errors import CotenantError, LimitError
+from profiling.errors import CotenantError, LimitError, UnavailableError
 from serving import tracing
 from serving.auth import UNKNOWN, ForbiddenError
 from serving.delay import ARRIVED, SINCE
 from serving.http import MalformedError, MediaTypeError, MisdirectedError, is_json, problem
 from serving.lanes import CALLER, OverloadError
 from serving.limits import RateError
+from serving.listener import CALLER_LEFT
 from serving.service import Service
 from serving.store import StoreError
 
@@ -109,9 +110,12 @@ class _Exchange:
             await app(self.scope, self.receive, self.send)
         except CotenantError as error:
             await self._refuse(error)
-        except asyncio.CancelledError:
-            # The listener cancels requests that nobody waits for; uvicorn would log that as our failure.
-            self.status = self.status or _LEFT
+        except asyncio.CancelledError as cancelled:
+            # Passed on, uvicorn would log it as our failure.
+            if CALLER_LEFT in cancelled.args:
+                self.status = self.status or _LEFT
+            else:  # by uvicorn, once `--drain` is over
+                await self._refuse(UnavailableError("the service is stopping", hint="try again"))
         except Exception as error:
             log.error("request failed", exc_info=error, request_id=self.request_id, path=self.path)
             service.metrics.faults.inc()

@@ -17,7 +17,7 @@ from tests.waiting import LONG_S, until
 
 
 @contextmanager
-def serve(app: Any, loop: str = "auto") -> Iterator[int]:
+def serve(app: Any, loop: str = "auto", drain_s: int | None = None) -> Iterator[int]:
     """Run `app` in a thread on a free port of 127.0.0.1; yields the port once a model is loaded.
 
     `loop` is the event loop, as uvicorn names it.
@@ -31,6 +31,7 @@ def serve(app: Any, loop: str = "auto") -> Iterator[int]:
             log_config=None,
             access_log=False,
             http=BoundedProtocol,
+            timeout_graceful_shutdown=drain_s,
         )
     )
     thread = threading.Thread(target=server.run, daemon=True)
