@@ -81,6 +81,17 @@ class Proxies:
     def __bool__(self) -> bool:
         return bool(self.networks)
 
+    def client_of(self, forwarded: str) -> str:
+        """The client in an `X-Forwarded-For`: the last address that is not itself a trusted proxy's.
+
+        Those before it are what the client says. Empty without any address.
+        """
+        client = ""
+        for client in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
+            if not self.trusts(client):
+                break
+        return client
+
     def trusts(self, client: str) -> bool:
         """Whether this address belongs to a trusted proxy."""
         answer = self._known.get(client)

@@ -149,7 +149,8 @@ class _Exchange:
 
     def _believe_proxy(self, client: tuple[str, int]) -> tuple[str, int]:
         """Apply the address and scheme from a trusted proxy's headers. Returns the client."""
-        forwarded = self.headers.get(b"x-forwarded-for", b"").decode("latin-1").rpartition(",")[2].strip()
+        lines = [value for name, value in self.scope["headers"] if name == b"x-forwarded-for"]
+        forwarded = self.service.proxies.client_of(b",".join(lines).decode("latin-1"))
         if forwarded:
             client = self.scope["client"] = (forwarded[:64], client[1])
         if self.headers.get(b"x-forwarded-proto", b"").strip().lower() == b"https":
