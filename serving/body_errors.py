@@ -17,6 +17,7 @@ _CHOICE = re.compile(r"Invalid enum value '(.*)'", re.DOTALL)
 _FIELD = re.compile(r"Object contains unknown field `(.*)`", re.DOTALL)
 _TOO_LARGE = "Number out of range"  # 1e999, which no type can hold
 _SHOWN = 80
+SEE_SHAPE = "see /openapi.json for the shape"
 # Of longer bodies the received value is not shown, because the rest may cost a second to read.
 _READ_AGAIN_BYTES = 64 * 2**10
 
@@ -50,9 +51,10 @@ def shape_error(message: str, raw: bytes, kind: type) -> InputError:
     if text == _TOO_LARGE:
         return InputError(f"{where}: number out of range", expected=_number(_types_at(kind, steps)))
     if not text.startswith("Expected "):
-        return InputError(f"{where}: {text.replace('`', '')}", hint="see /openapi.json for the shape")
+        return InputError(f"{where}: {text.replace('`', '')}", hint=SEE_SHAPE)
     expected, _, got = text.replace("`", "").removeprefix("Expected ").partition(", got ")
-    return InputError(where, expected=expected, got=got or _came(raw, steps))
+    hint = None if steps else SEE_SHAPE
+    return InputError(where, expected=expected, got=got or _came(raw, steps), hint=hint)
 
 
 def _came(raw: bytes, steps: list[tuple[str, str]]) -> str | None:

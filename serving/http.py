@@ -16,7 +16,7 @@ from starlette.responses import Response
 from profiling.errors import CotenantError, InputError, LimitError
 from profiling.files import RepeatedKeyError, each_once
 from serving import collector
-from serving.body_errors import shape_error
+from serving.body_errors import SEE_SHAPE, shape_error
 
 _LARGE_BYTES = 2**18
 _SAFE = "/:@!$&'()*+,;=~"  # in a path (RFC 3986), besides letters, digits, `-`, `.` and `_`
@@ -102,10 +102,15 @@ async def read_json(request: Request) -> bytes:
     """The bytes of a body declared as JSON. Raises `MediaTypeError`."""
     declared = request.headers.get("content-type", "")
     if declared != "application/json" and not is_json(declared):
-        raise MediaTypeError(
-            "body has the wrong type", expected="application/json", got=media_type(declared) or "nothing"
-        )
+        raise wrong_media_type("application/json", declared)
     return await request.body()
+
+
+def wrong_media_type(expected: str, content_type: str) -> MediaTypeError:
+    """The error for a body of another type, or without one."""
+    return MediaTypeError(
+        "the body has the wrong Content-Type", expected=expected, got=media_type(content_type) or "none"
+    )
 
 
 def media_type(content_type: str) -> str:
@@ -136,6 +141,8 @@ def decode(raw: bytes, kind: type[T]) -> T:
     except msgspec.ValidationError as error:
         raise shape_error(str(error), raw, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        if not raw.strip():
+            raise MalformedError("the body is empty", expected="a JSON object", hint=SEE_SHAPE) from None
         raise MalformedError("body is not JSON", expected="one JSON value", got=str(error)) from None
     except RecursionError:
         raise LimitError("body is nested too deeply", expected="a few levels") from None

@@ -11,7 +11,7 @@ from starlette.datastructures import UploadFile
 from profiling.errors import InputError
 from serving.conditions import etag, tagged
 from serving.handlers import workloads as handler
-from serving.http import MediaTypeError, answer, decode, is_json, media_type
+from serving.http import answer, decode, is_json, media_type, wrong_media_type
 from serving.openapi import AFTER, CONDITIONAL, any_of, operation
 from serving.routing import ServiceRoute
 from serving.schemas import GraphFile, Page, RegisterBody, WorkloadEntry, WorkloadPage, job_of
@@ -69,10 +69,8 @@ def routes(service: Service) -> APIRouter:
                 service, await request.body(), name or "upload", batch_size, sequence_length
             )
         else:
-            raise MediaTypeError(
-                "body has the wrong type",
-                expected="application/json, application/octet-stream (ONNX) or multipart/form-data",
-                got=media or "nothing",
+            raise wrong_media_type(
+                "application/json, application/octet-stream (ONNX) or multipart/form-data", declared
             )
         headers = {"Location": f"/v1/workloads/{entry['hash']}", "ETag": etag(entry["hash"])}
         return answer(entry, 201 if new else 200, headers)

@@ -68,6 +68,29 @@ def test_json_media_types(client: TestClient, path: str, media: str, taken: bool
     assert answer.status_code in ((200, 201) if taken else (415,)), answer.text
 
 
+@pytest.mark.parametrize(
+    ("path", "body", "media", "status", "told"),
+    [
+        ("/v1/predict", b"", "application/json", 400, "the body is empty: expected a JSON object; see /openapi.json for the shape."),
+        ("/v1/predict", b" \n", "application/json", 400, "the body is empty: expected a JSON object; see /openapi.json for the shape."),
+        ("/v1/predict", b"null", "application/json", 422, "body: expected object, got null; see /openapi.json for the shape."),
+        ("/v1/predict", SET, "text/plain", 415, "the body has the wrong Content-Type: expected application/json, got text/plain."),
+        ("/v1/predict", SET, None, 415, "the body has the wrong Content-Type: expected application/json, got none."),
+        ("/v1/workloads", ZOO, None, 415, "the body has the wrong Content-Type: expected application/json, application/octet-stream (ONNX) or multipart/form-data, got none."),
+        ("/v1/workloads", b"", "application/json", 400, "the body is empty: expected a JSON object; see /openapi.json for the shape."),
+        ("/extender/filter", b"", "application/json", 400, "the body is empty: expected a JSON object; see /openapi.json for the shape."),
+    ],
+)  # fmt: skip
+def test_a_body_that_is_missing_or_undeclared_is_told_what_to_send(
+    client: TestClient, path: str, body: bytes, media: str | None, status: int, told: str
+) -> None:
+    answer = client.post(path, content=body, headers={"Content-Type": media} if media else {})
+    if path.startswith("/extender"):  # it tells the scheduler in an answer of its own
+        assert told.rstrip(".") in answer.text
+    else:
+        assert problem(answer, status)["detail"] == told
+
+
 def test_json_of_any_type_has_the_limit_of_json(start: Start) -> None:
     client = start(body_bytes=100, upload_bytes=10_000)
     headers = {"Content-Type": "application/vnd.x+json"}
