@@ -47,6 +47,11 @@ class Deadline:
         with self._lock:
             self._socket = None
 
+    def end(self) -> None:
+        """Shut the connection down now."""
+        self._timer.cancel()
+        self._shut()
+
     def _shut(self) -> None:
         with self._lock:
             self.over = True
@@ -96,8 +101,9 @@ class TotalTimeout(httpx.HTTPTransport):
             # Once there is a connection, the deadline, which is over, shuts it down.
             raise self._over(request) from None
         except BaseException as error:
-            deadline.cancel()
-            if deadline.over and isinstance(error, httpx.TransportError):
+            over = deadline.over
+            deadline.end()  # after Ctrl-C, the thread would wait for the answer
+            if over and isinstance(error, httpx.TransportError):
                 raise self._over(request) from error
             raise
         assert isinstance(response.stream, httpx.SyncByteStream)

@@ -8,6 +8,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ from serving.integrations import api_server
 from serving.integrations.api_server import ApiServer
 from serving.integrations.ask import ServiceClient
 from serving.integrations.total_timeout import TotalTimeout
-from tests.waiting import until
+from tests.waiting import LONG_S, until
 
 HEAD = b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
 TRICKLES = {
@@ -121,3 +122,30 @@ def test_no_timer_is_left() -> None:
     for _ in range(3):
         assert client.cluster() is None
     until(lambda: threading.active_count() <= before, "the timers end")
+
+
+def test_ctrl_c_ends_the_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Interrupted(Future[httpx.Response]):
+        def result(self, timeout: float | None = None) -> httpx.Response:
+            until(lambda: asked, "the server is asked")
+            raise KeyboardInterrupt
+
+    asked: list[bytes] = []
+    monkeypatch.setattr("serving.integrations.total_timeout.Future", Interrupted)
+    before = threading.active_count()
+    with socket.create_server(("127.0.0.1", 0)) as server, ThreadPoolExecutor(1) as pool:
+
+        def serve() -> bytes:
+            connection, _ = server.accept()
+            with connection:
+                connection.settimeout(LONG_S)
+                asked.append(connection.recv(65536))
+                return connection.recv(65536)
+
+        told, started = pool.submit(serve), time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            ServiceClient(f"http://127.0.0.1:{server.getsockname()[1]}", timeout_s=60).cluster()
+        until(told.done, "the server learns that nobody waits any more")
+        assert told.result() == b""
+        assert time.monotonic() - started < 40
+    until(lambda: threading.active_count() <= before, "its threads end")
