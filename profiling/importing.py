@@ -75,9 +75,20 @@ def _near(where: str, attribute: str) -> list[str]:
     module = sys.modules.get(where)
     if module is not None:
         return [f"{where}:{name}" for name in near_names(attribute, vars(module))]
-    dotted = where.removesuffix(".py").removeprefix("./").replace("/", ".")
+    dotted = module_at(where)
     names = [f"{dotted}:{attribute.lstrip(':')}"]
     return names if all(dotted.split(".")) and names != [f"{where}:{attribute}"] else []
+
+
+def module_at(path: str) -> str:
+    """The module that is probably meant by the path of its file.
+
+    >>> module_at("./mine/nets.py"), module_at("/home/me/nets.py")
+    ('mine.nets', 'nets')
+    """
+    if path.startswith(("/", "../")):  # for whoever goes there, or adds its folder to the import path
+        return Path(path).stem
+    return path.removesuffix(".py").removeprefix("./").replace("/", ".")
 
 
 @contextlib.contextmanager

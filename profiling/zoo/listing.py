@@ -12,6 +12,7 @@ from typing import Any
 
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import read_json
+from profiling.importing import module_at
 from profiling.names import near_names
 from profiling.workload import Workload
 from profiling.zoo.aliases import ALIASES
@@ -68,11 +69,13 @@ def get_model(name: str) -> ZooModel:
                 else "capture it first: cotenant capture --help",
             )
         near = near_models(name)
+        hint = "`cotenant zoo list` shows all; for your own model use module:factory, FILE.onnx or a captured graph.json"
+        if name.endswith(".py"):
+            hint = f"name the function in it that makes the model, too: {module_at(name)}:FACTORY"
         raise UnknownNameError(
             f"model {name!r} is not in the zoo",
             expected="a name such as " + ", ".join(near) if near else None,
-            hint="`cotenant zoo list` shows all; for your own model use module:factory, FILE.onnx or a "
-            "captured graph.json",
+            hint=hint,
         )
     return model
 

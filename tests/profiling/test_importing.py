@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from profiling.errors import InputError
+from profiling.errors import InputError, UnknownNameError
 from profiling.importing import PACKAGES, import_attribute, own_code
+from profiling.zoo import get_model
 from tests.test_imports import FOLDERS
 
 ROOT = Path(__file__).parents[2]
@@ -74,3 +75,11 @@ def test_a_name_written_otherwise_is_suggested(
     with pytest.raises(InputError, match=r"did you mean nets:cnn\?$"):
         import_attribute(name, "module:factory")
     monkeypatch.delitem(sys.modules, "nets", raising=False)
+
+
+@pytest.mark.parametrize(
+    ("path", "module"), [("nets.py", "nets"), ("./mine/nets.py", "mine.nets"), ("/home/me/nets.py", "nets")]
+)
+def test_a_file_without_its_factory_is_told_how_to_name_it(path: str, module: str) -> None:
+    with pytest.raises(UnknownNameError, match=rf"not in the zoo.*: {module}:FACTORY\.$"):
+        get_model(path)
