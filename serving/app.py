@@ -64,7 +64,7 @@ Predicts how deep-learning jobs share a GPU, and places jobs accordingly.
 
 A job is a SPEC, `NAME[:key=value,...]`, or an object with the same keys. Each quantity is a value with its 90
 % interval, in the unit given by the field's name. Errors are RFC 9457 problem details that state what was
-expected, what was received, and what to do.
+expected, what was received, and what to do. Every answer carries `X-Request-Id`, which the log has, too.
 """
 
 

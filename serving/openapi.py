@@ -37,6 +37,13 @@ _ERRORS = {
 }
 _EVERYWHERE = (400, 401, 403, 408, 413, 415, 421, 422, 429, 431, 500, 503, 504)
 _TYPES: set[Any] = set()
+_HEADERS = {
+    "ETag": "Names this state, for `If-None-Match` and `If-Match`",
+    "Location": "URL of what the request made",
+    "Retry-After": "Seconds after which the same request may succeed",
+    "WWW-Authenticate": "How to authenticate: `Bearer`",
+}
+_OF_ERRORS = {401: "WWW-Authenticate", 429: "Retry-After", 503: "Retry-After"}
 
 
 def _problem() -> dict[str, Any]:
@@ -73,6 +80,7 @@ def operation(
     errors: tuple[int, ...] = (),
     content: dict[str, Any] | None = None,
     parameters: list[dict[str, Any]] | None = None,
+    headers: tuple[str, ...] = (),
     media: str = "application/json",
 ) -> dict[str, Any]:
     """Arguments for a router's decorator.
@@ -86,18 +94,23 @@ def operation(
         errors: statuses of problems beyond those common to all routes.
         content: other media types of the body, with their schemas.
         parameters: headers that the route reads itself.
+        headers: of `_HEADERS`, those of a response that is no problem.
     """
     responses: dict[int | str, Any] = {}
     for code, text in {status: "Done", **(also or {})}.items():
         entry: dict[str, Any] = {"description": text}
         if answer is not None and code not in (204, 304):
             entry["content"] = {media: {"schema": _schema(answer)}}
+        if headers and code < 400:
+            entry["headers"] = _described(*headers)
         responses[code] = entry
     if body is not None:
         errors = (*errors, 400, 415)
     for code in sorted({*errors, *_EVERYWHERE}):
         content_of = responses.setdefault(code, {"description": _ERRORS[code]}).setdefault("content", {})
         content_of["application/problem+json"] = {"schema": {"$ref": _REF.format(name="Problem")}}
+        if code in _OF_ERRORS:
+            responses[code]["headers"] = _described(_OF_ERRORS[code])
     extra: dict[str, Any] = {SCOPE: scope}
     if scope in (OPEN, WATCH):
         extra["security"] = []
@@ -112,6 +125,10 @@ def operation(
     if parameters:
         extra["parameters"] = parameters
     return {"response_model": None, "status_code": status, "responses": responses, "openapi_extra": extra}
+
+
+def _described(*names: str) -> dict[str, Any]:
+    return {name: {"$ref": f"#/components/headers/{name}"} for name in names}
 
 
 def header(name: str, description: str, schema: dict[str, Any] | None = None) -> dict[str, Any]:
@@ -129,6 +146,7 @@ Limit = Annotated[int, Query(ge=1, le=200)]
 # Arguments of `operation` for what a caller may have already.
 CONDITIONAL: dict[str, Any] = {
     "also": {304: "Not changed"},
+    "headers": ("ETag",),
     "parameters": [
         header("If-None-Match", "ETags that the caller has; 304 if one of them is current, or `*`")
     ],
@@ -195,6 +213,13 @@ def install(app: FastAPI) -> None:
             schemas["Problem"] = _problem()
             for unused in ("HTTPValidationError", "ValidationError"):
                 schemas.pop(unused, None)
+            document["components"]["headers"] = {
+                name: {
+                    "description": told,
+                    "schema": {"type": "integer" if name == "Retry-After" else "string"},
+                }
+                for name, told in _HEADERS.items()
+            }
             document["components"]["securitySchemes"] = {"bearer": {"type": "http", "scheme": "bearer"}}
             document["security"] = [{"bearer": []}, {}]
             app.openapi_schema = document

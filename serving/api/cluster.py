@@ -67,6 +67,7 @@ def routes(service: Service) -> APIRouter:
             examples={"one node": _EXAMPLE},
             errors=(404, 409, 412),
             parameters=_CONDITIONS,
+            headers=("ETag",),
         ),
     )
     async def replace(request: Request, replace_tenants: _Replace = False) -> Response:
@@ -96,6 +97,7 @@ def routes(service: Service) -> APIRouter:
             examples={"two GPUs": {"gpus": _EXAMPLE["nodes"][0]["gpus"]}},
             errors=(404, 409, 412),
             parameters=_CONDITIONS,
+            headers=("ETag",),
         ),
     )
     async def put(request: Request, name: _NewName, replace_tenants: _Replace = False) -> Response:
@@ -114,7 +116,13 @@ def routes(service: Service) -> APIRouter:
     @router.delete(
         "/nodes/{name}",
         summary="Remove a node",
-        **operation(scope="admin", answer=VersionAnswer, errors=(404, 409, 412), parameters=_CONDITIONS),
+        **operation(
+            scope="admin",
+            answer=VersionAnswer,
+            errors=(404, 409, 412),
+            parameters=_CONDITIONS,
+            headers=("ETag",),
+        ),
     )
     async def delete(request: Request, name: str, replace_tenants: _Replace = False) -> Response:
         change = await service.stored(

@@ -34,6 +34,7 @@ def routes(service: Service) -> APIRouter:
             },
             errors=(404, 409),
             parameters=[IDEMPOTENCY_KEY, DEADLINE],
+            headers=("Location",),
         ),
     )
     async def decide(request: Request) -> Response:

@@ -50,6 +50,7 @@ def routes(service: Service) -> APIRouter:
             examples={"zoo model": {"workload": "resnet18-cifar", "batch_size": 64, "optimizer": "adam"}},
             content=_UPLOADS,
             errors=(404,),
+            headers=("ETag", "Location"),
         ),
     )
     async def register(

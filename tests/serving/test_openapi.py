@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import httpx
 import jsonschema
 import pytest
 from fastapi.testclient import TestClient
@@ -15,7 +16,13 @@ from tests.serving.conftest import Start
 from tests.serving.table import TableSource
 
 NODE = {"name": "node-a", "gpus": [{"device": "v100"}, {"device": "v100"}]}
+HEADERS = {"etag", "location", "retry-after", "www-authenticate"}
 PAGE = Path(__file__).parents[2] / "docs" / "service.md"
+
+
+def headers_described(operation: dict[str, Any], answer: httpx.Response) -> bool:
+    described = operation["responses"][str(answer.status_code)].get("headers", {})
+    return {name.lower() for name in described} == HEADERS & answer.headers.keys()
 
 
 def test_examples_work(client: TestClient) -> None:
@@ -32,6 +39,7 @@ def test_examples_work(client: TestClient) -> None:
                 answer = client.request(method, url, json=example["value"])
                 assert answer.is_success, (method, path, name, answer.text)
                 assert str(answer.status_code) in operation["responses"]
+                assert headers_described(operation, answer), (method, path)
                 sent += 1
     assert sent > 12
 
@@ -56,6 +64,31 @@ def test_every_type_of_problem_is_named_in_the_document_and_the_docs(client: Tes
     assert [word for word in words if f"`{word}`" not in PAGE.read_text()] == []
     refused = (refusals.TOO_LARGE, refusals.MALFORMED, refusals.SLOW, refusals.BUSY, refusals.FULL)
     assert {refusal.slug.decode() for refusal in refused} <= set(words)
+
+
+def test_headers_are_described(start: Start, source: TableSource) -> None:
+    source.error = ValueError("no model")
+    client = start(wait=False, rate_per_s=1e-9, rate_burst=6)
+    document = client.get("/openapi.json").json()
+    tag = {"If-None-Match": client.get("/v1/cluster").headers["etag"]}
+    for method, path, status, headers in (
+        ("get", "/v1/cluster", 304, tag),
+        ("put", "/v1/cluster/nodes/{name}", 412, tag | {"If-Match": "*"}),
+        ("put", "/v1/cluster/nodes/{name}", 201, {}),
+        ("post", "/v1/predict", 503, {}),
+        ("get", "/v1/cluster", 429, {}),
+    ):
+        body = {"json": {"gpus": []} if method == "put" else {"device": "v100", "jobs": ["resnet18-cifar"]}}
+        answer = client.request(
+            method, path.format(name="a"), headers=headers, **({} if method == "get" else body)
+        )
+        assert answer.status_code == status, answer.text
+        assert headers_described(document["paths"][path][method], answer), (method, path, status)
+    refused = start(auth="on", wait=False).get("/v1/cluster")
+    assert refused.status_code == 401
+    assert headers_described(document["paths"]["/v1/cluster"]["get"], refused)
+    for name in document["components"]["headers"]:
+        assert name.lower() in HEADERS
 
 
 def strict(schema: Any) -> Any:
