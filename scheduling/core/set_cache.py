@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from threading import RLock
 from typing import NamedTuple
 
 import numpy as np
@@ -52,7 +51,7 @@ class SetCache:
     workload number.
 
     The cache is cleared when it would exceed `limit` sets; a single call may exceed it. The probability that any two of a million sets
-    collide is below 1e-7.
+    collide is below 1e-7. Not safe for concurrent calls.
 
     Attributes:
         revision: number of times that the answers changed; a cache that was full does not count.
@@ -67,7 +66,6 @@ class SetCache:
         self.predictor = predictor
         self.limit = limit
         self.revision = 0
-        self.lock = RLock()  # held from looking rows up to reading them, because adding sets may move them
         self._random = np.random.default_rng(0x5E7)
         self.workloads: list[Workload] = []
         self.devices: list[tuple[str, str]] = []
@@ -97,9 +95,8 @@ class SetCache:
 
     def forget(self) -> None:
         """Clear all answers because the predictor has learned. Numbers of workloads and devices stay."""
-        with self.lock:
-            self._clear(self.step_time_s.shape[1])
-            self.revision += 1
+        self._clear(self.step_time_s.shape[1])
+        self.revision += 1
 
     def workload_id(self, workload: Workload) -> int:
         """Number of `workload`, the same for equal ones."""
@@ -177,16 +174,15 @@ class SetCache:
         ids = [self.workload_id(w) for w in workloads]
         order = sorted(range(len(ids)), key=ids.__getitem__)
         members = np.array([[ids[k] for k in order]])
-        with self.lock:
-            number = self.device_id(device, sharing)
-            row = int(self.rows(np.array([number]), members, np.ones(members.shape, bool))[0])
-            place = sorted(range(len(ids)), key=order.__getitem__)
-            return SetAnswer(
-                tuple(float(self.step_time_s[row, k]) for k in place),
-                tuple(float(self.slowdown[row, k]) for k in place),
-                float(self.memory_upper_bytes[row]),
-                bool(self.fits[row]),
-            )
+        number = self.device_id(device, sharing)
+        row = int(self.rows(np.array([number]), members, np.ones(members.shape, bool))[0])
+        place = sorted(range(len(ids)), key=order.__getitem__)
+        return SetAnswer(
+            tuple(float(self.step_time_s[row, k]) for k in place),
+            tuple(float(self.slowdown[row, k]) for k in place),
+            float(self.memory_upper_bytes[row]),
+            bool(self.fits[row]),
+        )
 
     def solo(self, device: int, workload: int) -> int:
         """Row of `workload` alone."""

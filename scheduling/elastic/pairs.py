@@ -90,7 +90,6 @@ def pair_slowdowns(
 ) -> tuple[Floats, Bools]:
     """[P, 2] slowdown of each job beside the other, and [P] whether both fit; each pair is queried once."""
     cache = SetCache.of(predictor)
-    with cache.lock:
-        members = np.array([[cache.workload_id(w) for w in pair] for pair in pairs])
-        rows, columns = cache.pairs(cache.device_id(device, sharing), members)
-        return np.take_along_axis(cache.slowdown[rows], columns, axis=1), cache.fits[rows]
+    members = np.array([[cache.workload_id(w) for w in pair] for pair in pairs])
+    rows, columns = cache.pairs(cache.device_id(device, sharing), members)
+    return np.take_along_axis(cache.slowdown[rows], columns, axis=1), cache.fits[rows]

@@ -75,10 +75,9 @@ def pair_speeds(
     solo = alone[np.array(pairs)]  # [P, 2, W]
     for column, kind in enumerate(kinds):
         device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
-        with belief.lock:
-            rows, columns = belief.pairs(device, members)
-            together = 1.0 / np.take_along_axis(belief.step_time_s[rows], columns, axis=1)
-            fits = belief.fits[rows]
+        rows, columns = belief.pairs(device, members)
+        together = 1.0 / np.take_along_axis(belief.step_time_s[rows], columns, axis=1)
+        fits = belief.fits[rows]
         own = solo[:, :, column]
         with np.errstate(divide="ignore", invalid="ignore"):
             gain = np.where(own > 0, together / own, 0.0).sum(axis=1)

@@ -110,10 +110,9 @@ def _places(
             continue
         device = belief.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
         other = belief.workload_id(current_workload(tenant))
-        with belief.lock:
-            (row,), (columns,) = belief.pairs(device, np.array([[own, other]]))
-            slowdown = belief.slowdown[row, columns].tolist()
-            step_s, fits = float(belief.step_time_s[row, columns[0]]), bool(belief.fits[row])
+        (row,), (columns,) = belief.pairs(device, np.array([[own, other]]))
+        slowdown = belief.slowdown[row, columns].tolist()
+        step_s, fits = float(belief.step_time_s[row, columns[0]]), bool(belief.fits[row])
         if fits and max(slowdown) <= max_slowdown:
             places.append(_Place(step_s, min(1.0 / slowdown[1], 1.0), gpu))
     return sorted(places, key=lambda p: (p.step_time_s, -p.tenant_ratio, p.gpu))

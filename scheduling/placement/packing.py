@@ -229,9 +229,8 @@ class OpenGpus:
             present = np.column_stack([self._tenancy.present[gpus], np.ones(len(gpus), bool)])
             order = np.argsort(np.where(present, members, np.iinfo(np.int64).max), axis=1, kind="stable")
             at = np.arange(len(gpus))[:, None]
-            with cache.lock:
-                rows = cache.rows(self._tenancy.devices[gpus], members[at, order], present[at, order])
-                self._known[own] = cache.fits[rows]
+            rows = cache.rows(self._tenancy.devices[gpus], members[at, order], present[at, order])
+            self._known[own] = cache.fits[rows]
         return self._known[own] & self.open
 
     def take(self, index: int) -> tuple[int]:

@@ -88,10 +88,9 @@ class Steps:
         key = (kind, first, second)
         known = self._known.get(key)
         if known is None:
-            with belief.lock:
-                (row,), (columns,) = belief.pairs(self._devices[kind], np.array([[first, second]]))
-                step_s = belief.step_time_s[row, columns].tolist()
-                may = bool(belief.fits[row]) and float(belief.slowdown[row, :2].max()) <= self._max_slowdown
+            (row,), (columns,) = belief.pairs(self._devices[kind], np.array([[first, second]]))
+            step_s = belief.step_time_s[row, columns].tolist()
+            may = bool(belief.fits[row]) and float(belief.slowdown[row, :2].max()) <= self._max_slowdown
             known = self._known[key] = (step_s[0], step_s[1], may)
         return known
 

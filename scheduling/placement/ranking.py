@@ -199,9 +199,8 @@ def rank_possible(
     members, present = np.empty(shape, np.int64), np.ones(shape, bool)
     members[0], members[1:], present[1:] = workload, c.members.T, c.present.T
     room = sum(present[1:], np.zeros(count, np.int64)) < config.max_members
-    with cache.lock:
-        rows = cache.rows(c.devices, members.T, present.T)
-        fits, worst = cache.fits[rows], cache.worst_slowdown[rows]
+    rows = cache.rows(c.devices, members.T, present.T)
+    fits, worst = cache.fits[rows], cache.worst_slowdown[rows]
     loosest = np.full(count, float(config.max_slowdown))
     for column in range(c.budgets.shape[1]):
         np.fmax(loosest, np.where(c.present[:, column], c.budgets[:, column], np.nan), out=loosest)
@@ -297,9 +296,8 @@ def best_wait(
 
 def _solo_step_s(cache: SetCache, devices: Ints, workload: int) -> Floats:
     unique, back = np.unique(devices, return_inverse=True)
-    with cache.lock:
-        rows = cache.solos(unique, workload)  # first: it may grow the cache's arrays
-        return cache.step_time_s[rows, 0][back]
+    rows = cache.solos(unique, workload)  # first: it may grow the cache's arrays
+    return cache.step_time_s[rows, 0][back]
 
 
 def _advance(cache: SetCache, state: Candidates, seconds: Floats) -> Candidates:
@@ -311,11 +309,10 @@ def _advance(cache: SetCache, state: Candidates, seconds: Floats) -> Candidates:
             break
         order = np.argsort(np.where(present, state.members, np.iinfo(np.int64).max), axis=1, kind="stable")
         at = np.arange(len(left))[:, None]
-        with cache.lock:
-            rows = cache.rows(state.devices, state.members[at, order], present[at, order])
-            step = np.empty_like(left)
-            column = np.minimum(np.arange(left.shape[1]), cache.step_time_s.shape[1] - 1)
-            step[at, order] = cache.step_time_s[rows[:, None], column]
+        rows = cache.rows(state.devices, state.members[at, order], present[at, order])
+        step = np.empty_like(left)
+        column = np.minimum(np.arange(left.shape[1]), cache.step_time_s.shape[1] - 1)
+        step[at, order] = cache.step_time_s[rows[:, None], column]
         need = np.where(present, left * step, np.inf)
         period = np.minimum(need.min(axis=1, initial=np.inf), clock)
         done = present & (need <= (period * (1.0 + 1e-9))[:, None])

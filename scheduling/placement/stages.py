@@ -79,44 +79,43 @@ def stages(
     clock = np.zeros(count)
     at_work = np.arange(count)  # the sets in the arrays below: empty ones are written out and dropped
     stays, first = alive, True
-    with cache.lock:
-        for _ in range(width + 1):  # at least one member of each set leaves in every round
-            go = stays.any(axis=0)
-            if not go.all():
-                gone, kept = np.flatnonzero(~go), np.flatnonzero(go)
-                where = at_work[gone]
-                out_finish[:, where] = finish.take(gone, axis=1)
-                out_worst[:, where] = worst.take(gone, axis=1)
-                ids, stays, left, finish, worst = (
-                    x.take(kept, axis=1) for x in (ids, stays, left, finish, worst)
-                )
-                if new is not None:
-                    out_harm[:, where] = harm.take(gone, axis=1)
-                    new, harm = new.take(kept, axis=1), harm.take(kept, axis=1)
-                at_work, clock = at_work[kept], clock[kept]
-            if not at_work.size:
-                break
-            alive = stays
-            rows = cache.rows(devices[at_work], ids.T, alive.T)
-            at = np.cumsum(alive, axis=0)  # position of each member's answer; not used for absent members
-            at += rows * cache.step_time_s.shape[1] - 1
-            step = cache.step_time_s.take(at)
-            if first:
-                fits[at_work] = cache.fits[rows]
-                first = False
-            need = left * step
-            period = need.min(axis=0)
-            done = (need <= period * (1.0 + 1e-12)) & alive
-            stays = alive & ~done
-            left -= period / step
-            np.copyto(left, np.inf, where=done)
+    for _ in range(width + 1):  # at least one member of each set leaves in every round
+        go = stays.any(axis=0)
+        if not go.all():
+            gone, kept = np.flatnonzero(~go), np.flatnonzero(go)
+            where = at_work[gone]
+            out_finish[:, where] = finish.take(gone, axis=1)
+            out_worst[:, where] = worst.take(gone, axis=1)
+            ids, stays, left, finish, worst = (
+                x.take(kept, axis=1) for x in (ids, stays, left, finish, worst)
+            )
             if new is not None:
-                together = alive & ((alive & new).any(axis=0) & (alive.sum(axis=0) > 1))
-                kappa = cache.contention.take(at)
-                harm += np.where(together, period * (kappa if literal else kappa - 1.0), 0.0)
-            np.maximum(worst, cache.slowdown.take(at), out=worst, where=alive)
-            clock += period
-            np.copyto(finish, clock, where=done)
+                out_harm[:, where] = harm.take(gone, axis=1)
+                new, harm = new.take(kept, axis=1), harm.take(kept, axis=1)
+            at_work, clock = at_work[kept], clock[kept]
+        if not at_work.size:
+            break
+        alive = stays
+        rows = cache.rows(devices[at_work], ids.T, alive.T)
+        at = np.cumsum(alive, axis=0)  # position of each member's answer; not used for absent members
+        at += rows * cache.step_time_s.shape[1] - 1
+        step = cache.step_time_s.take(at)
+        if first:
+            fits[at_work] = cache.fits[rows]
+            first = False
+        need = left * step
+        period = need.min(axis=0)
+        done = (need <= period * (1.0 + 1e-12)) & alive
+        stays = alive & ~done
+        left -= period / step
+        np.copyto(left, np.inf, where=done)
+        if new is not None:
+            together = alive & ((alive & new).any(axis=0) & (alive.sum(axis=0) > 1))
+            kappa = cache.contention.take(at)
+            harm += np.where(together, period * (kappa if literal else kappa - 1.0), 0.0)
+        np.maximum(worst, cache.slowdown.take(at), out=worst, where=alive)
+        clock += period
+        np.copyto(finish, clock, where=done)
     score = out_harm
     if new is not None:
         score = np.divide(out_harm, out_finish, out=np.zeros_like(out_harm), where=out_finish > 0)

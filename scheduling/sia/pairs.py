@@ -119,9 +119,8 @@ def sharing_pairs(
     first, second = np.triu_indices(len(able), 1)
     for kind, column in single.items():
         device = belief.device_id(snapshot.types[kind], snapshot.type_sharing[kind])
-        with belief.lock:
-            at, columns = belief.pairs(device, np.column_stack([ids[first], ids[second]]))
-            slow, fits = np.take_along_axis(belief.slowdown[at], columns, axis=1), belief.fits[at]
+        at, columns = belief.pairs(device, np.column_stack([ids[first], ids[second]]))
+        slow, fits = np.take_along_axis(belief.slowdown[at], columns, axis=1), belief.fits[at]
         gain = (1.0 / slow).sum(axis=1)
         good = np.flatnonzero(fits & (slow.max(axis=1) <= max_slowdown) & (gain > 1.0))
         taken = np.zeros(len(able), int)
@@ -153,9 +152,8 @@ def _staying(
             kind = int(snapshot.type_of[gpu])
             device = belief.device_id(snapshot.devices[gpu], snapshot.sharing[gpu])
             ids = np.array([[belief.workload_id(current_workload(jobs[r])) for r in (first, second)]])
-            with belief.lock:
-                at, columns = belief.pairs(device, ids)
-                slow = belief.slowdown[at[0], columns[0]]
+            at, columns = belief.pairs(device, ids)
+            slow = belief.slowdown[at[0], columns[0]]
             alone = rows.goodput[[first, second], single[kind]]
             if (alone > 0).all() or second in forced:
                 pairs.append(SharingPair(first, second, kind, *(alone / slow).tolist()))

@@ -97,9 +97,8 @@ class SetTimes:
             masks = (1 << order[sets]).sum(axis=1)
             ids = np.array([cache.device_id(device, _sharing(size)) for device in devices])
             members = np.tile(number[sets], (len(devices), 1))
-            with cache.lock:
-                rows = cache.rows(np.repeat(ids, len(sets)), members, np.ones(members.shape, bool))
-                steps, fits = cache.step_time_s[rows, :size], cache.fits[rows]
+            rows = cache.rows(np.repeat(ids, len(sets)), members, np.ones(members.shape, bool))
+            steps, fits = cache.step_time_s[rows, :size], cache.fits[rows]
             needed = (steps * np.tile(weight[sets], (len(devices), 1))).sum(axis=1)
             fits &= np.isfinite(needed)
             total[:, masks] = np.where(fits, needed, np.inf).reshape(len(devices), len(sets))
