@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import os
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -11,8 +13,10 @@ from typing import Any
 # Must precede the import of numpy: under load, two OpenMP threads take a hundred times as long as one.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import structlog
 from fastapi import FastAPI
 
+from profiling.errors import CotenantError
 from profiling.zoo import zoo_names
 from serving import openapi, problems
 from serving.api import (
@@ -120,6 +124,12 @@ def from_environment() -> FastAPI:
     logs.configure(config.log_level)
     process.prepare()
     end_with_parent()
-    app = create_app(config)
+    try:
+        app = create_app(config)
+    except CotenantError as error:
+        if multiprocessing.parent_process() is None:
+            raise  # the command prints it
+        structlog.get_logger("cotenant.service").error("worker cannot start", error=error.message)
+        sys.exit(1)  # the parent starts another
     app.state.service.warm_captures = True
     return app

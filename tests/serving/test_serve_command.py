@@ -15,6 +15,7 @@ import pytest
 import typer
 
 from serving.cli import serve
+from serving.config import ServiceConfig
 from tests.commands import printed, refused
 from tests.waiting import LONG_S, until
 
@@ -152,6 +153,27 @@ def test_a_killed_parent_leaves_no_orphans(tmp_path: Path) -> None:
     service.wait()
     _, alive = psutil.wait_procs(children, LONG_S)
     assert alive == []
+
+
+def test_a_worker_that_cannot_use_the_store_says_so_in_one_line_of_the_log(tmp_path: Path) -> None:
+    """The parent of several starts one whenever another has died, also while the store is down."""
+    (tmp_path / "s.db").write_bytes(b"x" * 4096)
+    start = (
+        "import multiprocessing, serving.app\n"
+        "if __name__ == '__main__':\n"
+        "    worker = multiprocessing.get_context('spawn').Process(target=serving.app.from_environment)\n"
+        "    worker.start(); worker.join(); print(worker.exitcode)\n"
+    )
+    (tmp_path / "start.py").write_text(start)
+    settings = ServiceConfig(workers=2, database_url=f"sqlite:///{tmp_path}/s.db").to_environment()
+    ended = subprocess.run(
+        [sys.executable, str(tmp_path / "start.py")], capture_output=True, text=True, check=True,
+        env=os.environ | settings | {"PYTHONPATH": str(Path(__file__).parents[2])},
+    )  # fmt: skip
+    assert ended.stdout == "1\n", "not the status with which uvicorn would stop the others"
+    (line,) = map(json.loads, ended.stderr.splitlines())
+    assert line["event"] == "worker cannot start"
+    assert "s.db is not SQLite's, or is damaged" in line["error"]
 
 
 def test_every_setting_is_in_the_table_of_settings() -> None:
