@@ -62,6 +62,7 @@ def routes(service: Service) -> APIRouter:
         declared = request.headers.get("content-type", "")
         media = media_type(declared)
         if is_json(declared):
+            _refuse_dimensions(batch_size=batch_size, sequence_length=sequence_length)
             entry, new = await _register_json(service, await request.body(), name)
         elif media == "multipart/form-data":
             entry, new = await _register_form(service, request, name, batch_size, sequence_length)
@@ -126,6 +127,17 @@ async def _register_json(service: Service, raw: bytes, name: str) -> tuple[dict[
         "the request names no model",
         expected="'workload' (a zoo name), 'graph' (a computation graph), or a file of `cotenant capture -o`",
     )
+
+
+def _refuse_dimensions(**given: int | None) -> None:
+    """Raise `InputError` for query keys that only an ONNX file has a use for: they would have no effect."""
+    for key, value in given.items():
+        if value is not None:
+            raise InputError(
+                f"query key {key} is for ONNX files only",
+                expected="the options of a zoo model in the body; a captured graph has those of its capture",
+                got=f"{key}={value}",
+            )
 
 
 def _is_graph_file(raw: bytes) -> bool:

@@ -97,6 +97,14 @@ def test_onnx(client: TestClient, form: bool) -> None:
     assert made.json()["summary"]["parameter_count"] == 32
 
 
+@pytest.mark.parametrize("key", ["batch_size", "sequence_length"])
+def test_dimensions_in_the_url_are_not_ignored(client: TestClient, graph: dict[str, Any], key: str) -> None:
+    for body in (ZOO, {"graph": graph}):
+        told = problem(client.post("/v1/workloads", json=body, params={key: 16}), 422)
+        assert told["detail"].startswith(f"query key {key} is for ONNX files only: expected the options of")
+    assert client.get("/v1/workloads").json()["items"] == []
+
+
 @pytest.mark.parametrize("data", [b"", b"not a model", b"\x08\x07" + b"\xff" * 100])
 def test_a_file_that_is_not_onnx(client: TestClient, data: bytes) -> None:
     problem(
