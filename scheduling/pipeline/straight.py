@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 MAX_DEPTH = 64
 """Pipelines deeper than this are not tried."""
+# Share of the slowest part's time from which a transfer there and back is considered for the cut.
+_NOTICED = 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,10 +108,17 @@ class _Row:
         ]
 
     def cut(
-        self, space: StateSpace, share: int, limit_bytes: float, s_per_byte: float = 0.0
+        self,
+        space: StateSpace,
+        share: int,
+        limit_bytes: float,
+        s_per_byte: float = 0.0,
+        in_turn: bool = False,
     ) -> list[int] | None:
         """Boundaries that minimise the slowest part, or the transfer to the next at `s_per_byte` if that takes
         longer, with no part over its share of the limit; or else the largest part.
+
+        With `in_turn`, a part and its transfers, there and back, count together.
 
         Several parts of a worker are assumed to share the limit equally, because their total is known only
         after all are cut.
@@ -119,8 +128,8 @@ class _Row:
         send_s[[0, -1]] = 0.0
         if space.is_chain:
             chain = ChainCut(space, self.kept, share, self.recomputed, send_s)
-            return chain.by_time(limit_bytes) or chain.by_memory()
-        return _cut_branching(space, self.kept, self.recomputed, share, limit_bytes, send_s)
+            return chain.by_time(limit_bytes, in_turn) or chain.by_memory()
+        return _cut_branching(space, self.kept, self.recomputed, share, limit_bytes, send_s, in_turn)
 
 
 def best_copies(
@@ -212,8 +221,9 @@ def _with_copies(
     """The pipeline with `copies` copies; None if it is no faster than `best`; bytes and words if it does not
     fit.
 
-    `fastest` are the boundaries without a memory limit. If a transfer then takes longer than any part, the cut
-    is also sought that makes the longer of both shortest.
+    `fastest` are the boundaries without a memory limit. If a transfer takes longer than any part, the cut is also
+    sought that makes the longer of both shortest. A shorter transfer delays the step, too: few microbatches are in
+    flight, so that workers wait for it. Hence also the cut that makes the slowest part with its transfers shortest.
     """
     if best is not None and _least_s(space, cluster, row, fastest, copies) >= best.step_time_s * (1 - 1e-12):
         return None
@@ -235,13 +245,17 @@ def _with_copies(
         return None
     found = _timed(space, cluster, row, bounds, copies, needed)
     slow = max(range(len(row.kept)), key=found.send_s.__getitem__)
-    if found.send_s[slow] > float(np.diff(space.compute_s[bounds]).max()) / share:
-        s_per_byte = found.send_s[slow] * share / float(space.output_bytes[bounds[slow + 1]])
-        bounds = row.cut(space, share, limit, s_per_byte) or bounds
-        needed = row.memory_bytes(space, bounds, share)
-        if max(needed) <= limit:
-            other = _timed(space, cluster, row, bounds, copies, needed)
-            found = min(found, other, key=lambda straight: straight.step_time_s)
+    sent_s, computed_s = found.send_s[slow], float(np.diff(space.compute_s[bounds]).max()) / share
+    if 2 * sent_s > _NOTICED * computed_s:
+        s_per_byte = sent_s * share / float(space.output_bytes[bounds[slow + 1]])
+        for in_turn in (False, True) if sent_s > computed_s else (True,):
+            there = row.cut(space, share, limit, s_per_byte, in_turn)
+            if there is None or there == bounds:
+                continue
+            needed = row.memory_bytes(space, there, share)
+            if max(needed) <= limit:
+                other = _timed(space, cluster, row, there, copies, needed)
+                found = min(found, other, key=lambda straight: straight.step_time_s)
     return None if best is not None and found.step_time_s >= best.step_time_s * (1 - 1e-12) else found
 
 
@@ -302,9 +316,10 @@ def _cut_branching(
     share: float,
     limit_bytes: float,
     send_s: NDArray[np.float64],
+    in_turn: bool,
 ) -> list[int] | None:
     """Boundaries of the parts that minimise the slowest part or transfer within the memory, or else the largest
-    part."""
+    part; with `in_turn`, the slowest part with its transfers, there and back."""
     every = np.arange(space.count + 1)
 
     def memory(part: int) -> NDArray[np.float64]:
@@ -312,7 +327,10 @@ def _cut_branching(
 
     def time(part: int) -> NDArray[np.float64]:
         allowed = space.subset & (memory(part) <= limit_bytes)
-        slowest = np.maximum(space.compute_s[None, :] - space.compute_s[:, None], send_s[None, :])
+        computed = space.compute_s[None, :] - space.compute_s[:, None]
+        slowest = (
+            computed + 2 * (send_s[:, None] + send_s) if in_turn else np.maximum(computed, send_s[None, :])
+        )
         return np.where(allowed, slowest, np.inf)
 
     parts = len(kept)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import replace
 
@@ -14,8 +15,10 @@ from profiling.capture.pipedream_profile import PipeDreamProfile, ProfileNode
 from profiling.errors import InfeasibleError
 from scheduling.pipeline.cluster import PipelineCluster
 from scheduling.pipeline.plan import Plan, plan
+from scheduling.pipeline.schedules import worker_orders
 from scheduling.pipeline.stage_costs import send_s
 from scheduling.pipeline.states import StateSpace, antichain_states
+from scheduling.pipeline.timeline import StageTimes, simulate
 from tests.scheduling.pipeline.literal import random_profile
 
 FLUSHED = ("gpipe", "1f1b", "interleaved", "zb-h1")
@@ -164,6 +167,62 @@ def test_a_pipeline_over_a_slow_link_is_cut_where_less_has_to_cross(branch: bool
     slow, fast = (plan(space, PipelineCluster((2,), (b,)), "1f1b", 1, depth=2) for b in (1e9, 1e12))
     assert slow.step_time_s == pytest.approx(12 + 2 * 1e-3)
     assert fast.step_time_s == pytest.approx(12, abs=0.03)
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_transfer_shorter_than_the_stages_moves_the_cut_too(branch: bool) -> None:
+    """Between two halves of 6 s each are 2 GB, which take 2 s in each direction; behind the third layer is 1 MB."""
+    outputs = (1e6, 2e9, 1e6, 0.0)
+    nodes = [ProfileNode(f"n{i}", "Conv", 1.0, 2.0, size, 0.0) for i, size in enumerate(outputs)]
+    edges = [(f"n{i}", f"n{i + 1}") for i in range(3)]
+    if branch:
+        nodes.append(ProfileNode("free", "Conv", 0.0, 0.0, 0.0, 0.0))
+        edges.append(("n0", "free"))
+    space = antichain_states(PipeDreamProfile("four", tuple(nodes), tuple(edges)))
+    assert space.is_chain is not branch
+    chosen = plan(space, PipelineCluster((2,), (1e9,)), "1f1b", 1, depth=2)
+    assert chosen.step_time_s == pytest.approx(12, abs=0.005)
+
+
+@pytest.mark.parametrize(("bandwidth", "behind"), [(1e8, 0.004), (1e9, 0.009), (1e12, 1e-9)])
+def test_steps_are_close_to_those_of_the_best_cut(bandwidth: float, behind: float) -> None:
+    """On average over small chains, with the fastest of all cuts, depths and copies."""
+    found = []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        costs = rng.uniform([0.001, 0.001, 0, 0], [0.1, 0.2, 1e8, 1e8], (int(rng.integers(3, 7)), 4))
+        nodes = tuple(ProfileNode(f"n{i}", "Conv", *row) for i, row in enumerate(costs.tolist()))
+        edges = tuple((f"n{i}", f"n{i + 1}") for i in range(len(nodes) - 1))
+        space = antichain_states(PipeDreamProfile("chain", nodes, edges))
+        workers, microbatches = int(rng.integers(2, 5)), int(rng.choice([1, 2, 4, 8]))
+        chosen = plan(space, PipelineCluster((workers,), (bandwidth,)), "1f1b", microbatches)
+        found.append(chosen.step_time_s / best_step_s(space, workers, bandwidth, microbatches) - 1)
+    assert min(found) >= -1e-9
+    assert np.mean(found) <= behind
+
+
+def best_step_s(space: StateSpace, workers: int, bandwidth: float, microbatches: int) -> float:
+    """Seconds of the fastest `1f1b` step over all cuts of a chain, depths and copies on one level."""
+    best = math.inf
+    for depth, copies in itertools.product(range(1, space.count + 1), range(1, workers + 1)):
+        if depth * copies > workers:
+            continue
+        share = copies * microbatches
+        for cuts in itertools.combinations(range(1, space.count), depth - 1):
+            bounds = [0, *cuts, space.count]
+            forward, compute, parameters = (
+                np.diff(column[bounds])
+                for column in (space.forward_s, space.compute_s, space.parameter_bytes)
+            )
+            sent_s = [*(space.output_bytes[bounds[1:-1]] / share / bandwidth).tolist(), 0.0]
+            backward = (compute - forward) / share
+            times = [
+                StageTimes(float(f) / share, float(b), 0.0, s)
+                for f, b, s in zip(forward, backward, sent_s, strict=True)
+            ]
+            step_s = simulate(worker_orders("1f1b", depth, microbatches), times).total_s
+            best = min(best, step_s + 2 * (copies - 1) / copies * float(parameters.max()) / bandwidth)
+    return best
 
 
 def test_a_slow_link_is_named_as_the_bottleneck() -> None:
