@@ -23,7 +23,7 @@ def ladder(snapshot: SchedulingSnapshot, belief: SetCache, job: JobState) -> lis
     least, most = job.job.gpu_range
     if isinstance(job.agent, Agent) and job.job.kind != "rigid":
         least, most = 1, job.agent.most_gpus()
-    if least == most:
+    elif least == most:
         return [job.job.gpus]
     steps = solo_step_s(snapshot, belief, job.job.workload)
     most = min(most, int(snapshot.type_size[np.isfinite(steps)].max(initial=0)))
