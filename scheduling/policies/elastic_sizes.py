@@ -48,10 +48,14 @@ def speeds(
         per_node = snapshot.gpus_per_node
         nodes = np.array([-(-s // per_node[device]) for s in sizes], float)
         goodput = job.agent.goodput(device, nodes, np.array(sizes, float), per_node)
-        return [float(s) for s in sizes] if goodput is None else [float(v) for v in goodput]
+        if goodput is not None:
+            # Its iterations are steps of the initial batch, its goodput is in samples.
+            return [float(v) for v in goodput / job.agent.application.batches[0]]
     steps = solo_step_s(snapshot, belief, job.job.workload)
     if not np.isfinite(steps[kind]):
         kind = int(np.argmin(steps))
+    if isinstance(job.agent, Agent):  # it has observed nothing so far
+        return [size / steps[kind] for size in sizes]
     return [float(v) for v in progress_per_s(snapshot, belief, job, kind, sizes)]
 
 

@@ -8,6 +8,7 @@ Read from an application's folder of the public traces (`placements-<suffix>.csv
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
@@ -169,6 +170,13 @@ class Application:
     def limits(self, device: str) -> BatchLimits:
         on = self.on[device]
         return BatchLimits(self.batches[0], self.batches[-1], on.local_least, on.local_largest)
+
+    def initial_step_s(self, device: str) -> float:
+        """Seconds of a step of the initial batch on one GPU, which accumulates if it has too little memory."""
+        on, initial = self.on[device], self.batches[0]
+        passes = math.ceil(initial / on.largest_batch((1,)))
+        step, sync = on.times_s((1,), math.ceil(initial / passes))
+        return step + (step - sync) * (passes - 1)
 
     def progress(self, epoch: int) -> float:
         """Progress (steps of the initial batch) after `epoch` epochs."""

@@ -163,7 +163,7 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     jobs, skipped = without_infeasible(jobs, reasons, spec.skip_infeasible)
     truth = GoodputTruth(applications)
     table = {
-        (device, Workload(name)): Solo(on.times_s((1,), max(on.local_least, 1))[0])
+        (device, Workload(name)): Solo(app.initial_step_s(device))
         for name, app in applications.items()
         for device, on in app.on.items()
         if on.stages == 1

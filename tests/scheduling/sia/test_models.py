@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -245,22 +244,6 @@ def test_kinds_of_jobs_run_through(kind: str) -> None:
         assert {n == result.jobs[job].job.gpus for (job, _), n in held.items()} == {True}
     if kind == "adaptive":
         assert result.to_json()["restarts"] > 0
-
-
-@pytest.mark.parametrize("policy", ["pollux", "optimus", "optimus-shortest", "sia"])
-@pytest.mark.parametrize("kind", ["adaptive", "strong-scaling"])
-def test_a_job_that_may_be_resized_begins_on_one_gpu(tmp_path: Path, policy: str, kind: str) -> None:
-    """Then it gets at most twice as many as before. No type has the 64 that it requests."""
-    (tmp_path / "traces").symlink_to(shared_data("sia", "traces"))
-    path = tmp_path / "workloads" / "own" / "jobs.csv"
-    path.parent.mkdir(parents=True)
-    path.write_text("name,time,application,num_replicas,batch_size\nwide,0,ncf,64,32768\n")
-    scenario = build_scenario(ScenarioSpec(f"sia:{path}", "sia-64", kind=kind))
-    result = scenario.run(policy, record=True)
-    starts = Counter(interval.start_s for interval in result.intervals)
-    held = [starts[start] for start in sorted(starts)]
-    assert held[0] == 1
-    assert all(now <= 2 * max(held[: k + 1]) for k, now in enumerate(held[1:]))
 
 
 def test_a_rigid_job_with_few_samples_per_gpu_runs() -> None:
