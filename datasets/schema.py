@@ -6,6 +6,7 @@ One definition serves four purposes: the pandera schema for every read and write
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -220,11 +221,11 @@ TABLES: dict[str, tuple[Field, ...]] = {
     "scaling": (
         DEVICE,
         *JOB,
-        GPUS,
-        NODES,
-        text("placement", "`consolidated`, `unconsolidated`, or GPUs per node as digits", "4-4"),
+        replace(GPUS, example=8),
+        replace(NODES, example=2),
+        text("placement", "`consolidated`, `unconsolidated`, or the GPUs on each node, such as `4-4`", "4-4"),
         STEP,
-        SYNC,
+        replace(SYNC, example=0.004),
         *PROVENANCE,
     ),
     "graphs": (

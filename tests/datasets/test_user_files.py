@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import csv
 import io
 import os
 import threading
@@ -185,3 +186,9 @@ def test_another_value_of_a_run_names_the_run(tmp_path: Path) -> None:
         add_rows(tmp_path, "solo", again)
     add_rows(tmp_path, "solo", again, replace=True)
     assert read_table(tmp_path, "solo")["step_time_s"].tolist() == [0.05]
+
+
+def test_the_example_of_a_scaling_run_agrees_with_itself() -> None:
+    (row,) = csv.DictReader(template("scaling").splitlines())
+    on_each = [int(gpus) for gpus in row["placement"].split("-")]
+    assert (sum(on_each), len(on_each)) == (int(row["gpus"]), int(row["nodes"]))
