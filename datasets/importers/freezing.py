@@ -165,7 +165,7 @@ def _add_memory(result: Import, job: _Job, peak_bytes: float) -> None:
     result.read += 1
     note = "cudnn-workspace" if job.frozen == 0 else None
     if note:
-        result.flagged["cudnn-workspace: 0.8 to 3.5 GB on top"] += 1
+        result.flagged["cudnn-workspace: 0.8 to 5 GB on top"] += 1
     _add(result, job, 1, 1, note, memory_bytes=peak_bytes)
 
 
