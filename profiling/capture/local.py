@@ -66,5 +66,5 @@ def _of_graph(workload: Workload, graph: ComputationGraph, given: frozenset[str]
             graph, options={**graph.options, **{name: getattr(workload, name) for name in stated}}
         )
     job = replace(workload, **{**captured, "model": cache.register_graph(graph)})
-    check_options(job, graph)
+    check_options(job, graph, derived=("optimizer",))
     return replace(job, batch_size=graph.batch_size)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any
 
@@ -104,8 +104,13 @@ def frozen_layers(trained: Sequence[bool], options: Mapping[str, object] | None)
     return {"frozen_layers": frozen} if frozen else {}
 
 
-def check_options(workload: Workload, graph: ComputationGraph) -> None:
+def check_options(workload: Workload, graph: ComputationGraph, derived: Collection[str] = ()) -> None:
     """Check that a job of a captured graph states no other option than its graph was captured with.
+
+    Args:
+        workload: the job.
+        graph: its graph.
+        derived: further options with which the caller derives a graph, named in the message.
 
     Raises:
         InputError: it does, which would have no effect.
@@ -123,7 +128,7 @@ def check_options(workload: Workload, graph: ComputationGraph) -> None:
             expected=f"no {name}" if own is None else f"{name}={own}, or no {name}",
             got=stated,
             hint=f"capture the model again with that {name}; jobs of its graph take "
-            + ", ".join(sorted(JOB_OPTIONS - set(_FIXED))),
+            + ", ".join(sorted(JOB_OPTIONS - set(_FIXED) | set(derived))),
         )
 
 
