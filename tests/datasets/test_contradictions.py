@@ -167,7 +167,7 @@ def test_bounds_of_memory_contradict_neither_each_other_nor_the_value(
     [
         ("freezing", "frozen_prefix", 42),
         ("scaling", "sync_time_s", 0.04),
-        ("scaling", "nodes", 2),
+        ("scaling", "nodes", 9),
         ("kernels", "duration_s", 107_000),  # nanoseconds
         ("operators", "latency_s", 120),  # microseconds
     ],
