@@ -91,7 +91,7 @@ class _WhileAwaited:
 
 def _asked(serving: Serving, posterior: Posterior) -> SetPredictor:
     predictor: SetPredictor = serving.predictor
-    return posterior if len(posterior) else predictor
+    return predictor if posterior.knows_nothing else posterior
 
 
 @dataclass(frozen=True, slots=True)
@@ -215,7 +215,8 @@ class Feedback:
             known = _Learned.nothing(known.serving, generation)
         first = known.seen[0] if len(known.seen) == _OVERLAP else 0
         before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)
-        new, refused, oldest = list[Observation](), list[InputError](), known.oldest_at
+        new, learned = list[Observation](), list[Observation]()
+        refused, oldest = list[InputError](), known.oldest_at
         for stored in read_stored(self.store, first):
             last.append(stored.id)
             oldest = min(oldest, stored.observed_at)
@@ -223,16 +224,18 @@ class Feedback:
                 continue
             if isinstance(stored.observation, InputError):
                 refused.append(stored.observation)
-            elif stored.observation not in known.trained_on:
-                new.append(stored.observation)
+            else:
+                (learned if stored.observation in known.trained_on else new).append(stored.observation)
         if refused:
             log.warning("stored observations ignored", count=len(refused), first=refused[0].message)
         seen = tuple(last)
         if seen == known.seen:
             return known
-        new, absent = self._predictable(new)
-        posterior = known.posterior.extended(new) if new else known.posterior
-        return replace(known, posterior=posterior, seen=seen, oldest_at=oldest, absent=known.absent | absent)
+        (new, absent), (learned, also) = self._predictable(new), self._predictable(learned)
+        posterior = known.posterior.extended(new, ran=learned) if new or learned else known.posterior
+        return replace(
+            known, posterior=posterior, seen=seen, oldest_at=oldest, absent=known.absent | absent | also
+        )
 
     def _predictable(self, observations: list[Observation]) -> tuple[list[Observation], set[str]]:
         """Those whose registered workloads can be read, now loaded, and the workloads that cannot."""

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -45,6 +46,20 @@ def set_of(key: ObservedKey) -> ColocationSet:
     """The set with the observed member first."""
     device, sharing, own, others = key
     return ColocationSet(device, (own, *others), sharing)
+
+
+def by_name(
+    observations: Iterable[Observation],
+) -> tuple[dict[ObservedKey, ObservedKey], dict[ObservedKey, list[float]]]:
+    """Keys of observations, as first spelled, and log step times, both by the names of the keys."""
+    keys: dict[ObservedKey, ObservedKey] = {}
+    values: dict[ObservedKey, list[float]] = {}
+    for observation in observations:
+        key = key_of(observation)
+        name = name_of(key)
+        keys.setdefault(name, key)
+        values.setdefault(name, []).append(math.log(observation.step_time_s))
+    return keys, values
 
 
 class Expected(NamedTuple):
@@ -110,6 +125,12 @@ class Observed:
 
     def __len__(self) -> int:
         return len(self.keys)
+
+    def observations(self) -> Iterator[Observation]:
+        """One by one; the observed member is the first."""
+        for key, values in zip(self.keys, self.values, strict=True):
+            for value in values:
+                yield Observation(set_of(key), 0, math.exp(value))
 
     def met(
         self,

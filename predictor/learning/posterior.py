@@ -7,8 +7,7 @@ on the set of observations, not on their order or how they were split over calls
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
 from functools import partial
@@ -32,7 +31,7 @@ from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured import partners_of
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import default_scale
-from predictor.learning.observed import Expected, Observed, ObservedKey, key_of, name_of, set_of
+from predictor.learning.observed import Expected, Observed, by_name, set_of
 from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.predictable import predictable
 from predictor.learning.prior import Priors
@@ -62,6 +61,7 @@ class Posterior:
 
     Attributes:
         observed: the observed step times.
+        only_ran: the same that the predictor was trained on: they say nothing but that the sets ran.
         measured: what was observed of jobs alone.
         revision: grows whenever an answer may have changed.
     """
@@ -80,7 +80,7 @@ class Posterior:
         self._priors = Priors(self.config, training_sets)
         self._known = KnownMembers(self.config.parameters, default_scale(), featurizer, self._priors.start)
         self._corrector = Corrector(self.config.parameters)
-        self.observed = Observed.nothing()
+        self.observed = self.only_ran = Observed.nothing()
         self.measured = MeasuredAlone(spelled=self._known.spelled)
         self._state: State | None = None
         self._earlier: State | None = None
@@ -94,8 +94,9 @@ class Posterior:
         return int(self.observed.count.sum()) + self.measured.unstated_steps
 
     @property
-    def _knows_nothing(self) -> bool:
-        return not len(self.observed) and not len(self.measured)
+    def knows_nothing(self) -> bool:
+        """Whether answers are the predictor's own."""
+        return not len(self.observed) and not len(self.measured) and not len(self.only_ran)
 
     @property
     def version(self) -> str:
@@ -107,19 +108,22 @@ class Posterior:
         Raises:
             UnknownNameError: unknown model or device; nothing was taken in.
         """
-        keys: dict[ObservedKey, ObservedKey] = {}
-        new: dict[ObservedKey, list[float]] = {}
         kept = list(observations)
-        for observation in kept:
-            key = key_of(observation)
-            if key[3] or self.learns_solo(key[2]):
-                name = name_of(key)
-                keys.setdefault(name, key)
-                new.setdefault(name, []).append(math.log(observation.step_time_s))
+        new = [o for o in kept if len(o.colocation_set.workloads) > 1 or self.learns_solo(o.workload)]
         alone = self.measured.observed(kept) if self.config.learn_solo else self.measured
         if not new and alone is self.measured:
             return
-        self.observed, self.measured = self._with(keys).told(new), alone
+        self.observed, self.measured = self._and(self.observed, new), alone
+        self._outdated()
+
+    def ran(self, observations: Iterable[Observation]) -> None:
+        """Take in only that the sets of observations ran, those that it was trained on; unknown jobs are skipped."""
+        if some := predictable(self.predictor, list(observations)):
+            self.only_ran = self._and(self.only_ran, some)
+            self._outdated()
+
+    def _outdated(self) -> None:
+        """Answers are to be computed anew."""
         if self._state is not None:
             self._earlier = self._state
         self._state = None
@@ -131,11 +135,8 @@ class Posterior:
         Observations that it cannot predict are skipped.
         """
         other = self.unobserved(predictor)
-        other.take(
-            Observation(set_of(key), 0, math.exp(value))
-            for key, values in zip(self.observed.keys, self.observed.values, strict=True)
-            for value in values
-        )
+        other.take(self.observed.observations())
+        other.ran(self.only_ran.observations())
         other.measured, other._state = self.measured, None
         return other
 
@@ -157,11 +158,12 @@ class Posterior:
         self.observe(some)
         return len(kept) - len(some)
 
-    def extended(self, observations: Iterable[Observation]) -> Posterior:
-        """A copy that has also seen these (as with `take`); this one is unchanged."""
+    def extended(self, observations: Iterable[Observation], ran: Iterable[Observation] = ()) -> Posterior:
+        """A copy that has also seen these (as with `take`), and those that `ran`; this one is unchanged."""
         other = copy(self)
         other._labels = dict(self._labels)  # of rows that the two may not share
         other.take(observations)
+        other.ran(ran)
         _ = other.state  # computed now, not by the first query
         return other
 
@@ -173,14 +175,15 @@ class Posterior:
         """The job with what was observed of it alone, as its SPEC would state it; as it is if that is nothing."""
         return self.measured.told(device, sharing, workload)
 
-    def _with(self, named: Mapping[ObservedKey, ObservedKey]) -> Observed:
-        """The observations, with rows for keys by their names; the predictor is queried about new ones."""
-        keys = [key for name, key in named.items() if name not in self.observed.index]
-        if not keys:
-            return self.observed
-        sets = [set_of(key) for key in keys]
-        expected = Expected.of(self.predictor, sets)
-        return self.observed.met(keys, self._numbers(sets, expected.solo_step_time_s), expected)
+    def _and(self, observed: Observed, observations: Sequence[Observation]) -> Observed:
+        """`observed` and further ones; the predictor is queried about new sets."""
+        named, values = by_name(observations)
+        keys = [key for name, key in named.items() if name not in observed.index]
+        if keys:
+            sets = [set_of(key) for key in keys]
+            expected = Expected.of(self.predictor, sets)
+            observed = observed.met(keys, self._numbers(sets, expected.solo_step_time_s), expected)
+        return observed.told(values) if values else observed
 
     def _numbers(self, sets: Sequence[ColocationSet], solo_step_time_s: Floats) -> Integers:
         """[S, M] numbers of members, -1 where there is none."""
@@ -197,7 +200,7 @@ class Posterior:
         state = self._state
         if state is None:
             state = self._state = State.of(
-                self.predictor, self.observed, self._known, self.config, self._earlier, self.measured,
+                self.predictor, self.observed, self._known, self.config, self._earlier, self.measured, self.only_ran,
                 priors=self._priors, labels=self._labels, expected_sets=self._expected_sets,
             )  # fmt: skip
             self._earlier = None
@@ -230,7 +233,7 @@ class Posterior:
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
         """See `SetPredictor`; slowdowns, predicted solo step times and memory are corrected."""
-        if self._knows_nothing or not len(sets):
+        if self.knows_nothing or not len(sets):
             return self.predictor.predict_arrays(sets)
         state = self.state
         sets, _ = state.measured.told_sets(sets)
@@ -255,7 +258,7 @@ class Posterior:
 
     def predict_rows(self, rows: Integers, sharing: str) -> PredictionArrays:
         """Like `predict_arrays`, for rows cached by the caller (the fastest entry point)."""
-        if self._knows_nothing or not len(rows):
+        if self.knows_nothing or not len(rows):
             answer: PredictionArrays = self._table_of().predict_rows(rows, sharing)
             return answer
         table, state = self._table_of().table_, self.state
@@ -322,7 +325,7 @@ class Posterior:
             UnknownNameError: unknown model or device.
         """
         predictor: Any = self.predictor
-        if self._knows_nothing or not len(sets):
+        if self.knows_nothing or not len(sets):
             return list(predictor.predict_many(sets))
         state = self.state
         told, notes = state.measured.told_sets(sets)
@@ -330,7 +333,7 @@ class Posterior:
 
     def never_measured(self, sets: Sequence[ColocationSet]) -> list[list[str]]:
         """See `predictor.answering.never_measured`; what was observed of jobs alone was measured."""
-        told = sets if self._knows_nothing else self.state.measured.told_sets(sets)[0]
+        told = sets if self.knows_nothing else self.state.measured.told_sets(sets)[0]
         return [never_measured(self.predictor, [each]) for each in told]
 
     def _correct(
@@ -387,7 +390,7 @@ class Posterior:
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """The basis of a member's answer. Observations count with at least a hundredth of the largest weight."""
-        if self._knows_nothing:
+        if self.knows_nothing:
             return Basis(0, ())
         sets, _ = self.state.measured.told_sets([colocation_set])
         row = self._numbers(sets, self.predictor.predict_arrays(sets).solo_step_time_s)[0].tolist()

@@ -15,11 +15,12 @@ from numpy.typing import NDArray
 from models.features import Floats
 from predictor.answering.describe import room_in_words
 from predictor.learning.confirmed_pairs import OFTEN
-from predictor.learning.job_keys import places_among
+from predictor.learning.job_keys import jobs_on_devices, places_among
 from predictor.learning.kernel import Members
 from predictor.learning.observed import Observed
 from predictor.learning.observed_sets import Names, hashes_of
 from predictor.learning.related_memory import MOST_OFF
+from predictor.padding import equally_wide
 from predictor.types import Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device
 
@@ -29,31 +30,52 @@ if TYPE_CHECKING:
 
 
 class RanTogether:
-    """Sets observed often enough that an implausible step time would be believed, too.
+    """Sets in which a job's step time was observed often enough that an implausible one would be believed, too.
 
-    Not of MIG, where each job has a slice of its own, nor sets that would take several times the device's memory.
+    It counts whatever the SPECs stated of the jobs alone and in whichever sharing mode. Not under MIG, where each job has
+    a slice of its own, nor of sets that would take several times the device's memory.
 
     Args:
-        observed: the observed step times.
+        observed: the observed step times; only_ran: those that say nothing else.
         known: numbers the members.
+        earlier: the same with fewer observations, which saves time and changes nothing.
     """
 
-    def __init__(self, observed: Observed, known: KnownMembers) -> None:
-        self._observed, self._known = observed, known
+    def __init__(
+        self, observed: Observed, only_ran: Observed, known: KnownMembers, earlier: RanTogether | None = None
+    ) -> None:
+        self._seen, self._known = (observed, only_ran), known
+        # Not a chain of all earlier ones.
+        self._earlier: RanTogether | None = (
+            earlier if earlier is None or "_rooms" in vars(earlier) else earlier._earlier
+        )
 
     @cached_property
-    def _often(self) -> Integers:
-        """Rows that were observed often."""
-        keys, rows = self._observed.keys, np.flatnonzero(self._observed.count >= OFTEN)
-        return rows[np.array([keys[row][1] != "mig" for row in rows.tolist()], dtype=bool)]
+    def _often(self) -> tuple[Integers, Floats]:
+        """[R, M] members, by number, of sets that were observed often, -1 where there are fewer, and [R] the memory of
+        their devices in bytes."""
+        keys = [key for seen in self._seen for key in seen.keys]
+        partners = equally_wide(*(seen.partners for seen in self._seen))
+        own = np.concatenate([seen.own for seen in self._seen])
+        numbers = np.concatenate([own[:, None], np.concatenate(partners)], 1)
+        count = np.concatenate([seen.count for seen in self._seen])
+        rows = np.flatnonzero(np.array([key[1] != "mig" for key in keys], dtype=bool))
+        numbers, members = numbers[rows], self._known.members
+        others = np.where(numbers[:, 1:] >= 0, members.job[numbers[:, 1:]], -1)
+        names = hashes_of(jobs_on_devices(members, numbers[:, 0]), others)
+        _, first, group = np.unique(names, return_index=True, return_inverse=True)
+        first = np.sort(first[np.bincount(group, count[rows]) >= OFTEN])
+        devices = [keys[row][0] for row in rows[first].tolist()]
+        rooms = {name: get_device(name).memory_bytes for name in set(devices)}
+        return numbers[first], np.array([rooms[name] for name in devices])
 
     @cached_property
     def _rooms(self) -> tuple[Names, Floats]:
         """Names of these sets and of all parts of them, ascending, and the memory of their devices in bytes."""
-        seen, rows = self._observed, self._often
-        rooms = {name: get_device(name).memory_bytes for name in {seen.keys[row][0] for row in rows.tolist()}}
-        room = np.array([rooms[seen.keys[row][0]] for row in rows.tolist()])
-        numbers = np.concatenate([seen.own[rows, None], seen.partners[rows]], 1)
+        numbers, room = self._often
+        earlier, self._earlier = self._earlier, None
+        if earlier is not None and np.array_equal(numbers, earlier._often[0]):
+            return earlier._rooms
         size, numbers = (numbers >= 0).sum(1), -np.sort(-numbers, axis=1)
         names, bytes_of = [], []
         for count in np.unique(size).tolist():
@@ -72,7 +94,7 @@ class RanTogether:
             numbers: -1 where there are fewer.
             memory_bytes: [S] predicted.
         """
-        if not len(self._often):
+        if not len(self._often[0]):
             return np.full(len(numbers), np.nan)
         names, room = self._rooms
         place = places_among(names, _names(self._known.members, numbers))

@@ -83,6 +83,7 @@ class State:
         config: PosteriorConfig,
         earlier: State | None,
         measured: MeasuredAlone,
+        only_ran: Observed,
         *,
         priors: Priors,
         labels: dict[int, Label],
@@ -95,6 +96,7 @@ class State:
             known: numbers the members.
             earlier: the state before, which saves time and changes nothing.
             measured: what was observed of jobs alone.
+            only_ran: the same that say nothing but that the sets ran.
             priors: what is known without observations.
             labels: cache of the observations in words; expected_sets: of what was expected of them.
         """
@@ -155,7 +157,7 @@ class State:
                 (lambda sets: corrections.confirmed(known.members, sets)) if len(given.sets) else None,
             ),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
-            RanTogether(observed, known),
+            RanTogether(observed, only_ran, known, None if earlier is None else earlier.ran),
         )
 
     def memory_words(self, sets: Sequence[ColocationSet]) -> list[list[str]]:

@@ -108,11 +108,13 @@ def posterior_of(predictor: Any, feedback: Path | None) -> Posterior:
     """The same as a posterior, also without observations."""
     from predictor.examples.observations import stored
     from predictor.learning.posterior import Posterior
-    from predictor.learning.trained_on import new_to
+    from predictor.learning.trained_on import TrainedOn, new_to
 
     posterior = Posterior(predictor)
     if feedback is not None:
-        posterior.observe(new_to(predictor, stored(feedback)))
+        told, trained_on = stored(feedback), TrainedOn.of(predictor)
+        posterior.observe(new_to(predictor, told))
+        posterior.ran(o for o in told if o in trained_on)
     return posterior
 
 

@@ -244,7 +244,11 @@ def test_a_model_ignores_observations_it_was_trained_on(tmp_path: Any, device: s
     trained, untrained = Serving(predictor, "table-2", "2", 0.0), Serving(TablePredictor("table-3"), "table-3", "3", 0.0)  # fmt: skip
     for serving, count in ((trained, 1), (untrained, 3)):
         feedback.prepare(serving)
-        assert len(feedback.current(serving).posterior) == count
+        belief = feedback.current(serving)
+        assert len(belief.posterior) == count
+        # That they ran is nothing that a model learns.
+        assert [int(belief.posterior.only_ran.count.sum())] == [3 - count]
+        assert belief.predictor is belief.posterior
 
 
 def test_stored_observations_become_rows_for_training(tmp_path: Any, client: TestClient) -> None:

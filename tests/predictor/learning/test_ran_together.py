@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -109,3 +111,42 @@ def test_later_observations_count_too(predictor: Predictor) -> None:
     more = posterior.extended([Observation(other, 0, 0.1)] * 3)
     assert fits(more, whole, other) == [True, True]
     assert fits(posterior, whole, other) == [True, False]
+
+
+def test_observations_count_together_whatever_their_specs_stated(predictor: Predictor) -> None:
+    whole = the_set(*BIG)
+    stated = [
+        the_set(replace(BIG[0], solo=replace(BIG[0].solo, step_time_s=step_s)), *BIG[1:], sharing=sharing)
+        for step_s, sharing in ((0.03, "time-slice"), (0.04, "mps"))
+    ]
+    posterior = Posterior(predictor)
+    posterior.observe([Observation(each, 1, 0.1) for each in (whole, *stated[:1])])
+    assert fits(posterior, whole, *stated) == [False] * 3
+    assert fits(posterior.extended([Observation(stated[1], 1, 0.1)]), whole, *stated) == [True] * 3
+
+
+def test_of_what_the_predictor_was_trained_on_only_that_it_ran_is_taken_in(predictor: Predictor) -> None:
+    whole, small = the_set(*BIG), the_set(job("alpha", 0.1 * ROOM), job("beta", 0.1 * ROOM))
+    learned = [Observation(each, 0, 7.0) for each in (whole, small) for _ in range(3)]
+    unknown = Observation(the_set(Workload("unknown"), BIG[0]), 0, 0.1)
+    posterior = Posterior(predictor).extended([], ran=[*learned, unknown])
+    assert not len(posterior)
+    for corrected in (posterior, posterior.over(predictor), posterior.extended([])):
+        assert fits(corrected, whole, small) == [True, True]
+        assert not corrected.knows_nothing
+        after, before = (each.predict_arrays([whole, small]) for each in (corrected, predictor))
+        np.testing.assert_array_equal(after.step_time_s, before.step_time_s)
+        values, plain = (each.predict(small).members[0].step_time_s for each in (corrected, predictor))
+        assert (values.lower, values.upper) == pytest.approx((plain.lower, plain.upper))
+    assert posterior.unobserved().knows_nothing
+
+
+def test_sets_are_named_anew_only_if_others_were_observed_often(predictor: Predictor) -> None:
+    whole = the_set(*BIG)
+    posterior = after(predictor, whole)
+    assert fits(posterior, whole) == [True]
+    rooms = posterior.state.ran._rooms
+    more = posterior.extended([Observation(whole, 0, 0.1)]).extended([Observation(whole, 0, 0.1)])
+    assert fits(more, whole) == [True]
+    assert more.state.ran._rooms is rooms
+    assert more.extended([Observation(the_set(*BIG[:2]), 0, 0.1)] * 3).state.ran._rooms is not rooms
