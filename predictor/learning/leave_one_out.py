@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 
 from models.features import Floats
+from predictor.learning.job_keys import keys_of
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+    from predictor.learning.covariances import Evidence
 
 _Variance = TypeVar("_Variance", float, Floats)
 # Standard deviations beyond which a row contradicts the others.
 _UNLIKE_OTHERS = 4.0
+# Rows of a job from which on they can contradict each other.
+_ENOUGH = 8
 # The modelled variance counts like this many rows; bounds of the ratio.
 _MODELLED, _LEAST, _MOST = 32, 0.25, 4.0
 
@@ -51,6 +58,24 @@ class LeftOut:
         squared = self.error[plain] ** 2 / (self.variance + self.noise)[plain]
         total = float(np.minimum(squared, _UNLIKE_OTHERS**2).sum())
         return float(np.clip((total + _MODELLED) / (len(squared) + _MODELLED), _LEAST, _MOST))
+
+
+def contradictory(evidence: Evidence, rows: Integers, left_out: LeftOut) -> Floats:
+    """[R] median squared error of jobs of which most rows contradict the others, even those already discounted; else 0.
+
+    Some rows of such a job are plausible by chance, and would say much of its partners.
+
+    Args:
+        rows: [R] numbers of the rows; left_out: of these.
+    """
+    off = np.abs(left_out.error) > _UNLIKE_OTHERS * np.sqrt(left_out.variance + evidence.noise[rows])
+    jobs = np.where(rows >= evidence.training, keys_of(evidence.members, evidence.rows.own[rows]), -1)
+    names, job, count = np.unique(jobs, return_inverse=True, return_counts=True)
+    wrong = (names >= 0) & (count >= _ENOUGH) & (2 * np.bincount(job, off, len(names)) > count)
+    result = np.zeros(len(rows))
+    for number in np.flatnonzero(wrong).tolist():
+        result[job == number] = np.median(left_out.error[job == number] ** 2)
+    return result
 
 
 def calibrated(variance: _Variance, prior_variance: _Variance, ratio: float) -> _Variance:

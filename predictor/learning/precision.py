@@ -180,3 +180,9 @@ def _weighted(rows: Floats, weight: Floats) -> Floats:
     if fewer.all():
         return -_weighted(rows, -weight)
     return _weighted(rows[~fewer], weight[~fewer]) - _weighted(rows[fewer], -weight[fewer])
+
+
+def solved(factor: Floats, values: Floats) -> Floats:
+    """The solution of A x = values, given A's lower Cholesky factor."""
+    half = solve_triangular(factor, values, lower=True, check_finite=False)
+    return np.asarray(solve_triangular(factor, half, lower=True, trans=1, check_finite=False))

@@ -175,9 +175,17 @@ class Priors:
         return self._made[key]
 
     def compared(self, prior: Prior, observed: Evidence) -> Compared:
-        """Some observed rows, those of lowest rank, that are plausible for a predictor, with a prior for them."""
+        """Some observed rows that are plausible for a predictor, with a prior for them.
+
+        They are as many of every architecture as there is room for, those of lowest rank: the predictor is not judged by
+        one that was observed a thousand times.
+        """
         some = plausible(observed.target, self.ignorant.variance.beside_one, observed.noise)
-        numbers = some[np.argsort(observed.rank[some], kind="stable")[:_MOST_COMPARED]]
+        model = observed.members.model[observed.rows.own[some]]
+        order = np.lexsort((observed.rank[some], model))
+        some, model = some[order], model[order]
+        place = np.arange(len(some)) - np.searchsorted(model, model)
+        numbers = some[np.lexsort((observed.rank[some], place))[:_MOST_COMPARED]]
         evidence = observed.take(numbers)
         return Compared(numbers, evidence, prior.covariance(evidence.members, evidence.rows))
 

@@ -21,11 +21,11 @@ from predictor.learning.confirmed_pairs import ConfirmedPairs
 from predictor.learning.covariances import Covariances, Evidence
 from predictor.learning.job_keys import JOBS, keys_of
 from predictor.learning.kernel import KernelParameters, Members
-from predictor.learning.leave_one_out import LeftOut
+from predictor.learning.leave_one_out import LeftOut, contradictory
 from predictor.learning.observed_sets import ObservedSets
 from predictor.learning.own_effects import OwnEffects, most_observed_first
 from predictor.learning.pair_table import PairWeights
-from predictor.learning.precision import Before, LeveragedPrecision, Precision
+from predictor.learning.precision import Before, LeveragedPrecision, Precision, solved
 from predictor.learning.rows import Rows, covariance, variance
 from predictor.types import Bools
 
@@ -91,16 +91,12 @@ class Process:
         self._own[: evidence.training] = 0.0
         self._through = self._loadings()
         active = ~evidence.bound
-        starts: list[Before[Precision]] = []
-        if self._through is not None:
-            first = self._since(before, lambda one: one._precision)
-            final = self._since(before, lambda one: one._final)
-            starts += [] if final is None else [final]
-            weight = np.where(active, 1.0 / self.noise, 0.0)
-            self._precision = LeveragedPrecision(self._through, weight, evidence.target, first)
-            starts.append(Before(self._precision))
-        self._condition(active, starts)
-        left_out, rows = self._left_out(active), np.flatnonzero(active)
+        starts, left_out = self._fit(active, before)
+        rows = np.flatnonzero(active)
+        contrary = contradictory(evidence, rows, left_out)
+        if contrary.any():
+            self.noise[rows] += _OWN_FAULT * self._rounded(contrary)
+            starts, left_out = self._fit(active, before)
         plain = (self.noise[rows] == evidence.noise[rows]) & (rows >= evidence.training)
         self.variance_ratio = left_out.variance_ratio(plain)
         unlike = left_out.unlike
@@ -171,6 +167,18 @@ class Process:
         self._factor = known.factor
         return np.concatenate([known.through, self._own], 1) if len(self.own_effects) else known.through
 
+    def _fit(self, active: Bools, before: Process | None) -> tuple[list[Before[Precision]], LeftOut]:
+        """Weigh the active rows for the first time; sums of these weights, and what is then left out."""
+        starts: list[Before[Precision]] = []
+        if self._through is not None:
+            first = self._since(before, lambda one: one._precision)
+            final = self._since(before, lambda one: one._final)
+            weight = np.where(active, 1.0 / self.noise, 0.0)
+            self._precision = LeveragedPrecision(self._through, weight, self.evidence.target, first)
+            starts = [*([] if final is None else [final]), Before(self._precision)]
+        self._condition(active, starts)
+        return starts, self._left_out(active)
+
     def _since(self, before: Process | None, precision: Callable[[Process], _Sum]) -> Before[_Sum] | None:
         """What an earlier process had summed up, if its rows have the same loadings."""
         if before is None or not self.covariances.reused or self.own_effects != before.own_effects:
@@ -188,17 +196,17 @@ class Process:
             gram = self._gram.copy() if active.all() else self._gram[np.ix_(index, index)]
             gram[np.diag_indices_from(gram)] += self.noise[index] + _JITTER
             self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
-            self.weight = _solved(self._factor, self.evidence.target[index])
+            self.weight = solved(self._factor, self.evidence.target[index])
             return
         self._used = self.covariances.used
         weight = np.where(active, 1.0 / self.noise, 0.0)
         self._row_weight = weight
         self._final = Precision(through, weight, self.evidence.target, starts)
         self._inner = self._final.factor
-        solved = _solved(self._inner, self._final.information)
-        self._solved_inner, count = solved, len(self._used)
-        self.weight = solve_triangular(self._factor, solved[:count], lower=True, trans=1, check_finite=False)
-        self._own_weight = solved[count:]
+        inner = solved(self._inner, self._final.information)
+        self._solved_inner, count = inner, len(self._used)
+        self.weight = solve_triangular(self._factor, inner[:count], lower=True, trans=1, check_finite=False)
+        self._own_weight = inner[count:]
 
     def _left_out(self, active: np.ndarray) -> LeftOut:
         """Each active row, predicted from the other ones."""
@@ -378,20 +386,15 @@ class Process:
         moved[rows] = change
         through = self._through
         if through is None or self._inner is None:
-            other.weight = _solved(self._factor, moved[self._used])
+            other.weight = solved(self._factor, moved[self._used])
         else:
             count = len(self._used)
-            solved = _solved(self._inner, through[rows].T @ (change * self._row_weight[rows]))
+            inner = solved(self._inner, through[rows].T @ (change * self._row_weight[rows]))
             other.weight = solve_triangular(
-                self._factor, solved[:count], lower=True, trans=1, check_finite=False
+                self._factor, inner[:count], lower=True, trans=1, check_finite=False
             )
-            other._own_weight, other._solved_inner = solved[count:], solved
+            other._own_weight, other._solved_inner = inner[count:], inner
         pairs, sets = self.confirmed, self.sets
         other.confirmed = pairs.changed(moved[pairs.row], other._fitted(pairs.row))
         other.sets = sets.changed(moved[sets.row], other._composed(sets.row))
         return other
-
-
-def _solved(factor: Floats, values: Floats) -> Floats:
-    half = solve_triangular(factor, values, lower=True, check_finite=False)
-    return np.asarray(solve_triangular(factor, half, lower=True, trans=1, check_finite=False))

@@ -33,3 +33,16 @@ def test_jobs_that_are_predicted_well_do_not_slow_down_learning_about_a_new_one(
     alone, among_others = np.log(change)
     assert alone > 0.2
     assert among_others > 0.95 * alone
+
+
+def test_a_job_whose_observations_contradict_each_other_says_little_of_others(predictor: Predictor) -> None:
+    draw, bad = np.random.default_rng(1), JOBS[0]
+    others = [job for job in JOBS if job.model != bad.model]
+    asked = [pair for pair in pairs_of(others) if bad not in pair.workloads]
+    before = Posterior(predictor)
+    before.observe([seen(predictor, pair, 0, 1.3) for pair in asked[::3]])
+    sets = [ColocationSet("v100", (bad, *pair.workloads[:n])) for pair in asked for n in (1, 2)]
+    absurd = [seen(predictor, each, 0, float(np.exp(draw.uniform(-4.5, 4.5)))) for each in sets]
+    after = before.extended(absurd)
+    moved = after.predict_arrays(asked).slowdown / before.predict_arrays(asked).slowdown
+    assert np.abs(np.log(moved)).max() < 0.05

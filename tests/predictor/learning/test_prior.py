@@ -12,9 +12,11 @@ import pytest
 
 from predictor import load_predictor
 from predictor.learning.config import PosteriorConfig
+from predictor.learning.covariances import Evidence
+from predictor.learning.kernel import Members
 from predictor.learning.leave_one_out import calibrated
 from predictor.learning.posterior import Posterior
-from predictor.learning.prior import Prior
+from predictor.learning.prior import Prior, Priors
 from predictor.learning.rows import Rows
 from predictor.learning.set_process import SetProcess
 from predictor.predictor import Predictor
@@ -222,3 +224,16 @@ def test_cached_variances_are_those_of_the_process(predictor: Predictor) -> None
         joint = prior.process.joint(members, some)[1]
         np.testing.assert_array_equal(prior.covariance(members, some), joint)
         np.testing.assert_array_equal(prior.covariance(members, some), joint)
+
+
+def test_the_predictor_is_judged_by_all_architectures_alike() -> None:
+    """Of one, there are a hundred rows of lower rank than those of the other two."""
+    model = np.repeat([7, 3, 5], [100, 30, 2])
+    members = Members(np.zeros((132, 2)), model, *np.zeros((2, 132), np.int64))
+    rows = Rows(np.arange(132), np.full((132, 1), -1))
+    zero = np.zeros(132)
+    evidence = Evidence(members, rows, zero, zero + 0.01, zero > 0, np.arange(132))
+    priors = Priors(DEFAULT)
+    compared = priors.compared(priors.ignorant, evidence)
+    assert np.bincount(model[compared.numbers]).tolist() == [0, 0, 0, 30, 0, 2, 0, 32]
+    assert set(range(32)) <= set(compared.numbers.tolist())
