@@ -1,7 +1,7 @@
-"""Corrected answers about sets of three or more, bounded below by those about their pairs.
+"""Corrected answers about sets of three or more, bounded below by those about their pairs and triples.
 
 An observed pair contributes to the mean over a member's partners, so without the bound a third job would
-dilute it. There is no bound under MIG, where another partition may give a job a smaller slice in a pair, nor of sets that
+dilute it, and a fourth one what three do to each other. There is no bound under MIG, where another partition may give a job a smaller slice in a pair, nor of sets that
 were themselves observed often.
 """
 
@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import cache
 from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from models.features import Floats
-from predictor.answering.bounds import never_faster_with_more
+from predictor.answering.bounds import PARTS_OF_LARGE, never_faster_with_more
 from predictor.padding import padded
 from predictor.types import Bools
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 SlowdownOf = Callable[["Integers", "Integers"], Floats]
 # Corrected slowdowns from slowdowns and member numbers, each [P, K].
 Corrected = Callable[[Floats, "Integers"], Floats]
-# Cached ordered pairs, beyond which the cache is emptied.
+# Cached members of parts, beyond which the cache is emptied.
 _KEPT = 50_000
 
 
@@ -60,12 +61,12 @@ def of_rows(rows: Integers, sharing: str, predictor: Any) -> SlowdownOf:
     return slowdown_of
 
 
-class PairSlowdowns:
-    """A cache of corrected slowdowns of pairs, because scheduling queries a few jobs in ever new sets.
+class PartSlowdowns:
+    """A cache of corrected slowdowns of pairs and triples, because scheduling queries a few jobs in ever new sets.
 
     Args:
-        predictor: queried for new pairs.
-        corrected: corrects its slowdowns, given member numbers, each [P, 2].
+        predictor: queried for new ones.
+        corrected: corrects its slowdowns, given member numbers, each [P, K].
         confirmed: [S, M] whether sets of three or more, as numbers of their members [S, M], were observed often;
             None if no such sets were.
     """
@@ -74,10 +75,11 @@ class PairSlowdowns:
         self, predictor: Any, corrected: Corrected, confirmed: Callable[[Integers], Bools] | None = None
     ) -> None:
         self._predictor, self._corrected, self._confirmed = predictor, corrected, confirmed
-        self._known: dict[tuple[int, int], float] = {}
+        # By the member's number, then those of the others in ascending order.
+        self._known: dict[tuple[int, ...], float] = {}
 
     def slowest(self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]) -> list[float]:
-        """Slowdown of every member beside its worst neighbour, set by set; 1 in sets of up to two, in those observed
+        """Slowdown of every member in its worst part, set by set; 1 in sets of up to two, in those observed
         often, and under MIG.
 
         Args:
@@ -90,16 +92,18 @@ class PairSlowdowns:
             return self._looked_up(numbers, self._met(sets, numbers))
 
     def _looked_up(
-        self, numbers: Sequence[Sequence[int]], known: Mapping[tuple[int, int], float]
+        self, numbers: Sequence[Sequence[int]], known: Mapping[tuple[int, ...], float]
     ) -> list[float]:
         slowest, large = list[float](), list[tuple[int, Sequence[int]]]()
         for row in numbers:
-            if len(row) < 3:
-                slowest += [1.0] * len(row)
-                continue
-            large.append((len(slowest), row))
-            for place, own in enumerate(row):
-                slowest.append(max([known[own, other] for k, other in enumerate(row) if k != place]))
+            if len(row) > 2:
+                large.append((len(slowest), row))
+            most = [1.0] * len(row)
+            for places in _parts_of(len(row)):
+                part = [row[k] for k in places]
+                for k, key in zip(places, _keys_of(part), strict=True):
+                    most[k] = max(most[k], known[key])
+            slowest += most
         if self._confirmed is not None and large:
             confirmed = self._confirmed(padded([row for _, row in large]))
             for k, column in np.argwhere(confirmed).tolist():
@@ -108,26 +112,36 @@ class PairSlowdowns:
 
     def _met(
         self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]
-    ) -> dict[tuple[int, int], float]:
-        """The cache with all pairs of these sets; another thread may replace it by one without them."""
-        pairs = {
-            (row[a], row[b]): replace(s, workloads=(s.workloads[a], s.workloads[b]))
+    ) -> dict[tuple[int, ...], float]:
+        """The cache with all parts of these sets; another thread may replace it by one without them."""
+        parts = {
+            tuple(row[k] for k in places): replace(s, workloads=tuple(s.workloads[k] for k in places))
             for s, row in zip(sets, numbers, strict=True)
-            if len(row) > 2
-            for a, b in combinations(range(len(row)), 2)
+            for places in _parts_of(len(row))
         }
-        known = self._known if len(self._known) + 2 * len(pairs) <= _KEPT else {}
-        pairs = {key: pair for key, pair in pairs.items() if key not in known}
-        for a, b in [key for key, pair in pairs.items() if pair.sharing == "mig"]:
-            known[a, b] = known[b, a] = 1.0
-            del pairs[a, b]
-        if pairs:
-            arrays = self._predictor.predict_arrays(list(pairs.values()))
-            slowdown = self._corrected(arrays.slowdown, np.array(list(pairs)))
-            for (a, b), (of_a, of_b) in zip(pairs, slowdown.tolist(), strict=True):
-                known[a, b], known[b, a] = of_a, of_b
+        known = self._known if len(self._known) + sum(map(len, parts)) <= _KEPT else {}
+        parts = {key: part for key, part in parts.items() if _keys_of(key)[0] not in known}
+        for key in [key for key, part in parts.items() if part.sharing == "mig"]:
+            known.update(dict.fromkeys(_keys_of(key), 1.0))
+            del parts[key]
+        if parts:
+            arrays = self._predictor.predict_arrays(list(parts.values()))
+            slowdown = self._corrected(arrays.slowdown, padded(list(parts)))
+            for key, values in zip(parts, slowdown.tolist(), strict=True):
+                known.update(zip(_keys_of(key), values, strict=False))
         self._known = known
         return known
+
+
+@cache
+def _parts_of(size: int) -> list[tuple[int, ...]]:
+    """Places of the pairs and triples in larger sets."""
+    return [part for count in PARTS_OF_LARGE if count < size for part in combinations(range(size), count)]
+
+
+def _keys_of(part: Sequence[int]) -> list[tuple[int, ...]]:
+    """Of each member of a part, its number, and those of the others in ascending order."""
+    return [(own, *sorted((*part[:k], *part[k + 1 :]))) for k, own in enumerate(part)]
 
 
 def slowest_part(
@@ -137,7 +151,7 @@ def slowest_part(
     corrected: Corrected,
     unbounded: Bools,
 ) -> Floats:
-    """[S, M] corrected slowdowns of sets, each at least the slowdown beside any one of the neighbours.
+    """[S, M] corrected slowdowns of sets, each at least the slowdown beside any one or two of the neighbours.
 
     Args:
         slowdown: [S, M] predicted.
@@ -156,6 +170,6 @@ def slowest_part(
             return corrected(slowdown, numbers) - 1.0
         return corrected(slowdown_of(parts[:, 0] // width, parts % width), numbers.ravel()[parts]) - 1.0
 
-    # Larger subsets are as slow as their pairs, and cost several times as much to query.
-    bounded = 1.0 + never_faster_with_more(excess, whole, (2,))
+    # Larger subsets than triples are hardly slower than these, and cost several times as much to query.
+    bounded = 1.0 + never_faster_with_more(excess, whole, PARTS_OF_LARGE)
     return np.where(unbounded, corrected(slowdown, numbers), bounded) if unbounded.any() else bounded

@@ -365,7 +365,7 @@ class Posterior:
             slowdown = weighted.slowdown[weighted.mask].tolist()
             shifts = list(map(self._corrector.reweighed, shifts, members, slowdown))
         least_solo_s = state.limits.least_s(np.array([key[0] for key in keys])).tolist()
-        slowest, most = state.pairs.slowest(sets, numbers), state.pair_bounds.of_keys(keys)
+        slowest, most = state.parts.slowest(sets, numbers), state.pair_bounds.of_keys(keys)
         for k, slowdown in state.related.of_members(sets, numbers, self.predict_arrays):
             shifts[k] = self._corrector.at_slowdown(shifts[k], members[k], slowdown)
             slowest[k] = most[k] = slowdown

@@ -18,7 +18,7 @@ from predictor.learning.network_share import learned_share
 from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import PairAnswers
 from predictor.learning.pair_bounds import PairBounds
-from predictor.learning.parts import PairSlowdowns
+from predictor.learning.parts import PartSlowdowns
 from predictor.learning.prior import Compared, Priors
 from predictor.learning.process import Process
 from predictor.learning.ran_together import RanTogether
@@ -51,7 +51,7 @@ class State:
         process: of slowdowns, given these.
         corrections, shifts: what it says of sets, as arrays and with what it stands on.
         related: what to tell the predictor of jobs of which others were observed alone.
-        pair_bounds: largest slowdowns of pairs; pairs: corrected ones.
+        pair_bounds: largest slowdowns of pairs; parts: corrected ones of pairs and triples.
         under_mps: devices with sets observed under MPS.
         ran: sets that fit because they ran.
     """
@@ -70,7 +70,7 @@ class State:
     related: RelatedAlone
     shifts: Shifts
     pair_bounds: PairBounds
-    pairs: PairSlowdowns
+    parts: PartSlowdowns
     under_mps: frozenset[str]
     ran: RanTogether
 
@@ -151,7 +151,7 @@ class State:
             RelatedAlone(told, numbers, known, corrections),
             Shifts(answers, observed, used, labels),
             pair_bounds,
-            PairSlowdowns(
+            PartSlowdowns(
                 weighted,
                 lambda *pairs: corrections.slowdown(known.members, *pairs),
                 (lambda sets: corrections.confirmed(known.members, sets)) if len(given.sets) else None,

@@ -11,7 +11,7 @@ from models.features import Floats
 from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
 from predictor.learning import parts
-from predictor.learning.parts import PairSlowdowns, slowest_part
+from predictor.learning.parts import PartSlowdowns, slowest_part
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
@@ -97,6 +97,23 @@ def test_pairs_are_cached_and_reset(posterior: Posterior, monkeypatch: pytest.Mo
         )
 
 
+def test_a_fourth_job_makes_no_other_faster(predictor: Predictor) -> None:
+    """The third is beside the first what it was observed to be; the fourth, beside the first, next to nothing."""
+    told, posterior = [], Posterior(predictor)
+    for other, factor in ((1, 3.0), (2, 3.0), (3, 0.05)):
+        pair = ColocationSet("v100", (JOBS[0], JOBS[other]))
+        arrays = predictor.predict_arrays([pair])
+        slowdown = 1 + factor * (arrays.slowdown[0, 0] - 1)
+        told += [Observation(pair, 0, float(arrays.solo_step_time_s[0, 0] * slowdown))] * 4
+    posterior.observe(told)
+    three, four = (ColocationSet("v100", tuple(JOBS[:size])) for size in (3, 4))
+    less, more = (posterior.predict_arrays([each]).slowdown[0, 0] for each in (three, four))
+    assert more >= less * (1 - 1e-6)
+    rows = posterior.predict_rows(posterior.rows([four]), "time-slice")
+    for value in (rows.slowdown[0, 0], posterior.predict(four).members[0].slowdown.value):
+        assert value == pytest.approx(more, rel=1e-5)
+
+
 def corrected(slowdown: Floats, numbers: Integers) -> Floats:
     """Another correction for each member."""
     return np.where(numbers >= 0, slowdown + 0.1 * numbers, 1.0)
@@ -138,7 +155,7 @@ class Asked:
 
 def test_only_pairs_of_larger_sets_without_slices_are_asked_for() -> None:
     asked, three = Asked(), tuple(JOBS[:3])
-    pairs = PairSlowdowns(asked, corrected)
+    pairs = PartSlowdowns(asked, corrected)
     sets = [
         ColocationSet("v100", three),
         ColocationSet("a100", three, "mig"),
@@ -153,7 +170,7 @@ def test_only_pairs_of_larger_sets_without_slices_are_asked_for() -> None:
 def test_pairs_are_asked_for_once_until_the_cache_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parts, "_KEPT", 12)
     asked, one = Asked(), [ColocationSet("v100", tuple(JOBS[:3]))]
-    pairs = PairSlowdowns(asked, corrected)
+    pairs = PartSlowdowns(asked, corrected)
     for numbers, new in (((0, 1, 2), 3), ((2, 1, 0), 0), ((0, 1, 3), 2), ((4, 5, 6), 3), ((0, 1, 2), 3)):
         before = len(asked.sets)
         pairs.slowest(one, [numbers])
@@ -161,7 +178,7 @@ def test_pairs_are_asked_for_once_until_the_cache_is_full(monkeypatch: pytest.Mo
 
 
 def test_a_cache_that_another_thread_replaces_answers_all_the_same() -> None:
-    class Replaced(PairSlowdowns):
+    class Replaced(PartSlowdowns):
         _known = property(lambda _: {}, lambda _, _known: None)  # type: ignore[assignment]
 
     predictor = SimpleNamespace(
