@@ -21,7 +21,7 @@ class PosteriorConfig:
         most_rows: most observed (set, member) pairs used exactly; beyond that, at most this many inducing rows
             represent all.
         most_observed: most observed (set, member) pairs used at all; beyond that, a sample with
-            as many of every member as there is room for.
+            as many of every member as there is room for, first those observed often.
         repeats: number of observations of the same member of the same set beyond which more do not narrow an
             answer.
         learn_solo: whether to also correct predicted solo step times; otherwise the whole error is attributed

@@ -201,7 +201,13 @@ class MeasuredAlone:
         return result
 
     def told_rows(
-        self, seen: Observed, kept: Integers, told: Integers, predictor: SetPredictor, earlier: Observed
+        self,
+        seen: Observed,
+        kept: Integers,
+        told: Integers,
+        predictor: SetPredictor,
+        earlier: Observed,
+        kept_earlier: Integers,
     ) -> Observed:
         """The observations with the members and answers of the sets once that is stated.
 
@@ -213,7 +219,8 @@ class MeasuredAlone:
             kept: the rows that matter.
             told: from `told_members`.
             predictor: asked about rows that have changed.
-            earlier: the result for fewer observations, which saves time and changes nothing.
+            earlier: the result for fewer observations, which saves time and changes nothing; kept_earlier: the rows that
+                mattered then.
         """
         if not self._alone:
             return seen
@@ -223,7 +230,7 @@ class MeasuredAlone:
         columns = {name: getattr(seen, name).copy() for name in _PREDICTED}
         differs = (own != seen.own) | (partners != seen.partners).any(1)
         asked = np.intersect1d(np.flatnonzero(differs), kept)
-        done = asked[asked < len(earlier)]
+        done = np.intersect1d(asked, kept_earlier)
         width = earlier.partners.shape[1]
         done = done[
             (own[done] == earlier.own[done])

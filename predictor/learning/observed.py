@@ -14,6 +14,7 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
+from predictor.learning.confirmed_pairs import OFTEN
 from predictor.learning.link import to_scale
 from predictor.learning.network_share import at_share
 from predictor.padding import equally_wide
@@ -183,7 +184,7 @@ class Observed:
         """Numbers of at most `most` rows: as many of every member, and beside every member, as there is room for.
 
         So a job observed a few times among thousands of others keeps its rows. First are those of a job alone,
-        then those of lowest rank.
+        then those observed often, whose sets are answered as observed, then those of lowest rank.
 
         Args:
             most: largest number of rows.
@@ -196,12 +197,13 @@ class Observed:
         roles = np.concatenate([self.own[:, None], self.partners + self.own.max() + 1], 1)
         row, column = np.nonzero(np.concatenate([self.own[:, None], self.partners], 1) >= 0)
         role, together = roles[row, column], np.asarray((self.partners >= 0).any(1))
-        order = np.lexsort((self.rank[row], together[row], role))
+        seldom = self.count < OFTEN
+        order = np.lexsort((self.rank[row], seldom[row], together[row], role))
         row, role = row[order], role[order]
         place = np.arange(len(row)) - np.searchsorted(role, role)
         first = np.full(len(self), len(row))
         np.minimum.at(first, row, place)
-        chosen = np.sort(np.lexsort((self.rank, together, first))[:most])
+        chosen = np.sort(np.lexsort((self.rank, seldom, together, first))[:most])
         return chosen if earlier is None else _in_places_of(earlier, chosen)
 
 

@@ -102,8 +102,8 @@ class State:
         """
         kept = observed.sample(config.most_observed, None if earlier is None else earlier.kept)
         numbers = measured.told_members(known, predictor)
-        before = Observed.nothing() if earlier is None else earlier.told
-        told = measured.told_rows(observed, kept, numbers, predictor, before)
+        before = (Observed.nothing(), kept[:0]) if earlier is None else (earlier.told, earlier.kept)
+        told = measured.told_rows(observed, kept, numbers, predictor, *before)
         rows = kept[(told.partners[kept] >= 0).any(1)]
         prior = priors.of(known.members, told.own[rows])
         errors, process = (None, None) if earlier is None else (earlier.solo, earlier.process)

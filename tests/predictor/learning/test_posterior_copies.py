@@ -7,6 +7,7 @@ import numpy as np
 from predictor.examples.observations import Observation
 from predictor.learning.config import PosteriorConfig
 from predictor.learning.corrected import shifted
+from predictor.learning.observed import set_of
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload
@@ -91,6 +92,25 @@ def test_a_job_alone_may_displace_a_set_from_the_sample(predictor: Predictor) ->
     np.testing.assert_allclose(
         posterior.predict_arrays(asked).step_time_s, at_once.predict_arrays(asked).step_time_s, rtol=1e-6
     )
+
+
+def test_a_set_may_enter_the_sample_by_being_observed_often(predictor: Predictor) -> None:
+    """What was observed of its jobs alone, while it was not in the sample, counts for it, too."""
+    jobs = [Workload.parse(f"{name}:batch_size={size}") for name in ("alpha", "beta") for size in range(1, 9)]
+    alone = [Observation(ColocationSet("v100", (job,)), 0, 0.07) for job in jobs]
+    told = [*alone, *(seen(predictor, pair, 0, 1.5) for pair in pairs_of(jobs))]
+    config = PosteriorConfig(most_rows=32, most_observed=60)
+    posterior = Posterior(predictor, config).extended(told)
+    left = np.setdiff1d(np.arange(len(posterior.observed)), posterior.state.kept)
+    often = [Observation(set_of(posterior.observed.keys[row]), 0, 0.5) for row in left[:8]]
+    at_once = Posterior(predictor, config)
+    at_once.observe([*told, *often * 5])
+    posterior = posterior.extended(often * 5)
+    asked = pairs_of(jobs)
+    answers = [each.predict_arrays(asked).step_time_s for each in (posterior, at_once)]
+    np.testing.assert_allclose(*answers, rtol=1e-6)
+    step_s = posterior.predict_arrays([one.colocation_set for one in often]).step_time_s[:, 0]
+    np.testing.assert_allclose(step_s, 0.5, rtol=0.03)
 
 
 def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Predictor) -> None:
