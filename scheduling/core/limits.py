@@ -14,6 +14,8 @@ STEP_TIME_S = (1e-9, 1e9)
 ITERATIONS = (1e-9, 1e15)
 # Beyond it, a clock that counts seconds in double precision loses the milliseconds of a run.
 LATEST_S = 1e13
+# Longest duration of a job in a log, ten years; a policy that decides every minute takes hours for centuries.
+LONGEST_S = 3.2e8
 # Most GPUs in a cluster; `count`s are summed before they are expanded.
 CLUSTER_GPUS = 100_000
 # Assumed solo duration of a job of unknown length.

@@ -13,7 +13,7 @@ import numpy as np
 
 from profiling.errors import InputError
 from profiling.files import check_once, csv_header
-from scheduling.core.limits import LATEST_S
+from scheduling.core.limits import LONGEST_S
 from scheduling.traces.cells import Cells, Floats
 from scheduling.traces.logged import MOST_GPUS, LoggedJob
 
@@ -242,7 +242,7 @@ def _durations(cells: Cells, names: Columns, submit: Floats, by_stamp: bool) -> 
     if names.duration is not None:
         duration = cells.numbers(names.duration, " of seconds")
         cells.mark(duration < 1.0, names.duration, "is below 1 s")
-        cells.mark(duration > LATEST_S, names.duration, f"is above {LATEST_S:g} s")
+        cells.mark(duration > LONGEST_S, names.duration, "is above ten years")
         return duration
     assert names.end is not None
     start = names.start or names.submit

@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling.errors import InputError
 from scheduling.core.job import TraceJob
-from scheduling.core.limits import LATEST_S
+from scheduling.core.limits import LATEST_S, LONGEST_S
 from scheduling.traces.elastic import with_batch_range
 from scheduling.traces.mix import Mix
 from scheduling.traces.remarks import Remark, RowCount, counted_rows
@@ -69,8 +69,8 @@ class LoggedJob:
             return Remark("submission time is out of range", f"{self.submit_s:g}")
         if self.gpus == 0 and not self.duration_s < 1.0:  # a job that never ran may not have any yet
             return Remark("requests no whole GPU")
-        if self.duration_s > LATEST_S:
-            return Remark("duration is out of range", f"{self.duration_s:g}")
+        if self.duration_s > LONGEST_S:
+            return Remark("duration is above ten years", f"{self.duration_s:g}")
         if not isfinite(self.duration_s):
             return Remark("has not ended", self.state)
         if self.duration_s < 1.0:

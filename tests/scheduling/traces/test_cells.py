@@ -25,7 +25,8 @@ def read(path: Path, rows: str, header: str = "submit_time,duration,gpu_num") ->
     [
         ("5,-60,1", "duration is below 1 s", "-60"),
         ("5,0.5,1", "duration is below 1 s", "0.5"),
-        ("5,1e300,1", "duration is above 1e+13 s", "1e+300"),
+        ("5,1e300,1", "duration is above ten years", "1e+300"),
+        ("5,1e12,1", "duration is above ten years", "1000000000000"),
         ("5,NaN,1", "duration is empty", None),
         ("5,1h,1", "duration is not a number of seconds", "1h"),
         ("5,inf,1", "duration is not a number of seconds", "inf"),
