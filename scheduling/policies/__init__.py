@@ -47,6 +47,8 @@ POLICIES = {
     "sia": "sia:POLICY",
     "sia-packed": "sia:PACKED",
 }
+# Those that choose how many GPUs the resizable jobs of `sia:` traces get; under others they get what they request.
+SIZING = ("optimus", "optimus-shortest", "pollux", "sia", "sia-packed")
 
 
 def get_policy(name: str, as_published: bool = False) -> Policy:

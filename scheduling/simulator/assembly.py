@@ -158,8 +158,9 @@ def _sia(spec: ScenarioSpec, cluster: ClusterSnapshot, devices: list[str]) -> Sc
     # As in a clone of upstream: traces/ beside workloads/GROUP/FILE.
     applications = load_applications(path.resolve().parent.parent.parent / "traces", devices)
     jobs = read_sia(path, applications, spec.kind)[: spec.limit]
-    rigid = [job for job in jobs if job.kind == "rigid"]  # the others adapt to what there is
-    reasons = infeasible_jobs(rigid, SchedulingSnapshot(cluster), None)
+    # Under policies that resize, the others adapt to what there is; all policies run the same jobs.
+    asked = jobs if spec.skip_infeasible else [job for job in jobs if job.kind == "rigid"]
+    reasons = infeasible_jobs(asked, SchedulingSnapshot(cluster), None)
     jobs, skipped = without_infeasible(jobs, reasons, spec.skip_infeasible)
     truth = GoodputTruth(applications)
     table = {

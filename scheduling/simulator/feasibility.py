@@ -10,6 +10,7 @@ from profiling.workload import Workload
 from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
+from scheduling.policies import SIZING
 
 _NAMED = 5
 
@@ -53,6 +54,22 @@ def infeasible_jobs(
     return reasons
 
 
+def check_requests(policy: str, jobs: Sequence[TraceJob], snapshot: SchedulingSnapshot) -> None:
+    """Raise `InfeasibleError` if some job requests more GPUs than any type has, for a policy that resizes none."""
+    reasons = infeasible_jobs(jobs, snapshot, None)
+    if reasons:
+        raise InfeasibleError(
+            f"{policy} gives jobs the GPUs that they request: {_named(reasons, len(jobs))}",
+            hint=f"{', '.join(SIZING)} choose them; --skip-infeasible skips such jobs",
+        )
+
+
+def _named(reasons: dict[str, str], jobs: int) -> str:
+    lines = [f"{name} {reason}" for name, reason in reasons.items()]
+    more = f" (and {len(lines) - _NAMED} more)" if len(lines) > _NAMED else ""
+    return f"{len(lines)} of {jobs} jobs can never run on this cluster: " + "; ".join(lines[:_NAMED]) + more
+
+
 def without_infeasible(
     jobs: Sequence[TraceJob], reasons: dict[str, str], skip: bool
 ) -> tuple[list[TraceJob], list[str]]:
@@ -64,11 +81,8 @@ def without_infeasible(
     lines = [f"{name} {reason}" for name, reason in reasons.items()]
     kept = [job for job in jobs if job.id not in reasons]
     if lines and (not skip or not kept):
-        more = f" (and {len(lines) - _NAMED} more)" if len(lines) > _NAMED else ""
         raise InfeasibleError(
-            f"{len(lines)} of {len(jobs)} jobs can never run on this cluster: "
-            + "; ".join(lines[:_NAMED])
-            + more,
+            _named(reasons, len(jobs)),
             hint="--skip-infeasible skips them" if kept else "choose another cluster",
         )
     return kept, lines

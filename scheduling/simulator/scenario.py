@@ -15,9 +15,11 @@ from scheduling.beliefs.slice_table import KnownFits
 from scheduling.core.job import TraceJob
 from scheduling.core.set_cache import SetCache
 from scheduling.core.snapshot import ClusterSnapshot
+from scheduling.core.state import SchedulingSnapshot
 from scheduling.core.truth import GroundTruth, SetTruth
-from scheduling.policies import POLICIES, get_policy
+from scheduling.policies import POLICIES, SIZING, get_policy
 from scheduling.simulator.engine import SimulationConfig, simulate
+from scheduling.simulator.feasibility import check_requests
 from scheduling.simulator.result import SimulationResult
 from scheduling.slices.best_static import BEST, best_static
 from scheduling.slices.cluster import SlicePolicy
@@ -74,6 +76,8 @@ class Scenario:
     ) -> SimulationResult:
         chosen, truth, agent = get_policy(policy, self.upstream_rounds), self.truth, self.agent
         belief, anew = SetCache.of(self.belief), self.config.reevaluate_each_round
+        if agent is not None and policy in POLICIES and policy not in SIZING:
+            check_requests(policy, self.jobs, SchedulingSnapshot(self.cluster))
         if chosen.freezes:
             if not isinstance(truth, SetTruth):
                 raise InputError(

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from profiling.errors import InfeasibleError
 from scheduling.core.job import Allocation
 from scheduling.core.set_cache import SetCache
 from scheduling.core.state import SchedulingSnapshot
@@ -90,3 +91,17 @@ def test_a_job_that_may_be_resized_begins_on_one_gpu(tmp_path: Path, policy: str
     held = [starts[start] for start in sorted(starts)]
     assert held[0] == 1
     assert all(now <= 2 * max(held[: k + 1]) for k, now in enumerate(held[1:]))
+
+
+@pytest.mark.parametrize("policy", ["fifo", "gavel-sia", "isacpp"])
+def test_a_job_too_large_for_a_policy_that_resizes_none_is_named_before_any_runs(
+    tmp_path: Path, policy: str
+) -> None:
+    path = job_list(tmp_path, "small,0,ncf,1,256\nwide,60,ncf,64,32768\n")
+    done: list[int] = []
+    with pytest.raises(InfeasibleError, match="1 of 2 jobs can never run on this cluster: wide requests 64"):
+        build_scenario(ScenarioSpec(f"sia:{path}", "sia-64")).run(policy, lambda k, _: done.append(k))
+    assert not done
+    scenario = build_scenario(ScenarioSpec(f"sia:{path}", "sia-64", skip_infeasible=True))
+    assert [line.partition(" ")[0] for line in scenario.skipped] == ["wide"]
+    assert [job.id for job in scenario.run(policy).jobs] == ["small"]
