@@ -376,7 +376,7 @@ class _Simulation:
             self.now_s = max(first, self.now_s)
             self._finish(self.jobs[number])
             if self.policy.round_s is None:
-                return
+                target = self.now_s  # those that end at the same moment leave before the policy is asked
         self.now_s = max(self.now_s, target)
 
     def _finish(self, job: JobState) -> None:
