@@ -32,7 +32,7 @@ class Policy:
     Attributes:
         decide: the function; jobs that it does not mention are unchanged.
         round_s: seconds between calls; None: whenever a job arrives or leaves.
-        preemptive: whether to call it even when no job waits.
+        preemptive: whether to call it even when no job waits, as it is with `round_s`.
         aligned: rounds start at multiples of `round_s`; otherwise one starts as soon as a job waits and
             nothing runs.
         rests: after a round that serves no job, the next one starts with the next arrival, if there is one.
