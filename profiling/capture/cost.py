@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.utils.flop_counter import flop_registry
 
 from profiling.capture.fused import attention_flops, recurrent_flops
+from profiling.capture.optimizers import TENSORS_PER_KERNEL
 from profiling.capture.products import (
     FOURIER,
     Work,
@@ -31,6 +32,8 @@ _SCATTERING = _ADDING | {"scatter_", "index_copy_", "index_fill_", "index_put_",
 # Position of `groups` among the arguments.
 _GROUPS = {"convolution": 8, "conv1d": 6, "conv2d": 6, "conv3d": 6}
 _WRITE_ONLY = frozenset({"fill", "dropout"})
+# One operator on lists of tensors, as in moving averages of weights.
+_LISTS = "_foreach_"
 
 
 @dataclass
@@ -59,6 +62,16 @@ def packet_name(func: Any) -> str:
     return name if namespace in ("aten", "cotenant") else f"{namespace}::{name}"
 
 
+def results_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> list[Tensor]:
+    """Tensors that `func(*args, **kwargs) == out` returns, or else those that it changes in place."""
+    results = list(tensors_of(out))
+    if results or not func._schema.is_mutable:
+        return results
+    changed = [a.name for a in func._schema.arguments if a.alias_info is not None and a.alias_info.is_write]
+    given = {**dict(zip((a.name for a in func._schema.arguments), args, strict=False)), **kwargs}
+    return list(tensors_of([given[name] for name in changed if name in given]))
+
+
 def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: bool) -> Cost:
     """Cost of `func(*args, **kwargs) == out`.
 
@@ -74,9 +87,10 @@ def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, 
     if name == "cdist":  # which `torch.export` does not decompose
         name = "_euclidean_dist" if multiplies_points(*args) else "_cdist_forward"
     inputs = list(tensors_of((args, kwargs)))
-    outputs = list(tensors_of(out))
+    outputs = results_of(func, args, kwargs, out)
     kind = _kind(name, args)
-    known = name in ATEN or name.rstrip("_") in ATEN or "_backward" in name
+    single = name.removeprefix(_LISTS)
+    known = single in ATEN or single.rstrip("_") in ATEN or "_backward" in name
     cost = Cost(name, kind, known, outputs=outputs)
     cost.written = sum(map(tensor_bytes, outputs))
     distinct = {(t.untyped_storage()._cdata, t.storage_offset(), t.shape): t for t in inputs}
@@ -118,10 +132,8 @@ def _kind(name: str, args: tuple[Any, ...]) -> str:
     if name in _GROUPS:
         weight, groups = args[1], args[_GROUPS[name]] if len(args) > _GROUPS[name] else 1
         return "depthwise_convolution" if groups > 1 and weight.shape[1] == 1 else "convolution"
-    kind = ATEN.get(name)
-    if kind is None and name.endswith("_"):
-        kind = ATEN.get(name.rstrip("_"))
-    return kind or name
+    single = name.removeprefix(_LISTS)
+    return ATEN.get(single) or ATEN.get(single.rstrip("_")) or name
 
 
 def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> float:
@@ -201,6 +213,8 @@ def _kernels(name: str, args: tuple[Any, ...]) -> float:
         return float(sum(map(bool, args[-1])))
     if name == "attention_backward":
         return 3.0
+    if name.startswith(_LISTS):
+        return float(-(-len(args[0]) // TENSORS_PER_KERNEL))
     if name == "recurrent":
         layers, directions = args[4], 2 if args[5] else 1
         batch = args[1][0].shape[-2]

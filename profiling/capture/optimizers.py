@@ -17,9 +17,10 @@ TEMPORARIES = {"sgd": 0, "momentum": 1, "adam": 1, "adamw": 1, "rmsprop": 1, "ad
 KERNELS = {"sgd": 1, "momentum": 3, "adam": 9, "adamw": 10, "rmsprop": 6, "adagrad": 5, "none": 0}
 """Kernels per chunk of parameter tensors."""
 
-_TENSORS_PER_KERNEL = 64
+TENSORS_PER_KERNEL = 64
+"""Tensors of a list that one kernel takes."""
 
 
 def launches(optimizer: str, tensors: int) -> float:
     """Number of kernels of a step that updates `tensors` parameter tensors."""
-    return float(KERNELS[optimizer] * -(-tensors // _TENSORS_PER_KERNEL))
+    return float(KERNELS[optimizer] * -(-tensors // TENSORS_PER_KERNEL))

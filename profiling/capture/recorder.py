@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiling.capture import meta_cache
-from profiling.capture.cost import Cost, cost_of, packet_name, tensor_bytes
+from profiling.capture.cost import Cost, cost_of, packet_name, results_of, tensor_bytes
 from profiling.capture.live import LiveBytes
 from profiling.capture.sizes import sizes_of
 from profiling.errors import LimitError
@@ -170,7 +170,7 @@ class Recorder(TorchDispatchMode):
         for key, tensor in inputs.items():
             if id(tensor) in self._weights and key not in self._parameters:
                 self._replace(key, self._weights[id(tensor)])
-        outputs = list(tensors_of(out))
+        outputs = results_of(func, args, kwargs, out)
         if not outputs:
             return
         # `squeeze_` and the like change a tensor's shape only.
@@ -382,10 +382,9 @@ class Recorder(TorchDispatchMode):
 
 
 def _selects(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the size of the result depends on values; on `meta`, every element is selected."""
-    return name == "nonzero" or (
-        name == "index" and any(index.dtype == torch.bool for index in tensors_of(args[1]))
-    )
+    """Whether the size of the result depends on values that are unknown; then every element is selected."""
+    masks = args[0] if name == "nonzero" else args[1] if name == "index" else ()
+    return any(t.is_meta and (name == "nonzero" or t.dtype == torch.bool) for t in tensors_of(masks))
 
 
 def _key(tensor: Tensor) -> int:

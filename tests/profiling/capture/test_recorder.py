@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
@@ -97,3 +98,55 @@ def test_constants_that_are_gone_take_no_saved_activation() -> None:
         for c in (False, True)
     ]
     assert saved[0] == saved[1]
+
+
+class Averaged(nn.Module):
+    """Follows a network with a moving average of its weights, one by one or all in one operator."""
+
+    def __init__(self, as_list: bool) -> None:
+        super().__init__()
+        self.network, self.average = (
+            nn.Sequential(*(nn.Linear(64, 64) for _ in range(40))) for _ in range(2)
+        )
+        self.average.requires_grad_(False)
+        self.as_list = as_list
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        means, new = list(self.average.parameters()), list(self.network.parameters())
+        with torch.no_grad():
+            if self.as_list:
+                torch._foreach_lerp_(means, new, 0.01)
+            else:
+                for mean, weight in zip(means, new, strict=True):
+                    mean.lerp_(weight, 0.01)
+            target = self.average(x)
+        return self.network(x) - target
+
+
+def test_an_operator_on_lists_costs_as_much_as_on_their_tensors() -> None:
+    one_by_one, as_list = (capture_module(Averaged(a), torch.randn(4, 64)) for a in (False, True))
+    assert as_list.total("bytes_read") == one_by_one.total("bytes_read")
+    assert as_list.total("bytes_written") == one_by_one.total("bytes_written")
+    update = next(op for op in as_list.operators if op.kind == "elementwise")
+    assert len(one_by_one.operators) - len(as_list.operators) == 79
+    assert update.kernel_count == 1 + 2  # a seed, and 80 tensors
+
+
+@torch.library.custom_op("testing::halve", mutates_args=("x",))
+def halve(x: torch.Tensor) -> None:
+    x.mul_(0.5)
+
+
+class Halved(nn.Linear):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        out = super().forward(x)
+        with torch.no_grad():
+            halve(out)
+        return out
+
+
+def test_an_operator_that_only_changes_its_arguments_is_not_free() -> None:
+    with pytest.warns(UserWarning, match=r"testing::halve \(1\)"):
+        graph = capture_module(Halved(64, 64), torch.randn(4, 64))
+    op = next(op for op in graph.operators if op.kind == "testing::halve")
+    assert (op.bytes_read, op.bytes_written) == (4 * 4 * 64, 4 * 4 * 64)
