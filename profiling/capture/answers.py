@@ -2,8 +2,8 @@
 
 Language models check whether any token is padded, and use a cheaper kernel if not. The recorded step has a batch
 without padding, as in measurements, so no number is `in` a tensor of tokens; a loss checks whether a variance is negative, a distribution whether its arguments
-are valid. Values are known of small tensors of whole numbers that a caller passes as inputs on the CPU, such as lengths,
-and of the order of packed sequences. Any other dependence on values is an error.
+are valid. Values are known of small tensors of whole numbers that a caller passes as inputs on the CPU, such as lengths
+and labels, of what a model computes of them (`known.py`), and of the order of packed sequences. Any other dependence on values is an error.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from profiling.capture.known import values_of
+
 # Attributes set on tensors: the value of `bool(tensor)`, that of `bool(tensor.any())`, and the sum of a mask.
 _TRUTH, _ANY, _COUNT = "_truth_on_meta", "_any_on_meta", "_count_on_meta"
-# Another: a tensor on the CPU with the values, and the version of the tensor that has them.
-_VALUES = "_values_on_meta"
-_MAX_VALUES = 65_536
 _READS: dict[str, Callable[[Tensor], Any]] = {
     "cpu": Tensor.clone,
     "tolist": Tensor.tolist,
     "item": Tensor.item,
     "__int__": Tensor.__int__,
     "__index__": Tensor.__index__,
+    "__bool__": Tensor.__bool__,
 }
 _BELOW = ("lt", "__lt__")
 _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
@@ -37,33 +37,22 @@ _COMPARISONS: dict[str, Callable[[Any, Any], bool]] = {
     "__lt__": operator.lt,
 }
 _ALL = ("all", "_is_all_true")
-_EXTREMES: dict[str, Callable[[Any], Any]] = {"max": max, "min": min}
-_ASKED = frozenset({*_ALL, "any", "sum", "isinf", "isnan", *_COMPARISONS, *_EXTREMES})
-
-
-def remember(tensor: Tensor, values: Tensor) -> None:
-    """Set the values of a tensor on `meta`, if they are few whole numbers on the CPU."""
-    is_whole = not values.is_floating_point() and not values.is_complex()
-    if values.device.type == "cpu" and is_whole and values.numel() <= _MAX_VALUES:
-        setattr(tensor, _VALUES, (values, tensor._version))
+_ASKED = frozenset({*_ALL, "any", "sum", "isinf", "isnan", *_COMPARISONS})
 
 
 def read(name: str, args: tuple[Any, ...]) -> Any:
     """What the function `name`, which reads a tensor's values, returns; None if they are unknown or have changed."""
     if name not in _READS or len(args) != 1:
         return None
-    values = _values_of(args[0])
-    return None if values is None else _READS[name](values)
-
-
-def _values_of(tensor: Any) -> Tensor | None:
-    values, version = getattr(tensor, _VALUES, (None, 0))
-    return values if values is not None and version == tensor._version else None
+    values = values_of(args[0])
+    if values is None:
+        return truth_of(args[0]) if name == "item" else None  # of a check such as `(x > 0).all().item()`
+    return _READS[name](values)
 
 
 def contains(tensor: Tensor, element: Any) -> bool | None:
     """`element in tensor`; None if the tensor is not on `meta`, or its values are unknown."""
-    values = _values_of(tensor) if tensor.is_meta else None
+    values = values_of(tensor, is_given=True) if tensor.is_meta else None
     return None if values is None else element in values
 
 
@@ -78,11 +67,7 @@ def note(name: str, args: tuple[Any, ...], out: Any) -> None:
     if name not in _ASKED or not args or not isinstance(out, Tensor) or not out.is_meta:
         return
     source = args[0]
-    if name in _EXTREMES:
-        values = _values_of(source)
-        if len(args) == 1 and values is not None and values.numel():
-            remember(out, torch.tensor(_EXTREMES[name](values.flatten().tolist()), device="cpu"))
-    elif name in ("isinf", "isnan"):
+    if name in ("isinf", "isnan"):
         setattr(out, _TRUTH, False)
     elif name in _BELOW and _is_zero(args[1:]) and getattr(source, "is_floating_point", bool)():
         setattr(out, _ANY, False)

@@ -13,9 +13,10 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdRef
 
 from profiling.capture import fused
-from profiling.capture.answers import contains, note, read, remember, truth_of
+from profiling.capture.answers import contains, note, read, truth_of
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
 from profiling.capture.flex import flex_functions
+from profiling.capture.known import compute, remember, selected, with_values
 from profiling.capture.patching import patched
 from profiling.training import tensors_of
 
@@ -62,11 +63,22 @@ class DeviceFunctions(TorchFunctionMode):
             return _plain_cell(name, *args)
         if name == "ctc_loss" and isinstance(args[0], Tensor) and args[0].is_meta:
             return fused.ctc_loss(args[0], args[1])[0]
+        if name == "masked_select" and isinstance(args[0], Tensor) and args[0].is_meta:
+            # As a GPU computes it. Torch has no rule for its size.
+            with self:
+                return _masked_select(*args, **kwargs)
         if name == "dropout" and len(args) >= 2 and isinstance(args[0], Tensor):
             training = args[2] if len(args) > 2 else kwargs.get("training", True)
             return torch.native_dropout(args[0], args[1], True)[0] if training and args[1] > 0 else args[0]
+        args, kwargs = with_values(name, args, kwargs)
+        if (out := selected(func, args, kwargs)) is not None:
+            return out
         out = func(*args, **kwargs)
+        if name == "rand" and out.numel() == 1 and not out.is_meta:
+            # A draw on the host decides, as in LayerDrop: layers that are dropped in less than half of the steps run.
+            out.fill_(0.5)
         note(name, args, out)
+        compute(func, args, kwargs, out)
         return out
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:
@@ -185,6 +197,11 @@ def _attention(
         # A kernel writes the gradient of a bias for every score; the backward pass of `expand` then sums it.
         attn_mask = attn_mask.expand(*query.shape[:-1], key.shape[-2])
     return fused.attention(query, key, value, attn_mask)[0]
+
+
+def _masked_select(input: Tensor, mask: Tensor) -> Tensor:
+    shape = torch.broadcast_shapes(input.shape, mask.shape)
+    return input.expand(shape)[mask.expand(shape)]
 
 
 def _is_fused_norm(

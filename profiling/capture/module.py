@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from profiling.capture.answers import remember
+from profiling.capture.known import remember
 from profiling.capture.options import execution_options, options_of
 from profiling.capture.step import capture_job
 from profiling.errors import InputError

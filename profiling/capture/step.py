@@ -25,7 +25,7 @@ from profiling.training import AUTOCAST, TrainingJob, atomic_layers, check_gradi
 _LOCK = threading.Lock()
 
 # What torch says of tensors on other devices than the input.
-_OTHER_DEVICE = ("expected device", "same device type", "Cannot copy out of meta")
+_OTHER_DEVICE = ("expected device", "same device", "Cannot copy out of meta")
 _HINTS = {
     "more than 1 value per channel": "batch norms need two samples to train: take a larger batch, or mode=inference",
     "SparseTensorImpl": "tensors must be dense: build embeddings with sparse=False, and replace sparse matrices by "

@@ -134,3 +134,70 @@ class Finite(nn.Module):
 
 def test_nothing_is_not_a_number() -> None:
     assert capture_module(Finite(), torch.randn(4, 8)).forward_flops == 2 * 4 * 8 * 8
+
+
+class Recognizer(nn.Module):
+    """Checks and counts its labels before a CTC loss, as the speech models of transformers do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 5)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        if labels.max() >= 5:
+            raise ValueError("a label is out of range")
+        is_given = labels >= 0
+        if is_given.sum(-1).max().item() > x.shape[1]:
+            raise ValueError("too many labels")
+        scores = self.layer(x).log_softmax(-1).transpose(0, 1)
+        lengths = torch.full((len(x),), x.shape[1])
+        return F.ctc_loss(scores, labels.masked_select(is_given), lengths, is_given.sum(-1))
+
+
+def test_labels_may_be_checked_counted_and_selected() -> None:
+    x, labels = torch.randn(3, 9, 8), torch.tensor([[1, 2, -1], [3, -1, -1], [4, 1, 2]])
+    graph = capture_module(Recognizer(), (x, labels), loss=lambda loss: loss)
+    assert graph.forward_flops == 2 * 3 * 9 * 8 * 5
+    with pytest.raises(InputError, match="a label is out of range"):
+        capture_module(Recognizer(), (x, labels + 4), loss=lambda loss: loss)
+
+
+class Asserting(nn.Linear):
+    """Asserts on the host that numbers are finite."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        torch._check_tensor_all_with(ValueError, x.isfinite(), lambda: "not finite")
+        return super().forward(x)
+
+
+def test_assertions_about_all_numbers_hold() -> None:
+    assert capture_module(Asserting(8, 5), torch.randn(3, 8)).forward_flops == 2 * 3 * 8 * 5
+
+
+class LayerDrop(nn.Module):
+    """Drops layers at random (Fan et al. 2020), as wav2vec 2.0 and BART do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(40))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            if torch.rand([]) >= 0.1:
+                x = layer(x)
+        return x
+
+
+def test_a_step_drops_no_layers() -> None:
+    assert capture_module(LayerDrop(), torch.randn(3, 8)).gradient_bytes == 40 * 4 * (8 * 8 + 8)
+
+
+class Masked(nn.Linear):
+    """Makes a constant on the default device, which a GPU takes as an argument of `masked_fill`."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x).masked_fill(x[:, :1] > 0, torch.tensor(-1.0))
+
+
+def test_a_constant_of_a_mask_may_be_on_the_host() -> None:
+    assert capture_module(Masked(8, 5), torch.randn(3, 8)).forward_flops == 2 * 3 * 8 * 5

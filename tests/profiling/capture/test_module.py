@@ -244,7 +244,7 @@ FRAME = torch.ones(8)
         (lambda y: y * y.detach().cpu().max(), "pass them as numbers"),
         (lambda y: torch.from_numpy(y.detach().numpy()), "pass them as numbers"),
         (lambda y: importlib.import_module("absent_module"), "install it"),
-        (lambda y: y.repeat_interleave(torch.full((3,), 2, device=y.device), 0), "pass them as numbers"),
+        (lambda y: y.repeat_interleave(y[:, 0].long(), 0), "pass them as numbers"),
         (lambda y: pack_padded_sequence(y[None], y[0, :1].long()).data, "pass them as numbers"),
         (lambda y: y * FRAME, "register a module's own as buffers"),
         (

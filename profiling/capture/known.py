@@ -1,0 +1,142 @@
+"""Values of small tensors of whole numbers on `meta`, computed beside the step from inputs on the CPU and constants.
+
+Models read such values, as lengths of sequences and sizes of images, to decide how large other tensors are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
+
+from profiling.training import map_tensors, tensors_of
+
+# Set on a tensor: a tensor on the CPU with its values, its version that has them, and whether a caller gave them.
+_VALUES = "_values_on_meta"
+_MAX_VALUES = 65_536
+_CONSTANTS = frozenset({"tensor", "arange", "zeros", "ones", "full"})
+_DRAWN = ("rand", "multinomial", "bernoulli", "empty", "new_empty")
+# Functions whose results have a size that depends on values.
+_SELECTIONS = frozenset({"nonzero", "argwhere", "unique", "unique_consecutive", "bincount"})
+_INDEXING = ("__getitem__", "__setitem__")
+
+
+def remember(tensor: Tensor, values: Tensor, is_given: bool = True) -> None:
+    """Set the values of a tensor on `meta`, if they are few whole numbers on the CPU."""
+    if values.device.type == "cpu" and _is_whole(values) and values.numel() <= _MAX_VALUES:
+        setattr(tensor, _VALUES, (values, tensor._version, is_given))
+
+
+def values_of(tensor: Any, is_given: bool = False) -> Tensor | None:
+    """The values of a tensor; None if they are unknown or have changed.
+
+    Args:
+        is_given: whether values that the step has computed count as unknown.
+    """
+    values, version, given = getattr(tensor, _VALUES, (None, 0, False))
+    return values if values is not None and version == tensor._version and given >= is_given else None
+
+
+def with_values(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
+    """Arguments of the function `name` with known values where torch would read them itself."""
+    if name == "arange":
+        return tuple(map(_number, args)), kwargs
+    if name == "repeat_interleave":
+        return args, _with_size(args, kwargs)
+    if name in _INDEXING and isinstance(args[0], Tensor) and args[0].is_meta:
+        return (args[0], _without_masks(args[1]), *args[2:]), kwargs
+    return args, kwargs
+
+
+def selected(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """The result of a function whose size depends on known values; None if they are unknown, or nothing is selected.
+
+    Placeholders for a batch may lack what a model looks for; it is then assumed, as of unknown values, to be everywhere.
+    """
+    given = list(tensors_of((args, kwargs)))
+    if func.__name__ not in _SELECTIONS or any(values_of(t) is None for t in given):
+        return None
+    values = _on_host(func, args, kwargs)
+    is_empty = values is None or any(not t.numel() for t in tensors_of(values))
+    return None if is_empty else map_tensors(values, _shadow)
+
+
+def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
+    """Set the values of `func(*args, **kwargs) == out` if those of its arguments are known."""
+    results = list(tensors_of(out))
+    # Not of `torch.export`, whose tensors are of another class.
+    may_be_known = (
+        type(t) is Tensor and t.is_meta and _is_whole(t) and t.numel() <= _MAX_VALUES for t in results
+    )
+    name = getattr(func, "__name__", "")
+    if not results or not all(may_be_known) or not _is_pure(name, kwargs):
+        return
+    given = list(tensors_of((args, kwargs)))
+    if any(values_of(t) is None for t in given) or not (given or name in _CONSTANTS):
+        return
+    values = list(tensors_of(_on_host(func, args, kwargs if given else {**kwargs, "device": "cpu"})))
+    # Where a selection is assumed to be complete, there are more results than values.
+    if [v.shape for v in values] == [t.shape for t in results]:
+        for tensor, value in zip(results, values, strict=True):
+            remember(tensor, value, is_given=False)
+
+
+def _on_host(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function returns for known values; None if it cannot be computed."""
+    if "device" in kwargs:
+        kwargs = {**kwargs, "device": "cpu"}
+    # Otherwise a recorder would take it for a part of the step.
+    with _disable_current_modes(), torch._C.DisableTorchFunction():
+        try:
+            args, kwargs = map_tensors((args, kwargs), values_of)  # type: ignore[arg-type]
+            return func(*args, **kwargs)
+        except Exception:  # an operator may lack a kernel for whole numbers
+            return None
+
+
+def _shadow(values: Tensor) -> Tensor:
+    tensor = torch.empty_like(values, device="meta")
+    remember(tensor, values, is_given=False)
+    return tensor
+
+
+def _number(value: Any) -> Any:
+    values = values_of(value) if isinstance(value, Tensor) else None
+    return value if values is None else values.item()
+
+
+def _with_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
+    repeats = kwargs.get("repeats", args[min(1, len(args) - 1)])
+    values = values_of(repeats) if isinstance(repeats, Tensor) else None
+    if values is None or kwargs.get("output_size") is not None:
+        return kwargs
+    size = sum(values.tolist())
+    if len(args) > 1 and values.numel() == 1:
+        dim = args[2] if len(args) > 2 else kwargs.get("dim")
+        size *= args[0].numel() if dim is None else args[0].shape[dim]
+    return {**kwargs, "output_size": size}
+
+
+def _without_masks(index: Any) -> Any:
+    """The index with positions in place of masks whose values are known, which select as many elements as they do."""
+    parts: list[Any] = []
+    for part in index if isinstance(index, tuple) else (index,):
+        is_mask = isinstance(part, Tensor) and part.dtype == torch.bool and part.dim()
+        places = values_of(selected(Tensor.nonzero, (part,), {})) if is_mask else None
+        parts += [part] if places is None else map(_shadow, places.unbind(1))
+    return tuple(parts) if isinstance(index, tuple) or len(parts) > 1 else parts[0]
+
+
+def _is_whole(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() and not tensor.is_complex()
+
+
+def _is_pure(name: str, kwargs: dict[str, Any]) -> bool:
+    """Whether a function neither changes its arguments nor draws its result."""
+    is_special = name.startswith("__")
+    in_place = name in ("__setitem__", "__set__") or (name.startswith("__i") and name != "__invert__")
+    in_place = in_place or (name.endswith("_") and not is_special) or "out" in kwargs
+    return not in_place and not name.startswith(_DRAWN)

@@ -1,0 +1,92 @@
+"""Sizes and decisions that a model computes from whole numbers among its inputs."""
+
+from __future__ import annotations
+
+import warnings
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from profiling.capture import capture_module
+from profiling.errors import InputError
+
+
+class Packed(nn.Module):
+    """Attends within each image of a packed sequence, and puts the results among tokens, as Qwen-VL does."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.patches, self.tokens = nn.Linear(12, 16), nn.Embedding(100, 16)
+
+    def forward(self, tokens: Tensor, patches: Tensor, grid: Tensor) -> Tensor:
+        lengths = torch.repeat_interleave(grid[:, 1] * grid[:, 2], grid[:, 0])
+        ends = F.pad(lengths.cumsum(0, dtype=torch.int32), (1, 0))
+        places = torch.cat([torch.arange(h * w, device=grid.device) for _, h, w in grid.tolist()])
+        assert len(places) == len(patches) == len(torch.arange(lengths.sum(), device=grid.device))
+        parts = self.patches(patches).split((ends[1:] - ends[:-1]).tolist())
+        seen = torch.cat([F.softmax(part @ part.t(), -1) @ part for part in parts])
+        is_image = tokens == 7
+        if int(torch.unique_consecutive(is_image.sum(1)).numel()) != 1:
+            raise ValueError("samples have different numbers of image tokens")
+        out = self.tokens(tokens).clone()
+        out[is_image, :] = out[is_image, :] + seen
+        return out[is_image].sum() + out.masked_select(is_image[..., None]).sum()
+
+
+def inputs(image_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
+    tokens = torch.zeros(2, 40, dtype=torch.long)
+    tokens[:, :image_tokens] = 7
+    return tokens, torch.randn(32, 12), torch.tensor([[1, 4, 4], [1, 2, 8]])
+
+
+def test_images_are_as_large_as_their_grid_says() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is assumed
+        graph = capture_module(Packed(), inputs(16), loss=lambda out: out)
+    products = 2 * 32 * 12 * 16 + 2 * 2 * (2 * 16 * 16 * 16)
+    assert graph.forward_flops == products
+
+
+def test_other_shapes_than_the_values_say_are_an_error() -> None:
+    with pytest.raises(InputError):
+        capture_module(Packed(), inputs(15), loss=lambda out: out)
+
+
+class Marked(nn.Module):
+    """Reads out the positions of a mark."""
+
+    def __init__(self, in_place: bool = False) -> None:
+        super().__init__()
+        self.table, self.head = nn.Embedding(100, 16), nn.Linear(16, 4)
+        self.in_place = in_place
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        if self.in_place:
+            tokens.remainder_(90)
+        return self.head(self.table(tokens)[tokens == 5])
+
+
+@pytest.mark.parametrize(
+    ("marks", "in_place", "rows"),
+    [(3, False, 3), (0, False, 24), (3, True, 24)],
+    ids=["marked", "placeholders", "changed"],
+)
+def test_a_mask_selects_what_is_known_of_it_or_else_everything(marks: int, in_place: bool, rows: int) -> None:
+    tokens = torch.zeros(4, 6, dtype=torch.long)
+    tokens[:marks, 0] = 5
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        graph = capture_module(Marked(in_place), tokens)
+    assert graph.forward_flops == 2 * rows * 16 * 4
+    assert any("assumed to select everything" in str(w.message) for w in caught) == (rows == 24)
+
+
+def test_values_of_random_numbers_are_unknown() -> None:
+    class Shuffled(nn.Linear):
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            return super().forward(x)[: int(torch.randint_like(lengths, 1, 4).max())]
+
+    with pytest.raises(InputError, match="reads values"):
+        capture_module(Shuffled(8, 8), (torch.randn(4, 8), torch.tensor([2, 3])))
