@@ -136,7 +136,8 @@ ATEN: dict[str, str] = _table(
     cast="_to_copy to type_as",
     gather="gather scatter scatter_ scatter_add scatter_add_ index index_select index_put index_put_ _index_put_impl_ "
     "take take_along_dim masked_select index_add index_add_ nonzero one_hot scatter_reduce _unsafe_index masked_scatter "
-    "index_fill index_copy index_reduce put max_unpool2d max_unpool3d embedding_renorm bucketize searchsorted",
+    "index_fill index_copy index_reduce put max_unpool2d max_unpool3d embedding_renorm bucketize searchsorted "
+    "_convert_indices_from_coo_to_csr",
     resize="upsample_nearest1d upsample_nearest2d upsample_nearest3d upsample_bilinear2d upsample_trilinear3d "
     "upsample_bicubic2d _upsample_bilinear2d_aa _upsample_bicubic2d_aa _upsample_lanczos2d_aa _upsample_nearest_exact1d "
     "_upsample_nearest_exact2d _upsample_nearest_exact3d grid_sampler_2d upsample_linear1d affine_grid_generator "
@@ -149,7 +150,7 @@ ATEN: dict[str, str] = _table(
     fill="zeros zeros_like ones ones_like full full_like empty empty_like empty_strided arange fill fill_ zero_ "
     "new_zeros new_ones new_full new_empty new_empty_strided rand randn rand_like randn_like randint randint_like "
     "normal normal_ uniform uniform_ eye linspace scalar_tensor lift_fresh tril_indices triu_indices randperm exponential_ _local_scalar_dense "
-    "poisson hann_window hamming_window lift_fresh_copy",
+    "poisson hann_window hamming_window lift_fresh_copy _efficientzerotensor",
 )
 """`aten` overload packet, without its namespace, to kind."""
 

@@ -22,6 +22,9 @@ _DRAWN = ("rand", "multinomial", "bernoulli", "empty", "new_empty")
 # Functions whose results have a size that depends on values.
 _SELECTIONS = frozenset({"nonzero", "argwhere", "unique", "unique_consecutive", "bincount"})
 _INDEXING = ("__getitem__", "__setitem__")
+# Functions of sizes, and methods of a tensor and sizes.
+_OF_SIZES = frozenset({"arange", "zeros", "ones", "full", "empty", "rand", "randn"})
+_WITH_SIZES = frozenset({"view", "reshape", "expand", "narrow", "split", "repeat", "new_zeros", "new_ones"})
 
 
 def remember(tensor: Tensor, values: Tensor, is_given: bool = True) -> None:
@@ -42,12 +45,14 @@ def values_of(tensor: Any, is_given: bool = False) -> Tensor | None:
 
 def with_values(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Arguments of the function `name` with known values where torch would read them itself."""
-    if name == "arange":
-        return tuple(map(_number, args)), kwargs
+    if name in _OF_SIZES:
+        return map_tensors(args, _number), kwargs
+    if name in _WITH_SIZES:
+        return (args[0], *map_tensors(args[1:], _number)), kwargs
     if name == "repeat_interleave":
         return args, _with_size(args, kwargs)
     if name in _INDEXING and isinstance(args[0], Tensor) and args[0].is_meta:
-        return (args[0], _without_masks(args[1]), *args[2:]), kwargs
+        return (args[0], _index(args[1]), *args[2:]), kwargs
     return args, kwargs
 
 
@@ -104,7 +109,7 @@ def _shadow(values: Tensor) -> Tensor:
 
 
 def _number(value: Any) -> Any:
-    values = values_of(value) if isinstance(value, Tensor) else None
+    values = values_of(value) if isinstance(value, Tensor) and value.numel() == 1 else None
     return value if values is None else values.item()
 
 
@@ -120,10 +125,15 @@ def _with_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
     return {**kwargs, "output_size": size}
 
 
-def _without_masks(index: Any) -> Any:
-    """The index with positions in place of masks whose values are known, which select as many elements as they do."""
+def _index(index: Any) -> Any:
+    """The index with numbers in slices, and positions in place of masks, where their values are known.
+
+    So it selects as many elements as they do.
+    """
     parts: list[Any] = []
     for part in index if isinstance(index, tuple) else (index,):
+        if isinstance(part, slice):
+            part = slice(*map(_number, (part.start, part.stop, part.step)))
         is_mask = isinstance(part, Tensor) and part.dtype == torch.bool and part.dim()
         places = values_of(selected(Tensor.nonzero, (part,), {})) if is_mask else None
         parts += [part] if places is None else map(_shadow, places.unbind(1))

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import sysconfig
 import threading
+import traceback
 import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import torch
 
+import profiling
 from profiling.capture.fp8 import FP8, in_fp8
 from profiling.capture.functions import DeviceFunctions, fused_functions
 from profiling.capture.live import forward_totals
@@ -23,6 +28,7 @@ from profiling.training import AUTOCAST, TrainingJob, atomic_layers, check_gradi
 
 # Recording patches torch functions, so only one thread may record at a time.
 _LOCK = threading.Lock()
+_PYTHON = sysconfig.get_path("stdlib")
 
 # What torch says of tensors on other devices than the input.
 _OTHER_DEVICE = ("expected device", "same device", "Cannot copy out of meta")
@@ -40,7 +46,7 @@ _HINTS = {
             "without output_size",
         ),
         "the model reads values of tensors, such as lengths: pass them as numbers, a list, or an input made with "
-        "device='cpu', or try ONNX",
+        "device='cpu', leave a loss that matches predictions with targets out, or try ONNX",
     ),
     **dict.fromkeys(
         _OTHER_DEVICE[:2],
@@ -54,6 +60,8 @@ _HINTS = {
     ),
     "No module named": "install it in the environment of cotenant",
     "no fake impl or Meta kernel": "torch has no shape rule for this operator: use others instead, or try ONNX",
+    "modified by an inplace operation": "this fails with data, too: the backward pass needs what an operator in place "
+    "has overwritten; use one that is not in place",
     "only for scalar outputs": "the loss must be one number: take its mean",
     "unexpected keyword argument": "a dictionary of inputs holds keyword arguments: return ({...},) to pass it whole",
     "required positional argument": "the module gets the inputs, and the loss the module's output alone: use targets in it "
@@ -178,9 +186,23 @@ def _record(job: TrainingJob, recorder: Recorder) -> torch.Tensor:
             kind = type(error).__name__
             raise (_OtherDeviceError if any(part in what for part in _OTHER_DEVICE) else InputError)(
                 "the training step cannot be traced without data",
-                got=f"{kind}: {what.splitlines()[0]}" if what else kind,
+                got=(f"{kind}: {what.splitlines()[0].rstrip('.')}" if what else kind) + _place(error),
                 hint=next((hint for part, hint in _HINTS.items() if part in what), _HINT),
             ) from error
+
+
+def _place(error: Exception) -> str:
+    """Where in the model's code an error arose, for a message; empty if that is unknown."""
+    # Torch's code and this package's, and Python's own below them.
+    others = tuple(f"{Path(module.__file__ or '').parent}{os.sep}" for module in (torch, profiling))
+    frames = [
+        frame
+        for frame in traceback.extract_tb(error.__traceback__)
+        if Path(frame.filename).is_file()
+        and not frame.filename.startswith(others)
+        and ("site-packages" in frame.filename or not frame.filename.startswith(_PYTHON))
+    ]
+    return f" ({Path(frames[-1].filename).name}, line {frames[-1].lineno})" if frames else ""
 
 
 def _graph(

@@ -83,6 +83,27 @@ def test_a_mask_selects_what_is_known_of_it_or_else_everything(marks: int, in_pl
     assert any("assumed to select everything" in str(w.message) for w in caught) == (rows == 24)
 
 
+class ByType(nn.Module):
+    """A layer for each type of rows sorted by type, as in heterogeneous graphs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(8, size) for size in (4, 16))
+
+    def forward(self, x: Tensor, types: Tensor) -> Tensor:
+        ends = torch.searchsorted(types, torch.arange(3, device=x.device))
+        rows = [
+            layer(x[start:end]).view(end - start, -1, 4).sum(1)
+            for layer, start, end in zip(self.layers, ends[:-1], ends[1:], strict=True)
+        ]
+        return torch.cat(rows) + torch.zeros(ends[-1], 4, device=x.device)
+
+
+def test_slices_and_sizes_may_be_tensors() -> None:
+    graph = capture_module(ByType(), (torch.randn(6, 8), torch.tensor([0, 0, 0, 0, 1, 1])))
+    assert graph.forward_flops == 2 * 8 * (4 * 4 + 2 * 16)
+
+
 def test_values_of_random_numbers_are_unknown() -> None:
     class Shuffled(nn.Linear):
         def forward(self, x: Tensor, lengths: Tensor) -> Tensor:

@@ -112,8 +112,8 @@ def test_a_selection_by_value_is_noted(is_masked: bool) -> None:
     ("error", "said"),
     [
         (KeyError("logits"), "KeyError: 'logits'"),
-        (NotImplementedError(), "NotImplementedError;"),
-        (AssertionError(), r"AssertionError;"),
+        (NotImplementedError(), r"NotImplementedError \(test_module.py, line \d+\);"),
+        (AssertionError(), r"AssertionError \(test_module.py, line \d+\);"),
     ],
 )
 def test_any_exception_of_a_model_is_one_line(error: Exception, said: str) -> None:
@@ -249,7 +249,7 @@ FRAME = torch.ones(8)
         (lambda y: y * FRAME, "register a module's own as buffers"),
         (
             lambda y: y * torch.bincount(y.argmax(1), minlength=8),
-            "Meta kernel registered; torch has no shape rule",
+            r"Meta kernel registered \(test_module.py, line \d+\); torch has no shape rule",
         ),
         (lambda y: torch.sparse_coo_tensor(y[:2].long(), y[0], (9, 9)).values(), "index_add"),
     ],
@@ -369,3 +369,14 @@ def test_tensors_made_on_the_default_device() -> None:
 def test_inputs_may_be_any_mapping() -> None:
     inputs = {"pair": Pair(torch.randn(3, 8), torch.randn(3, 8))}
     assert capture_module(Sum(), UserDict(inputs)).content_hash == capture_module(Sum(), inputs).content_hash
+
+
+def test_what_cannot_be_captured_says_where() -> None:
+    class Reading(nn.Linear):
+        def forward(self, x: Tensor) -> Tensor:
+            out = super().forward(x)
+            return out * out.mean().item()
+
+    line = Reading.forward.__code__.co_firstlineno + 2
+    with pytest.raises(InputError, match=rf"meta tensors \(test_module\.py, line {line}\)"):
+        capture_module(Reading(8, 8), torch.randn(3, 8))
