@@ -351,9 +351,13 @@ def prepared_job(
                 return tensor.to(torch.complex128) if dtype == torch.float64 else tensor
             return tensor.to(dtype) if tensor.is_floating_point() else tensor
 
+        def cast_input(tensor: Tensor) -> Tensor:
+            if not tensor.is_floating_point() and not tensor.is_complex():
+                return tensor  # itself, as a capture knows values of whole numbers
+            return cast(tensor).detach().requires_grad_(tensor.requires_grad)  # its gradient is kept
+
         model = model._apply(cast)
-        # A cast input stays one whose gradient is kept.
-        batch = map_tensors(batch, lambda tensor: cast(tensor).detach().requires_grad_(tensor.requires_grad))
+        batch = map_tensors(batch, cast_input)
     model.train()
     freeze_prefix(model, workload.frozen_prefix)
     if workload.activation_checkpointing:

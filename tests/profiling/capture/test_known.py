@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from profiling.capture import capture_module
 from profiling.errors import InputError
+from profiling.workload import Workload
 
 
 class Packed(nn.Module):
@@ -41,10 +42,12 @@ def inputs(image_tokens: int) -> tuple[Tensor, Tensor, Tensor]:
     return tokens, torch.randn(32, 12), torch.tensor([[1, 4, 4], [1, 2, 8]])
 
 
-def test_images_are_as_large_as_their_grid_says() -> None:
+@pytest.mark.parametrize("precision", ["fp32", "amp", "bf16"])
+def test_images_are_as_large_as_their_grid_says(precision: str) -> None:
+    options = Workload("net", precision=precision)
     with warnings.catch_warnings():
         warnings.simplefilter("error")  # nothing is assumed
-        graph = capture_module(Packed(), inputs(16), loss=lambda out: out)
+        graph = capture_module(Packed(), inputs(16), loss=lambda out: out, workload=options)
     products = 2 * 32 * 12 * 16 + 2 * 2 * (2 * 16 * 16 * 16)
     assert graph.forward_flops == products
 
