@@ -16,7 +16,7 @@ from profiling.capture import fused
 from profiling.capture.answers import contains, note, read, truth_of
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
 from profiling.capture.flex import flex_functions
-from profiling.capture.known import compute, remember, selected, with_values
+from profiling.capture.known import compute, decide, remember, selected, with_values
 from profiling.capture.patching import patched
 from profiling.training import tensors_of
 
@@ -74,9 +74,8 @@ class DeviceFunctions(TorchFunctionMode):
         if (out := selected(func, args, kwargs)) is not None:
             return out
         out = func(*args, **kwargs)
-        if name == "rand" and out.numel() == 1 and not out.is_meta:
-            # A draw on the host decides, as in LayerDrop: layers that are dropped in less than half of the steps run.
-            out.fill_(0.5)
+        if name == "rand":
+            decide(out)
         note(name, args, out)
         compute(func, args, kwargs, out)
         return out

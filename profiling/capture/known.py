@@ -45,11 +45,12 @@ def values_of(tensor: Any, is_given: bool = False) -> Tensor | None:
 
 def with_values(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, Any]:
     """Arguments of the function `name` with known values where torch would read them itself."""
-    if name in _OF_SIZES:
-        return map_tensors(args, _number), kwargs
-    if name in _WITH_SIZES:
-        return (args[0], *map_tensors(args[1:], _number)), kwargs
-    if name == "repeat_interleave":
+    if name in _OF_SIZES or name in _WITH_SIZES:
+        own = args[: name in _WITH_SIZES]
+        sizes = args[len(own) :]
+        has_tensors = next(tensors_of(sizes), None) is not None
+        return (*own, *map_tensors(sizes, _number)) if has_tensors else args, kwargs
+    if name == "repeat_interleave" and args:
         return args, _with_size(args, kwargs)
     if name in _INDEXING and isinstance(args[0], Tensor) and args[0].is_meta:
         return (args[0], _index(args[1]), *args[2:]), kwargs
@@ -61,8 +62,8 @@ def selected(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
     Placeholders for a batch may lack what a model looks for; it is then assumed, as of unknown values, to be everywhere.
     """
-    given = list(tensors_of((args, kwargs)))
-    if func.__name__ not in _SELECTIONS or any(values_of(t) is None for t in given):
+    is_selection = getattr(func, "__name__", "") in _SELECTIONS
+    if not is_selection or any(values_of(t) is None for t in tensors_of((args, kwargs))):
         return None
     values = _on_host(func, args, kwargs)
     is_empty = values is None or any(not t.numel() for t in tensors_of(values))
@@ -89,10 +90,21 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
             remember(tensor, value, is_given=False)
 
 
+def decide(drawn: Tensor) -> None:
+    """Set a number that a model draws on the host, as LayerDrop does: what happens in less than half of the steps does not.
+
+    Otherwise a capture would lack layers at random.
+    """
+    if drawn.numel() == 1 and not drawn.is_meta:
+        with _disable_current_modes():
+            drawn.fill_(0.5)
+
+
 def _on_host(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     """What a function returns for known values; None if it cannot be computed."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
+    args = tuple("cpu" if isinstance(a, torch.device) else a for a in args)
     # Otherwise a recorder would take it for a part of the step.
     with _disable_current_modes(), torch._C.DisableTorchFunction():
         try:

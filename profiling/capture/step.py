@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sysconfig
 import threading
 import traceback
@@ -58,6 +59,7 @@ _HINTS = {
         ("torch.complex32", "Unsupported dtype BFloat16"),
         "Fourier transforms of half precision are complex32 in FP16 and do not exist in BF16: cast their input to FP32",
     ),
+    "HigherOrderOperator": "torch's scan, map and while_loop cannot be recorded: write a loop in Python",
     "No module named": "install it in the environment of cotenant",
     "no fake impl or Meta kernel": "torch has no shape rule for this operator: use others instead, or try ONNX",
     "modified by an inplace operation": "this fails with data, too: the backward pass needs what an operator in place "
@@ -181,8 +183,8 @@ def _record(job: TrainingJob, recorder: Recorder) -> torch.Tensor:
         except CotenantError:
             raise
         except Exception as error:  # the model's own code may raise anything
-            # torch's advice on custom operators does not help here.
-            what = str(error).partition(" You may have run into")[0].strip()
+            # torch's advice on custom operators and modes does not help here.
+            what = re.split(" You may have run into| and mode <", str(error))[0].strip()
             kind = type(error).__name__
             raise (_OtherDeviceError if any(part in what for part in _OTHER_DEVICE) else InputError)(
                 "the training step cannot be traced without data",

@@ -28,7 +28,7 @@ class Packed(nn.Module):
         assert len(places) == len(patches) == len(torch.arange(lengths.sum(), device=grid.device))
         parts = self.patches(patches).split((ends[1:] - ends[:-1]).tolist())
         seen = torch.cat([F.softmax(part @ part.t(), -1) @ part for part in parts])
-        is_image = tokens == 7
+        is_image = tokens.to(patches.device) == 7
         if int(torch.unique_consecutive(is_image.sum(1)).numel()) != 1:
             raise ValueError("samples have different numbers of image tokens")
         out = self.tokens(tokens).clone()

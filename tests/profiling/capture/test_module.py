@@ -11,6 +11,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch._higher_order_ops.map import map as higher_order_map
 from torch.nn.utils.rnn import pack_padded_sequence
 from torch.utils.checkpoint import checkpoint
 
@@ -251,9 +252,24 @@ FRAME = torch.ones(8)
             lambda y: y * torch.bincount(y.argmax(1), minlength=8),
             r"Meta kernel registered \(test_module.py, line \d+\); torch has no shape rule",
         ),
+        (
+            lambda y: higher_order_map(torch.sin, y),
+            r"HigherOrderOperator map_impl \(test_module.py, line \d+\); .* write a loop in Python",
+        ),
         (lambda y: torch.sparse_coo_tensor(y[:2].long(), y[0], (9, 9)).values(), "index_add"),
     ],
-    ids=["item", "cpu", "numpy", "import", "repeat_interleave", "pack", "device", "operator", "sparse"],
+    ids=[
+        "item",
+        "cpu",
+        "numpy",
+        "import",
+        "repeat_interleave",
+        "pack",
+        "device",
+        "operator",
+        "map",
+        "sparse",
+    ],
 )
 @pytest.mark.filterwarnings("ignore:Sparse invariant checks")
 def test_what_cannot_be_captured_says_what_to_change(body: Callable[[Tensor], Tensor], said: str) -> None:
