@@ -96,7 +96,7 @@ ATEN: dict[str, str] = _table(
     transposed_convolution="conv_transpose1d conv_transpose2d conv_transpose3d",
     linear="linear",
     matmul="mm addmm bmm baddbmm addbmm mv addmv dot matmul einsum _grouped_mm _scaled_mm bilinear _trilinear vdot "
-    "_euclidean_dist tensordot linalg_multi_dot linalg_matrix_power chain_matmul",
+    "_euclidean_dist tensordot linalg_multi_dot linalg_matrix_power chain_matmul linalg_solve_triangular",
     attention="attention scaled_dot_product_attention _scaled_dot_product_flash_attention "
     "_scaled_dot_product_efficient_attention _scaled_dot_product_cudnn_attention "
     "_scaled_dot_product_flash_attention_for_cpu",

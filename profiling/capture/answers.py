@@ -1,9 +1,10 @@
 """Values for control flow that depends on data, which `meta` tensors lack: masks are full, numbers finite and in range.
 
 Language models check whether any token is padded, and use a cheaper kernel if not. The recorded step has a batch
-without padding, as in measurements, so no number is `in` a tensor of tokens; a loss checks whether a variance is negative, a distribution whether its arguments
-are valid. Values are known of small tensors of whole numbers that a caller passes as inputs on the CPU, such as lengths
-and labels, of what a model computes of them (`known.py`), and of the order of packed sequences. Any other dependence on values is an error.
+without padding, as in measurements, so no number is `in` a tensor of tokens. A loss checks whether a variance is
+negative, a distribution whether its arguments are valid. Values are known of small tensors of whole numbers that a
+caller passes as inputs on the CPU, such as lengths and labels, of what a model computes of them (`known.py`), and of
+the order of packed sequences. Any other dependence on values is an error.
 """
 
 from __future__ import annotations

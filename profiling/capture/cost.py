@@ -72,6 +72,12 @@ def results_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: An
     return list(tensors_of([given[name] for name in changed if name in given]))
 
 
+def selects(name: str, args: tuple[Any, ...]) -> bool:
+    """Whether the size of the result depends on values that are unknown; then every element is selected."""
+    masks = args[0] if name == "nonzero" else args[1] if name == "index" else ()
+    return any(t.is_meta and (name == "nonzero" or t.dtype == torch.bool) for t in tensors_of(masks))
+
+
 def cost_of(func: Any, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any, tf32: bool) -> Cost:
     """Cost of `func(*args, **kwargs) == out`.
 
@@ -152,6 +158,9 @@ def _flops(func: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any], 
         positions = (args[1] if transposed else grad).shape
         forward = 2.0 * positions[0] * positions[2:].numel() * weight.numel()
         return times * forward * (bool(mask[0]) + bool(mask[1]))
+    if name == "linalg_solve_triangular":
+        # Half of the matrix is zero.
+        return times * float(out.numel() * args[0].shape[-1])
     formula = flop_registry.get(func._overloadpacket)
     return times * float(formula(*args, **kwargs, out_val=out)) if formula is not None else 0.0
 

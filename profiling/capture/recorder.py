@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from profiling.capture import meta_cache
-from profiling.capture.cost import Cost, cost_of, packet_name, results_of, tensor_bytes
+from profiling.capture.cost import Cost, cost_of, packet_name, results_of, selects, tensor_bytes
 from profiling.capture.live import LiveBytes
 from profiling.capture.sizes import sizes_of
 from profiling.errors import LimitError
@@ -185,7 +185,7 @@ class Recorder(TorchDispatchMode):
         autograd_node = torch._C._current_autograd_node()
         if packet_name(func) in ("detach", "lift_fresh", "alias"):
             return
-        self.selections += not self.in_backward and _selects(packet_name(func), args)
+        self.selections += not self.in_backward and selects(packet_name(func), args)
         cost = cost_of(func, args, kwargs, out, self._tf32)
         if autograd_node is not None:
             self._autograd_nodes[id(autograd_node)] = autograd_node
@@ -379,12 +379,6 @@ class Recorder(TorchDispatchMode):
 
     def _leave(self, module: nn.Module, args: Any, out: Any) -> None:
         self._paths.pop()
-
-
-def _selects(name: str, args: tuple[Any, ...]) -> bool:
-    """Whether the size of the result depends on values that are unknown; then every element is selected."""
-    masks = args[0] if name == "nonzero" else args[1] if name == "index" else ()
-    return any(t.is_meta and (name == "nonzero" or t.dtype == torch.bool) for t in tensors_of(masks))
 
 
 def _key(tensor: Tensor) -> int:

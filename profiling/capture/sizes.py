@@ -94,6 +94,7 @@ _FACTORS = (
     ("self", "other"),
     ("self", "tensor"),
     ("x1", "x2"),
+    ("self", "B"),
 )
 
 

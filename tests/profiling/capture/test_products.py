@@ -182,3 +182,31 @@ def test_writing_a_few_rows_in_place_costs_these_rows(name: str, static: bool) -
     assert (written.kind, written.bytes_written) == ("gather", rows)
     # The rows to write, at most with those that they are added to, and the indices, which a scatter has for every element.
     assert rows < written.bytes_read <= 2 * rows + 8 * ROWS * WIDTH
+
+
+class Solved(nn.Module):
+    """A chunk of the gated delta rule (Yang et al. 2025)."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = nn.Linear(RIGHT, RIGHT, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        values = self.inner(x)
+        scores = (values @ values.mT).tril(-1)
+        return torch.linalg.solve_triangular(scores, values, upper=False, unitriangular=True)
+
+
+def test_a_triangular_solve_multiplies_by_half_a_matrix() -> None:
+    operators = captured(Solved(), torch.randn(OUT, ROWS, RIGHT))
+    (op,) = (
+        op
+        for op in operators
+        if "solve" in op.name or (op.kind == "matmul" and op.forward_flops == OUT * ROWS * ROWS * RIGHT)
+    )
+    assert op.kind == "matmul"
+    assert op.forward_flops == OUT * ROWS * ROWS * RIGHT
+    # The right side's gradient is another solve, and the matrix's a product.
+    assert op.backward_flops == OUT * ROWS * ROWS * RIGHT * (1 + 2)
+    assert (op.sizes.gemm_batch, op.sizes.gemm_m) == (OUT, ROWS)
+    assert (op.sizes.gemm_n, op.sizes.gemm_k) == (RIGHT, ROWS)
