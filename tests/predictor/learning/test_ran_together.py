@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from predictor.examples.observations import Observation
+from predictor.learning import ran_together
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.devices import get_device
@@ -150,3 +151,32 @@ def test_sets_are_named_anew_only_if_others_were_observed_often(predictor: Predi
     assert fits(more, whole) == [True]
     assert more.state.ran._rooms is rooms
     assert more.extended([Observation(the_set(*BIG[:2]), 0, 0.1)] * 3).state.ran._rooms is not rooms
+
+
+def test_parts_of_large_sets_are_found_without_naming_all_of_them(predictor: Predictor) -> None:
+    jobs = [job("alpha", ROOM / 9, batch_size=size) for size in range(1, 16)]
+    whole = the_set(*jobs, jobs[0])  # of 65 535 parts
+    posterior = after(predictor, whole)
+    sets = (whole, the_set(*jobs[3:]), the_set(*jobs[:10], jobs[0]))
+    assert fits(posterior, *sets) == [True] * 3
+    others = (
+        the_set(*jobs, *jobs[:2]),
+        the_set(*jobs[:10], jobs[1]),
+        the_set(*jobs[:10], job("beta", ROOM / 9)),
+        the_set(*jobs[3:], device="k80"),
+    )
+    assert fits(posterior, *others) == [False] * 4
+    assert len(posterior.state.ran._rooms[0]) == 0
+
+
+@pytest.mark.parametrize("named", [1, 2, 8])
+def test_how_many_parts_are_named_changes_nothing(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, named: int
+) -> None:
+    monkeypatch.setattr(ran_together, "_NAMED", named)
+    alone = job("delta", 1.2 * ROOM)
+    posterior = after(predictor, the_set(*BIG, BIG[2]))
+    posterior.observe([Observation(the_set(alone), 0, 0.1)] * 3)
+    sets = the_set(*BIG), the_set(*BIG[1:], BIG[2]), the_set(*BIG[::-1], BIG[2]), the_set(alone)
+    assert fits(posterior, *sets) == [True] * 4
+    assert fits(posterior, the_set(*BIG, BIG[1]), the_set(alone, BIG[2])) == [False] * 2
