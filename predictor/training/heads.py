@@ -13,6 +13,7 @@ from predictor.fitted.device_memory import (
     HeadCalibration,
     activation_factor,
     member_memory_bytes,
+    optimizer_temporary_bytes,
     process_bytes,
 )
 from predictor.fitted.intervals import conformal_quantile
@@ -89,14 +90,15 @@ def _host_context(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration)
 def _activation_factor(rows: list[tuple[JobOnDevice, float]], start: HeadCalibration) -> float:
     """Measured activations relative to those of `start`, from GPU rows only.
 
-    What else a process takes on a CPU says nothing about a GPU's allocator.
+    What else a process takes on a CPU says nothing about a GPU's allocator, nor does the peak of a job whose optimiser
+    allocates more than its activations take.
     """
     factors = [
         (b - process_bytes(job, start) - job.demand.state_bytes)
         / (activation_factor(job, start) * job.demand.activation_bytes)
         for job, b in rows
         if not job.device.is_cpu
-        and job.demand.activation_bytes > 0
+        and activation_factor(job, start) * job.demand.activation_bytes > optimizer_temporary_bytes(job)
         and b > process_bytes(job, start) + job.demand.state_bytes
     ]
     return float(np.clip(np.median(factors), 0.8, 4.0)) if len(factors) >= ENOUGH else 1.0

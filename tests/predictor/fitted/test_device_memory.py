@@ -116,6 +116,21 @@ def test_calibration_recovers_the_constants(measured: tuple[pd.DataFrame, pd.Dat
     assert heads.sharing_bytes == pytest.approx(3.02e9 - 2 * 1.5e9)
 
 
+def test_activations_are_calibrated_by_jobs_whose_optimizer_allocates_less(
+    measured: tuple[pd.DataFrame, pd.DataFrame],
+) -> None:
+    colocation, solo = measured
+    bare = colocation.assign(set_memory_bytes=np.nan, set_utilization_ratio=np.nan)
+    start, featurizer = HeadCalibration(), shared_featurizer()
+    specs = [f"roberta-large-qnli:batch_size={size}" for size in (1, 2, 3)] * 3
+    peaks = [
+        member_memory_bytes(featurizer.job(Workload.parse(s), "v100"), SoloProfile(), start) for s in specs
+    ]
+    rows = pd.concat([solo.head(1)] * len(specs), ignore_index=True)
+    rows = rows.assign(workload=specs, device="v100", gpus=1, memory_bytes=peaks)
+    assert fit_heads(examples_of(bare, solo), rows, featurizer).activation_factor == start.activation_factor
+
+
 def test_defaults_without_measurements(measured: tuple[pd.DataFrame, pd.DataFrame]) -> None:
     colocation, solo = measured
     empty = colocation.assign(set_memory_bytes=np.nan, set_utilization_ratio=np.nan)
