@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from models.features import Floats
-from predictor.fitted.device_memory import member_memory_bytes
+from predictor.fitted.device_memory import activation_factor, member_memory_bytes, process_bytes
 from predictor.learning.known_members import Numbers
 from profiling.devices import leaves_slices_open
 from profiling.workload import SoloProfile, Workload
@@ -85,7 +85,10 @@ class _Jobs:
         job = self._featurizer.job(workload, device)
         state = job.demand.state_bytes
         size = member_memory_bytes(job, SoloProfile(), self.heads) - state
-        off = (memory_bytes - state) / size if size > 0.0 else 0.0
+        # An optimiser may allocate less than predicted (`fused=True`), which says nothing of larger batches.
+        activations = activation_factor(job, self.heads) * job.demand.activation_bytes
+        least, rest = process_bytes(job, self.heads) + activations, memory_bytes - state
+        off = rest / min(max(rest, least), size) if size > 0.0 else 0.0
         reserved = workload.framework != "torch" and memory_bytes > _RESERVED * job.device.memory_bytes
         if reserved or not 1.0 / MOST_OFF <= off <= MOST_OFF:
             return None
@@ -96,8 +99,9 @@ class RelatedMemory:
     """Memory in bytes of the rows of a job table, in accordance with observations of related jobs.
 
     Parameters, gradients and optimiser state are known, and the rest is off by the same factor as with an observed
-    batch size; between two, the log of the factor is interpolated. A larger batch, more passes or fewer frozen layers
-    take no less memory than was observed, and vice versa. Of another frozen prefix, a factor above 1 carries over only
+    batch size (1 if its optimiser may have allocated less than predicted); between two, the log of the factor is
+    interpolated. A larger batch, more passes or fewer frozen layers take no less memory than was observed, and vice
+    versa. Of another frozen prefix, a factor above 1 carries over only
     to fewer frozen layers and one below 1 only to more, as this order requires: the largest workspace is often of a
     layer that one of them freezes.
 

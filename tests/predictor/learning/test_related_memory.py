@@ -8,7 +8,9 @@ from itertools import pairwise, permutations
 import numpy as np
 import pytest
 
+from predictor import load_predictor
 from predictor.examples.observations import Observation
+from predictor.fitted.device_memory import optimizer_temporary_bytes
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.devices import get_device
@@ -163,3 +165,18 @@ def test_it_is_said_whether_memory_follows(predictor: Predictor) -> None:
     assert follows(job(64, 2))
     assert not follows(job(64), "p100")
     assert not follows(job(64, solo=SoloProfile(memory_bytes=3e9)))
+
+
+def test_an_optimizer_that_allocates_less_makes_no_larger_batch_smaller() -> None:
+    predictor = load_predictor()
+    small, large = (Workload("roberta-large-qnli", size) for size in (1, 16))
+    (predicted, then), captured = (
+        memory(predictor, small, large),
+        predictor.fitted_.model.featurizer.job(small, "v100"),
+    )
+    peak = (
+        predicted - optimizer_temporary_bytes(captured) + captured.demand.activation_bytes
+    )  # of `fused=True`
+    assert peak < 0.95 * predicted
+    posterior = seen(predictor, Observation(alone(small), 0, 0.1, memory_bytes=peak))
+    assert memory(posterior, small, large) == pytest.approx([peak, then], rel=0.01)  # told to 1 %
