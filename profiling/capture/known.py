@@ -28,8 +28,12 @@ _WITH_SIZES = frozenset({"view", "reshape", "expand", "narrow", "split", "repeat
 
 
 def remember(tensor: Tensor, values: Tensor, is_given: bool = True) -> None:
-    """Set the values of a tensor on `meta`, if they are few whole numbers on the CPU."""
-    if values.device.type == "cpu" and _is_whole(values) and values.numel() <= _MAX_VALUES:
+    """Set the values of a tensor on `meta`, if they are few whole numbers on the CPU.
+
+    Not of one made in inference mode, which has no version, so changes would not be noticed.
+    """
+    is_small = values.device.type == "cpu" and _is_whole(values) and values.numel() <= _MAX_VALUES
+    if is_small and not tensor.is_inference():
         setattr(tensor, _VALUES, (values, tensor._version, is_given))
 
 

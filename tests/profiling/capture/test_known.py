@@ -114,3 +114,14 @@ def test_values_of_random_numbers_are_unknown() -> None:
 
     with pytest.raises(InputError, match="reads values"):
         capture_module(Shuffled(8, 8), (torch.randn(4, 8), torch.tensor([2, 3])))
+
+
+def test_whole_numbers_of_inference_mode_are_unknown() -> None:
+    class Frozen(nn.Linear):
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            with torch.inference_mode():
+                features = super().forward(x)[:, torch.arange(8, device=x.device)] * (lengths + 1)[:, None]
+            return super().forward(features.clone())
+
+    graph = capture_module(Frozen(8, 8), (torch.randn(2, 8), torch.tensor([2, 3])))
+    assert graph.forward_flops == 2 * (2 * 2 * 8 * 8)
