@@ -100,7 +100,7 @@ def decide(drawn: Tensor) -> None:
     Otherwise a capture would lack layers at random.
     """
     if drawn.numel() == 1 and not drawn.is_meta:
-        with _disable_current_modes():
+        with _disable_current_modes(), torch.no_grad():
             drawn.fill_(0.5)
 
 

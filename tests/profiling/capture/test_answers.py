@@ -192,6 +192,17 @@ def test_a_step_drops_no_layers() -> None:
     assert capture_module(LayerDrop(), torch.randn(3, 8)).gradient_bytes == 40 * 4 * (8 * 8 + 8)
 
 
+class Noisy(nn.Linear):
+    """Draws a number of which it wants a gradient."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(x) * torch.rand((), requires_grad=True)
+
+
+def test_a_number_drawn_may_require_a_gradient() -> None:
+    assert capture_module(Noisy(8, 5), torch.randn(3, 8)).forward_flops == 2 * 3 * 8 * 5
+
+
 class Masked(nn.Linear):
     """Makes a constant on the default device, which a GPU takes as an argument of `masked_fill`."""
 
