@@ -91,7 +91,8 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     # Where a selection is assumed to be complete, there are more results than values.
     if [v.shape for v in values] == [t.shape for t in results]:
         for tensor, value in zip(results, values, strict=True):
-            remember(tensor, value, is_given=False)
+            if not any(tensor is own for own in given):  # as `contiguous` returns its argument
+                remember(tensor, value, is_given=False)
 
 
 def decide(drawn: Tensor) -> None:

@@ -125,3 +125,13 @@ def test_whole_numbers_of_inference_mode_are_unknown() -> None:
 
     graph = capture_module(Frozen(8, 8), (torch.randn(2, 8), torch.tensor([2, 3])))
     assert graph.forward_flops == 2 * (2 * 2 * 8 * 8)
+
+
+def test_an_input_stays_given_when_a_function_returns_it() -> None:
+    class Looking(nn.Linear):
+        def forward(self, x: Tensor, tokens: Tensor) -> Tensor:
+            tokens = tokens.to(x.device).long().contiguous()
+            return super().forward(x) if 5 in tokens else x + self.weight.sum()
+
+    graph = capture_module(Looking(8, 8), (torch.randn(2, 8), torch.tensor([5, 3])))
+    assert graph.forward_flops == 2 * 2 * 8 * 8
