@@ -54,7 +54,7 @@ def with_values(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
         sizes = args[len(own) :]
         has_tensors = next(tensors_of(sizes), None) is not None
         return (*own, *map_tensors(sizes, _number)) if has_tensors else args, kwargs
-    if name == "repeat_interleave" and args:
+    if name == "repeat_interleave":
         return args, _with_size(args, kwargs)
     if name in _INDEXING and isinstance(args[0], Tensor) and args[0].is_meta:
         return (args[0], _index(args[1]), *args[2:]), kwargs
@@ -131,14 +131,17 @@ def _number(value: Any) -> Any:
 
 
 def _with_size(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    repeats = kwargs.get("repeats", args[min(1, len(args) - 1)])
+    given = {**dict(zip(("input", "repeats", "dim"), args, strict=False)), **kwargs}
+    # A single argument is the repeats of 0, 1, 2, ...
+    source = given.get("input") if "repeats" in given else None
+    repeats = given.get("repeats", given.get("input"))
     values = values_of(repeats) if isinstance(repeats, Tensor) else None
     if values is None or kwargs.get("output_size") is not None:
         return kwargs
     size = sum(values.tolist())
-    if len(args) > 1 and values.numel() == 1:
-        dim = args[2] if len(args) > 2 else kwargs.get("dim")
-        size *= args[0].numel() if dim is None else args[0].shape[dim]
+    if source is not None and values.numel() == 1:
+        dim = given.get("dim")
+        size *= source.numel() if dim is None else source.shape[dim]
     return {**kwargs, "output_size": size}
 
 

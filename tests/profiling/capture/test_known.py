@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from collections.abc import Callable
 
 import pytest
 import torch
@@ -135,3 +136,23 @@ def test_an_input_stays_given_when_a_function_returns_it() -> None:
 
     graph = capture_module(Looking(8, 8), (torch.randn(2, 8), torch.tensor([5, 3])))
     assert graph.forward_flops == 2 * 2 * 8 * 8
+
+
+@pytest.mark.parametrize(
+    "repeated",
+    [
+        lambda x, times: x.repeat_interleave(times, 0),
+        lambda x, times: x.repeat_interleave(repeats=times, dim=0),
+        lambda x, times: torch.repeat_interleave(input=x, repeats=times, dim=0),
+        lambda x, times: x[torch.repeat_interleave(times) // 4].repeat(4, 1),
+        lambda x, times: x[torch.repeat_interleave(repeats=times) // 4].repeat(4, 1),
+    ],
+    ids=["positions", "keywords", "all keywords", "repeats alone", "repeats alone as keyword"],
+)
+def test_one_number_repeats_every_row(repeated: Callable[[Tensor, Tensor], Tensor]) -> None:
+    class Repeating(nn.Linear):
+        def forward(self, x: Tensor, times: Tensor) -> Tensor:
+            return super().forward(repeated(x, times))
+
+    graph = capture_module(Repeating(8, 8), (torch.randn(4, 8), torch.tensor([3])))
+    assert graph.forward_flops == 2 * (3 * 4) * 8 * 8
