@@ -63,7 +63,7 @@ class DeviceFunctions(TorchFunctionMode):
             return _plain_cell(name, *args)
         if name == "ctc_loss" and isinstance(args[0], Tensor) and args[0].is_meta:
             return fused.ctc_loss(args[0], args[1])[0]
-        if name == "masked_select" and isinstance(args[0], Tensor) and args[0].is_meta:
+        if name == "masked_select" and any(t.is_meta for t in tensors_of((args, kwargs))):
             # As a GPU computes it. Torch has no rule for its size.
             with self:
                 return _masked_select(*args, **kwargs)

@@ -66,7 +66,9 @@ def selected(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 
     Placeholders for a batch may lack what a model looks for; it is then assumed, as of unknown values, to be everywhere.
     """
-    is_selection = getattr(func, "__name__", "") in _SELECTIONS
+    name = getattr(func, "__name__", "")
+    # `where` of a mask alone is `nonzero`.
+    is_selection = name in _SELECTIONS or (name == "where" and len(args) + len(kwargs) == 1)
     if not is_selection or any(values_of(t) is None for t in tensors_of((args, kwargs))):
         return None
     values = _on_host(func, args, kwargs)

@@ -156,3 +156,25 @@ def test_one_number_repeats_every_row(repeated: Callable[[Tensor, Tensor], Tenso
 
     graph = capture_module(Repeating(8, 8), (torch.randn(4, 8), torch.tensor([3])))
     assert graph.forward_flops == 2 * (3 * 4) * 8 * 8
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        lambda x, mask: x[mask],
+        lambda x, mask: x[torch.where(mask)],
+        lambda x, mask: x[torch.where(condition=mask)[0]],
+        lambda x, mask: x[mask.nonzero(as_tuple=True)],
+        lambda x, mask: torch.masked_select(input=x, mask=mask[:, None]).view(-1, 8),
+    ],
+    ids=["index", "where", "where by keyword", "nonzero", "masked_select by keyword"],
+)
+def test_all_ways_to_select_know_the_mask(rows: Callable[[Tensor, Tensor], Tensor]) -> None:
+    class Selecting(nn.Linear):
+        def forward(self, x: Tensor, types: Tensor) -> Tensor:
+            return super().forward(rows(x, types == 1))
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is assumed
+        graph = capture_module(Selecting(8, 8), (torch.randn(4, 8), torch.tensor([0, 1, 0, 1])))
+    assert graph.forward_flops == 2 * 2 * 8 * 8
