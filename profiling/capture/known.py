@@ -37,6 +37,14 @@ def remember(tensor: Tensor, values: Tensor, is_given: bool = True) -> None:
         setattr(tensor, _VALUES, (values, tensor._version, is_given))
 
 
+def renew(batch: Any) -> None:
+    """Say that inputs have the values that they were given, although a pass before has changed them in place."""
+    for tensor in tensors_of(batch):
+        values = getattr(tensor, _VALUES, (None,))[0]
+        if values is not None and values.shape == tensor.shape:
+            remember(tensor, values)
+
+
 def values_of(tensor: Any, is_given: bool = False) -> Tensor | None:
     """The values of a tensor; None if they are unknown or have changed.
 

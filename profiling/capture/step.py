@@ -19,6 +19,7 @@ import torch
 import profiling
 from profiling.capture.fp8 import FP8, in_fp8
 from profiling.capture.functions import DeviceFunctions, fused_functions
+from profiling.capture.known import renew
 from profiling.capture.live import forward_totals
 from profiling.capture.optimizers import FLOPS, PASSES, STATES, launches
 from profiling.capture.options import frozen_layers
@@ -161,8 +162,10 @@ class _OtherDeviceError(InputError):
 
 def _recorded(job: TrainingJob, layer_of: dict[int, int]) -> tuple[Recorder, list[float], torch.Tensor]:
     """The recording of a step, the live bytes of `forward_totals`, and the loss."""
+    renew(job.batch)
     with _on_meta(job):
         forward = forward_totals(job)
+    renew(job.batch)
     recorder = Recorder(job.model, job.batch, layer_of, tf32=job.precision == "tf32")
     return recorder, forward, _record(job, recorder)
 

@@ -178,3 +178,16 @@ def test_all_ways_to_select_know_the_mask(rows: Callable[[Tensor, Tensor], Tenso
         warnings.simplefilter("error")  # nothing is assumed
         graph = capture_module(Selecting(8, 8), (torch.randn(4, 8), torch.tensor([0, 1, 0, 1])))
     assert graph.forward_flops == 2 * 2 * 8 * 8
+
+
+def test_inputs_that_a_step_changes_are_known_until_then() -> None:
+    class Counting(nn.Linear):
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            longest = int(lengths.max())
+            x = x + torch.ones(8)  # on another device at the first attempt
+            lengths.clamp_(max=2)
+            return super().forward(x[:longest])
+
+    graph = capture_module(Counting(8, 8), (torch.randn(4, 8), torch.tensor([2, 3])))
+    assert graph.forward_flops == 2 * 3 * 8 * 8
+    assert graph.forward_activation_bytes > 0
