@@ -75,7 +75,7 @@ class DeviceFunctions(TorchFunctionMode):
             return out
         out = func(*args, **kwargs)
         if name == "rand":
-            decide(out)
+            decide(out, is_on_host="device" not in kwargs)
         note(name, args, out)
         compute(func, args, kwargs, out)
         return out

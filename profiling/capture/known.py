@@ -105,14 +105,23 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
                 remember(tensor, value, is_given=False)
 
 
-def decide(drawn: Tensor) -> None:
+def decide(drawn: Tensor, is_on_host: bool) -> None:
     """Set a number that a model draws on the host, as LayerDrop does: what happens in less than half of the steps does not.
 
     Otherwise a capture would lack layers at random.
+
+    Args:
+        drawn: by a function that draws numbers.
+        is_on_host: whether it was drawn on the default device, which is `meta` while a capture takes it for the input's.
     """
-    if drawn.numel() == 1 and not drawn.is_meta:
-        with _disable_current_modes(), torch.no_grad():
+    if drawn.numel() != 1:
+        return
+    with _disable_current_modes(), torch.no_grad():
+        if not drawn.is_meta:
             drawn.fill_(0.5)
+        elif is_on_host and not drawn.is_inference():
+            values = torch.full(drawn.shape, 0.5, dtype=drawn.dtype, device="cpu")
+            setattr(drawn, _VALUES, (values, drawn._version, False))
 
 
 def _on_host(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

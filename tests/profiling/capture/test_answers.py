@@ -177,19 +177,24 @@ def test_assertions_about_all_numbers_hold() -> None:
 class LayerDrop(nn.Module):
     """Drops layers at random (Fan et al. 2020), as wav2vec 2.0 and BART do."""
 
-    def __init__(self) -> None:
+    def __init__(self, shift: bool) -> None:
         super().__init__()
         self.layers = nn.ModuleList(nn.Linear(8, 8) for _ in range(40))
+        self.shift = shift
 
     def forward(self, x: Tensor) -> Tensor:
+        if self.shift:
+            x = x + torch.arange(8)
         for layer in self.layers:
             if torch.rand([]) >= 0.1:
                 x = layer(x)
         return x
 
 
-def test_a_step_drops_no_layers() -> None:
-    assert capture_module(LayerDrop(), torch.randn(3, 8)).gradient_bytes == 40 * 4 * (8 * 8 + 8)
+@pytest.mark.parametrize("shift", [False, True], ids=["on the host", "on the default device"])
+def test_a_step_drops_no_layers(shift: bool) -> None:
+    graph = capture_module(LayerDrop(shift), torch.randn(3, 8))
+    assert graph.gradient_bytes == 40 * 4 * (8 * 8 + 8)
 
 
 class Noisy(nn.Linear):
