@@ -87,7 +87,7 @@ class Proxies:
         Those before it are what the client says. Empty without any address.
         """
         client = ""
-        for client in reversed([part.strip() for part in forwarded.split(",") if part.strip()]):
+        for client in reversed([_address(part.strip()) for part in forwarded.split(",") if part.strip()]):
             if not self.trusts(client):
                 break
         return client
@@ -106,3 +106,10 @@ class Proxies:
             if len(self._known) < 1000:
                 self._known[client] = answer
         return answer
+
+
+def _address(entry: str) -> str:
+    """One of `X-Forwarded-For` without the port and brackets that some proxies add: each connection has another port."""
+    if entry.startswith("["):
+        return entry[1:].partition("]")[0]
+    return entry.partition(":")[0] if entry.count(":") == 1 else entry

@@ -78,6 +78,9 @@ def test_callers_behind_a_trusted_proxy_are_told_apart(start: Start, monkeypatch
     assert guesses("10.0.0.1", "192.0.2.104, 10.0.0.3") == {401}
     assert guesses("10.0.0.1", "192.0.2.105, 10.0.0.3") == {401}, "another caller by the same two proxies"
     assert guesses("10.0.0.2", "192.0.2.105 ,10.0.0.4") == {429}
+    assert guesses("10.0.0.2", "192.0.2.105:1234, 10.0.0.4:443") == {429}, "some proxies add the port"
+    assert guesses("10.0.0.1", "2001:db8::1, 10.0.0.3") == {401}
+    assert guesses("10.0.0.1", "[2001:db8::1]:1234, 10.0.0.3") == {429}
     assert guesses("10.0.0.1", None) == guesses("10.0.0.2", None) == {401}, "the proxies themselves"
     assert guesses("203.0.113.1", "192.0.2.102") == {401}
     assert guesses("203.0.113.1", "192.0.2.103") == {429}, "anybody may send the header"
