@@ -87,11 +87,14 @@ def selected(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
 def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
     """Set the values of `func(*args, **kwargs) == out` if those of its arguments are known."""
     results = list(tensors_of(out))
+    name = getattr(func, "__name__", "")
+    if name.startswith("_foreach_") and name.endswith("_"):  # which leave the version as it is
+        for tensor in tensors_of(args[:1]):
+            vars(tensor).pop(_VALUES, None)
     # Not of `torch.export`, whose tensors are of another class.
     may_be_known = (
         type(t) is Tensor and t.is_meta and _is_whole(t) and t.numel() <= _MAX_VALUES for t in results
     )
-    name = getattr(func, "__name__", "")
     if not results or not all(may_be_known) or not _is_pure(name, kwargs):
         return
     given = list(tensors_of((args, kwargs)))
@@ -188,4 +191,4 @@ def _is_pure(name: str, kwargs: dict[str, Any]) -> bool:
     is_special = name.startswith("__")
     in_place = name in ("__setitem__", "__set__") or (name.startswith("__i") and name != "__invert__")
     in_place = in_place or (name.endswith("_") and not is_special) or "out" in kwargs
-    return not in_place and not name.startswith(_DRAWN)
+    return not in_place and not name.startswith(_DRAWN) and name != "new"

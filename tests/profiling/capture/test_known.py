@@ -108,10 +108,21 @@ def test_slices_and_sizes_may_be_tensors() -> None:
     assert graph.forward_flops == 2 * 8 * (4 * 4 + 2 * 16)
 
 
-def test_values_of_random_numbers_are_unknown() -> None:
+def raised(lengths: Tensor) -> Tensor:
+    lengths = lengths.clone()
+    torch._foreach_add_([lengths], 1)
+    return lengths
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [lambda lengths: torch.randint_like(lengths, 1, 4), lambda lengths: lengths.new(2), raised],
+    ids=["random", "not set", "changed in a list"],
+)
+def test_values_of_random_and_changed_numbers_are_unknown(changed: Callable[[Tensor], Tensor]) -> None:
     class Shuffled(nn.Linear):
         def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
-            return super().forward(x)[: int(torch.randint_like(lengths, 1, 4).max())]
+            return super().forward(x)[: int(changed(lengths).max())]
 
     with pytest.raises(InputError, match="reads values"):
         capture_module(Shuffled(8, 8), (torch.randn(4, 8), torch.tensor([2, 3])))
