@@ -88,7 +88,8 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
     """Set the values of `func(*args, **kwargs) == out` if those of its arguments are known."""
     results = list(tensors_of(out))
     name = getattr(func, "__name__", "")
-    if name.startswith("_foreach_") and name.endswith("_"):  # which leave the version as it is
+    if name.startswith("_foreach_") and name.endswith("_"):
+        # No version grows if a recorder gets the list whole.
         for tensor in tensors_of(args[:1]):
             vars(tensor).pop(_VALUES, None)
     # Not of `torch.export`, whose tensors are of another class.
