@@ -25,6 +25,7 @@ _READS: dict[str, Callable[[Tensor], Any]] = {
     "tolist": Tensor.tolist,
     "item": Tensor.item,
     "__int__": Tensor.__int__,
+    "__float__": Tensor.__float__,
     "__index__": Tensor.__index__,
     "__bool__": Tensor.__bool__,
 }

@@ -202,3 +202,13 @@ def test_inputs_that_a_step_changes_are_known_until_then() -> None:
     graph = capture_module(Counting(8, 8), (torch.randn(4, 8), torch.tensor([2, 3])))
     assert graph.forward_flops == 2 * 3 * 8 * 8
     assert graph.forward_activation_bytes > 0
+
+
+@pytest.mark.parametrize("read", [int, float, Tensor.item], ids=["int", "float", "item"])
+def test_known_numbers_are_read_as_any_type(read: Callable[[Tensor], float]) -> None:
+    class Scaled(nn.Linear):
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            return super().forward(x[: round(read(lengths.sum()) / 2)])
+
+    graph = capture_module(Scaled(8, 8), (torch.randn(4, 8), torch.tensor([2, 4])))
+    assert graph.forward_flops == 2 * 3 * 8 * 8
