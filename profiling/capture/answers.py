@@ -46,10 +46,11 @@ def read(name: str, args: tuple[Any, ...]) -> Any:
     """What the function `name`, which reads a tensor's values, returns; None if they are unknown or have changed."""
     if name not in _READS or len(args) != 1:
         return None
+    truth = truth_of(args[0]) if name == "item" else None
+    if truth is not None:
+        return truth  # as of `bool`, of a check such as `(x > 0).all().item()`
     values = values_of(args[0])
-    if values is None:
-        return truth_of(args[0]) if name == "item" else None  # of a check such as `(x > 0).all().item()`
-    return _READS[name](values)
+    return None if values is None else _READS[name](values)
 
 
 def contains(tensor: Tensor, element: Any) -> bool | None:

@@ -18,8 +18,10 @@ from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_re
 from profiling.capture.flex import flex_functions
 from profiling.capture.known import compute, decide, remember, selected, with_values
 from profiling.capture.patching import patched
+from profiling.errors import InputError
 from profiling.training import tensors_of
 
+_MOST_DRAWS = 1_000
 _CELLS = {"lstm_cell": 4, "gru_cell": 3}
 _PLAIN_CELLS = {"rnn_tanh_cell": torch.tanh, "rnn_relu_cell": torch.relu}
 _RECURRENT = {"lstm": 4, "gru": 3, "rnn_tanh": 1, "rnn_relu": 1}
@@ -35,6 +37,7 @@ class DeviceFunctions(TorchFunctionMode):
     def __init__(self) -> None:
         super().__init__()
         self.absent: set[str] = set()
+        self._draws = 0
         self._weights: dict[tuple[WeakIdRef, torch.dtype], Tensor] = {}
 
     def __torch_function__(
@@ -75,6 +78,14 @@ class DeviceFunctions(TorchFunctionMode):
             return out
         out = func(*args, **kwargs)
         if name == "rand":
+            self._draws += 1
+            if self._draws > _MOST_DRAWS:
+                raise InputError(
+                    "the step draws random numbers without end",
+                    expected=f"at most {_MOST_DRAWS:,} calls of torch.rand",
+                    got="more",
+                    hint="at a capture, a number drawn on the host is 0.5: replace a loop that waits for another",
+                )
             decide(out, is_on_host="device" not in kwargs)
         note(name, args, out)
         compute(func, args, kwargs, out)

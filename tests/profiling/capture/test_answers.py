@@ -217,3 +217,30 @@ class Masked(nn.Linear):
 
 def test_a_constant_of_a_mask_may_be_on_the_host() -> None:
     assert capture_module(Masked(8, 5), torch.randn(3, 8)).forward_flops == 2 * 3 * 8 * 5
+
+
+class Waiting(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(8, 8)
+
+    def forward(self, x: Tensor) -> Tensor:
+        while torch.rand(1) > 0.3:
+            x = self.layer(x)
+        return self.layer(x)
+
+
+def test_a_loop_that_waits_for_a_random_number_is_refused() -> None:
+    with pytest.raises(InputError, match=r"random numbers without end: expected at most 1,000"):
+        capture_module(Waiting(), torch.randn(4, 8))
+
+
+@pytest.mark.parametrize("read", [bool, Tensor.item])
+def test_masks_are_full_however_a_model_asks(read: Callable[[Tensor], bool]) -> None:
+    class Asked(Checked):
+        def forward(self, tokens: Tensor) -> Tensor:
+            out = self.table(tokens)
+            return out if read((tokens != 1).all()) else self.slow(out)
+
+    graph = capture_module(Asked(), torch.ones(4, 6, dtype=torch.long))
+    assert not any(op.kind == "linear" for op in graph.operators)
