@@ -1,8 +1,8 @@
 """Corrected answers about sets of three or more, bounded below by those about their pairs and triples.
 
-An observed pair contributes to the mean over a member's partners, so without the bound a third job would
-dilute it, and a fourth one what three do to each other. There is no bound under MIG, where another partition may give a job a smaller slice in a pair, nor of sets that
-were themselves observed often.
+An observed pair contributes to the mean over a member's partners, so without the bound a third job would dilute it, and
+a fourth one what three do to each other. There is no bound under MIG, where another partition may give a job a smaller
+slice in a pair, nor of sets that were themselves observed often.
 """
 
 from __future__ import annotations

@@ -101,9 +101,8 @@ class RelatedMemory:
     Parameters, gradients and optimiser state are known, and the rest is off by the same factor as with an observed
     batch size (1 if its optimiser may have allocated less than predicted); between two, the log of the factor is
     interpolated. A larger batch, more passes or fewer frozen layers take no less memory than was observed, and vice
-    versa. Of another frozen prefix, a factor above 1 carries over only
-    to fewer frozen layers and one below 1 only to more, as this order requires: the largest workspace is often of a
-    layer that one of them freezes.
+    versa. Of another frozen prefix, a factor above 1 carries over only to fewer frozen layers and one below 1 only to
+    more, as this order requires: the largest workspace is often of a layer that one of them freezes.
 
     Args:
         predictor: with a job table, a featurizer and calibrated heads.
