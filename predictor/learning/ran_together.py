@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.learning.known_members import KnownMembers
 
-# Largest set of which all parts are named. Sixteen jobs have 65 535 parts, which took seconds at the next query.
+# Largest set of which all parts are named. Sixteen jobs have 65,535 parts, which took seconds at the next query.
 _NAMED = 8
 # Device, job, and how many of this job came before: a set contains the jobs of another if it contains all of these.
 _Place = tuple[int, int, int]

@@ -22,7 +22,8 @@ def measured_truth(
     """Measurements in `data` on `devices` from `source`; if None, from the only source with a workload on all
     of them.
 
-    Runs that other processes disturbed are left out, with a warning. Of several campaigns, the last by name that did so, because solo and co-located step times must match. A source
+    Runs that other processes disturbed are left out, with a warning. Of several campaigns, the last by name that did
+    so, because solo and co-located step times must match. A source
     that measured no sets on whole cards, but single jobs on their MIG slices, gives a `SliceTable`, in which the
     largest slice may stand for the card.
 

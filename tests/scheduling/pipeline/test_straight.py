@@ -153,10 +153,8 @@ def test_over_a_slow_link_the_fewest_copies_that_fit_are_the_fastest() -> None:
     assert chosen.step_time_s == pytest.approx(11.5)
 
 
-@pytest.mark.parametrize("branch", [False, True])
-def test_a_pipeline_over_a_slow_link_is_cut_where_less_has_to_cross(branch: bool) -> None:
-    """Between two halves of 6 s each are 10 GB, which take 10 s; a stage of 9 s and one of 3 s exchange 1 MB."""
-    outputs = (1e6, 1e10, 1e6, 0.0)
+def of_four(outputs: tuple[float, ...], branch: bool) -> StateSpace:
+    """Layers of 3 s each with these outputs in bytes; with `branch`, no chain."""
     nodes = [ProfileNode(f"n{i}", "Conv", 1.0, 2.0, size, 0.0) for i, size in enumerate(outputs)]
     edges = [(f"n{i}", f"n{i + 1}") for i in range(3)]
     if branch:
@@ -164,6 +162,13 @@ def test_a_pipeline_over_a_slow_link_is_cut_where_less_has_to_cross(branch: bool
         edges.append(("n0", "free"))
     space = antichain_states(PipeDreamProfile("four", tuple(nodes), tuple(edges)))
     assert space.is_chain is not branch
+    return space
+
+
+@pytest.mark.parametrize("branch", [False, True])
+def test_a_pipeline_over_a_slow_link_is_cut_where_less_has_to_cross(branch: bool) -> None:
+    """Between two halves of 6 s each are 10 GB, which take 10 s; a stage of 9 s and one of 3 s exchange 1 MB."""
+    space = of_four((1e6, 1e10, 1e6, 0.0), branch)
     slow, fast = (plan(space, PipelineCluster((2,), (b,)), "1f1b", 1, depth=2) for b in (1e9, 1e12))
     assert slow.step_time_s == pytest.approx(12 + 2 * 1e-3)
     assert fast.step_time_s == pytest.approx(12, abs=0.03)
@@ -172,14 +177,7 @@ def test_a_pipeline_over_a_slow_link_is_cut_where_less_has_to_cross(branch: bool
 @pytest.mark.parametrize("branch", [False, True])
 def test_a_transfer_shorter_than_the_stages_moves_the_cut_too(branch: bool) -> None:
     """Between two halves of 6 s each are 2 GB, which take 2 s in each direction; behind the third layer is 1 MB."""
-    outputs = (1e6, 2e9, 1e6, 0.0)
-    nodes = [ProfileNode(f"n{i}", "Conv", 1.0, 2.0, size, 0.0) for i, size in enumerate(outputs)]
-    edges = [(f"n{i}", f"n{i + 1}") for i in range(3)]
-    if branch:
-        nodes.append(ProfileNode("free", "Conv", 0.0, 0.0, 0.0, 0.0))
-        edges.append(("n0", "free"))
-    space = antichain_states(PipeDreamProfile("four", tuple(nodes), tuple(edges)))
-    assert space.is_chain is not branch
+    space = of_four((1e6, 2e9, 1e6, 0.0), branch)
     chosen = plan(space, PipelineCluster((2,), (1e9,)), "1f1b", 1, depth=2)
     assert chosen.step_time_s == pytest.approx(12, abs=0.005)
 
