@@ -12,7 +12,7 @@ from typing import Any
 
 import structlog
 
-from predictor.examples.observations import Observation
+from predictor.examples.observations import Observation, R, Report
 from predictor.learning.posterior import Posterior
 from predictor.learning.trained_on import TrainedOn
 from predictor.types import PredictionArrays, SetPredictor
@@ -215,17 +215,20 @@ class Feedback:
             known = _Learned.nothing(known.serving, generation)
         first = known.seen[0] if len(known.seen) == _OVERLAP else 0
         before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)
-        new, learned = list[Observation](), list[Observation]()
+        new, learned = list[Report](), list[Observation]()
         refused, oldest = list[InputError](), known.oldest_at
         for stored in read_stored(self.store, first):
             last.append(stored.id)
             oldest = min(oldest, stored.observed_at)
             if stored.id in before:
                 continue
-            if isinstance(stored.observation, InputError):
-                refused.append(stored.observation)
+            report = stored.observation
+            if isinstance(report, InputError):
+                refused.append(report)
+            elif isinstance(report, Observation) and report in known.trained_on:
+                learned.append(report)
             else:
-                (learned if stored.observation in known.trained_on else new).append(stored.observation)
+                new.append(report)
         if refused:
             log.warning("stored observations ignored", count=len(refused), first=refused[0].message)
         seen = tuple(last)
@@ -237,7 +240,7 @@ class Feedback:
             known, posterior=posterior, seen=seen, oldest_at=oldest, absent=known.absent | absent | also
         )
 
-    def _predictable(self, observations: list[Observation]) -> tuple[list[Observation], set[str]]:
+    def _predictable(self, observations: list[R]) -> tuple[list[R], set[str]]:
         """Those whose registered workloads can be read, now loaded, and the workloads that cannot."""
         models = {w.model for o in observations for w in o.colocation_set.workloads}
         absent = self.load_graphs({model for model in models if model.startswith(REGISTERED)})

@@ -73,6 +73,11 @@ class Metrics:
         self.observations = counter(
             "observations", "Observed step times, by whether they were within the interval", ("covered",)
         )
+        self.out_of_memory = counter(
+            "out_of_memory",
+            "Sets reported to have run out of memory, by whether they were predicted to fit",
+            ("predicted_to_fit",),
+        )
         self.log_error = counter(
             "observed_log_error",
             "Sum of |log(observed / predicted step time)|; for the model itself, or corrected by earlier "

@@ -308,10 +308,12 @@ class PlacementPage(Struct):
 
 
 class ObservationBody(Struct, forbid_unknown_fields=True):
-    """A measured step time of job number `member` in the set `of`, and of a job alone what it takes of the device."""
+    """A measured step time of job number `member` in the set `of`, and of a job alone what it takes of the device; or,
+    instead of the step time, that the set ran out of device memory."""
 
     of: SetBody
-    step_time_s: StepTime
+    step_time_s: StepTime | None = None
+    out_of_memory: bool = False
     member: Annotated[int, Meta(ge=0, le=1024)] = 0
     memory_bytes: Annotated[float, Meta(ge=LEAST_MEMORY_BYTES, le=1e15)] | None = None
     utilization_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
@@ -324,19 +326,23 @@ class ObservationsBody(Struct, forbid_unknown_fields=True):
 
 
 class ObservationEntry(Struct):
-    """An observation and its prediction. `error_ratio` is |predicted - observed| / observed."""
+    """An observation and its prediction. `error_ratio` is |predicted - observed| / observed.
+
+    A set that ran out of memory has no `step_time_s`, `error_ratio` and `covered`.
+    """
 
     id: int
     device: str
     sharing: Sharing
     jobs: list[str]
     member: int
-    step_time_s: float
+    step_time_s: float | None
+    out_of_memory: bool
     memory_bytes: float | None
     utilization_ratio: float | None
     predicted_step_time_s: Quantity
-    error_ratio: float
-    covered: bool
+    error_ratio: float | None
+    covered: bool | None
     model_version: str
     observed_at: float
     placement_id: str | None

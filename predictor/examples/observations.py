@@ -1,4 +1,4 @@
-"""Observed step times: read from a file, stored, and turned into rows for the next training."""
+"""Observed step times, and sets that ran out of memory: read from a file and stored."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ import warnings
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
+from predictor.examples.out_of_memory import OutOfMemory
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
 from profiling.files import check_once, only_writer, read_json, write_json
@@ -30,7 +31,7 @@ FORMAT, VERSION = "cotenant-feedback", 1
 OF_DEVICE = ("memory_bytes", "utilization_ratio")
 """What can be observed of a job alone besides its step time."""
 _OF_SET = ("device", "sharing", "jobs")
-_GIVEN = (*_OF_SET, "job", "member", "step_time_s", *OF_DEVICE, "model_version")
+_GIVEN = (*_OF_SET, "job", "member", "step_time_s", *OF_DEVICE, "out_of_memory", "model_version")
 # What the service says besides of an observation that it lists, or is told.
 _LISTED = ("id", "predicted_step_time_s", "error_ratio", "covered", "observed_at", "placement_id")
 CAMPAIGN = "feedback"
@@ -94,41 +95,6 @@ class Observation:
     def workload(self) -> Workload:
         return self.colocation_set.workloads[self.member]
 
-    @classmethod
-    def from_mapping(cls, values: Any) -> Observation:
-        """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}` and optionally
-        `memory_bytes`, `utilization_ratio` and `model_version`; a job may also be an object with its options. The body
-        of `POST /v1/observations` (`"of": {"device", ...}`) and the entries of its listing are read, too.
-        """
-        if not isinstance(values, dict):
-            raise InputError("not an observation", expected="an object", got=type(values).__name__)
-        flat = {**values, **values["of"]} if isinstance(values.get("of"), dict) else values
-        try:
-            if not isinstance(flat["jobs"], list | tuple) or not flat["jobs"]:
-                raise TypeError(f"jobs is {flat['jobs']!r}, not a list of jobs")
-            jobs = [_job(value) for value in flat["jobs"]]
-            # Via text, as in a CSV, because neither true nor 1.5 is a member.
-            device, step = str(flat["device"]), float(str(flat["step_time_s"]))
-            more = {name: float(str(flat[name])) for name in OF_DEVICE if flat.get(name) not in (None, "")}
-            if flat.get("member") not in (None, ""):
-                member = int(str(flat["member"]))
-            else:
-                job = _job(flat["job"]) if flat.get("job") or len(jobs) > 1 else jobs[0]
-                member = _member(job, jobs)
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(
-                "not an observation",
-                expected="device, jobs, one of them as job (or its number as member), step_time_s",
-                got=f"{type(error).__name__}: {error}",
-            ) from None
-        return cls(
-            ColocationSet(device, tuple(jobs), flat.get("sharing") or "time-slice"),
-            member,
-            step,
-            **more,
-            model_version=str(flat.get("model_version") or ""),
-        )
-
     def to_mapping(self) -> dict[str, Any]:
         """What was observed, without the model in use."""
         asked = self.colocation_set
@@ -145,6 +111,65 @@ class Observation:
     def of_device(self) -> dict[str, float]:
         """What was observed besides the step time."""
         return {name: value for name in OF_DEVICE if (value := getattr(self, name)) is not None}
+
+
+Report = Observation | OutOfMemory
+"""What is reported of a set."""
+R = TypeVar("R", bound=Report)
+
+
+def report_of(values: Any) -> Report:
+    """From `{"device", "sharing", "jobs": [SPEC, ...], "job": SPEC or "member": n, "step_time_s"}` and optionally
+    `memory_bytes`, `utilization_ratio` and `model_version`; a job may also be an object with its options. The body of
+    `POST /v1/observations` (`"of": {"device", ...}`) and the entries of its listing are read, too. With `out_of_memory`
+    instead of `step_time_s`, the set ran out of memory.
+
+    Raises:
+        InputError: with what was expected.
+    """
+    if not isinstance(values, dict):
+        raise InputError("not an observation", expected="an object", got=type(values).__name__)
+    flat = {**values, **values["of"]} if isinstance(values.get("of"), dict) else values
+    ran_out = _flag(flat.get("out_of_memory"))
+    try:
+        if not isinstance(flat["jobs"], list | tuple) or not flat["jobs"]:
+            raise TypeError(f"jobs is {flat['jobs']!r}, not a list of jobs")
+        jobs = [_job(value) for value in flat["jobs"]]
+        colocation_set = ColocationSet(str(flat["device"]), tuple(jobs), flat.get("sharing") or "time-slice")
+        version = str(flat.get("model_version") or "")
+        if ran_out:
+            also = {name: flat.get(name) for name in ("step_time_s", *OF_DEVICE)}
+            return OutOfMemory.reported(colocation_set, also, version)
+        # Via text, as in a CSV, because neither true nor 1.5 is a member.
+        step = float(str(flat["step_time_s"]))
+        more = {name: float(str(flat[name])) for name in OF_DEVICE if flat.get(name) not in (None, "")}
+        if flat.get("member") not in (None, ""):
+            member = int(str(flat["member"]))
+        else:
+            job = _job(flat["job"]) if flat.get("job") or len(jobs) > 1 else jobs[0]
+            member = _member(job, jobs)
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            "not an observation",
+            expected="device, jobs, one of them as job (or its number as member), step_time_s or out_of_memory",
+            got=f"{type(error).__name__}: {error}",
+        ) from None
+    return Observation(colocation_set, member, step, **more, model_version=version)
+
+
+def apart(reports: Iterable[Report]) -> tuple[list[Observation], list[OutOfMemory]]:
+    """Observed step times, and sets that ran out of memory."""
+    both = list(reports)
+    observed = [one for one in both if isinstance(one, Observation)]
+    return observed, [one for one in both if isinstance(one, OutOfMemory)]
+
+
+def _flag(value: Any) -> bool:
+    """Of JSON, or of a cell of a CSV."""
+    text = str(value).strip().lower()
+    if text not in ("none", "", "true", "false"):
+        raise InputError("out_of_memory", expected="true or false", got=repr(value))
+    return text == "true"
 
 
 def _member(job: Workload, jobs: Sequence[Workload]) -> int:
@@ -164,10 +189,10 @@ def _job(value: Any) -> Workload:
     return Workload.parse(value) if isinstance(value, str) else Workload.from_mapping(value)
 
 
-def read_observations(path: Path | str) -> list[Observation]:
+def read_observations(path: Path | str) -> list[Report]:
     """Read a CSV (columns device, sharing, jobs, job or member, step_time_s and, optionally, memory_bytes,
-    utilization_ratio and model_version; jobs are separated by `;`) or a JSON file (a list, or an object with
-    `observations` or `items`).
+    utilization_ratio, out_of_memory and model_version; jobs are separated by `;`) or a JSON file (a list, or an object
+    with `observations` or `items`).
 
     Raises:
         InputError: with the invalid row.
@@ -209,7 +234,7 @@ def read_observations(path: Path | str) -> list[Observation]:
         try:
             if isinstance(one, dict):
                 _check_names(one)
-            result.append(Observation.from_mapping(one))
+            result.append(report_of(one))
         except InputError as error:
             raise error.at(f"{source}, row {number}") from None
     return result
@@ -233,7 +258,7 @@ def default_store() -> Path:
     return Path(home) / "cotenant" / "feedback.json"
 
 
-def stored(store: Path | str) -> list[Observation]:
+def stored(store: Path | str) -> list[Report]:
     """Observations in `store`; none if the file does not exist.
 
     Entries from an earlier version that are no longer valid stay in the file and are skipped with a warning.
@@ -242,11 +267,11 @@ def stored(store: Path | str) -> list[Observation]:
         InputError: the file is not such a store.
     """
     values = _body(Path(store))["observations"]
-    result: list[Observation] = []
+    result: list[Report] = []
     refused: list[str] = []
     for number, one in enumerate(values, 1):
         try:
-            result.append(Observation.from_mapping(one))
+            result.append(report_of(one))
         except InputError as error:
             refused.append(error.at(f"observation {number}").message)
     if refused:
@@ -257,7 +282,7 @@ def stored(store: Path | str) -> list[Observation]:
     return result
 
 
-def check_new(store: Path | str, observations: Sequence[Observation]) -> None:
+def check_new(store: Path | str, observations: Sequence[Report]) -> None:
     """Raise `ConflictError` if exactly these observations were added to `store` before."""
     if _digest(observations) in _body(Path(store))["batches"]:
         raise ConflictError(
@@ -265,7 +290,7 @@ def check_new(store: Path | str, observations: Sequence[Observation]) -> None:
         )
 
 
-def keep(store: Path | str, observations: Sequence[Observation]) -> None:
+def keep(store: Path | str, observations: Sequence[Report]) -> None:
     """Add observations to `store` atomically.
 
     Raises:
@@ -280,7 +305,7 @@ def keep(store: Path | str, observations: Sequence[Observation]) -> None:
         write_json(store, body)
 
 
-def _digest(observations: Sequence[Observation]) -> str:
+def _digest(observations: Sequence[Report]) -> str:
     batch = json.dumps([o.to_mapping() for o in observations], sort_keys=True)
     return hashlib.sha256(batch.encode()).hexdigest()
 

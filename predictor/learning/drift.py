@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from predictor.examples.observations import Observation
+from predictor.examples.observations import Report, apart
 from predictor.learning.posterior import Posterior
 
 
@@ -26,11 +26,13 @@ class Drift:
     after: float
 
 
-def drift_of(posterior: Posterior, observations: Sequence[Observation]) -> Drift:
-    """How far off the predictor of `posterior` was at `observations`, in order."""
+def drift_of(posterior: Posterior, observations: Sequence[Report]) -> Drift:
+    """How far off the predictor of `posterior` was at observed step times, in order."""
     predictor = posterior.predictor
     kept = [
-        o for o in observations if len(o.colocation_set.workloads) > 1 or posterior.learns_solo(o.workload)
+        o
+        for o in apart(observations)[0]
+        if len(o.colocation_set.workloads) > 1 or posterior.learns_solo(o.workload)
     ]
     if not kept:
         return Drift(0, 0.0, 0.0)

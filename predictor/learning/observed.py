@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import median
 from typing import Any, NamedTuple
@@ -14,6 +14,7 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Integers
 from predictor.examples.observations import Observation
+from predictor.examples.out_of_memory import OutOfMemory
 from predictor.learning.confirmed_pairs import OFTEN
 from predictor.learning.link import to_scale
 from predictor.learning.network_share import at_share
@@ -61,6 +62,16 @@ def by_name(
         keys.setdefault(name, key)
         values.setdefault(name, []).append(math.log(observation.step_time_s))
     return keys, values
+
+
+def by_name_of_set(reports: Iterable[OutOfMemory]) -> dict[ObservedKey, ObservedKey]:
+    """The key of one member of each set, the same in any order, by its name."""
+    keys = dict[ObservedKey, ObservedKey]()
+    for asked in (report.colocation_set for report in reports):
+        own, *others = sorted(asked.workloads, key=repr)
+        key = asked.device, asked.sharing, own, tuple(others)
+        keys.setdefault(name_of(key), key)
+    return keys
 
 
 class Expected(NamedTuple):
@@ -135,36 +146,40 @@ class Observed:
 
     def met(
         self,
-        keys: Sequence[ObservedKey],
-        numbers: Integers,
-        expected: Expected,
+        named: Mapping[ObservedKey, ObservedKey],
+        expected_of: Callable[[Sequence[ColocationSet]], tuple[Integers, Expected]],
     ) -> Observed:
         """Add rows without observations.
 
         Args:
-            keys: R new ones.
-            numbers: [R, M] of the observed member and those beside it, -1 where there are fewer.
-            expected: predicted for it.
+            named: keys by name; those that there are already are skipped.
+            expected_of: from R sets, the numbers [R, M] of the first member and those beside it, -1 where there are fewer,
+                and what is predicted for it.
         """
-        parts = equally_wide(self.partners, numbers[:, 1:])
-        start, more, names = len(self), len(keys), list(map(name_of, keys))
+        keys = {name: key for name, key in named.items() if name not in self.index}
+        if not keys:
+            return self
+        numbers, expected = expected_of([set_of(key) for key in keys.values()])
+        parts, start, more = equally_wide(self.partners, numbers[:, 1:]), len(self), len(keys)
         return replace(
             self,
-            keys=(*self.keys, *keys),
-            index={**self.index, **{name: start + row for row, name in enumerate(names)}},
+            keys=(*self.keys, *keys.values()),
+            index={**self.index, **{name: start + row for row, name in enumerate(keys)}},
             values=(*self.values, *([()] * more)),
             own=np.concatenate([self.own, numbers[:, 0]]),
             partners=np.concatenate(parts),
             log_solo_s=np.concatenate([self.log_solo_s, expected.log_solo_s]),
             log_slowdown=np.concatenate([self.log_slowdown, expected.log_slowdown]),
             towards_networks=np.concatenate([self.towards_networks, expected.towards_networks]),
-            rank=np.concatenate([self.rank, np.array([_rank(name) for name in names], np.int64)]),
+            rank=np.concatenate([self.rank, np.array([_rank(name) for name in keys], np.int64)]),
             log_step_s=np.concatenate([self.log_step_s, np.zeros(more)]),
             count=np.concatenate([self.count, np.zeros(more, np.int64)]),
         )
 
     def told(self, new: Mapping[ObservedKey, Sequence[float]]) -> Observed:
         """Add log step times, by the names of keys, to existing rows."""
+        if not new:
+            return self
         values, step, count = list(self.values), self.log_step_s.copy(), self.count.copy()
         for name, more in new.items():
             row = self.index[name]

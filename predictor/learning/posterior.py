@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from models.features import Floats
 from predictor.answering.bounds import taking_turns, within_shares
 from predictor.answering.never_measured import never_measured
-from predictor.examples.observations import Observation
+from predictor.examples.observations import Observation, Report, apart
+from predictor.examples.out_of_memory import OutOfMemory
 from predictor.learning.alone import Notes
 from predictor.learning.basis import Label, reason_of
 from predictor.learning.config import PosteriorConfig
@@ -31,7 +32,7 @@ from predictor.learning.known_members import KnownMembers
 from predictor.learning.measured import partners_of
 from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import default_scale
-from predictor.learning.observed import Expected, Observed, by_name, set_of
+from predictor.learning.observed import Expected, Observed, by_name, by_name_of_set, set_of
 from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.predictable import predictable
 from predictor.learning.prior import Priors
@@ -61,7 +62,7 @@ class Posterior:
 
     Attributes:
         observed: the observed step times.
-        only_ran: the same that the predictor was trained on: they say nothing but that the sets ran.
+        only_ran: those that it was trained on, which say only that the sets ran; ran_out: sets that ran out of memory.
         measured: what was observed of jobs alone.
         revision: grows whenever an answer may have changed.
     """
@@ -80,7 +81,7 @@ class Posterior:
         self._priors = Priors(self.config, training_sets)
         self._known = KnownMembers(self.config.parameters, default_scale(), featurizer, self._priors.start)
         self._corrector = Corrector(self.config.parameters)
-        self.observed = self.only_ran = Observed.nothing()
+        self.observed = self.only_ran = self.ran_out = Observed.nothing()
         self.measured = MeasuredAlone(spelled=self._known.spelled)
         self._state: State | None = None
         self._earlier: State | None = None
@@ -96,24 +97,25 @@ class Posterior:
     @property
     def knows_nothing(self) -> bool:
         """Whether answers are the predictor's own."""
-        return not len(self.observed) and not len(self.measured) and not len(self.only_ran)
+        return not any((len(self.observed), len(self.measured), len(self.only_ran), len(self.ran_out)))
 
     @property
     def version(self) -> str:
         return str(getattr(self.predictor, "version", ""))
 
-    def observe(self, observations: Iterable[Observation]) -> None:
+    def observe(self, observations: Iterable[Report]) -> None:
         """Take in observations; those of single jobs say nothing that their SPECs state.
 
         Raises:
             UnknownNameError: unknown model or device; nothing was taken in.
         """
-        kept = list(observations)
+        kept, out = apart(observations)
         new = [o for o in kept if len(o.colocation_set.workloads) > 1 or self.learns_solo(o.workload)]
         alone = self.measured.observed(kept) if self.config.learn_solo else self.measured
-        if not new and alone is self.measured:
+        if not new and not out and alone is self.measured:
             return
-        self.observed, self.measured = self._and(self.observed, new), alone
+        ran_out = self.ran_out.met(by_name_of_set(out), self._expected)
+        self.observed, self.measured, self.ran_out = self._and(self.observed, new), alone, ran_out
         self._outdated()
 
     def ran(self, observations: Iterable[Observation]) -> None:
@@ -135,6 +137,7 @@ class Posterior:
         Observations that it cannot predict are skipped.
         """
         other = self.unobserved(predictor)
+        other.take(OutOfMemory(set_of(key)) for key in self.ran_out.keys)
         other.take(self.observed.observations())
         other.ran(self.only_ran.observations())
         other.measured, other._state = self.measured, None
@@ -146,7 +149,7 @@ class Posterior:
             return Posterior(self.predictor, self.config, *self._given)
         return Posterior(predictor, self.config, self._given[0])
 
-    def take(self, observations: Iterable[Observation]) -> int:
+    def take(self, observations: Iterable[Report]) -> int:
         """Like `observe`, but skips observations that the predictor cannot predict and returns how many."""
         kept = list(observations)
         try:
@@ -158,7 +161,7 @@ class Posterior:
         self.observe(some)
         return len(kept) - len(some)
 
-    def extended(self, observations: Iterable[Observation], ran: Iterable[Observation] = ()) -> Posterior:
+    def extended(self, observations: Iterable[Report], ran: Iterable[Observation] = ()) -> Posterior:
         """A copy that has also seen these (as with `take`), and those that `ran`; this one is unchanged."""
         other = copy(self)
         other._labels = dict(self._labels)  # of rows that the two may not share
@@ -178,12 +181,11 @@ class Posterior:
     def _and(self, observed: Observed, observations: Sequence[Observation]) -> Observed:
         """`observed` and further ones; the predictor is queried about new sets."""
         named, values = by_name(observations)
-        keys = [key for name, key in named.items() if name not in observed.index]
-        if keys:
-            sets = [set_of(key) for key in keys]
-            expected = Expected.of(self.predictor, sets)
-            observed = observed.met(keys, self._numbers(sets, expected.solo_step_time_s), expected)
-        return observed.told(values) if values else observed
+        return observed.met(named, self._expected).told(values)
+
+    def _expected(self, sets: Sequence[ColocationSet]) -> tuple[Integers, Expected]:
+        expected = Expected.of(self.predictor, sets)
+        return self._numbers(sets, expected.solo_step_time_s), expected
 
     def _numbers(self, sets: Sequence[ColocationSet], solo_step_time_s: Floats) -> Integers:
         """[S, M] numbers of members, -1 where there is none."""
@@ -201,7 +203,7 @@ class Posterior:
         if state is None:
             state = self._state = State.of(
                 self.predictor, self.observed, self._known, self.config, self._earlier, self.measured, self.only_ran,
-                priors=self._priors, labels=self._labels, expected_sets=self._expected_sets,
+                self.ran_out, priors=self._priors, labels=self._labels, expected_sets=self._expected_sets,
             )  # fmt: skip
             self._earlier = None
         return state
@@ -312,7 +314,7 @@ class Posterior:
             step_time_s=solo * slowdown,
             utilization_ratio=taking_turns(busy, sharing == "time-slice"),
         )
-        return self.state.ran.arrays(result, numbers, sharing)
+        return self.state.room.arrays(result, numbers, sharing)
 
     def predict(self, colocation_set: ColocationSet) -> Prediction:
         """One set, with intervals and reasons."""
@@ -385,7 +387,7 @@ class Posterior:
             ignored = state.limits.ignored_of(numbers[k])
             words = (*prediction.reasons, *told, *ignored, *filter(None, reasons), *of_memory[k])
             prediction = replace(prediction, members=now, total_utilization_ratio=busy, reasons=words)
-            result.append(state.ran.prediction(prediction, numbers[k]))
+            result.append(state.room.prediction(prediction, numbers[k]))
         return result
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from predictor.examples.observations import Observation
+from predictor.examples.observations import R
 from predictor.types import SetPredictor
 from profiling.errors import CotenantError
 from profiling.workload import ColocationSet
 
 
-def predictable(predictor: SetPredictor, observations: Sequence[Observation]) -> list[Observation]:
+def predictable(predictor: SetPredictor, observations: Sequence[R]) -> list[R]:
     """Those of sets that the predictor has an answer for."""
     members = {(o.colocation_set.device, w) for o in observations for w in o.colocation_set.workloads}
     unknown = {(device, w) for device, w in members if not _answers(predictor, [ColocationSet(device, (w,))])}

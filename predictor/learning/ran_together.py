@@ -24,13 +24,14 @@ from predictor.learning.related_memory import MOST_OFF
 from predictor.padding import equally_wide
 from predictor.types import Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device
+from profiling.devices.mig import leaves_slices_open
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.learning.known_members import KnownMembers
 
 # Largest set of which all parts are named. Sixteen jobs have 65,535 parts, which took seconds at the next query.
-_NAMED = 8
+MOST_NAMED = 8
 # Device, job, and how many of this job came before: a set contains the jobs of another if it contains all of these.
 _Place = tuple[int, int, int]
 
@@ -65,7 +66,9 @@ class RanTogether:
         own = np.concatenate([seen.own for seen in self._seen])
         numbers = np.concatenate([own[:, None], np.concatenate(partners)], 1)
         count = np.concatenate([seen.count for seen in self._seen])
-        rows = np.flatnonzero(np.array([key[1] != "mig" for key in keys], dtype=bool))
+        rows = np.flatnonzero(
+            np.array([not leaves_slices_open(device, sharing) for device, sharing, *_ in keys], dtype=bool)
+        )
         numbers, members = numbers[rows], self._known.members
         others = np.where(numbers[:, 1:] >= 0, members.job[numbers[:, 1:]], -1)
         names = hashes_of(jobs_on_devices(members, numbers[:, 0]), others)
@@ -85,14 +88,14 @@ class RanTogether:
             return earlier._rooms
         size, numbers = (numbers >= 0).sum(1), -np.sort(-numbers, axis=1)
         names, bytes_of = [np.zeros(0, np.uint64)], [np.zeros(0)]
-        for count in np.unique(size[size <= _NAMED]).tolist():
+        for count in np.unique(size[size <= MOST_NAMED]).tolist():
             here = size == count
             for part in range(1, count + 1):
                 for columns in combinations(range(count), part):
-                    names.append(_names(self._known.members, numbers[here][:, columns]))
+                    names.append(names_of(self._known.members, numbers[here][:, columns]))
                     bytes_of.append(room[here])
         unique, first = np.unique(np.concatenate(names), return_index=True)
-        large, holders = size > _NAMED, dict[_Place, dict[int, float]]()
+        large, holders = size > MOST_NAMED, dict[_Place, dict[int, float]]()
         for number, (places, bytes_) in enumerate(
             zip(self._places(numbers[large]), room[large].tolist(), strict=True)
         ):
@@ -108,7 +111,7 @@ class RanTogether:
             counted = Counter(job for job in row if job >= 0)
             yield [(device, job, k) for job, count in counted.items() for k in range(count)]
 
-    def _room_of(self, numbers: Integers, memory_bytes: Floats) -> Floats:
+    def room_of(self, numbers: Integers, memory_bytes: Floats) -> Floats:
         """[S] bytes of the device, NaN for sets of members, by number [S, M], that were not observed to run.
 
         Args:
@@ -118,7 +121,7 @@ class RanTogether:
         if not len(self._often[0]):
             return np.full(len(numbers), np.nan)
         names, room, holders = self._rooms
-        place = places_among(names, _names(self._known.members, numbers))
+        place = places_among(names, names_of(self._known.members, numbers))
         found, named = np.full(len(numbers), np.nan), place >= 0
         found[named] = room[place[named]]
         if holders:
@@ -138,7 +141,7 @@ class RanTogether:
         if not len(asked):
             return arrays
         total = arrays.memory_bytes[asked].sum(1)
-        room = self._room_of(numbers[asked], total)
+        room = self.room_of(numbers[asked], total)
         ran = ~np.isnan(room)
         asked, room, total = asked[ran], room[ran], total[ran]
         if not len(asked):
@@ -154,7 +157,7 @@ class RanTogether:
             return prediction
         total = prediction.total_memory_bytes
         members_bytes = sum(m.memory_bytes.value for m in prediction.members)
-        room = float(self._room_of(np.array([numbers]), np.array([members_bytes]))[0])
+        room = float(self.room_of(np.array([numbers]), np.array([members_bytes]))[0])
         if np.isnan(room):
             return prediction
         share, device = min(room / members_bytes, 1.0), get_device(prediction.device)
@@ -180,6 +183,6 @@ def _within(bytes_: Quantity, share: float, room: float) -> Quantity:
     return Quantity(value, min(bytes_.lower, value), min(bytes_.upper, room))
 
 
-def _names(members: Members, numbers: Integers) -> Names:
+def names_of(members: Members, numbers: Integers) -> Names:
     """[R] hashes of the device and the jobs of sets of members, by number [R, M], in any order; -1 is none."""
     return hashes_of(members.device[numbers.max(1)], np.where(numbers >= 0, members.job[numbers], -1))

@@ -21,6 +21,7 @@ from predictor.learning.pair_bounds import PairBounds
 from predictor.learning.parts import PartSlowdowns
 from predictor.learning.prior import Compared, Priors
 from predictor.learning.process import Process
+from predictor.learning.ran_out import RanOut
 from predictor.learning.ran_together import RanTogether
 from predictor.learning.related_alone import RelatedAlone
 from predictor.learning.related_memory import RelatedMemory, memory_of
@@ -53,7 +54,7 @@ class State:
         related: what to tell the predictor of jobs of which others were observed alone.
         pair_bounds: largest slowdowns of pairs; parts: corrected ones of pairs and triples.
         under_mps: devices with sets observed under MPS.
-        ran: sets that fit because they ran.
+        room: whether sets fit, given those that ran, and those that ran out of memory.
     """
 
     predictor: Any
@@ -72,7 +73,7 @@ class State:
     pair_bounds: PairBounds
     parts: PartSlowdowns
     under_mps: frozenset[str]
-    ran: RanTogether
+    room: RanOut
 
     @classmethod
     def of(
@@ -84,6 +85,7 @@ class State:
         earlier: State | None,
         measured: MeasuredAlone,
         only_ran: Observed,
+        ran_out: Observed,
         *,
         priors: Priors,
         labels: dict[int, Label],
@@ -96,7 +98,7 @@ class State:
             known: numbers the members.
             earlier: the state before, which saves time and changes nothing.
             measured: what was observed of jobs alone.
-            only_ran: the same that say nothing but that the sets ran.
+            only_ran: the same that say nothing but that the sets ran; ran_out: sets that ran out of memory.
             priors: what is known without observations.
             labels: cache of the observations in words; expected_sets: of what was expected of them.
         """
@@ -134,6 +136,7 @@ class State:
         conditioning = Conditioning(given, told, rows, expected, known)
         stated = StatedAlone(conditioning, measured, weighted)
         answers = PairAnswers(given, solo, prior, known, places, shares, limits, stated)
+        ran = RanTogether(observed, only_ran, known, None if earlier is None else earlier.room.ran)
         pair_bounds = PairBounds(conditioning, stated)
         corrections = Corrections(given, solo, limits, stated, pair_bounds)
         return cls(
@@ -157,7 +160,7 @@ class State:
                 (lambda sets: corrections.confirmed(known.members, sets)) if len(given.sets) else None,
             ),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
-            RanTogether(observed, only_ran, known, None if earlier is None else earlier.ran),
+            RanOut(ran_out, known, ran),
         )
 
     def memory_words(self, sets: Sequence[ColocationSet]) -> list[list[str]]:

@@ -29,6 +29,16 @@ def corrections_of(posterior: Posterior) -> list[dict[str, Any]]:
     ]  # fmt: skip
 
 
+def ran_out_of_memory(posterior: Posterior) -> list[dict[str, Any]]:
+    """Sets that ran out of memory, and whether they fit: those that were also observed to run often do."""
+    sets = [set_of(key) for key in posterior.ran_out.keys]
+    fits = posterior.predict_arrays(sets).fits.tolist() if sets else []
+    return [
+        {"device": s.device, "sharing": s.sharing, "jobs": [str(w) for w in s.workloads], "fits": fit}
+        for s, fit in zip(sets, fits, strict=True)
+    ]
+
+
 def alone_of(posterior: Posterior) -> list[dict[str, Any]]:
     """Memory and utilisation observed of jobs alone: how often, the median, and its ratio to the prediction."""
     jobs = posterior.measured.jobs

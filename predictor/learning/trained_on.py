@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from predictor.examples.observations import Observation, in_order, set_ids_of, with_listed_device
+from predictor.examples.observations import Observation, R, in_order, set_ids_of, with_listed_device
 from predictor.types import SetPredictor
 
 if TYPE_CHECKING:
@@ -61,10 +61,10 @@ class TrainedOn:
         return any((name, place) not in self.partners for name in learned)
 
 
-def new_to(predictor: SetPredictor, observations: Sequence[Observation]) -> list[Observation]:
+def new_to(predictor: SetPredictor, observations: Sequence[R]) -> list[R]:
     """The observations that the model was not trained on; a warning says how many it was."""
     trained_on = TrainedOn.of(predictor)
-    kept = [o for o in observations if o not in trained_on]
+    kept = [o for o in observations if not isinstance(o, Observation) or o not in trained_on]
     if left := len(observations) - len(kept):
         verb = "observation is" if left == 1 else "observations are"
         warnings.warn(

@@ -1,4 +1,4 @@
-"""Feedback: observed step times, and how far predictions were off."""
+"""Feedback: observed step times, how far predictions were off, and sets that ran out of memory."""
 
 from __future__ import annotations
 
@@ -20,6 +20,14 @@ _EXAMPLE = {
         }
     ]
 }
+_RAN_OUT = {
+    "observations": [
+        {
+            "of": {"device": "v100", "jobs": ["gpt-125m:memory_bytes=7.5e9", "gpt-125m:memory_bytes=7.5e9"]},
+            "out_of_memory": True,
+        }
+    ]
+}
 
 
 def routes(service: Service) -> APIRouter:
@@ -27,10 +35,10 @@ def routes(service: Service) -> APIRouter:
 
     @router.post(
         "",
-        summary="Report observed step times",
+        summary="Report observed step times, or sets that ran out of memory",
         **operation(
             scope="place",
-            body=ObservationsBody, answer=ObservationsAnswer, status=201, examples={"one": _EXAMPLE}, errors=(404,),
+            body=ObservationsBody, answer=ObservationsAnswer, status=201, examples={"one": _EXAMPLE, "out of memory": _RAN_OUT}, errors=(404,),
             parameters=[IDEMPOTENCY_KEY, DEADLINE],
         ),
     )  # fmt: skip

@@ -303,6 +303,7 @@ def export_observations(
 
     Example: `cotenant data export-observations --database sqlite:///cotenant.db -o data/`
     """
+    from predictor.examples.observations import apart
     from predictor.examples.observed_rows import write_training_tables
     from profiling.errors import InputError
     from serving.store import Store, check_exists
@@ -312,7 +313,7 @@ def export_observations(
         check_exists(url)
     stores = [Store(url) for url in (database, *(also or []))]
     stored = [row.observation for store in stores for row in read_stored(store)]
-    observations = [one for one in stored if not isinstance(one, InputError)]
+    observations, _ = apart(one for one in stored if not isinstance(one, InputError))
     refused = [one for one in stored if isinstance(one, InputError)]
     if refused:
         typer.echo(

@@ -17,7 +17,8 @@ def command(
         Path,
         typer.Argument(
             help="CSV with device, sharing, jobs (SPECs separated by `;`), job, step_time_s and, for jobs alone, "
-            "optionally memory_bytes and utilization_ratio; model_version, if another model than --model was in use; "
+            "optionally memory_bytes and utilization_ratio; out_of_memory (true), instead of job and step_time_s, of "
+            "sets that did not fit; model_version, if another model than --model was in use; "
             "or JSON in the format of `/v1/observations`."
         ),
     ],
@@ -45,6 +46,7 @@ def command(
     from math import exp
 
     from predictor.examples.observations import (
+        apart,
         check_new,
         default_store,
         keep,
@@ -52,6 +54,7 @@ def command(
         stored,
     )
     from predictor.examples.observed_rows import write_training_tables
+    from predictor.examples.out_of_memory import OutOfMemory, check_memory_plausible
 
     target, new = store or default_store(), read_observations(file)
     # An unreadable file is reported before the imports below, which take seconds.
@@ -59,8 +62,9 @@ def command(
     from predictor.examples.plausibility import check_plausible
     from predictor.learning.drift import drift_of
     from predictor.learning.posterior import Posterior
-    from predictor.learning.summary import alone_of, corrections_of
+    from predictor.learning.summary import alone_of, corrections_of, ran_out_of_memory
     from predictor.learning.trained_on import new_to
+    from profiling.devices import get_device
 
     predictor = load_predictor(model)
     new = [replace(one, model_version=one.model_version or predictor.version) for one in new]
@@ -69,7 +73,10 @@ def command(
         zip(new, predictor.predict_many([o.colocation_set for o in new]), strict=True), 1
     ):
         try:
-            check_plausible(one.step_time_s, plain.members[one.member].step_time_s.value)
+            if isinstance(one, OutOfMemory):
+                check_memory_plausible(plain.total_memory_bytes.upper, get_device(plain.device))
+            else:
+                check_plausible(one.step_time_s, plain.members[one.member].step_time_s.value)
         except InputError as error:
             raise error.at(f"{file}, row {number}") from None
     told = [*stored(target), *new]
@@ -79,8 +86,9 @@ def command(
     drift, corrections, alone = drift_of(posterior, applied), corrections_of(posterior), alone_of(posterior)
     check_new(target, new)
     # Rows first: should they fail, the observations are not yet recorded, and the command can be repeated.
-    written = {} if rows is None else write_training_tables(told, rows, [str(target.resolve())])
+    written = {} if rows is None else write_training_tables(apart(told)[0], rows, [str(target.resolve())])
     keep(target, new)
+    ran_out = ran_out_of_memory(posterior)
     result = {
         "model_version": predictor.version,
         "store": str(target),
@@ -88,6 +96,7 @@ def command(
         "drift": asdict(drift),
         "corrections": corrections,
         "alone": alone,
+        "ran_out_of_memory": ran_out,
         "rows": written,
     }
     if as_json:
@@ -95,6 +104,9 @@ def command(
         return
     _print_effects(predictor.version, corrections, alone)
     out = console()
+    for each in ran_out:
+        verdict = "fits, because it also ran" if each["fits"] else "does not fit"
+        out.print(f"{' and '.join(each['jobs'])} ran out of memory on {each['device']}: {verdict}")
     off = (
         f"; typically off by a factor of {exp(drift.before):.2f} without feedback, {exp(drift.after):.2f} with the "
         "earlier observations"

@@ -106,7 +106,7 @@ def corrected(predictor: Any, feedback: Path | None) -> Any:
 
 def posterior_of(predictor: Any, feedback: Path | None) -> Posterior:
     """The same as a posterior, also without observations."""
-    from predictor.examples.observations import stored
+    from predictor.examples.observations import apart, stored
     from predictor.learning.posterior import Posterior
     from predictor.learning.trained_on import TrainedOn, new_to
 
@@ -114,7 +114,7 @@ def posterior_of(predictor: Any, feedback: Path | None) -> Posterior:
     if feedback is not None:
         told, trained_on = stored(feedback), TrainedOn.of(predictor)
         posterior.observe(new_to(predictor, told))
-        posterior.ran(o for o in told if o in trained_on)
+        posterior.ran(o for o in apart(told)[0] if o in trained_on)
     return posterior
 
 

@@ -7,9 +7,11 @@ from typing import Any
 
 from sqlalchemy import func, select
 
-from predictor.examples.observations import Observation
+from predictor.examples.observations import OF_DEVICE, Observation
+from predictor.examples.out_of_memory import OutOfMemory, check_memory_plausible
 from predictor.examples.plausibility import check_plausible
 from predictor.types import Prediction
+from profiling.devices import get_device
 from profiling.errors import InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet
 from serving.handlers.idempotency import remember, replay
@@ -33,7 +35,7 @@ async def record(service: Service, body: ObservationsBody, once: Once | None) ->
 
     Raises:
         InputError: `member` is not a job of its set; a measured value or `observed_at` is out of range or
-            implausible.
+            implausible; an observation has both or neither of `step_time_s` and `out_of_memory`.
         LimitError: too many observations in one request.
         UnknownNameError: unknown device, model or placement.
     """
@@ -65,16 +67,24 @@ def _sets(body: ObservationsBody, most_jobs: int) -> list[ColocationSet]:
                 got=observation.member,
             )
         try:
-            Observation(
-                sets[index],
-                observation.member,
-                observation.step_time_s,
-                observation.memory_bytes,
-                observation.utilization_ratio,
-            )
+            _check(observation, sets[index])
         except InputError as error:
             raise error.at(f"observations[{index}]") from None
     return sets
+
+
+def _check(body: ObservationBody, colocation_set: ColocationSet) -> None:
+    """Raises `InputError`."""
+    if body.out_of_memory:
+        OutOfMemory.reported(
+            colocation_set, {name: getattr(body, name) for name in ("step_time_s", *OF_DEVICE)}
+        )
+    elif body.step_time_s is None:
+        raise InputError(
+            "nothing was observed", expected="step_time_s, or out_of_memory: true", got="neither of them"
+        )
+    else:
+        Observation(colocation_set, body.member, body.step_time_s, body.memory_bytes, body.utilization_ratio)
 
 
 def _take_in(
@@ -86,6 +96,9 @@ def _take_in(
     """Learn from stored observations, and count their errors in the metrics."""
     service.feedback.told()
     for entry, plain, better in zip(entries, predictions, corrected, strict=True):
+        if entry["out_of_memory"]:
+            service.metrics.out_of_memory.labels(str(better.fits).lower()).inc()
+            continue
         service.metrics.error_ratio.observe(entry["error_ratio"])
         service.metrics.observations.labels(str(entry["covered"]).lower()).inc()
         job = job_of(plain.members[entry["member"]].job).model
@@ -119,11 +132,9 @@ def _keep(
         each = zip(body.observations, predictions, corrected, strict=True)
         for index, (observation, prediction, better) in enumerate(each):
             try:
-                row = _row_of(observation, prediction, service.config.retention_s)
+                rows.append(_row_of(observation, prediction, better, service.config.retention_s))
             except InputError as error:
                 raise error.at(f"observations[{index}]") from None
-            row.corrected_step_time_s = better.members[observation.member].step_time_s.value
-            rows.append(row)
         session.add_all(rows)
         session.flush()
         answer = {"observations": [entry_of(row) for row in rows]}
@@ -131,10 +142,17 @@ def _keep(
         return 201, answer, True
 
 
-def _row_of(observation: ObservationBody, prediction: Prediction, kept_s: float) -> ObservationRow:
+def _row_of(
+    observation: ObservationBody, prediction: Prediction, better: Prediction, kept_s: float
+) -> ObservationRow:
     """The row of a plausible observation within the retention period. Raises `InputError`."""
     predicted, now = prediction.members[observation.member].step_time_s, time.time()
-    check_plausible(observation.step_time_s, predicted.value)
+    step_s = observation.step_time_s
+    if step_s is not None:
+        check_plausible(step_s, predicted.value)
+    else:
+        upper_bytes = max(one.total_memory_bytes.upper for one in (prediction, better))
+        check_memory_plausible(upper_bytes, get_device(prediction.device))
     observed_at = now if observation.observed_at is None else observation.observed_at
     if not now - kept_s <= observed_at <= now + _CLOCKS_DIFFER_S:
         raise InputError(
@@ -148,13 +166,14 @@ def _row_of(observation: ObservationBody, prediction: Prediction, kept_s: float)
         sharing=prediction.sharing,
         jobs=[m.job for m in prediction.members],
         member=observation.member,
-        step_time_s=observation.step_time_s,
+        step_time_s=step_s,
         memory_bytes=observation.memory_bytes,
         utilization_ratio=observation.utilization_ratio,
         predicted_step_time_s=predicted.value,
         predicted_lower_s=predicted.lower,
         predicted_upper_s=predicted.upper,
-        error_ratio=abs(predicted.value - observation.step_time_s) / observation.step_time_s,
+        corrected_step_time_s=better.members[observation.member].step_time_s.value,
+        error_ratio=None if step_s is None else abs(predicted.value - step_s) / step_s,
         model_version=prediction.model_version,
         observed_at=observed_at,
         placement_id=observation.placement_id,
@@ -213,6 +232,7 @@ def entry_of(row: ObservationRow) -> dict[str, Any]:
         "jobs": row.jobs,
         "member": row.member,
         "step_time_s": row.step_time_s,
+        "out_of_memory": row.step_time_s is None,
         "memory_bytes": row.memory_bytes,
         "utilization_ratio": row.utilization_ratio,
         "predicted_step_time_s": {
@@ -221,7 +241,9 @@ def entry_of(row: ObservationRow) -> dict[str, Any]:
             "upper": row.predicted_upper_s,
         },
         "error_ratio": row.error_ratio,
-        "covered": row.predicted_lower_s <= row.step_time_s <= row.predicted_upper_s,
+        "covered": None
+        if row.step_time_s is None
+        else row.predicted_lower_s <= row.step_time_s <= row.predicted_upper_s,
         "model_version": row.model_version,
         "observed_at": row.observed_at,
         "placement_id": row.placement_id,

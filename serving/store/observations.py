@@ -8,7 +8,8 @@ from dataclasses import dataclass
 
 from sqlalchemy import func, select
 
-from predictor.examples.observations import Observation
+from predictor.examples.observations import Observation, Report
+from predictor.examples.out_of_memory import OutOfMemory
 from predictor.examples.plausibility import MOST_OFF, check_plausible
 from profiling.errors import InputError
 from profiling.workload import ColocationSet
@@ -18,7 +19,7 @@ from serving.store.tables import ObservationRow
 
 _AT_ONCE = 5_000
 _ROW = ObservationRow
-#: Condition on a stored row: `check_plausible` accepts its step time. Earlier versions accepted any.
+#: Condition on a stored row: it has a step time, which `check_plausible` accepts. Earlier versions accepted any.
 PLAUSIBLE = _ROW.step_time_s.between(
     _ROW.predicted_step_time_s / MOST_OFF, _ROW.predicted_step_time_s * MOST_OFF
 )
@@ -33,7 +34,7 @@ class StoredObservation:
 
     id: int
     observed_at: float
-    observation: Observation | InputError
+    observation: Report | InputError
 
 
 def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
@@ -70,14 +71,16 @@ def _observation(
     sharing: str,
     jobs: list[str],
     member: int,
-    step_time_s: float,
+    step_time_s: float | None,
     predicted_s: float,
     memory_bytes: float | None,
     utilization_ratio: float | None,
     model_version: str,
-) -> Observation | InputError:
+) -> Report | InputError:
     try:
         colocation_set = ColocationSet(device, tuple(map(spec_of, jobs)), sharing)
+        if step_time_s is None:
+            return OutOfMemory(colocation_set, model_version)
         check_plausible(step_time_s, predicted_s)
         return Observation(
             colocation_set, member, step_time_s, memory_bytes, utilization_ratio, model_version

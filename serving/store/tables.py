@@ -96,7 +96,7 @@ class PlacementRow(Base):
 class ObservationRow(Base):
     """A measured step time and its prediction; memory and utilisation of jobs alone only.
 
-    `corrected_step_time_s` is the prediction with the earlier observations; None for rows of earlier versions.
+    `step_time_s` is None if the set ran out of memory. `corrected_step_time_s` is the prediction with the earlier observations; None for rows of earlier versions.
     """
 
     __tablename__ = "observations"
@@ -105,14 +105,14 @@ class ObservationRow(Base):
     sharing: Mapped[str] = mapped_column(String(16))
     jobs: Mapped[list[Any]]
     member: Mapped[int]
-    step_time_s: Mapped[float]
+    step_time_s: Mapped[float | None]
     memory_bytes: Mapped[float | None]
     utilization_ratio: Mapped[float | None]
     predicted_step_time_s: Mapped[float]
     predicted_lower_s: Mapped[float]
     predicted_upper_s: Mapped[float]
     corrected_step_time_s: Mapped[float | None]
-    error_ratio: Mapped[float]
+    error_ratio: Mapped[float | None]
     model_version: Mapped[str] = mapped_column(String(200))
     observed_at: Mapped[float] = mapped_column(index=True)
     placement_id: Mapped[str | None] = mapped_column(ForeignKey("placements.id", ondelete="SET NULL"))

@@ -66,6 +66,63 @@ def test_record_and_list(client: TestClient) -> None:
     assert row.error_ratio == pytest.approx(0.15), "the same error by day as by job"
 
 
+PAIR = {"device": "v100", "jobs": ["resnet18-cifar:memory_bytes=8e9", "lstm-wikitext2:memory_bytes=4e9"]}
+
+
+def test_a_set_that_ran_out_of_memory(start: Start) -> None:
+    client = start()
+    assert client.post("/v1/predict", json=PAIR).json()["fits"]
+    posted = client.post("/v1/observations", json={"observations": [{"of": PAIR, "out_of_memory": True}]})
+    assert posted.status_code == 201
+    (entry,) = posted.json()["observations"]
+    assert [entry[name] for name in ("step_time_s", "error_ratio", "covered")] == [None] * 3
+    assert entry["out_of_memory"]
+    assert client.get("/v1/observations").json()["items"] == [entry]
+    answer = client.post("/v1/predict", json=PAIR).json()
+    assert not answer["fits"]
+    assert answer["reasons"][-1] == "ran out of memory together on v100, although predicted to fit"
+    assert 'cotenant_out_of_memory_total{predicted_to_fit="true"} 1.0' in client.get("/metrics").text
+    # It says nothing of step times, and is kept.
+    assert recent(client.app.state.service) == error_by_day(client.app.state.service) == []  # type: ignore[attr-defined]
+    assert "No step times reported" in client.get("/").text
+    again = start()
+    assert not again.post("/v1/predict", json=PAIR).json()["fits"]
+    client.post("/v1/observations", json={"observations": [{"of": PAIR, "out_of_memory": True}]})
+    assert 'cotenant_out_of_memory_total{predicted_to_fit="false"} 1.0' in client.get("/metrics").text
+
+
+def test_nothing_is_placed_where_it_ran_out_of_memory(client: TestClient) -> None:
+    tenant, job = PAIR["jobs"]
+    gpus = [{"id": "0", "device": "v100", "tenants": [{"job": tenant, "iterations_left": 100.0}]}]
+    client.put("/v1/cluster", json={"nodes": [{"name": "a", "gpus": gpus}]})
+    asked = {"job": job, "iterations": 100, "max_slowdown": 9}
+    placed = client.post("/v1/placements", json=asked).json()
+    assert placed["gpu"] == "0"
+    told = {"of": PAIR, "out_of_memory": True, "placement_id": placed["id"]}
+    assert client.post("/v1/observations", json={"observations": [told]}).status_code == 201
+    assert "ran out of memory" in client.get(f"/jobs/{placed['id']}").text
+    assert client.post(f"/v1/placements/{placed['id']}/end").status_code == 200
+    assert client.post("/v1/placements", json=asked).json()["gpu"] is None
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({"step_time_s": 0.1}, "step_time_s of a set that ran out of memory"),
+        ({"memory_bytes": 1e9}, "memory_bytes of a set that ran out of memory"),
+        ({"out_of_memory": False}, "nothing was observed"),
+        ({"of": {"device": "v100", "jobs": ["resnet18-cifar"]}}, "out_of_memory is implausible"),
+        ({"of": PAIR | {"device": "a100", "sharing": "mig"}}, "on its slice, such as a100:mig=1g"),
+    ],
+)
+def test_bad_reports_of_memory(client: TestClient, change: dict[str, Any], word: str) -> None:
+    body = {"observations": [{"of": PAIR, "out_of_memory": True, **change}]}
+    answer = problem(client.post("/v1/observations", json=body), 422)
+    assert word in answer["detail"]
+    assert "observations[0]" in answer["detail"]
+    assert client.get("/v1/observations").json()["items"] == []
+
+
 def test_memory_and_utilisation_of_a_job_alone(client: TestClient) -> None:
     alone = {"of": {"device": "v100", "jobs": ["resnet18-cifar"]}, "step_time_s": 0.12}
     taken = {"memory_bytes": 3e9, "utilization_ratio": 0.25}

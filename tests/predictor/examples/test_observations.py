@@ -8,12 +8,15 @@ import pytest
 
 from predictor.examples.observations import (
     Observation,
+    apart,
     default_store,
     keep,
     read_observations,
+    report_of,
     set_ids_of,
     stored,
 )
+from predictor.examples.out_of_memory import OutOfMemory
 from profiling.errors import ConflictError, InputError
 from profiling.workload import ColocationSet, Workload
 
@@ -100,9 +103,9 @@ def test_a_misspelt_field_is_not_ignored(tmp_path: Path, change: dict[str, objec
 )
 def test_values_of_the_wrong_type(changes: dict[str, object]) -> None:
     right = {"device": "v100", "jobs": ["alpha", "beta"], "member": 1, "step_time_s": 0.1}
-    assert Observation.from_mapping(right).member == 1
+    assert report_of(right).member == 1
     with pytest.raises(InputError, match="not an observation"):
-        Observation.from_mapping(right | changes)
+        report_of(right | changes)
 
 
 @pytest.mark.parametrize(
@@ -120,15 +123,45 @@ def test_a_job_is_found_however_it_is_spelled(job: str, member: int | None) -> N
     values = {"device": "v100", "jobs": jobs, "job": job, "step_time_s": 0.02}
     if member is None:
         with pytest.raises(InputError, match="not in the set"):
-            Observation.from_mapping(values)
+            report_of(values)
     else:
-        assert Observation.from_mapping(values).member == member
+        assert report_of(values).member == member
+
+
+def test_sets_that_ran_out_of_memory(tmp_path: Path) -> None:
+    rows = [
+        "device,jobs,job,step_time_s,out_of_memory",
+        "v100,alpha; beta,,,true",
+        "v100,alpha,,0.1,false",
+        "k80,alpha,,0.1,",
+    ]
+    (tmp_path / "seen.csv").write_text("\n".join(rows))
+    ran_out, *others = read_observations(tmp_path / "seen.csv")
+    assert ran_out == OutOfMemory(ColocationSet("v100", (Workload("alpha"), Workload("beta"))))
+    assert apart([ran_out, *others]) == (others, [ran_out])
+    assert report_of(ran_out.to_mapping()) == ran_out
+    keep(tmp_path / "store.json", [ran_out, *others])
+    assert stored(tmp_path / "store.json") == [ran_out, *others]
+
+
+@pytest.mark.parametrize(
+    ("changes", "word"),
+    [
+        ({"step_time_s": 0.1}, "step_time_s of a set that ran out of memory"),
+        ({"memory_bytes": 1e9}, "memory_bytes of a set that ran out of memory"),
+        ({"out_of_memory": "yes"}, "true or false"),
+        ({"jobs": ["alpha", "beta"], "sharing": "mig"}, "such as a100:mig=1g"),
+    ],
+)
+def test_bad_reports_of_memory(changes: dict[str, object], word: str) -> None:
+    with pytest.raises(InputError, match=word):
+        report_of({"device": "a100", "jobs": ["alpha"], "out_of_memory": True, **changes})
 
 
 def test_jobs_as_objects() -> None:
     jobs = [{"model": "alpha"}, {"model": "beta", "batch_size": 8}]
     body = {"device": "v100", "jobs": jobs, "job": jobs[1], "step_time_s": 0.1}
-    assert Observation.from_mapping(body).workload == Workload("beta", 8)
+    assert report_of(body).workload == Workload("beta", 8)
 
 
 @pytest.mark.parametrize("step_time_s", ["1e-30", "9e-7", "1.3e6", "1e30", "inf", "nan"])
@@ -194,7 +227,7 @@ def test_memory_and_utilisation_of_a_job_alone(tmp_path: Path) -> None:
 )
 def test_impossible_memory_and_utilisation(values: dict[str, object], word: str) -> None:
     with pytest.raises(InputError, match=word):
-        Observation.from_mapping({"device": "v100", "jobs": ["gamma"], "step_time_s": 0.5, **values})
+        report_of({"device": "v100", "jobs": ["gamma"], "step_time_s": 0.5, **values})
 
 
 def test_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.learning.observed import Expected, Observed
+from predictor.learning.observed import Expected, Observed, name_of
 from profiling.workload import Workload
 
 
@@ -14,7 +14,7 @@ def observed(pairs: list[tuple[int, int]]) -> Observed:
     keys = [("v100", "mps", jobs[own], (jobs[other],) if other >= 0 else ()) for own, other in pairs]
     nothing = np.zeros(len(pairs))
     expected = Expected(nothing, nothing, nothing, nothing[:, None])
-    return Observed.nothing().met(keys, np.array(pairs), expected)
+    return Observed.nothing().met({name_of(key): key for key in keys}, lambda _: (np.array(pairs), expected))
 
 
 def test_all_rows_are_kept_if_there_is_room() -> None:

@@ -146,11 +146,11 @@ def test_sets_are_named_anew_only_if_others_were_observed_often(predictor: Predi
     whole = the_set(*BIG)
     posterior = after(predictor, whole)
     assert fits(posterior, whole) == [True]
-    rooms = posterior.state.ran._rooms
+    rooms = posterior.state.room.ran._rooms
     more = posterior.extended([Observation(whole, 0, 0.1)]).extended([Observation(whole, 0, 0.1)])
     assert fits(more, whole) == [True]
-    assert more.state.ran._rooms is rooms
-    assert more.extended([Observation(the_set(*BIG[:2]), 0, 0.1)] * 3).state.ran._rooms is not rooms
+    assert more.state.room.ran._rooms is rooms
+    assert more.extended([Observation(the_set(*BIG[:2]), 0, 0.1)] * 3).state.room.ran._rooms is not rooms
 
 
 def test_parts_of_large_sets_are_found_without_naming_all_of_them(predictor: Predictor) -> None:
@@ -166,14 +166,14 @@ def test_parts_of_large_sets_are_found_without_naming_all_of_them(predictor: Pre
         the_set(*jobs[3:], device="k80"),
     )
     assert fits(posterior, *others) == [False] * 4
-    assert len(posterior.state.ran._rooms[0]) == 0
+    assert len(posterior.state.room.ran._rooms[0]) == 0
 
 
 @pytest.mark.parametrize("named", [1, 2, 8])
 def test_how_many_parts_are_named_changes_nothing(
     predictor: Predictor, monkeypatch: pytest.MonkeyPatch, named: int
 ) -> None:
-    monkeypatch.setattr(ran_together, "_NAMED", named)
+    monkeypatch.setattr(ran_together, "MOST_NAMED", named)
     alone = job("delta", 1.2 * ROOM)
     posterior = after(predictor, the_set(*BIG, BIG[2]))
     posterior.observe([Observation(the_set(alone), 0, 0.1)] * 3)

@@ -25,6 +25,46 @@ FAR_OFF = """[{"device": "v100", "jobs": ["alpha:step_time_s=0.01"], "step_time_
 OTHER = '[{"device": "abacus", "jobs": ["alpha"], "job": "beta", "step_time_s": 1}]'
 
 
+def test_sets_that_ran_out_of_memory(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    model, device = ("--model", folder / "model"), ("--device", "v100")
+    jobs = [f"{job},memory_bytes=6e9" for job in ("alpha:batch_size=32", "beta:batch_size=32")]
+    ask = ("predict", *model, *device, "--job", jobs[0], "--job", jobs[1], "--json")
+    assert json.loads(printed(capsys, *ask))["fits"]
+    lines = ["device,jobs,out_of_memory", f'v100,"{";".join(jobs)}",true']
+    (tmp_path / "seen.csv").write_text("\n".join(lines) + "\n")
+    store = tmp_path / "feedback.json"
+    give = ("feedback", tmp_path / "seen.csv", *model, "--store", store, "--rows", tmp_path / "rows")
+    result = json.loads(printed(capsys, *give, "--json"))
+    assert (result["added"], result["drift"]["count"], result["corrections"]) == (1, 0, [])
+    assert result["ran_out_of_memory"] == [
+        {
+            "device": "v100",
+            "sharing": "time-slice",
+            "jobs": [str(Workload.parse(job)) for job in jobs],
+            "fits": False,
+        }
+    ]
+    assert not (tmp_path / "rows").exists(), "nothing to train on"
+    code, out, _ = run(capsys, *ask, "--feedback", store)
+    assert (code, json.loads(out)["fits"]) == (1, False)
+    lines[1] = lines[1].replace("6e9", "1e9")
+    (tmp_path / "wrong.csv").write_text("\n".join(lines) + "\n")
+    assert "row 1: out_of_memory is implausible" in refused(
+        capsys, "feedback", tmp_path / "wrong.csv", *model, "--store", store
+    )
+    shown = printed(capsys, *give[:1], _step_time(tmp_path, jobs), *give[2:6])
+    assert "ran out of memory on v100: does not fit" in " ".join(shown.split())
+
+
+def _step_time(folder: Path, jobs: list[str]) -> Path:
+    (folder / "more.csv").write_text(
+        f'device,jobs,job,step_time_s\nv100,"{";".join(jobs)}","{jobs[0]}",0.02\n'
+    )
+    return folder / "more.csv"
+
+
 def test_observations_correct_later_predictions(
     folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

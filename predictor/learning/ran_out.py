@@ -1,0 +1,153 @@
+"""Sets that ran out of memory: they do not fit, whatever is predicted, and neither does a set that contains one."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cached_property
+from itertools import combinations
+from typing import TYPE_CHECKING
+
+import numpy as np
+from msgspec import structs
+from numpy.typing import NDArray
+
+from models.features import Floats
+from predictor.answering.describe import room_in_words
+from predictor.learning.job_keys import jobs_on_devices, places_among
+from predictor.learning.observed import Observed, set_of
+from predictor.learning.observed_sets import Names
+from predictor.learning.ran_together import MOST_NAMED, RanTogether, names_of
+from predictor.types import Prediction, PredictionArrays, Quantity
+from profiling.devices import get_device, split_device
+
+if TYPE_CHECKING:
+    from predictor.examples.examples import Integers
+    from predictor.learning.known_members import KnownMembers
+
+
+class RanOut:
+    """Answers of sets with what was reported of their memory.
+
+    A set that was also observed to run often fits: what ran out of memory was one of its runs. Nothing is said of other
+    batch sizes, nor of whole cards under MIG, where each job has memory of its own.
+
+    Args:
+        reported: the sets that ran out of memory.
+        known: numbers the members.
+        ran: sets that fit because they ran.
+    """
+
+    def __init__(self, reported: Observed, known: KnownMembers, ran: RanTogether) -> None:
+        self.ran, self._reported, self._known = ran, reported, known
+
+    @cached_property
+    def _numbers(self) -> tuple[Integers, Integers]:
+        """[K] rows of what was reported, without sets observed to run often, and [K, M] their members, by number."""
+        reported = self._reported
+        numbers = np.concatenate([reported.own[:, None], reported.partners], 1)
+        rows = np.flatnonzero(np.isnan(self.ran.room_of(numbers, np.zeros(len(numbers)))))
+        return rows, numbers[rows]
+
+    @cached_property
+    def _jobs(self) -> list[Counter[int]]:
+        """[K] the jobs of each of these sets, and how often it has them."""
+        jobs = _jobs_of(self._known, self._numbers[1]).tolist()
+        return [Counter(job for job in row if job >= 0) for row in jobs]
+
+    @cached_property
+    def _names(self) -> tuple[Names, Integers, list[int]]:
+        """[K] names of these sets, ascending, which of them each is, and their sizes."""
+        numbers = self._numbers[1]
+        names = names_of(self._known.members, numbers)
+        order = np.argsort(names)
+        return names[order], order, np.unique((numbers >= 0).sum(1)).tolist()
+
+    def _contained(self, numbers: Integers, sharing: NDArray[np.str_]) -> Integers:
+        """[S] row of a set that ran out of memory in each set of members, by number [S, M]; -1 if there is none."""
+        found, (rows, _), width = np.full(len(numbers), -1), self._numbers, numbers.shape[1]
+        jobs = _jobs_of(self._known, numbers)
+        some = np.flatnonzero(np.isin(jobs, list({job for each in self._jobs for job in each})).any(1))
+        if width <= MOST_NAMED:
+            names, order, sizes = self._names
+            for size in sizes:
+                for columns in combinations(range(width), size):
+                    place = places_among(names, names_of(self._known.members, numbers[some][:, columns]))
+                    found[some[place >= 0]] = order[place[place >= 0]]
+        else:
+            for k, each in enumerate(self._jobs):
+                having = some
+                for job, count in each.items():
+                    having = having[(jobs[having] == job).sum(1) >= count]
+                found[having] = k
+        held = np.flatnonzero(found >= 0)
+        if not len(held):
+            return found
+        ran = ~np.isnan(self.ran.room_of(numbers[held], np.zeros(len(held))))
+        whole_card = np.array([split_device(key[0])[1] is None for key in self._reported.keys])
+        left = held[~ran & ~(whole_card[rows[found[held]]] & (sharing[held] == "mig"))]
+        result = np.full(len(numbers), -1)
+        result[left] = rows[found[left]]
+        return result
+
+    def arrays(
+        self, arrays: PredictionArrays, numbers: Integers, sharing: NDArray[np.str_]
+    ) -> PredictionArrays:
+        """Answers for sets of members, by number [S, M]; a set that does not fit takes at least what the device has."""
+        arrays = self.ran.arrays(arrays, numbers, sharing)
+        if not len(self._reported):
+            return arrays
+        asked = np.flatnonzero(arrays.fits)
+        row = self._contained(numbers[asked], sharing[asked])
+        asked, row = asked[row >= 0], row[row >= 0]
+        if not len(asked):
+            return arrays
+        rooms = {name: get_device(name).memory_bytes for name in {self._reported.keys[k][0] for k in row}}
+        room: Floats = np.array([rooms[self._reported.keys[k][0]] for k in row], dtype=np.float64)
+        memory, upper, fits = arrays.memory_bytes.copy(), arrays.memory_upper_bytes.copy(), arrays.fits.copy()
+        memory[asked] *= np.maximum(room / memory[asked].sum(1), 1.0)[:, None]
+        upper[asked], fits[asked] = np.maximum(upper[asked], room), False
+        return replace(arrays, memory_bytes=memory, memory_upper_bytes=upper, fits=fits)
+
+    def prediction(self, prediction: Prediction, numbers: Sequence[int]) -> Prediction:
+        """The same for one set, with intervals and reasons."""
+        prediction = self.ran.prediction(prediction, numbers)
+        if not len(self._reported) or not prediction.fits:
+            return prediction
+        row = int(self._contained(np.array([numbers]), np.array([prediction.sharing]))[0])
+        if row < 0:
+            return prediction
+        device, total = get_device(prediction.device), prediction.total_memory_bytes
+        room = float(device.memory_bytes)
+        share = max(room / sum(m.memory_bytes.value for m in prediction.members), 1.0)
+        upper = max(total.upper, room)
+        was, now = room_in_words(True, total.upper, device), room_in_words(False, upper, device)
+        return replace(
+            prediction,
+            members=tuple(
+                structs.replace(m, memory_bytes=_at_least(m.memory_bytes, m.memory_bytes.value * share))
+                for m in prediction.members
+            ),
+            total_memory_bytes=_at_least(total, max(total.value, room)),
+            fits=False,
+            reasons=(
+                *(now if words == was else words for words in prediction.reasons),
+                f"{self._in_words(row, len(numbers))} on {prediction.device}, although predicted to fit",
+            ),
+        )
+
+    def _in_words(self, row: int, size: int) -> str:
+        jobs = set_of(self._reported.keys[row]).workloads
+        if len(jobs) == size:
+            return "ran out of memory" + (" together" if size > 1 else "")
+        return " and ".join(map(str, jobs)) + " ran out of memory" + (" together" if len(jobs) > 1 else "")
+
+
+def _jobs_of(known: KnownMembers, numbers: Integers) -> Integers:
+    """[S, M] the device and job of each member, by number, -1 where there is none."""
+    return np.where(numbers >= 0, jobs_on_devices(known.members, numbers), -1)
+
+
+def _at_least(bytes_: Quantity, value: float) -> Quantity:
+    return Quantity(value, bytes_.lower, max(bytes_.upper, value))

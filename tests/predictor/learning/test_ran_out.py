@@ -1,0 +1,127 @@
+"""Sets that ran out of memory although they are predicted to fit."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from predictor.examples.observations import Observation
+from predictor.examples.out_of_memory import OutOfMemory
+from predictor.learning import ran_out
+from predictor.learning.posterior import Posterior
+from predictor.predictor import Predictor
+from profiling.workload import ColocationSet, SoloProfile
+from tests.predictor.learning.test_ran_together import ROOM, fits, job, the_set
+
+A, B, C = job("alpha", 0.3 * ROOM), job("beta", 0.3 * ROOM), job("gamma", 0.1 * ROOM)
+
+
+def after(predictor: Predictor, *sets: ColocationSet) -> Posterior:
+    posterior = Posterior(predictor)
+    posterior.observe(map(OutOfMemory, sets))
+    return posterior
+
+
+def ran(predictor: Predictor, colocation_set: ColocationSet, times: int = 3) -> list[Observation]:
+    step_s = float(predictor.predict_arrays([colocation_set]).step_time_s[0, 0])
+    return [Observation(colocation_set, 0, step_s)] * times
+
+
+def test_such_a_set_does_not_fit_in_any_order_nor_does_what_contains_it(predictor: Predictor) -> None:
+    pair = the_set(A, B)
+    assert predictor.predict_arrays([pair]).fits[0]
+    posterior = after(predictor, pair)
+    assert not posterior.knows_nothing
+    assert fits(posterior, pair, the_set(B, A), the_set(B, A, sharing="mps"), the_set(A, C, B)) == [False] * 4
+    answer = posterior.predict(pair)
+    assert answer.total_memory_bytes.value == ROOM
+    assert answer.reasons[0] == "does not fit: at most 16.00 GiB of 16.00 GiB device memory"
+    assert answer.reasons[-1] == "ran out of memory together on v100, although predicted to fit"
+    assert (
+        posterior.predict(the_set(A, C, B))
+        .reasons[-1]
+        .endswith(f"{A} and {B} ran out of memory together on v100, although predicted to fit")
+    )
+
+
+def test_nothing_else_is_said(predictor: Predictor) -> None:
+    posterior = after(predictor, the_set(A, B), the_set(C, C))
+    others = (
+        the_set(A),
+        the_set(A, A),
+        the_set(A, C),
+        the_set(A, replace(B, batch_size=16)),
+        the_set(A, B, device="v100-32gb"),
+    )
+    assert fits(posterior, *others) == [True] * 5
+    before, now = (each.predict_arrays(others) for each in (predictor, posterior))
+    np.testing.assert_array_equal(now.memory_bytes, before.memory_bytes)
+    np.testing.assert_allclose(now.step_time_s, before.step_time_s, rtol=1e-12)
+    assert fits(posterior, the_set(C, A, C)) == [False]
+
+
+def test_a_job_alone(predictor: Predictor) -> None:
+    posterior = after(predictor, the_set(A))
+    assert fits(posterior, the_set(A), the_set(A, C), the_set(C)) == [False, False, True]
+    assert posterior.predict(the_set(A)).reasons[-1] == "ran out of memory on v100, although predicted to fit"
+
+
+def test_a_slice_and_its_card_have_different_memory(predictor: Predictor) -> None:
+    a100, mig = the_set(A, device="a100"), the_set(A, device="a100", sharing="mig")
+    in_slice = [the_set(A, device="a100:mig=4g", sharing=sharing) for sharing in ("mig", "time-slice")]
+    asked = (a100, mig, *in_slice)
+    assert fits(after(predictor, a100), *asked) == [False, True, True, True]
+    posterior = after(predictor, in_slice[0])
+    assert fits(posterior, *asked) == [True, True, False, False]
+    assert fits(posterior.extended(ran(predictor, in_slice[0])), *asked) == [True] * 4
+
+
+def test_whatever_specs_state(predictor: Predictor) -> None:
+    posterior = after(predictor, the_set(replace(A, solo=SoloProfile()), B))
+    assert fits(posterior, the_set(A, replace(B, solo=replace(B.solo, step_time_s=0.1)))) == [False]
+
+
+def test_a_set_that_ran_often_fits(predictor: Predictor) -> None:
+    pair, more = the_set(A, B), the_set(A, B, C)
+    posterior = after(predictor, pair)
+    posterior.observe(ran(predictor, pair, 2))
+    assert fits(posterior, pair, more) == [False, False]
+    assert fits(posterior.extended(ran(predictor, pair, 1)), pair, more) == [True, True]
+    # So it does as a part of another that ran; a third set does not.
+    seen = posterior.extended(ran(predictor, more))
+    assert fits(seen, pair, more, the_set(A, B, C, C)) == [True] * 3
+    only_more = after(predictor, more).extended(ran(predictor, pair))
+    assert fits(only_more, pair, more) == [True, False]
+
+
+def test_reports_may_come_in_any_order_and_again(predictor: Predictor) -> None:
+    sets = the_set(A, B), the_set(B, C), the_set(B, A)
+    one = after(predictor, *sets, *sets)
+    other = after(predictor, sets[1]).extended([OutOfMemory(sets[0])])
+    assert len(one.ran_out) == len(other.ran_out) == 2
+    asked = (*sets, the_set(A, C))
+    assert fits(one, *asked) == fits(other, *asked) == [False] * 3 + [True]
+
+
+def test_another_model_knows_it_too(predictor: Predictor) -> None:
+    pair = the_set(A, B)
+    posterior = after(predictor, pair).over(predictor)
+    assert fits(posterior, pair, the_set(A)) == [False, True]
+
+
+def test_sets_of_unknown_jobs_are_passed_over(predictor: Predictor) -> None:
+    posterior = Posterior(predictor)
+    unknown: list[Any] = [OutOfMemory(the_set(A, job("no-such-model", 1e9)))]
+    assert posterior.take([*unknown, OutOfMemory(the_set(A, B))]) == 1
+    assert fits(posterior, the_set(A, B), the_set(A)) == [False, True]
+
+
+@pytest.mark.parametrize(("size", "named"), [(3, 8), (3, 3), (9, 8)])
+def test_large_sets(predictor: Predictor, size: int, named: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(ran_out, "MOST_NAMED", named)
+    small = [job("alpha", 0.01 * ROOM, 8 + k) for k in range(size)]
+    posterior = after(predictor, the_set(*small))
+    assert fits(posterior, the_set(*small[::-1], C), the_set(*small[1:], C)) == [False, True]
