@@ -121,8 +121,9 @@ class RanOut:
         device, total = get_device(prediction.device), prediction.total_memory_bytes
         room = float(device.memory_bytes)
         share = max(room / sum(m.memory_bytes.value for m in prediction.members), 1.0)
-        upper = max(total.upper, room)
-        was, now = room_in_words(True, total.upper, device), room_in_words(False, upper, device)
+        was = room_in_words(True, total.upper, device)
+        how = f"{self._in_words(row, len(numbers))} on {prediction.device}"
+        now = f"does not fit: {how}, although predicted to take {was.removeprefix('fits: ')}"
         return replace(
             prediction,
             members=tuple(
@@ -131,10 +132,7 @@ class RanOut:
             ),
             total_memory_bytes=_at_least(total, max(total.value, room)),
             fits=False,
-            reasons=(
-                *(now if words == was else words for words in prediction.reasons),
-                f"{self._in_words(row, len(numbers))} on {prediction.device}, although predicted to fit",
-            ),
+            reasons=(now, *(reason for reason in prediction.reasons if reason != was)),
         )
 
     def _in_words(self, row: int, size: int) -> str:

@@ -80,7 +80,9 @@ def test_a_set_that_ran_out_of_memory(start: Start) -> None:
     assert client.get("/v1/observations").json()["items"] == [entry]
     answer = client.post("/v1/predict", json=PAIR).json()
     assert not answer["fits"]
-    assert answer["reasons"][-1] == "ran out of memory together on v100, although predicted to fit"
+    assert answer["reasons"][0].startswith(
+        "does not fit: ran out of memory together on v100, although predicted"
+    )
     assert 'cotenant_out_of_memory_total{predicted_to_fit="true"} 1.0' in client.get("/metrics").text
     # It says nothing of step times, and is kept.
     assert recent(client.app.state.service) == error_by_day(client.app.state.service) == []  # type: ignore[attr-defined]
