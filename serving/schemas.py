@@ -8,7 +8,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType, structs
 
 from profiling.errors import CotenantError, LimitError
-from profiling.workload import LEAST_MEMORY_BYTES, ColocationSet, Workload
+from profiling.workload import ColocationSet, Workload
 from serving.job_ranges import RANGES, SPEC_LENGTH, parse_job
 
 
@@ -304,56 +304,6 @@ class PlacementEntry(Struct):
 
 class PlacementPage(Struct):
     items: list[PlacementEntry]
-    next: str | None
-
-
-class ObservationBody(Struct, forbid_unknown_fields=True):
-    """A measured step time of job number `member` in the set `of`, and of a job alone what it takes of the device; or,
-    instead of the step time, that the set ran out of device memory."""
-
-    of: SetBody
-    step_time_s: StepTime | None = None
-    out_of_memory: bool = False
-    member: Annotated[int, Meta(ge=0, le=1024)] = 0
-    memory_bytes: Annotated[float, Meta(ge=LEAST_MEMORY_BYTES, le=1e15)] | None = None
-    utilization_ratio: Annotated[float, Meta(ge=0, le=1)] | None = None
-    observed_at: Annotated[float, Meta(ge=0, le=1e11)] | None = None
-    placement_id: Annotated[str, Meta(max_length=32)] | None = None
-
-
-class ObservationsBody(Struct, forbid_unknown_fields=True):
-    observations: Annotated[list[ObservationBody], Meta(min_length=1)]
-
-
-class ObservationEntry(Struct):
-    """An observation and its prediction. `error_ratio` is |predicted - observed| / observed.
-
-    A set that ran out of memory has no `step_time_s`, `error_ratio` and `covered`.
-    """
-
-    id: int
-    device: str
-    sharing: Sharing
-    jobs: list[str]
-    member: int
-    step_time_s: float | None
-    out_of_memory: bool
-    memory_bytes: float | None
-    utilization_ratio: float | None
-    predicted_step_time_s: Quantity
-    error_ratio: float | None
-    covered: bool | None
-    model_version: str
-    observed_at: float
-    placement_id: str | None
-
-
-class ObservationsAnswer(Struct):
-    observations: list[ObservationEntry]
-
-
-class ObservationPage(Struct):
-    items: list[ObservationEntry]
     next: str | None
 
 

@@ -13,9 +13,12 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = Path(__file__).resolve().parent
-# Shared with the service's own clients; an sdist contains a copy.
-_COPY = HERE / "total_timeout.py"
-TOTAL_TIMEOUT = _COPY if _COPY.exists() else HERE.parents[1] / "serving" / "integrations" / "total_timeout.py"
+# Modules of the service that need httpx only; an sdist contains copies.
+_IN_REPOSITORY = HERE.parents[1] / "serving" / "integrations"
+MODULES = [
+    copy if (copy := HERE / name).exists() else _IN_REPOSITORY / name
+    for name in ("total_timeout.py", "step_times.py")
+]
 
 
 def version() -> str:
@@ -40,7 +43,8 @@ class ClientBuildHook(BuildHookInterface):
         )  # fmt: skip
         if done.returncode:
             raise RuntimeError(f"openapi-python-client failed:\n{done.stdout}{done.stderr}")
-        shutil.copy(TOTAL_TIMEOUT, package)
+        for module in MODULES:
+            shutil.copy(module, package)
         build_data["force_include"][str(package)] = "cotenant_client"
 
     def finalize(self, version: str, build_data: dict[str, Any], artifact_path: str) -> None:

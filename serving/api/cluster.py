@@ -15,9 +15,11 @@ from serving.audit import Entry
 from serving.batching import INLINE_GPUS
 from serving.cluster_state import to_mapping
 from serving.conditions import Condition, not_modified, tagged
+from serving.feedback_schemas import TenantsAnswer
 from serving.handlers import cluster as handler
 from serving.handlers.jobs import admit
 from serving.handlers.lengths import fill_lengths
+from serving.handlers.tenants import tenants_of
 from serving.handlers.versions import Change
 from serving.http import answer, read_body
 from serving.openapi import CONDITIONAL, header, operation
@@ -32,6 +34,10 @@ _CONDITIONS = [
 _Replace = Annotated[
     bool, Query(description="Replace the tenants too; placements of tenants not in the body are ended")
 ]
+_JobId = Annotated[
+    str | None, Query(max_length=200, description="Of a tenant; a pod of Kubernetes is NAMESPACE/NAME")
+]
+_PlacementId = Annotated[str | None, Query(max_length=32, description="Instead of job_id")]
 _NewName = Annotated[str, Path(max_length=200)]
 _EXAMPLE = {
     "nodes": [{"name": "node-a", "gpus": [{"id": "0", "device": "v100"}, {"id": "1", "device": "v100"}]}]
@@ -53,6 +59,16 @@ def routes(service: Service) -> APIRouter:
             return tagged(request, None, tag)
         body = await service.read(to_mapping, state)
         return tagged(request, {"version": state.version, "cluster": body}, tag)
+
+    @router.get(
+        "/tenants",
+        summary="The set that a job runs in",
+        description="What its measured step times are observations of: copy `of` and `member` into "
+        "`POST /v1/observations` if they are the same before and after the measurement",
+        **operation(scope="read", answer=TenantsAnswer, errors=(404,)),
+    )
+    async def tenants(job_id: _JobId = None, placement_id: _PlacementId = None) -> Response:
+        return answer({"tenants": await service.read(tenants_of, service, job_id, placement_id)})
 
     @router.put(
         "",

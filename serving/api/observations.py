@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from fastapi import APIRouter, Request, Response
 
+from serving.feedback_schemas import ObservationPage, ObservationsAnswer, ObservationsBody
 from serving.handlers import observations as handler
 from serving.http import answer, once_of, read_body
 from serving.openapi import DEADLINE, IDEMPOTENCY_KEY, After, Limit, operation
 from serving.routing import ServiceRoute
-from serving.schemas import ObservationPage, ObservationsAnswer, ObservationsBody, Page
+from serving.schemas import Page
 from serving.service import Service
 
 _EXAMPLE = {

@@ -14,10 +14,11 @@ from predictor.types import Prediction
 from profiling.devices import get_device
 from profiling.errors import InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet
+from serving.feedback_schemas import ObservationBody, ObservationsBody
 from serving.handlers.idempotency import remember, replay
 from serving.handlers.jobs import admit_sets
 from serving.http import Once
-from serving.schemas import ObservationBody, ObservationsBody, job_of, sets_of
+from serving.schemas import job_of, sets_of
 from serving.service import Service
 from serving.store.observations import PLAUSIBLE
 from serving.store.tables import ObservationRow, PlacementRow, newest

@@ -128,7 +128,7 @@ SCOPES: dict[str | None, str] = {
         GET /  GET /jobs/{key}  GET /what-if  GET /docs  GET /openapi.json  GET /metrics
         POST /v1/predict  POST /v1/predict/batch  POST /v1/layer-throughput  POST /v1/probes
         POST /v1/slice-plans
-        GET /v1/cluster  GET /v1/cluster/nodes/{name}
+        GET /v1/cluster  GET /v1/cluster/nodes/{name}  GET /v1/cluster/tenants
         GET /v1/workloads  GET /v1/workloads/{key}  GET /v1/workloads/{key}/graph
         GET /v1/placements  GET /v1/placements/{key}  GET /v1/observations
         GET /v1/devices  GET /v1/devices/{name}  GET /v1/models  GET /v1/models/events

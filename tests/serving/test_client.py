@@ -26,7 +26,10 @@ def test_openapi_document_is_current() -> None:
 
 
 def test_wheel_talks_to_the_service(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path / "dist")],
@@ -44,7 +47,7 @@ def test_wheel_talks_to_the_service(
     app = create_app(
         ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db", log_level="error"), TableSource()
     )
-    (example,) = re.findall(r"```python\n(.*?)```", (SOURCES / "README.md").read_text(), re.DOTALL)
+    examples = re.findall(r"```python\n(.*?)```", (SOURCES / "README.md").read_text(), re.DOTALL)
     with (
         serve(app) as port,
         client_module.Client(f"http://127.0.0.1:{port}", httpx_args={"trust_env": False}) as client,
@@ -53,8 +56,13 @@ def test_wheel_talks_to_the_service(
             client=client, body=models.SetBody(device="v100", jobs=["resnet18-cifar", "resnet18-cifar"])
         )
         assert [m.slowdown.value for m in answer.members] == pytest.approx([1.4, 1.4])
-        exec(example.replace("127.0.0.1:8080", f"127.0.0.1:{port}"), {})
+        predicts, trains = (example.replace("127.0.0.1:8080", f"127.0.0.1:{port}") for example in examples)
+        exec(predicts, {})
         assert capsys.readouterr().out.count("resnet18-cifar") == 1
+        trained: list[int] = []
+        exec(trains, {"batches": range(3), "train": trained.append})
+        assert trained == [0, 1, 2]
+        assert "no such job runs on the stored cluster" in caplog.text
         problem = predict.sync(client=client, body=models.SetBody(device="abacus", jobs=["resnet18-cifar"]))
         assert isinstance(problem, models.Problem)
         assert problem.status == 404
