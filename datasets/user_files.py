@@ -125,6 +125,8 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
     try:
         # The header as a row like others: pandas would rename a column that is there twice.
         names = read(header=None, nrows=1).iloc[0].str.strip().tolist()
+        # Before the rows, whose SPECs have commas.
+        _check_separator(source, ",".join(names))
         frame = read()
     except UnicodeDecodeError as error:
         raise InputError(f"{source} is not text", expected="CSV in UTF-8", got=str(error)) from None
@@ -138,10 +140,6 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
             else "a header and rows of equal length",
             got=f"{found[3]}" if found else str(error),
         ) from None
-    header = ",".join(names)
-    other = max(_OTHER_SEPARATORS, key=header.count)
-    if header.count(other) > header.count(","):
-        raise InputError(f"{source} has another separator", expected="commas between cells", got=repr(other))
     check_once(source, names)
     if not isinstance(frame.index, pd.RangeIndex):
         raise InputError(
@@ -149,6 +147,13 @@ def _read_csv(source: Path, body: bytes) -> pd.DataFrame:
         )
     # A space at the end of a name would make it another one.
     return frame.rename(columns=str.strip).apply(lambda cells: cells.str.strip())
+
+
+def _check_separator(source: Path, header: str) -> None:
+    """Raise `InputError` if the cells of `header` have something else than commas between them."""
+    other = max(_OTHER_SEPARATORS, key=header.count)
+    if header.count(other) > header.count(","):
+        raise InputError(f"{source} has another separator", expected="commas between cells", got=repr(other))
 
 
 def guess_table(frame: pd.DataFrame) -> str:

@@ -23,6 +23,11 @@ from profiling.errors import InputError
     [
         (template().replace(",", ";"), "another separator"),
         (template().replace(",", "\t"), "another separator"),
+        # Commas that remain are those of a SPEC, or decimal.
+        (
+            template().replace(",", ";").replace("batch_size=20", "batch_size=20,precision=amp"),
+            "another separator",
+        ),
         (template().replace("measured\n", "measured,\n"), "longer than its header"),
         (template().partition("\n")[0] + "\n", "no rows"),
         ("", "mine.csv is empty"),
