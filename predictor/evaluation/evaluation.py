@@ -244,11 +244,14 @@ def _refitted(
 
 def _half_width(parts: Sequence[FoldResult], index: int) -> np.ndarray:
     """Half width for one fold from the residuals of all others (cross-conformal, Vovk 2015), never from its
-    own."""
+    own, nor from other folds' of its own sets: by-model leaves a pair out twice."""
     errors, slows = [], []
+    own = parts[index].examples.set_ids
     for number, part in enumerate(parts):
         if number != index or len(parts) == 1:
             scored = part.examples.scored
+            if len(parts) > 1:
+                scored &= ~np.isin(part.examples.set_ids, own)[part.examples.set_index]
             errors.append(np.log(part.examples.ratio[scored]) - part.log_ratio[scored])
             slows.append(part.log_slowdown[scored])
     residual = (np.concatenate(errors), np.concatenate(slows))

@@ -7,7 +7,8 @@ import pandas as pd
 import pytest
 
 from predictor.evaluation.answered import answered_log_ratio
-from predictor.evaluation.evaluation import evaluate
+from predictor.evaluation.evaluation import FoldResult, _half_width, evaluate
+from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import examples_of
 from predictor.predictor import Predictor
 from profiling.errors import InputError, UnavailableError
@@ -97,6 +98,26 @@ def test_refitted_by_model(quick: tuple[Predictor, Tables]) -> None:
     assert result["held_out"]["n"] == len(colocation)
     counts = colocation.architecture.value_counts().to_dict()
     assert {name: part["n"] for name, part in result["by_model"].items()} == counts
+
+
+def test_intervals_are_not_calibrated_on_the_rows_that_they_are_for(
+    quick: tuple[Predictor, Tables],
+) -> None:
+    colocation, solo = quick[1]
+    examples = examples_of(colocation, solo)
+    parts = []
+    for name in ("alpha", "beta"):
+        left_out = examples.subset(sorted(sets_with(examples, [name])))
+        nothing = np.zeros(len(left_out.workloads))
+        parts.append(FoldResult(left_out, nothing, nothing, {}, np.ones(len(nothing), dtype=bool)))
+    first, second = parts
+    shared = np.isin(second.examples.set_ids, first.examples.set_ids)[second.examples.set_index]
+    assert 0 < shared.sum() < len(shared)
+    half = _half_width([first, second], 0)
+    for rows, same in ((shared, True), (~shared, False)):
+        ratio = np.where(rows, second.examples.ratio / 9, second.examples.ratio)
+        other = replace(second, examples=replace(second.examples, ratio=ratio))
+        assert np.array_equal(_half_width([first, other], 0), half) == same
 
 
 def test_a_model_in_every_set_is_not_held_out(quick: tuple[Predictor, Tables]) -> None:
