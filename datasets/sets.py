@@ -15,6 +15,15 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _RUN = ["device", "workload", "campaign"]
+# What repeated runs of a job measure anew.
+_MEASURED = [
+    "step_time_s",
+    "samples_per_s",
+    "memory_bytes",
+    "utilization_ratio",
+    "memory_bandwidth_ratio",
+    "power_w",
+]
 
 
 def read_sets(directory: Path | str, disturbed: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -22,7 +31,7 @@ def read_sets(directory: Path | str, disturbed: bool = False) -> tuple[pd.DataFr
 
     If there is no `solo` table, or it lacks a member, the member's own `solo_step_time_s` is used. Architectures that
     have a job in common are one, under one name. Runs of jobs without a graph are left out, with a warning, and so are
-    runs that other processes disturbed, unless `disturbed`.
+    runs that other processes disturbed, unless `disturbed`. The order of the files' rows has no influence.
 
     Raises:
         InputError: no `colocation` table, or an invalid table.
@@ -33,6 +42,7 @@ def read_sets(directory: Path | str, disturbed: bool = False) -> tuple[pd.DataFr
     if not disturbed:
         colocation, solo = without_disturbed(colocation, "sets"), without_disturbed(solo, "solo runs")
     colocation, solo = _with_one_architecture(_with_graphs(colocation, solo))
+    colocation = colocation.sort_values(["set_id", "member"], ignore_index=True)
     return colocation, solo_runs(colocation, solo)
 
 
@@ -109,12 +119,13 @@ def rows_of(table: pd.DataFrame, names: Iterable[str], column: str = "campaign")
 def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
     """Solo runs from the campaigns of `colocation`.
 
-    They are rows of `solo`, and a row for each member that has only a `solo_step_time_s`. Rows of a job whose step
-    time `solo` lacks on one GPU (it may hold its memory alone) get that of its members.
+    They are rows of `solo`, one for all repeats of a run with their medians, and a row for each member that has only a
+    `solo_step_time_s`. Rows of a job whose step time `solo` lacks on one GPU (it may hold its memory alone) get that of
+    its members. They are in the order of their keys.
     """
     import pandas as pd
 
-    known = solo[solo["campaign"].isin(set(colocation["campaign"]))]
+    known = _medians(solo[solo["campaign"].isin(set(colocation["campaign"]))])
     stated = colocation[colocation["solo_step_time_s"].notna()]
     median = stated.groupby(_RUN, sort=False)["solo_step_time_s"].transform("median")
     members = stated.assign(step_time_s=median, gpus=1).drop_duplicates(_RUN)
@@ -123,11 +134,24 @@ def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
     members = members.merge(timed, on=_RUN, how="left", indicator=True)
     members = members[members["_merge"] == "left_only"].drop(columns="_merge")
     if not len(members):
-        return known.reset_index(drop=True)
+        return known
     untimed = alone[_RUN].reset_index().merge(members[[*_RUN, "step_time_s"]], on=_RUN).set_index("index")
     known = known.assign(step_time_s=known["step_time_s"].fillna(untimed["step_time_s"]))
     members = members.merge(alone[_RUN].drop_duplicates(), on=_RUN, how="left", indicator=True)
     members = members[members["_merge"] == "left_only"]
     columns = [column for column in solo.columns if column in members]
     parts = [part for part in (known, members[columns]) if len(part)]
-    return validate_table("solo", pd.concat(parts, ignore_index=True))
+    rows = pd.concat(parts).sort_values([*_RUN, "gpus"], ignore_index=True)
+    return validate_table("solo", rows)
+
+
+def _medians(solo: pd.DataFrame) -> pd.DataFrame:
+    """Solo runs in the order of their keys, one for all repeats of a run."""
+    key = [*_RUN, "gpus"]
+    solo = solo.sort_values([*key, "repeat"], ignore_index=True)
+    repeated = solo.duplicated(key, keep=False)
+    if not repeated.any():
+        return solo
+    medians = solo[repeated].groupby(key, sort=False)[_MEASURED].transform("median")
+    solo.loc[repeated, _MEASURED] = medians
+    return solo.drop_duplicates(key, ignore_index=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from datasets.sets import read_sets
@@ -51,6 +52,26 @@ def test_disturbed_runs_are_left_out_unless_asked_for(tmp_path: Path) -> None:
     assert solo.set_index("workload")["step_time_s"].to_dict() == {A: 0.1, B: 0.02}
 
 
+def test_repeats_of_a_solo_run_count_by_their_median_in_any_order(tmp_path: Path) -> None:
+    rows = make_table("colocation", [*pair("b", 0.03, 0.02), *pair("a", 0.03, 0.02)])
+    repeats = [
+        example("solo", workload=A, step_time_s=step, memory_bytes=memory, samples_per_s=None, repeat=number)
+        for number, step, memory in ((1, 0.09, 2e9), (2, 0.031, None), (3, 0.030, 4e9))
+    ]
+    runs = make_table("solo", [*repeats, example("solo", workload=B, samples_per_s=None, step_time_s=0.02)])
+    read = []
+    for order in (slice(None), slice(None, None, -1)):
+        write_table(tmp_path, "colocation", rows[order])
+        write_table(tmp_path, "solo", runs[order])
+        read.append(read_sets(tmp_path))
+    (colocation, solo), (other_colocation, other_solo) = read
+    assert colocation.set_id.tolist() == ["a", "a", "b", "b"]
+    assert solo.set_index("workload").step_time_s.to_dict() == {A: 0.031, B: 0.02}
+    assert solo.set_index("workload").memory_bytes[A] == 3e9
+    pd.testing.assert_frame_equal(colocation, other_colocation)
+    pd.testing.assert_frame_equal(solo, other_solo)
+
+
 def test_solo_runs_take_precedence_and_other_campaigns_are_ignored(tmp_path: Path) -> None:
     write_table(tmp_path, "colocation", make_table("colocation", pair("a", 0.03, 0.02)))
     runs = [
@@ -71,11 +92,11 @@ def test_solo_runs_without_a_step_time_on_one_gpu_get_that_of_the_members(tmp_pa
     write_table(tmp_path, "solo", make_table("solo", runs))
     _, solo = read_sets(tmp_path)
     assert solo[["workload", "gpus", "step_time_s"]].values.tolist() == [
-        [A, 1, 0.03],
-        [B, 2, 0.5],
         [B, 1, 0.02],
+        [B, 2, 0.5],
+        [A, 1, 0.03],
     ]
-    assert solo["memory_bytes"].iloc[0] == 3e9
+    assert solo["memory_bytes"].iloc[2] == 3e9
 
 
 def test_runs_of_jobs_without_a_graph_are_left_out(tmp_path: Path) -> None:
