@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from datasets.derived import columns_of
 from datasets.tables import Fault
 from profiling.capture import cache, local_workload
-from profiling.capture.naming import check_model
+from profiling.capture.naming import captured_from, check_model, is_graph_only
 from profiling.capture.options import as_captured
 from profiling.collections import check_stored, collection_of, default_job
 from profiling.devices import get_device
@@ -30,7 +30,8 @@ def with_captured_models(frame: pd.DataFrame) -> pd.DataFrame:
     """Replace SPECs of custom models by those of their captured graphs, with all options of the capture.
 
     A captured graph has a precision and a batch size of its own, which a row's other columns must not contradict.
-    `architecture`, if empty, keeps the given name. SPECs that cannot be captured stay; `with_known_names` reports
+    `architecture`, if empty, keeps the given name, but that of the model for a file or hash of its graph: several
+    captures, as at several batch sizes, are one architecture. SPECs that cannot be captured stay; `with_known_names` reports
     them. This runs the code named in `workload`.
 
     Args:
@@ -52,7 +53,8 @@ def with_captured_models(frame: pd.DataFrame) -> pd.DataFrame:
         if "architecture" not in frame:
             frame["architecture"] = None
         named = frame["architecture"].notna() & (frame["architecture"].astype(str).str.strip() != "")
-        frame["architecture"] = frame["architecture"].astype(object).where(named | ~rows, given.model)
+        name = (captured_from(job.model) if is_graph_only(given.model) else None) or given.model
+        frame["architecture"] = frame["architecture"].astype(object).where(named | ~rows, name)
         frame.loc[rows, "workload"] = str(job)
     return frame
 

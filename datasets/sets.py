@@ -77,8 +77,11 @@ def _with_graphs(colocation: pd.DataFrame, solo: pd.DataFrame) -> list[pd.DataFr
 
 def _with_one_architecture(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]:
     """The tables with one architecture for each job: held out under one of two names, it would be learned from under
-    the other. The first table's names come first, and hashes of graphs last."""
+    the other. So are jobs known by the hashes of their graphs only, if these are captures of one model. The first table's
+    names come first, and hashes last."""
     import pandas as pd
+
+    from profiling.capture.naming import captured_from
 
     named = pd.concat([table[["workload", "architecture"]].assign(table=n) for n, table in enumerate(tables)])
     named = named.assign(hashed=named["architecture"].astype(str).str.startswith(REGISTERED))
@@ -92,8 +95,14 @@ def _with_one_architecture(tables: Sequence[pd.DataFrame]) -> list[pd.DataFrame]
             name = one[name]
         return name
 
-    rank = {name: place for place, name in enumerate(named["architecture"].drop_duplicates())}
-    for _, names in named.groupby("workload", sort=False)["architecture"]:
+    hashes = named.loc[named["hashed"], "architecture"].unique()
+    models = {graph: model for graph in hashes if (model := captured_from(graph))}
+    order = [*named.loc[~named["hashed"], "architecture"], *sorted(models.values()), *hashes]
+    rank = {name: place for place, name in enumerate(dict.fromkeys(order))}
+    groups: list[Iterable[str]] = [
+        names for _, names in named.groupby("workload", sort=False)["architecture"]
+    ]
+    for names in (*groups, *models.items()):
         same = sorted({first(name) for name in names}, key=rank.__getitem__)
         one |= dict.fromkeys(same, same[0])
     return [table.assign(architecture=table["architecture"].map(first)) for table in tables]

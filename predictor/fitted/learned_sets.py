@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from predictor.fitted.fitted import Fitted
 from predictor.types import Bools
 from profiling.errors import InputError
-from profiling.workload import REGISTERED
+from profiling.workload import REGISTERED, Workload
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -18,8 +18,8 @@ def learned_rows(fitted: Fitted, colocation: pd.DataFrame) -> Bools:
 
     Sets are known by their id, which is unique in their own tables only. A predictor records no more of each set, but
     the sources, campaigns, architectures and devices of all, so another set with the same id is noticed if one of its
-    is not among these. The hash of a graph is no name to compare: training gives its architecture a better one, if
-    there is any (`datasets.sets.read_sets`).
+    is not among these. The hash of a graph is no name to compare, here or in training: an architecture gets a better one,
+    if there is any (`datasets.sets.read_sets`).
 
     Raises:
         InputError: there is such a set.
@@ -35,7 +35,11 @@ def learned_rows(fitted: Fitted, colocation: pd.DataFrame) -> Bools:
     rows = colocation[learned]
     for column, values in recorded.items():
         found = rows[column].astype(str)
-        other = rows[~found.isin(set(values)) & ~found.str.startswith(REGISTERED)]
+        same = found.isin(set(values)) | found.str.startswith(REGISTERED)
+        if column == "architecture":
+            graphs = {name for name in values if name.startswith(REGISTERED)}
+            same |= rows["workload"].map(lambda spec: Workload.parse(spec).model).isin(graphs)
+        other = rows[~same]
         if values and len(other):
             first = other.iloc[0]
             raise InputError(

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
 
 from profiling.capture import cache
 from profiling.collections import collection_of, get_network
-from profiling.errors import InputError, UnknownNameError
+from profiling.errors import CotenantError, InputError, UnknownNameError
 from profiling.workload import REGISTERED, Workload
-from profiling.zoo import resolve
+from profiling.zoo import resolve, zoo_names
 
 _HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
 _FILES = {
@@ -78,3 +79,16 @@ def registered_name(name: str) -> str | None:
             hint="give more digits" if hashes else "capture the model on this machine first",
         )
     return REGISTERED + hashes[0]
+
+
+def captured_from(model: str) -> str | None:
+    """The model of which `graph:<hash>` is a capture: `module:factory`, or a name of the zoo or of a collection.
+
+    None if its graph is not on this machine, or has another title, which several models may share.
+    """
+    with suppress(CotenantError):
+        name = cache.registered(model).name
+        code = ":" in name and not name.startswith(REGISTERED)
+        if code or collection_of(name) or name in zoo_names():
+            return name
+    return None

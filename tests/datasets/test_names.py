@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import io
+from dataclasses import replace
 from pathlib import Path
 
 import pandas as pd
@@ -8,7 +9,7 @@ import pytest
 
 from datasets.derived import columns_of
 from datasets.user_files import add_rows, check_file, template
-from profiling.capture import graph_for
+from profiling.capture import graph_for, register_graph
 from profiling.errors import UnknownNameError
 from profiling.workload import Workload
 from tests.profiling.capture.test_local import here  # noqa: F401
@@ -117,6 +118,27 @@ def test_a_user_model_is_captured_and_usable_for_training(tmp_path: Path) -> Non
     assert job.model.startswith("graph:")
     assert graph_for(job).batch_size == 16
     assert rows.loc[0, ["architecture", "batch_size"]].tolist() == ["own_factory_of_test:factory", 16]
+
+
+@pytest.mark.usefixtures("here")
+def test_captures_of_one_model_are_one_architecture(tmp_path: Path) -> None:
+    jobs = [Workload("own_factory_of_test:factory", batch_size=size) for size in (8, 16)]
+    jobs.append(Workload("lstm-wikitext2", batch_size=10))
+    graphs = [graph_for(job, local=True) for job in jobs]
+    for job, graph in zip(jobs, graphs, strict=True):
+        graph.save(tmp_path / f"{job.batch_size}.json")
+    hashed = register_graph(graphs[1]).removeprefix("graph:")
+    specs = ("own_factory_of_test:factory:batch_size=8", "8.json", "16.json", hashed[:12], "10.json")
+    stored = []
+    for name in specs:
+        rows, faults = checked(template().replace("resnet18-cifar:batch_size=64", name), tmp_path)
+        assert faults == []
+        stored.append(rows.loc[0, "architecture"])
+    assert stored == ["own_factory_of_test:factory"] * 4 + ["lstm-wikitext2"]
+    titled = replace(graphs[0], name="Net")
+    titled.save(tmp_path / "net.json")
+    rows, _ = checked(template().replace("resnet18-cifar:batch_size=64", "net.json"), tmp_path)
+    assert rows.loc[0, "architecture"] == "net.json"
 
 
 def test_a_factory_is_refused_with_a_hint_where_code_is_not_run() -> None:

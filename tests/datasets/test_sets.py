@@ -11,8 +11,11 @@ import pytest
 from datasets.sets import read_sets
 from datasets.sources import SOURCES, check_may_learn, withheld
 from datasets.tables import make_table, write_table
+from profiling.capture import graph_for, register_graph
 from profiling.errors import InputError
+from profiling.workload import Workload
 from tests.datasets.test_tables import example
+from tests.profiling.capture.test_local import here  # noqa: F401
 
 A, B = "resnet18-cifar:batch_size=64", "lstm-wikitext2:batch_size=20"
 
@@ -149,3 +152,20 @@ def test_a_job_has_one_architecture_in_all_tables(tmp_path: Path) -> None:
     assert colocation["architecture"].tolist() == ["mlp", "resnet18-cifar", "mlp", "mlp"]
     names = dict(zip(solo["workload"], solo["architecture"], strict=True))
     assert [names[job] for job in (mine, other, alone)] == ["mlp", "mlp", alone]
+
+
+@pytest.mark.usefixtures("here")
+def test_graphs_without_a_name_are_those_of_the_model_that_was_captured(tmp_path: Path) -> None:
+    model = "own_factory_of_test:factory"
+    eight, sixteen, cell = (
+        register_graph(graph_for(Workload(name, batch_size=size), local=True))
+        for name, size in ((model, 8), (model, 16), ("lstm-wikitext2", 10))
+    )
+    rows = [
+        example("colocation", set_id=set_id, member=member, workload=job, architecture=job, batch_size=size)
+        for set_id, *jobs in (("a", (eight, 8), (B, 20)), ("b", (sixteen, 16), (cell, 10)))
+        for member, (job, size) in enumerate(jobs)
+    ]
+    rows[1]["architecture"] = "lstm-wikitext2"
+    write_table(tmp_path, "colocation", make_table("colocation", rows))
+    assert read_sets(tmp_path)[0]["architecture"].tolist() == [model, "lstm-wikitext2"] * 2

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
 import pytest
 
@@ -41,3 +43,10 @@ def test_an_id_that_another_set_has_is_refused(predictor: Predictor, measured: T
 def test_sets_are_learned_under_the_hash_of_a_graph_too(predictor: Predictor, measured: Tables) -> None:
     hashed = measured[0].assign(architecture="graph:0123")
     assert learned_rows(predictor.fitted_, hashed).all()
+
+
+def test_sets_learned_under_a_hash_may_have_a_name_now(predictor: Predictor, measured: Tables) -> None:
+    graph = f"graph:{'0' * 64}"
+    manifest = replace(predictor.fitted_.manifest, architectures=(graph,))
+    named = measured[0].assign(architecture="nets:mlp", workload=f"{graph}:precision=amp")
+    assert learned_rows(replace(predictor.fitted_, manifest=manifest), named).all()
