@@ -11,7 +11,7 @@ are one set. Of rows of other tables it is the value of a column, such as the fa
 | `by-model` | all units with an architecture: it was never seen, not even as a partner |
 | `by-cell` | a fifth of the architectures |
 | `by-family` | a tenth of the families |
-| `by-device` | all units on a device |
+| `by-device` | all units on a GPU type, its slices included |
 | `by-campaign`, `by-source` | all units of a measuring campaign, of a publisher |
 
 Names of the same network count as one architecture, under the first of the names in the table.
@@ -28,6 +28,7 @@ from typing import TYPE_CHECKING, Any
 
 from datasets.families import family_of
 from profiling.collections.networks import one_name
+from profiling.devices import split_device
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import write_json
 
@@ -167,6 +168,9 @@ def _groups(frame: pd.DataFrame, kind: str, unit: str) -> dict[str, frozenset[st
         if column == unit:
             return {name: frozenset([first]) for name, first in same.items()}
         frame = frame.assign(architecture=frame["architecture"].astype(str).map(same))
+    if column == "device" and column != unit:
+        # Slices of a card are the same chip.
+        frame = frame.assign(device=[split_device(str(name))[0] for name in frame["device"]])
     if not column or column == unit:
         return {str(name): frozenset([str(name)]) for name in sorted(set(frame[unit]))}
     members = {

@@ -13,6 +13,7 @@ import numpy as np
 
 from predictor.examples.examples import Examples
 from profiling.collections.networks import network_of, networks_of, one_name
+from profiling.devices import split_device
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -33,7 +34,7 @@ class Group:
         hidden: ids of sets that are not fitted on.
         scored: ids of the sets that are predicted, all of them hidden.
         architectures: those whose solo runs are not fitted on either, under whichever name of their networks.
-        devices, campaigns, sources: those whose solo runs are not fitted on, either.
+        devices, campaigns, sources: those whose solo runs are not fitted on, either; of devices, nor those on slices.
     """
 
     name: str
@@ -62,12 +63,12 @@ class ExampleFold:
         group = self.group
         hidden = self._of_held_out(solo)
         for column, values in (
-            ("device", group.devices),
-            ("campaign", group.campaigns),
-            ("source", group.sources),
+            (solo["device"].map(lambda name: split_device(name)[0]), group.devices),
+            (solo["campaign"], group.campaigns),
+            (solo["source"], group.sources),
         ):
             if values:
-                hidden |= solo[column].isin(values)
+                hidden |= column.isin(values)
         return solo[~hidden]
 
     def unseen(self, solo: pd.DataFrame) -> pd.DataFrame:

@@ -85,6 +85,20 @@ def test_solo_runs_of_a_held_out_place_are_not_learned_from(measured: Tables, ki
     )
 
 
+def test_slices_of_a_gpu_are_held_out_with_it(measured: Tables) -> None:
+    colocation, solo = (table[table.device == "v100"].copy() for table in measured)
+    names = sorted(set(colocation.set_id))
+    for number, device in enumerate(("a100", "a100:mig=3g", "h100")):
+        colocation.loc[colocation.set_id.isin(names[number::3]), "device"] = device
+    solo = pd.concat(solo.assign(device=device) for device in ("a100", "a100:mig=2g", "h100"))
+    folds = make_split(colocation, "by-device")
+    assert [fold.name for fold in folds] == ["a100", "h100"]
+    assert set(folds[1].test_set_ids) == set(names[2::3])
+    examples = examples_of(colocation, solo)
+    seen = [ExampleFold(g, examples, examples).seen(solo) for g in fold_groups(examples, folds, "by-device")]
+    assert [set(rows.device) for rows in seen] == [{"h100"}, {"a100", "a100:mig=2g"}]
+
+
 def test_names_of_one_network_are_held_out_together(measured: Tables) -> None:
     names = {"alpha": "resnet50-imagenet", "beta": "torchvision/resnet50"}
     colocation, solo = (table.assign(architecture=table.architecture.replace(names)) for table in measured)
