@@ -1,8 +1,9 @@
 """Groups names: related architectures are one family.
 
 `by-family` splits hold out a family together. It is derived from a name: without its collection and the
-prefixes that state who trained it, up to the first digit. Families that share a network, by its weights
-(`profiling.collections.networks`), are merged.
+prefixes that state who trained it, the letters with which it begins. Families that share a network, by its weights
+(`profiling.collections.networks`), are merged. A user's own `module:factory`, and the hash of a graph, is a family of
+its own.
 """
 
 from __future__ import annotations
@@ -49,6 +50,8 @@ def family_of(name: str) -> str:
     >>> [family_of(n) for n in ("timm-0.6/tf_efficientnet_b0", "torchvision/resnet50", "keras-resnet50-cifar")]
     ['efficientnet', 'resnet', 'resnet']
     """
+    if ":" in name:
+        return name
     collection, _, bare = architecture_of(name).rpartition("/")
     if collection in _SINGLE:
         return bare

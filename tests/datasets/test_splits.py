@@ -194,6 +194,7 @@ def test_whole_families_are_held_out_for_any_unit() -> None:
         ("resnet18-cifar", "resnet"),
         ("nasbench/ab1c", "ab1c"),
         ("hf/bert-large", "bert"),
+        ("nets:mixer", "nets:mixer"),
     ],
 )
 def test_families(name: str, family: str) -> None:
