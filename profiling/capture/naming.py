@@ -13,6 +13,7 @@ from profiling.workload import REGISTERED, Workload
 from profiling.zoo import resolve, zoo_names
 
 _HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
+_OF_FILES = ("onnx", "pipedream")
 _FILES = {
     ".json": "a graph written by `cotenant capture -o`",
     ".onnx": "an ONNX file",
@@ -87,7 +88,10 @@ def captured_from(model: str) -> str | None:
     None if its graph is not on this machine, or has another title, which several models may share.
     """
     with suppress(CotenantError):
-        name = cache.registered(model).name
+        graph = cache.registered(model)
+        if graph.source in _OF_FILES:  # named like their files
+            return None
+        name = graph.name
         code = ":" in name and not name.startswith(REGISTERED)
         if code or collection_of(name) or name in zoo_names():
             return name

@@ -135,10 +135,10 @@ def test_captures_of_one_model_are_one_architecture(tmp_path: Path) -> None:
         assert faults == []
         stored.append(rows.loc[0, "architecture"])
     assert stored == ["own_factory_of_test:factory"] * 4 + ["lstm-wikitext2"]
-    titled = replace(graphs[0], name="Net")
-    titled.save(tmp_path / "net.json")
-    rows, _ = checked(template().replace("resnet18-cifar:batch_size=64", "net.json"), tmp_path)
-    assert rows.loc[0, "architecture"] == "net.json"
+    for titled in (replace(graphs[0], name="Net"), replace(graphs[0], name="lstm-wikitext2", source="onnx")):
+        titled.save(tmp_path / "net.json")
+        rows, _ = checked(template().replace("resnet18-cifar:batch_size=64", "net.json"), tmp_path)
+        assert rows.loc[0, "architecture"] == "net.json"
 
 
 def test_a_factory_is_refused_with_a_hint_where_code_is_not_run() -> None:
