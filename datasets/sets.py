@@ -31,7 +31,7 @@ def read_sets(directory: Path | str, disturbed: bool = False) -> tuple[pd.DataFr
 
     If there is no `solo` table, or it lacks a member, the member's own `solo_step_time_s` is used. Architectures that
     have a job in common are one, under one name. Runs of jobs without a graph are left out, with a warning, and so are
-    runs that other processes disturbed, unless `disturbed`. The order of the files' rows has no influence.
+    runs that other processes disturbed, unless `disturbed`.
 
     Raises:
         InputError: no `colocation` table, or an invalid table.
@@ -42,7 +42,6 @@ def read_sets(directory: Path | str, disturbed: bool = False) -> tuple[pd.DataFr
     if not disturbed:
         colocation, solo = without_disturbed(colocation, "sets"), without_disturbed(solo, "solo runs")
     colocation, solo = _with_one_architecture(_with_graphs(colocation, solo))
-    colocation = colocation.sort_values(["set_id", "member"], ignore_index=True)
     return colocation, solo_runs(colocation, solo)
 
 
@@ -130,7 +129,7 @@ def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
 
     They are rows of `solo`, one for all repeats of a run with their medians, and a row for each member that has only a
     `solo_step_time_s`. Rows of a job whose step time `solo` lacks on one GPU (it may hold its memory alone) get that of
-    its members. They are in the order of their keys.
+    its members.
     """
     import pandas as pd
 
@@ -143,24 +142,23 @@ def solo_runs(colocation: pd.DataFrame, solo: pd.DataFrame) -> pd.DataFrame:
     members = members.merge(timed, on=_RUN, how="left", indicator=True)
     members = members[members["_merge"] == "left_only"].drop(columns="_merge")
     if not len(members):
-        return known
+        return known.reset_index(drop=True)
     untimed = alone[_RUN].reset_index().merge(members[[*_RUN, "step_time_s"]], on=_RUN).set_index("index")
     known = known.assign(step_time_s=known["step_time_s"].fillna(untimed["step_time_s"]))
     members = members.merge(alone[_RUN].drop_duplicates(), on=_RUN, how="left", indicator=True)
     members = members[members["_merge"] == "left_only"]
     columns = [column for column in solo.columns if column in members]
     parts = [part for part in (known, members[columns]) if len(part)]
-    rows = pd.concat(parts).sort_values([*_RUN, "gpus"], ignore_index=True)
-    return validate_table("solo", rows)
+    return validate_table("solo", pd.concat(parts, ignore_index=True))
 
 
 def _medians(solo: pd.DataFrame) -> pd.DataFrame:
-    """Solo runs in the order of their keys, one for all repeats of a run."""
+    """Solo runs, one for all repeats of a run."""
     key = [*_RUN, "gpus"]
-    solo = solo.sort_values([*key, "repeat"], ignore_index=True)
     repeated = solo.duplicated(key, keep=False)
     if not repeated.any():
         return solo
     medians = solo[repeated].groupby(key, sort=False)[_MEASURED].transform("median")
+    solo = solo.copy()
     solo.loc[repeated, _MEASURED] = medians
-    return solo.drop_duplicates(key, ignore_index=True)
+    return solo.drop_duplicates(key)
