@@ -29,10 +29,19 @@ app = group(
 def slurm(
     service: ServiceUrl = "http://127.0.0.1:8080",
     token: Annotated[
-        str | None, typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `place`.")
+        str | None,
+        typer.Option(envvar="COTENANT_TOKEN", help="Token of scope `place`, or `admin` with --upload."),
     ] = None,
     device: Devices = None,
     period: Annotated[float, typer.Option(help="Seconds between checks of the queue.")] = 1.0,
+    upload: Annotated[
+        bool,
+        typer.Option(
+            "--upload",
+            help="Keep the service's stored cluster in step with Slurm: its dashboard shows it, and training loops can "
+            "report step times.",
+        ),
+    ] = False,
 ) -> None:
     """Assign jobs held by `job_submit.lua` to the node that the service ranks first. Runs until stopped.
 
@@ -41,7 +50,7 @@ def slurm(
     from serving.integrations.ask import ServiceClient
     from serving.integrations.slurm import SlurmConfig, run
 
-    config = SlurmConfig(period_s=period, devices=devices_by_type(device))
+    config = SlurmConfig(period_s=period, devices=devices_by_type(device), upload=upload)
     with _until_stopped():
         run(ServiceClient(service, token), config)
 

@@ -20,6 +20,7 @@ from profiling.workload import REGISTERED
 from profiling.zoo import zoo_names
 from serving.integrations.ask import ServiceClient
 from serving.integrations.settings import check_settings
+from serving.integrations.slurm_cluster import cluster_for
 from serving.integrations.slurm_state import (
     CLEARED,
     DEPENDENT,
@@ -27,11 +28,11 @@ from serving.integrations.slurm_state import (
     LEFT,
     PLACED,
     SlurmJob,
-    cluster_for,
     of_type,
     read_comment,
     type_of,
 )
+from serving.integrations.slurm_upload import SlurmUpload
 from serving.job_ranges import parse_job
 
 log = logging.getLogger("cotenant.slurm")
@@ -60,10 +61,12 @@ class SlurmConfig:
     Attributes:
         period_s: seconds between checks of the queue.
         devices: GPU type in Slurm to catalogue name, for types that are not recognised.
+        upload: whether to keep the service's stored cluster in step, too.
     """
 
     period_s: float = 1.0
     devices: Mapping[str, str] = field(default_factory=dict)
+    upload: bool = False
 
     def __post_init__(self) -> None:
         check_settings(self, "period_s")
@@ -222,6 +225,7 @@ class SlurmBridge:
         running: jobs that had GPUs at the last check.
         ask_all: a job has ended or was placed since the service was last asked about all held jobs.
         refused: jobs of which Slurm refused a change, and when to try again.
+        upload: keeps the service's stored cluster in step; None to leave that alone.
     """
 
     slurm: Slurm
@@ -230,6 +234,7 @@ class SlurmBridge:
     running: set[int] = field(default_factory=set)
     ask_all: bool = False
     refused: dict[int, float] = field(default_factory=dict)
+    upload: SlurmUpload | None = None
 
     def step(self) -> dict[int, dict[str, str]]:
         """Check once; returns the changes by job number.
@@ -247,6 +252,8 @@ class SlurmBridge:
         running = {job.id for job in jobs if job.has_gpus}
         self.ask_all |= bool(self.running - running)
         self.running = running
+        if self.upload is not None:
+            self.upload.look(self.slurm, jobs, now_s)
         self.refused = {j.id: self.refused[j.id] for j in jobs if now_s < self.refused.get(j.id, 0)}
         for job in jobs:
             if job.id in self.refused:
@@ -302,6 +309,8 @@ class SlurmBridge:
 def run(service: ServiceClient, config: SlurmConfig) -> None:
     """Run until stopped."""
     bridge, said = SlurmBridge(Slurm(), service, config), ""
+    if config.upload:
+        bridge.upload = SlurmUpload(service, config.devices)
     while True:
         done, fault = {}, ""
         try:

@@ -1,4 +1,4 @@
-"""Turns Slurm's state (`squeue --json`, `sinfo --json`) into a cluster for `POST /v1/place`.
+"""Reads Slurm's jobs (`squeue --json`), and the requests in their comments.
 
 JSON instead of the one-line text, because a job's comment is user input and could contain anything that looks
 like a field.
@@ -8,20 +8,14 @@ from __future__ import annotations
 
 import logging
 import re
-import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import Any
 
-from profiling.errors import InputError, LimitError, UnknownNameError
-from scheduling.clusters.importers.pod_tenants import MOST_TENANTS
+from profiling.errors import InputError
 from scheduling.clusters.importers.slurm import (
-    device_of_type,
-    features_of,
     gpus_of,
     host_names,
-    type_by_features,
 )
 from serving.job_ranges import SPEC_LENGTH, check_range, parse_job
 
@@ -38,11 +32,6 @@ CLEARED = f"{HELD} gres="
 # A job in these states still has its GPUs and their memory, but nothing can be predicted for one beside it: it may
 # continue at any time, or is about to end. Its GPUs are therefore no candidates.
 PAUSED = ("COMPLETING", "SUSPENDED", "STOPPED", "RESIZING")
-# Whole words: a node that is powered down to save energy (POWERED_DOWN, POWER_DOWN) can be allocated.
-_UNAVAILABLE = re.compile(
-    r"\b(?:down|drain(?:ed|ing)?|power_drain|powering_down|error|fail(?:ing)?|future|blocked|inval(?:id(?:_reg)?)?"
-    r"|maint|not_responding|reserved|unknown)\b"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,56 +218,6 @@ def _indices(text: str) -> list[int]:
     return indices
 
 
-def cluster_for(
-    job: SlurmJob, jobs: list[SlurmJob], nodes: list[Mapping[str, Any]], devices: Mapping[str, str], now_s: float | None = None
-) -> dict[str, Any]:  # fmt: skip
-    """The GPUs that `job` can get now, with their tenants: the `cluster` of `POST /v1/place`.
-
-    Omitted: nodes that are down, in none of the job's partitions or without enough free CPUs; GPUs of an unknown
-    or not the requested type, allocated whole or by MPS, without free shards, with more than `MOST_TENANTS` jobs, for
-    which the service would refuse the whole cluster, or with a job that has no mark or whose state is in `PAUSED`;
-    and, if `job` requests a whole GPU, every GPU in use. Nodes whose `Gres` cannot be read are omitted and logged.
-
-    Args:
-        devices: GPU type in Slurm to catalogue name, for types that `device_of_type` does not recognise; of GPUs
-            without a type, as in `type_by_features`.
-    """
-    now_s = time.time() if now_s is None else now_s
-    known: dict[str, str | None] = {}  # looking a title up takes milliseconds
-    usable_nodes = []
-    for node in nodes:
-        idle = number(node.get("cpus")) - number(node.get("alloc_cpus"))
-        shared = set(job.partition.split(",")) & set(node.get("partitions") or [])
-        if not _available(node) or not shared or idle < job.cpus:
-            continue
-        types, shards = _gpus(str(node["name"]), str(node.get("gres") or ""))
-        untyped = type_by_features(features_of(node.get("active_features") or node.get("features")), devices)
-        gpus = []
-        for index, kind in enumerate(types):
-            title = kind or untyped
-            if title not in known:
-                known[title] = _device(title, devices)
-            device = known[title]
-            tenants, free = _tenants(str(node["name"]), index, jobs, now_s)
-            if job.gpu_type not in ("", kind) or (job.whole and tenants):
-                continue
-            if device and tenants is not None and (job.whole or free + shards >= job.shards):
-                gpus.append({"id": str(index), "device": device, "tenants": tenants})
-        if gpus:
-            usable_nodes.append({"name": str(node["name"]), "gpus": gpus})
-    return {"nodes": usable_nodes}
-
-
-def _available(node: Mapping[str, Any]) -> bool:
-    """Whether Slurm gives the node to jobs, waking it up if necessary."""
-    state = node.get("state", "")
-    told = [*(state if isinstance(state, list) else [state]), *(node.get("state_flags") or [])]
-    words = " ".join(map(str, told)).lower()
-    if "powering_up" in words:
-        words = words.replace("not_responding", "")  # until it has booted
-    return _UNAVAILABLE.search(words) is None
-
-
 def type_of(node: Mapping[str, Any], index: int) -> str | None:
     """Type of one GPU on a node with several types (slices of a card, say); None if all are equal."""
     types, _ = gpus_of(str(node.get("gres") or ""))
@@ -292,49 +231,6 @@ def of_type(gres: str, kind: str) -> str:
     'gres:nvme:1,gres:gpu:a100_3g.20gb:1'
     """
     return re.sub(r"\b(gpu|shard)(?=[:=]\d+(?:,|$)|,|$)", rf"\1:{kind}", gres)
-
-
-@lru_cache(maxsize=4096)  # so that a node is logged once, not at every question
-def _gpus(node: str, gres: str) -> tuple[tuple[str, ...], int]:
-    """The GPU types of a node and shards per GPU; no GPUs if its `Gres` cannot be read."""
-    try:
-        types, shards = gpus_of(gres)
-    except (InputError, LimitError) as error:
-        log.warning("node %s is left out: %s", node, error)
-        return (), 0
-    return tuple(types), shards
-
-
-def _device(kind: str, devices: Mapping[str, str]) -> str | None:
-    """Catalogue name of a GPU type or slice; None if unknown."""
-    try:
-        return device_of_type(kind, devices)
-    except (InputError, UnknownNameError):
-        return None
-
-
-def _tenants(
-    node: str, index: int, jobs: list[SlurmJob], now_s: float
-) -> tuple[list[dict[str, Any]] | None, int]:
-    """The tenants of a GPU (None if unknown or too many), and how many shards they hold, as a negative number."""
-    tenants, held = [], 0
-    for job in jobs:
-        kind, count = job.holds.get(node, {}).get(index, ("", 0))
-        if not job.has_gpus or not count:
-            continue
-        if job.state in PAUSED:
-            return None, held
-        try:
-            request = read_comment(job.comment)
-        except InputError:
-            request = None
-        if request is None or kind != "shard":
-            return None, held
-        held -= count
-        left = iterations_left(job, request, now_s)
-        length = {} if left is None else {"iterations_left": left}
-        tenants.append({"job": request.job, **length, "job_id": str(job.id)})
-    return (tenants if len(tenants) <= MOST_TENANTS else None), held
 
 
 def iterations_left(job: SlurmJob, request: Request, now_s: float) -> float | None:

@@ -11,11 +11,11 @@ import pytest
 
 from profiling.errors import InputError
 from scheduling.clusters.importers.pod_tenants import MOST_TENANTS
+from scheduling.clusters.importers.slurm import gpus_of
+from serving.integrations.slurm_cluster import cluster_for
 from serving.integrations.slurm_state import (
     Request,
     SlurmJob,
-    cluster_for,
-    gpus_of,
     iterations_left,
     number,
     read_comment,
