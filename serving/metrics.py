@@ -78,6 +78,8 @@ class Metrics:
             "Sets reported to have run out of memory, by whether they were predicted to fit",
             ("predicted_to_fit",),
         )
+        for fits in ("true", "false"):
+            self.out_of_memory.labels(fits)
         self.log_error = counter(
             "observed_log_error",
             "Sum of |log(observed / predicted step time)|; for the model itself, or corrected by earlier "

@@ -72,6 +72,7 @@ PAIR = {"device": "v100", "jobs": ["resnet18-cifar:memory_bytes=8e9", "lstm-wiki
 def test_a_set_that_ran_out_of_memory(start: Start) -> None:
     client = start()
     assert client.post("/v1/predict", json=PAIR).json()["fits"]
+    assert 'cotenant_out_of_memory_total{predicted_to_fit="true"} 0.0' in client.get("/metrics").text
     posted = client.post("/v1/observations", json={"observations": [{"of": PAIR, "out_of_memory": True}]})
     assert posted.status_code == 201
     (entry,) = posted.json()["observations"]
