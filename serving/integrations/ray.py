@@ -67,8 +67,8 @@ class RayPlacer:
     def place(self, job_id: str, job: str, iterations: float | None = None, nodes: Iterable[Mapping[str, Any]] | None = None) -> Any:  # fmt: skip
         """A `NodeAffinitySchedulingStrategy`, or None to let Ray choose: no answer, no GPU, or no room now.
 
-        The affinity is soft, so the job survives if the node dies meanwhile. A job that is placed again, because it
-        restarts, no longer counts where it was.
+        If the node dies meanwhile, or others have taken its resources, Ray runs the job elsewhere. A job that is placed
+        again, because it restarts, no longer counts where it was.
 
         Args:
             nodes: as returned by `ray.nodes()`; None to query them.
@@ -86,7 +86,8 @@ class RayPlacer:
         self.running[job_id] = Running(
             job, iterations, best["node"], best["gpu"], time.time(), float(best["finish_s"])
         )
-        return NodeAffinitySchedulingStrategy(node_id=best["node"], soft=True)
+        # `soft` alone waits for a live node's resources for ever, however many others are free.
+        return NodeAffinitySchedulingStrategy(best["node"], soft=True, _spill_on_unavailable=True)
 
     def ask(self, job: str, iterations: float | None, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any] | None:  # fmt: skip
         """The service's answer for a cluster of these nodes; None if there is none."""

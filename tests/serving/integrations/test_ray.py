@@ -128,11 +128,15 @@ def test_responses(service: ServiceClient) -> None:
     assert RayPlacer(service).ask("resnet18-cifar", 1000, NODES[:1]) is None
 
 
+def _affinity(node_id: str, soft: bool, _spill_on_unavailable: bool = False) -> SimpleNamespace:
+    return SimpleNamespace(node_id=node_id, soft=soft, spills=_spill_on_unavailable)
+
+
 @pytest.fixture
 def ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """Stands in for the package."""
     strategies = ModuleType("ray.util.scheduling_strategies")
-    strategies.NodeAffinitySchedulingStrategy = SimpleNamespace  # type: ignore[attr-defined]
+    strategies.NodeAffinitySchedulingStrategy = _affinity  # type: ignore[attr-defined]
     for name, module in (("ray", ModuleType("ray")), ("ray.util.scheduling_strategies", strategies)):
         monkeypatch.setitem(sys.modules, name, module)
 
@@ -145,6 +149,12 @@ def test_a_job_that_fits_on_no_gpu_is_left_to_ray(
     assert "job 7: " in caplog.text
     assert "does not fit on any GPU" in caplog.text
     assert placer.running == {}
+
+
+def test_a_job_does_not_wait_for_a_node_that_others_use(service: ServiceClient, ray: None) -> None:
+    """The placer does not see them, and Ray would wait for them for ever."""
+    strategy = RayPlacer(service).place("7", "resnet18-cifar", 1000, NODES)
+    assert (strategy.node_id, strategy.soft, strategy.spills) == ("one", True, True)
 
 
 def test_a_job_that_is_placed_again_is_not_its_own_neighbour(
