@@ -73,7 +73,7 @@ def run_all(
         loads: offered loads to run everything at; default: that of `spec`.
 
     Raises:
-        UnavailableError: Ray is requested but not installed.
+        UnavailableError: Ray is requested but not installed, or its cluster does not respond.
     """
     each: Sequence[float | None] = loads or [spec.load]
     tasks = [
@@ -237,7 +237,15 @@ def _on_ray(tasks: Sequence[Task]) -> Iterator[Run]:
     with stdout_without_ray():
         started = not ray.is_initialized()
         if started:
-            ray.init(include_dashboard=False, log_to_driver=False)
+            try:
+                ray.init(include_dashboard=False, log_to_driver=False)
+            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+                raise UnavailableError(
+                    "no Ray cluster responds",
+                    expected="one at the address of RAY_ADDRESS, if that is set",
+                    got=str(error),
+                    hint="unset RAY_ADDRESS to use the cluster of this machine, or to start one",
+                ) from None
         try:
             remote = ray.remote(_run)
             answers = [remote.remote(*task) for task in tasks]

@@ -138,6 +138,17 @@ def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPa
         compare(SPEC, ["exclusive"], use_ray=True)
 
 
+def test_a_ray_cluster_that_does_not_respond(monkeypatch: pytest.MonkeyPatch) -> None:
+    def init(**_: Any) -> None:
+        raise ConnectionError("failed to connect to Ray cluster at 10.0.0.1:6379")
+
+    ray = stand_in([])
+    ray.init = init
+    monkeypatch.setitem(sys.modules, "ray", ray)
+    with pytest.raises(UnavailableError, match=r"RAY_ADDRESS.*10\.0\.0\.1"):
+        compare(SPEC, ["exclusive"], use_ray=True)
+
+
 def test_on_a_real_ray(monkeypatch: pytest.MonkeyPatch) -> None:
     """If the extra is installed: workers build the scenario themselves, from its description alone."""
     pytest.importorskip("ray")
