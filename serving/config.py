@@ -42,8 +42,8 @@ class ServiceConfig:
             the ranking of `cotenant place`.
         tracking_uri: MLflow tracking and registry address; None for MLflow's own setting.
         database_url: SQLAlchemy address of the store.
-        auth: `auto` requires bearer tokens except on a loopback address; `on` always; `off` never, loopback
-            only.
+        auth: `auto` requires bearer tokens except on a loopback address without `trusted_proxies` and
+            `allowed_hosts`; `on` always; `off` never, loopback only.
         poll_s: seconds between checks of the registry or the model directory.
         request_timeout_s: longest that a request may take; callers can ask for less with `X-Timeout-S`.
         body_bytes, upload_bytes: largest JSON body, largest uploaded file.
@@ -192,7 +192,9 @@ class ServiceConfig:
 
     @property
     def tokens_required(self) -> bool:
-        return self.auth == "on" or (self.auth == "auto" and not self.on_loopback)
+        # A proxy on this machine takes requests from elsewhere to the loopback address.
+        is_local = self.on_loopback and not self.trusted_proxies and not self.allowed_hosts
+        return self.auth == "on" or (self.auth == "auto" and not is_local)
 
     def to_environment(self) -> dict[str, str]:
         """The environment variable that carries these settings to worker processes."""

@@ -19,7 +19,7 @@ app = typer.Typer(
     invoke_without_command=True,
     help="Run the REST service.\n\nExample: `cotenant serve --port 8080`, then "
     '`curl -s localhost:8080/v1/predict -H \'content-type: application/json\' -d \'{"device": "v100", "jobs": ["resnet18-cifar", "lstm-wikitext2"]}\'`\n\n'
-    "A loopback address needs no token; for any other, create one first with `cotenant serve token add`.",
+    "A loopback address without a proxy needs no token; for any other, create one first with `cotenant serve token add`.",
 )
 token = group("Bearer tokens of the service.\n\nExample: `cotenant serve token add scheduler --scope place`")
 app.add_typer(token, name="token")
@@ -57,7 +57,10 @@ def serve(
     database: Database = _DATABASE,
     auth: Annotated[
         str,
-        typer.Option(envvar="COTENANT_AUTH", help="auto (tokens required unless on loopback), on or off."),
+        typer.Option(
+            envvar="COTENANT_AUTH",
+            help="auto (tokens required unless on loopback without a proxy), on or off.",
+        ),
     ] = "auto",
     rate: Annotated[
         float,
