@@ -288,8 +288,14 @@ def _engine_options(sqlite: bool, busy_s: float) -> dict[str, Any]:
     }  # fmt: skip
     if sqlite:
         return options | {"connect_args": {"timeout": busy_s}}
+    whole_s = max(1, round(busy_s))
     connect = {
-        "connect_timeout": max(1, round(busy_s)),
+        "connect_timeout": whole_s,
+        # When its machine or the network is gone, nothing says so, and the system would send again for 15 minutes.
+        "tcp_user_timeout": 1000 * whole_s,
+        "keepalives_idle": whole_s,
+        "keepalives_interval": 1,
+        "keepalives_count": whole_s,
         # Where the database has no encoding (SQL_ASCII), psycopg would return bytes.
         "client_encoding": "utf8",
         "options": f"-c statement_timeout={_STATEMENT_MS}",

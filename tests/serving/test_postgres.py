@@ -56,6 +56,19 @@ def test_workers_starting_together_upgrade_once(url: str) -> None:
         store.close()
 
 
+def test_a_lost_network_is_noticed_before_a_lane_is_stuck(url: str) -> None:
+    """A lane of the store is stuck after four times `busy_s`; the process exits after as long again."""
+    store = Store(url, busy_s=3.0)
+    with store.engine.connect() as connection:
+        settings = connection.connection.dbapi_connection.info.get_parameters()  # type: ignore[union-attr]
+    store.close()
+    assert settings["tcp_user_timeout"] == "3000"
+    idle_s, interval_s, count = (
+        int(settings[f"keepalives_{name}"]) for name in ("idle", "interval", "count")
+    )
+    assert idle_s + interval_s * count <= 6
+
+
 def test_rows_of_an_earlier_version_are_kept(url: str) -> None:
     write_earlier(url, REVISIONS[0])
     check_upgraded(url)
