@@ -289,6 +289,14 @@ def _engine_options(sqlite: bool, busy_s: float) -> dict[str, Any]:
     if sqlite:
         return options | {"connect_args": {"timeout": busy_s}}
     whole_s = max(1, round(busy_s))
+    session = {
+        "statement_timeout": _STATEMENT_MS,
+        # The server, too, has to notice that a service is gone: until then it keeps that service's lock on writes.
+        "tcp_user_timeout": 1000 * whole_s,
+        "tcp_keepalives_idle": whole_s,
+        "tcp_keepalives_interval": 1,
+        "tcp_keepalives_count": whole_s,
+    }
     connect = {
         "connect_timeout": whole_s,
         # When its machine or the network is gone, nothing says so, and the system would send again for 15 minutes.
@@ -298,7 +306,7 @@ def _engine_options(sqlite: bool, busy_s: float) -> dict[str, Any]:
         "keepalives_count": whole_s,
         # Where the database has no encoding (SQL_ASCII), psycopg would return bytes.
         "client_encoding": "utf8",
-        "options": f"-c statement_timeout={_STATEMENT_MS}",
+        "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
     }
     # Whatever the database's default: a writer must see what was committed before its turn.
     return options | {"connect_args": connect, "isolation_level": "READ COMMITTED"}

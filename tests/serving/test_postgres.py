@@ -69,6 +69,22 @@ def test_a_lost_network_is_noticed_before_a_lane_is_stuck(url: str) -> None:
     assert idle_s + interval_s * count <= 6
 
 
+def test_the_server_notices_that_a_service_is_gone(url: str) -> None:
+    """It would keep that service's lock on writes, for two hours by default."""
+    store = Store(url, busy_s=3.0)
+    # `SHOW` says 0 on a Unix socket.
+    query = text("SELECT name, reset_val FROM pg_settings WHERE name LIKE 'tcp_%'")
+    with store.engine.connect() as connection:
+        settings = {name: int(value) for name, value in connection.execute(query)}
+    store.close()
+    assert settings["tcp_user_timeout"] == 3000
+    assert (
+        settings["tcp_keepalives_idle"]
+        + settings["tcp_keepalives_interval"] * settings["tcp_keepalives_count"]
+        <= 6
+    )
+
+
 def test_rows_of_an_earlier_version_are_kept(url: str) -> None:
     write_earlier(url, REVISIONS[0])
     check_upgraded(url)
