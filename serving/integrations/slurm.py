@@ -20,7 +20,7 @@ from profiling.workload import REGISTERED
 from profiling.zoo import zoo_names
 from serving.integrations.ask import ServiceClient
 from serving.integrations.settings import check_settings
-from serving.integrations.slurm_cluster import cluster_for
+from serving.integrations.slurm_cluster import cluster_for, has_unreported_shards
 from serving.integrations.slurm_state import (
     CLEARED,
     DEPENDENT,
@@ -44,6 +44,8 @@ NO_ANSWER = f"{LEFT} no answer"
 RECHECK_S = 60.0
 # After this long in the queue, a job takes the best available GPU, even if waiting is predicted to be better.
 LONGEST_WAIT_S = 600.0
+# After a restart of slurmctld, its nodes take seconds to report their shards.
+_REPORT_S = 5.0
 # A job that has not started this long after it was assigned a node may go to any other.
 PIN_S = 60.0
 # Seconds between asking again about a waiting job and its hold expiring by itself.
@@ -130,6 +132,8 @@ def decide(
         # it.
         if waited < LONGEST_WAIT_S and cluster_for(job, [], nodes, config.devices, now_s)["nodes"]:
             return _wait(RECHECK_S, now_s)
+        if waited < LONGEST_WAIT_S and has_unreported_shards(job, nodes):
+            return _wait(_REPORT_S, now_s)
         return free | {"AdminComment": f"{LEFT} no GPU to share now"}
     answer = service.place(request.job, request.iterations, cluster)
     if answer is not None and answer["decision"] == "infeasible":

@@ -87,6 +87,17 @@ def whole_cluster(
     return {"nodes": usable_nodes}
 
 
+def has_unreported_shards(job: SlurmJob, nodes: list[Mapping[str, Any]]) -> bool:
+    """Whether a node that `job` could get has not reported its shards since slurmctld started; Slurm shows none then."""
+    partitions = set(job.partition.split(","))
+    return any(
+        _available(node)
+        and partitions & set(node.get("partitions") or [])
+        and re.search(r"\bshard:0\b", str(node.get("gres") or ""))
+        for node in nodes
+    )
+
+
 def _gpus_of(
     node: Mapping[str, Any], devices: Mapping[str, str], known: dict[str, str | None]
 ) -> Iterator[tuple[int, str, str, int]]:
