@@ -18,7 +18,6 @@ from predictor.learning.covariances import Evidence
 from predictor.learning.job_keys import JOBS, keys_of, places_among
 from predictor.learning.kernel import Members
 from predictor.learning.rows import Rows
-from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -47,9 +46,7 @@ class ConfirmedPairs:
     steep: Floats
 
     @classmethod
-    def of(
-        cls, evidence: Evidence, active: Bools, noise: Floats, fitted: Callable[[Integers], Floats]
-    ) -> ConfirmedPairs:
+    def of(cls, evidence: Evidence, noise: Floats, fitted: Callable[[Integers], Floats]) -> ConfirmedPairs:
         """Those among N rows of evidence.
 
         Rows of the same jobs differ in the solo measurements that were stated. Together they are observations of one
@@ -57,11 +54,10 @@ class ConfirmedPairs:
 
         Args:
             evidence: what was observed, after the training pairs.
-            active: [N] whether rows are conditioned on.
             noise: [N] with what was added to discount rows.
             fitted: [R] answers without these effects for rows by number [R].
         """
-        pairs = active & ((evidence.rows.partners >= 0).sum(1) == 1)
+        pairs = (evidence.rows.partners >= 0).sum(1) == 1
         pairs[: evidence.training] = False
         discounted = pairs & (noise > evidence.noise)
         if not discounted.any():

@@ -30,7 +30,6 @@ class Evidence:
         rows: N rows of these members.
         target: [N] observed value minus prior mean, on the scale of `predictor.learning.link`.
         noise: [N] variance of the observation.
-        bound: [N] whether the observation is an upper bound.
         rank: [N] numbers that order the rows independently of arrival; the lowest are the inducing rows.
         count: [N] observations averaged in each row, up to where more no longer narrow it; or one number for
             all rows.
@@ -45,7 +44,6 @@ class Evidence:
     rows: Rows
     target: Floats
     noise: Floats
-    bound: np.ndarray
     rank: Integers
     count: Floats | float = 1.0
     steep: Floats | float = 1.0
@@ -67,7 +65,7 @@ class Evidence:
 
     def _columns(self) -> dict[str, Any]:
         """What there is one of for each row."""
-        names = ("target", "noise", "bound", "rank", "count", "steep", "own_effect")
+        names = ("target", "noise", "rank", "count", "steep", "own_effect")
         return {name: np.broadcast_to(getattr(self, name), len(self.rows)) for name in names}
 
 

@@ -111,7 +111,6 @@ def of_slowdowns(
         Rows(own, seen.partners[kept]),
         to_scale(slowdown, p.knee) - to_scale(seen.log_slowdown[kept], p.knee),
         (p.noise / count + apart[own] ** 2) * np.exp(2.0 * grid) + own_effect,
-        np.zeros(len(kept), dtype=bool),
         seen.rank[kept],
         count,
         steep,

@@ -11,7 +11,6 @@ from models.features import Floats
 from predictor.learning.job_keys import keys_of
 
 if TYPE_CHECKING:
-    from predictor.examples.examples import Integers
     from predictor.learning.covariances import Evidence
 
 _Variance = TypeVar("_Variance", float, Floats)
@@ -60,19 +59,17 @@ class LeftOut:
         return float(np.clip((total + _MODELLED) / (len(squared) + _MODELLED), _LEAST, _MOST))
 
 
-def contradictory(evidence: Evidence, rows: Integers, left_out: LeftOut) -> Floats:
-    """[R] median squared error of jobs of which most rows contradict the others, even those already discounted; else 0.
+def contradictory(evidence: Evidence, left_out: LeftOut) -> Floats:
+    """[N] median squared error of jobs of which most rows contradict the others, even those already discounted; else 0.
 
     Some rows of such a job are plausible by chance, and would say much of its partners.
-
-    Args:
-        rows: [R] numbers of the rows; left_out: of these.
     """
-    off = np.abs(left_out.error) > _UNLIKE_OTHERS * np.sqrt(left_out.variance + evidence.noise[rows])
-    jobs = np.where(rows >= evidence.training, keys_of(evidence.members, evidence.rows.own[rows]), -1)
+    off = np.abs(left_out.error) > _UNLIKE_OTHERS * np.sqrt(left_out.variance + evidence.noise)
+    jobs = keys_of(evidence.members, evidence.rows.own)
+    jobs[: evidence.training] = -1
     names, job, count = np.unique(jobs, return_inverse=True, return_counts=True)
     wrong = (names >= 0) & (count >= _ENOUGH) & (2 * np.bincount(job, off, len(names)) > count)
-    result = np.zeros(len(rows))
+    result = np.zeros(len(jobs))
     for number in np.flatnonzero(wrong).tolist():
         result[job == number] = np.median(left_out.error[job == number] ** 2)
     return result

@@ -56,9 +56,7 @@ class ObservedSets:
     discounted: Bools
 
     @classmethod
-    def of(
-        cls, evidence: Evidence, active: Bools, noise: Floats, fitted: Callable[[Integers], Floats]
-    ) -> ObservedSets:
+    def of(cls, evidence: Evidence, noise: Floats, fitted: Callable[[Integers], Floats]) -> ObservedSets:
         """Those among N rows of evidence.
 
         Rows of the same jobs differ in the solo measurements that were stated. Together they are observations of one
@@ -66,13 +64,12 @@ class ObservedSets:
 
         Args:
             evidence: what was observed, after the training pairs.
-            active: [N] whether rows are conditioned on.
             noise: [N] with what was added to discount rows.
             fitted: [R] answers without these effects for rows by number [R].
         """
         if evidence.rows.partners.shape[1] < 2:
             return cls.nothing()
-        large = active & ((evidence.rows.partners >= 0).sum(1) > 1)
+        large = (evidence.rows.partners >= 0).sum(1) > 1
         large[: evidence.training] = False
         row = np.flatnonzero(large)
         if not len(row):

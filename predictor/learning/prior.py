@@ -97,7 +97,7 @@ class Prior:
         training, count = self.training, len(self.training)
         zero = np.zeros(count)
         return Evidence(
-            self.members, training.rows, zero, training.noise, zero.astype(bool), np.arange(count), zero + 1.0, zero,
+            self.members, training.rows, zero, training.noise, np.arange(count), zero + 1.0, zero,
             count,
         )  # fmt: skip
 

@@ -57,6 +57,7 @@ class Process:
             results, and can still be queried afterwards.
 
     Attributes:
+        used: numbers of the evidence rows that answers are computed from.
         confirmed: pairs with effects of their own, which `table` includes, but no other answer.
         sets: sets of three or more with effects of their own, which no answer includes.
     """
@@ -75,7 +76,7 @@ class Process:
         self._precision: LeveragedPrecision
         self._final: Precision
         self.covariances: Covariances
-        self._used: Integers = np.zeros(0, np.int64)
+        self.used: Integers = np.zeros(0, np.int64)
         self.variance_ratio, self.confirmed = 1.0, ConfirmedPairs.nothing()
         self.sets = ObservedSets.nothing()
         if not len(evidence.rows):
@@ -85,36 +86,26 @@ class Process:
             parameters, evidence, most_rows, None if before is None else before.covariances
         )
         self._distrust(self.covariances.prior)
-        self._rows = self.covariances.rows
+        self.used, self._rows = self.covariances.used, self.covariances.rows
         self._own = self.own_effects.columns(evidence.members, evidence.rows)
         # Such an effect is one of the user's cluster; the predictor was trained elsewhere.
         self._own[: evidence.training] = 0.0
         self._through = self._loadings()
-        active = ~evidence.bound
-        starts, left_out = self._fit(active, before)
-        rows = np.flatnonzero(active)
-        contrary = contradictory(evidence, rows, left_out)
+        starts, left_out = self._fit(before)
+        contrary = contradictory(evidence, left_out)
         if contrary.any():
-            self.noise[rows] += _OWN_FAULT * self._rounded(contrary)
-            starts, left_out = self._fit(active, before)
-        plain = (self.noise[rows] == evidence.noise[rows]) & (rows >= evidence.training)
+            self.noise += _OWN_FAULT * self._rounded(contrary)
+            starts, left_out = self._fit(before)
+        plain = (self.noise == evidence.noise) & (np.arange(len(self.noise)) >= evidence.training)
         self.variance_ratio = left_out.variance_ratio(plain)
         unlike = left_out.unlike
         if unlike.any():
             # If rows contradict each other, trust the one observed more often.
-            count = np.broadcast_to(evidence.count, self.noise.shape)[rows]
-            own_fault = self._rounded(left_out.error**2 / count)
-            self.noise[rows] += np.where(unlike, own_fault, 0.0)
-            self._condition(active, starts)
-        if evidence.bound.any():
-            # A bound that the mean respects carries almost no information; one that it exceeds is treated as
-            # a value.
-            mean, _ = self.answer(evidence.members, evidence.rows, with_variance=False)
-            active = active | (evidence.bound & (mean > evidence.target))
-            self._condition(active, starts)
-        values = active & ~evidence.bound
-        self.confirmed = ConfirmedPairs.of(evidence, values, self.noise, self._fitted)
-        self.sets = ObservedSets.of(evidence, values, self.noise, self._composed)
+            own_fault = self._rounded(left_out.error**2 / evidence.count)
+            self.noise += np.where(unlike, own_fault, 0.0)
+            self._condition(starts)
+        self.confirmed = ConfirmedPairs.of(evidence, self.noise, self._fitted)
+        self.sets = ObservedSets.of(evidence, self.noise, self._composed)
 
     def _distrust(self, prior: Floats) -> None:
         """Discount observations that are implausible under the prior.
@@ -167,17 +158,16 @@ class Process:
         self._factor = known.factor
         return np.concatenate([known.through, self._own], 1) if len(self.own_effects) else known.through
 
-    def _fit(self, active: Bools, before: Process | None) -> tuple[list[Before[Precision]], LeftOut]:
-        """Weigh the active rows for the first time; sums of these weights, and what is then left out."""
+    def _fit(self, before: Process | None) -> tuple[list[Before[Precision]], LeftOut]:
+        """Weigh the rows for the first time; sums of these weights, and what is then left out."""
         starts: list[Before[Precision]] = []
         if self._through is not None:
             first = self._since(before, lambda one: one._precision)
             final = self._since(before, lambda one: one._final)
-            weight = np.where(active, 1.0 / self.noise, 0.0)
-            self._precision = LeveragedPrecision(self._through, weight, self.evidence.target, first)
+            self._precision = LeveragedPrecision(self._through, 1.0 / self.noise, self.evidence.target, first)
             starts = [*([] if final is None else [final]), Before(self._precision)]
-        self._condition(active, starts)
-        return starts, self._left_out(active)
+        self._condition(starts)
+        return starts, self._left_out()
 
     def _since(self, before: Process | None, precision: Callable[[Process], _Sum]) -> Before[_Sum] | None:
         """What an earlier process had summed up, if its rows have the same loadings."""
@@ -188,43 +178,38 @@ class Process:
             return Before(precision(before))
         return None if len(self.own_effects) else Before(precision(before), replaced, former)
 
-    def _condition(self, active: Bools, starts: Sequence[Before[Precision]]) -> None:
-        """Weigh the active rows; `starts` are sums of earlier weights."""
-        index, through = np.flatnonzero(active), self._through
-        if through is None:
-            self._used, self._rows = index, self.evidence.rows.take(index)
-            gram = self._gram.copy() if active.all() else self._gram[np.ix_(index, index)]
-            gram[np.diag_indices_from(gram)] += self.noise[index] + _JITTER
+    def _condition(self, starts: Sequence[Before[Precision]]) -> None:
+        """Weigh the rows; `starts` are sums of earlier weights."""
+        if self._through is None:
+            gram = self._gram.copy()
+            gram[np.diag_indices_from(gram)] += self.noise + _JITTER
             self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
-            self.weight = solved(self._factor, self.evidence.target[index])
+            self.weight = solved(self._factor, self.evidence.target)
             return
-        self._used = self.covariances.used
-        weight = np.where(active, 1.0 / self.noise, 0.0)
-        self._row_weight = weight
-        self._final = Precision(through, weight, self.evidence.target, starts)
+        self._final = Precision(self._through, 1.0 / self.noise, self.evidence.target, starts)
         self._inner = self._final.factor
         inner = solved(self._inner, self._final.information)
-        self._solved_inner, count = inner, len(self._used)
+        self._solved_inner, count = inner, len(self.used)
         self.weight = solve_triangular(self._factor, inner[:count], lower=True, trans=1, check_finite=False)
         self._own_weight = inner[count:]
 
-    def _left_out(self, active: np.ndarray) -> LeftOut:
-        """Each active row, predicted from the other ones."""
+    def _left_out(self) -> LeftOut:
+        """Each row, predicted from the other ones."""
         through, noise = self._through, self.noise
         if through is None:
-            inverse = solve_triangular(self._factor, np.eye(len(self._used)), lower=True, check_finite=False)
-            return LeftOut.of((inverse**2).sum(0), self.weight, noise[active])
+            inverse = solve_triangular(self._factor, np.eye(len(self.used)), lower=True, check_finite=False)
+            return LeftOut.of((inverse**2).sum(0), self.weight, noise)
         # What the inducing rows do not explain of a row, no other row does.
         unexplained = self.covariances.unexplained
         residual = self.evidence.target - through @ self._solved_inner
         share = np.minimum(self._precision.leverage / noise, 1 - 1e-6)
         variance = noise * share / (1 - share) + unexplained
-        return LeftOut((residual / (1 - share))[active], variance[active], noise[active])
+        return LeftOut(residual / (1 - share), variance, noise)
 
     def _fitted(self, rows: Integers) -> Floats:
         """[R] means of rows of the evidence, by number."""
         if self._through is None:
-            return np.asarray(self._gram[np.ix_(rows, self._used)] @ self.weight)
+            return np.asarray(self._gram[np.ix_(rows, self.used)] @ self.weight)
         return np.asarray(self._through[rows] @ self._solved_inner)
 
     def _composed(self, rows: Integers) -> Floats:
@@ -240,7 +225,7 @@ class Process:
         cross = covariance(self.parameters, members, rows, self.evidence.members, self._rows)
         own = self.own_effects.columns(members, rows)
         if self._inner is None and len(self.own_effects):
-            cross += own @ self._own[self._used].T
+            cross += own @ self._own[self.used].T
         return cross, own
 
     def _mean(self, cross: Floats, own: Floats) -> Floats:
@@ -255,20 +240,18 @@ class Process:
         left = solve_triangular(self._inner, half, lower=True, check_finite=False)
         return np.concatenate([half, left])
 
-    def answer(self, members: Members, rows: Rows, with_variance: bool = True) -> tuple[Floats, Floats]:
-        """[R] mean and [R] variance of rows of `members`; variances are 0 if not requested."""
+    def answer(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
+        """[R] mean and [R] variance of rows of `members`."""
         mean, spread = np.zeros(len(rows)), np.zeros(len(rows))
         for start in range(0, len(rows), _TOGETHER):
             part = np.arange(start, min(start + _TOGETHER, len(rows)))
             asked = rows.take(part)
-            if with_variance:
-                spread[part] = variance(self.parameters, members, asked)
+            spread[part] = variance(self.parameters, members, asked)
             if not len(self.evidence.rows):
                 continue
             cross, own = self._seen_from(members, asked)
             mean[part] = self._mean(cross, own)
-            if with_variance:
-                spread[part] += (own**2).sum(1) - self.explained_sign @ self._halves(cross, own) ** 2
+            spread[part] += (own**2).sum(1) - self.explained_sign @ self._halves(cross, own) ** 2
         return mean, np.maximum(spread, 0.0)
 
     def changed_means(
@@ -302,7 +285,7 @@ class Process:
         used, index = np.unique(np.concatenate([pairs.own, pairs.partner]), return_inverse=True)
         weight, half = np.zeros((len(used), len(used))), len(pairs.own)
         np.add.at(weight, (index[:half], index[half:]), self.weight[pairs.row] * pairs.share)
-        own = self._own_weight if self._inner is not None else self._own[self._used].T @ self.weight
+        own = self._own_weight if self._inner is not None else self._own[self.used].T @ self.weight
         own_means = (own * self.own_effects.deviation).tolist()
         private = [(*name, mean) for name, mean in zip(self.own_effects.names, own_means, strict=True)]
         return PairWeights(self.parameters, known.take(used), weight, used, tuple(private))
@@ -316,18 +299,13 @@ class Process:
         return means
 
     @property
-    def used(self) -> Integers:
-        """Numbers of the evidence rows that answers are computed from."""
-        return self._used
-
-    @property
     def observed(self) -> Integers:
         """Those of `used` that were observed, numbered without the training pairs."""
-        return self._used[self._is_observed] - self.evidence.training
+        return self.used[self._is_observed] - self.evidence.training
 
     @property
     def _is_observed(self) -> Bools:
-        return self._used >= self.evidence.training
+        return self.used >= self.evidence.training
 
     @cached_property
     def explained_sign(self) -> Floats:
@@ -335,7 +313,7 @@ class Process:
 
         The evidence reduces the covariance of two rows by the signed sum of the products of their vectors.
         """
-        count = len(self._used)
+        count = len(self.used)
         if self._inner is None:
             return np.ones(count)
         return np.repeat([1.0, -1.0], len(self._inner))
@@ -346,13 +324,13 @@ class Process:
 
         All three are linear in the rows: those of a set are the means over its pairs.
         """
-        if not len(self._used):
+        if not len(self.used):
             return np.zeros(len(rows)), np.zeros((len(rows), 0)), np.zeros((len(rows), 0))
         cross, own = self._seen_from(members, rows)
         added = cross * self.weight
         if self._inner is not None and len(self.own_effects):
             # What a job has for itself is put down to its used rows, if there are any.
-            shares = self._own[self._used] > 0
+            shares = self._own[self.used] > 0
             added += (own * self._own_weight) @ (shares / np.maximum(shares.sum(0), 1)).T
         return self._mean(cross, own), self._halves(cross, own).T, added[:, self._is_observed]
 
@@ -367,9 +345,9 @@ class Process:
         if through is None or self._inner is None:
             moved = np.zeros(len(self.evidence.rows))
             moved[rows] = change
-            moved = moved[self._used]
+            moved = moved[self.used]
             return np.asarray(solve_triangular(self._factor, moved, lower=True, check_finite=False))
-        moved = through[rows].T @ (change * self._row_weight[rows])
+        moved = through[rows].T @ (change * self._final.weight[rows])
         inner = solve_triangular(self._inner, moved, lower=True, check_finite=False)
         return np.concatenate([np.zeros(len(inner)), inner])
 
@@ -386,10 +364,10 @@ class Process:
         moved[rows] = change
         through = self._through
         if through is None or self._inner is None:
-            other.weight = solved(self._factor, moved[self._used])
+            other.weight = solved(self._factor, moved[self.used])
         else:
-            count = len(self._used)
-            inner = solved(self._inner, through[rows].T @ (change * self._row_weight[rows]))
+            count = len(self.used)
+            inner = solved(self._inner, through[rows].T @ (change * self._final.weight[rows]))
             other.weight = solve_triangular(
                 self._factor, inner[:count], lower=True, trans=1, check_finite=False
             )

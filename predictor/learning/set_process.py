@@ -165,7 +165,6 @@ class SetProcess:
             rows,
             to_scale(log_slowdown, p.knee) - prior,
             p.noise * slope(log_slowdown, p.knee) ** 2,
-            np.zeros(len(rows), dtype=bool),
             np.random.default_rng(0).permutation(len(rows)),
         )
         change = Process(p, evidence, MOST_ROWS).pair_weights

@@ -175,10 +175,10 @@ def test_pairs_are_found_by_their_jobs() -> None:
     rows = rows_of([(2, 1), (0, 3), (6, 7), (2, 5), (0, 1, 2)])
     count, noise = len(rows), np.array([1.0, 1.0, 1.0, 0.1, 1.0])
     evidence = Evidence(
-        MEMBERS, rows, np.arange(count) + 1.0, np.full(count, 0.1), np.zeros(count, bool), np.arange(count),
+        MEMBERS, rows, np.arange(count) + 1.0, np.full(count, 0.1), np.arange(count),
         count=np.array([3.0, 2.0, 16.0, 16.0, 16.0]), steep=2.0,
     )  # fmt: skip
-    pairs = ConfirmedPairs.of(evidence, np.ones(count, bool), noise, lambda row: np.zeros(len(row)))
+    pairs = ConfirmedPairs.of(evidence, noise, lambda row: np.zeros(len(row)))
     # Twice is not often, the fourth was not discounted, the last is not a pair.
     assert sorted(pairs.row.tolist()) == [0, 2]
     own, partner = np.array([2, 6, 2, 0, 1, 2]), np.array([1, 7, 5, 3, 2, -1])
@@ -189,5 +189,4 @@ def test_pairs_are_found_by_their_jobs() -> None:
     table = np.zeros((len(MEMBERS), len(MEMBERS)))
     pairs.added_to(table, MEMBERS, MEMBERS)
     assert [tuple(cell) for cell in np.argwhere(table)] == [(2, 1), (6, 7)]
-    assert not len(ConfirmedPairs.of(evidence, np.zeros(count, bool), noise, lambda row: np.zeros(len(row))))
     assert math.isclose(table[6, 7], 2.7)

@@ -28,9 +28,7 @@ def process(count: int, most: int, earlier: Process | None = None) -> Process:
     rows = rows_of(PAIRS * 3).take(np.arange(count))
     target = np.random.default_rng(0).normal(0.0, 0.1, 3 * len(PAIRS))[:count]
     target[rows.own == 2] += 8.0
-    evidence = Evidence(
-        MEMBERS, rows, target, np.full(count, 0.01), np.zeros(count, bool), np.arange(count) * 7 % 91
-    )
+    evidence = Evidence(MEMBERS, rows, target, np.full(count, 0.01), np.arange(count) * 7 % 91)
     return Process(P, evidence, most, earlier)
 
 
@@ -74,14 +72,7 @@ def test_of_too_many_jobs_those_observed_most_have_effects(monkeypatch: pytest.M
 
     def given(order: np.ndarray) -> Process:
         rank = order * 7 % 91
-        evidence = Evidence(
-            MEMBERS,
-            rows.take(order),
-            target[order],
-            np.full(len(order), 0.01),
-            np.zeros(len(order), bool),
-            rank,
-        )
+        evidence = Evidence(MEMBERS, rows.take(order), target[order], np.full(len(order), 0.01), rank)
         return Process(P, evidence, 200)
 
     setting = int(MEMBERS.setting[2])

@@ -33,9 +33,8 @@ def told(most: int = 1024, target: Floats | None = None) -> Process:
     rows = rows_of(PAIRS)
     if target is None:
         target = np.random.default_rng(1).normal(0, 0.3, len(rows))
-    none, noise = np.zeros(len(rows), dtype=bool), np.full(len(rows), 0.01)
-    steep = np.linspace(1.0, 3.0, len(rows))
-    evidence = Evidence(MEMBERS, rows, target, noise, none, np.arange(len(rows)), steep=steep)
+    noise, steep = np.full(len(rows), 0.01), np.linspace(1.0, 3.0, len(rows))
+    evidence = Evidence(MEMBERS, rows, target, noise, np.arange(len(rows)), steep=steep)
     return Process(P, evidence, most)
 
 
@@ -111,7 +110,7 @@ def test_slowdowns_absorb_an_error_of_the_solo_step_time(most: int) -> None:
     evidence = process.evidence
     for k, key in enumerate(KEYS):
         changed = evidence.target + np.where(evidence.rows.own == key[0], 0.01 * evidence.steep, 0.0)
-        moved, _ = told(most, changed).answer(MEMBERS, rows_of([key]), with_variance=False)
+        moved, _ = told(most, changed).answer(MEMBERS, rows_of([key]))
         absorbed = (moved[0] - answers.mean[k]) / 0.01
         assert answers.covariance[k] == pytest.approx(-absorbed * answers.solo_variance[k], abs=2e-3)
         more = answers.variance[k] - without.variance[k]

@@ -232,7 +232,7 @@ def test_the_predictor_is_judged_by_all_architectures_alike() -> None:
     members = Members(np.zeros((132, 2)), model, *np.zeros((2, 132), np.int64))
     rows = Rows(np.arange(132), np.full((132, 1), -1))
     zero = np.zeros(132)
-    evidence = Evidence(members, rows, zero, zero + 0.01, zero > 0, np.arange(132))
+    evidence = Evidence(members, rows, zero, zero + 0.01, np.arange(132))
     priors = Priors(DEFAULT)
     compared = priors.compared(priors.ignorant, evidence)
     assert np.bincount(model[compared.numbers]).tolist() == [0, 0, 0, 30, 0, 2, 0, 32]

@@ -38,13 +38,9 @@ def rows_of(pairs: list[tuple[int, ...]]) -> Rows:
     return Rows(np.array([p[0] for p in pairs]), partners)
 
 
-def told(rows: Rows, target: np.ndarray, bound: np.ndarray | None = None, most: int = 1024) -> Process:
+def told(rows: Rows, target: np.ndarray, most: int = 1024) -> Process:
     count = len(rows)
-    none = np.zeros(count, dtype=bool)
-    evidence = Evidence(
-        MEMBERS, rows, target, np.full(count, 0.01), none if bound is None else bound, np.arange(count)
-    )
-    return Process(P, evidence, most)
+    return Process(P, Evidence(MEMBERS, rows, target, np.full(count, 0.01), np.arange(count)), most)
 
 
 PAIRS = [(i, j) for i in range(6) for j in range(6) if i != j]
@@ -100,21 +96,11 @@ def test_all_inducing_rows_give_the_exact_process_and_fewer_approximate_it() -> 
 def test_the_table_of_corrections_holds_every_pairs_mean() -> None:
     process = told(rows_of([*PAIRS[:12], (0, 1, 2)]), RNG.normal(0, 0.3, 13))
     table = PairBlocks(process).of_sets(MEMBERS, np.array(PAIRS))
-    mean, _ = process.answer(MEMBERS, rows_of(PAIRS), with_variance=False)
+    mean, _ = process.answer(MEMBERS, rows_of(PAIRS))
     np.testing.assert_allclose(table[:, 0], mean, atol=1e-10)
     three = PairBlocks(process).of_sets(MEMBERS, np.array([[0, 1, 2], [0, 1, -1], [3, -1, -1]]))
-    asked, _ = process.answer(MEMBERS, rows_of([(0, 1, 2), (0, 1), (3,)]), with_variance=False)
+    asked, _ = process.answer(MEMBERS, rows_of([(0, 1, 2), (0, 1), (3,)]))
     np.testing.assert_allclose(three[:, 0], asked, atol=1e-10)
-
-
-def test_a_bound_counts_only_if_violated() -> None:
-    seen = rows_of([(0, 1), (2, 3)])
-    bound = np.array([False, True])
-    free, _ = told(rows_of([(0, 1)]), np.array([0.4])).answer(MEMBERS, seen)
-    kept, _ = told(seen, np.array([0.4, free[1] + 0.5]), bound).answer(MEMBERS, seen)
-    np.testing.assert_allclose(kept, free)
-    broken, _ = told(seen, np.array([0.4, free[1] - 0.5]), bound).answer(MEMBERS, seen)
-    assert broken[1] < free[1] - 0.3
 
 
 def test_implausible_observations_have_little_weight() -> None:
@@ -202,8 +188,7 @@ def test_an_extended_process_equals_a_new_one(most: int) -> None:
         part = rows.take(np.arange(count))
         noise = np.full(count, 0.01)
         noise[1] = 0.01 / seen
-        none = np.zeros(count, dtype=bool)
-        return Process(P, Evidence(MEMBERS, part, values[:count], noise, none, rank[:count]), most, earlier)
+        return Process(P, Evidence(MEMBERS, part, values[:count], noise, rank[:count]), most, earlier)
 
     asked = rows_of([(4, 5), (0, 3), (7, 7), (1, 2, 3)])
     process: Process | None = None
@@ -221,8 +206,7 @@ def test_of_two_contradictory_rows_the_one_observed_more_often_wins() -> None:
     rows = Rows(np.zeros(2, int), np.array([[4], [5]]))
     members = replace(MEMBERS, place=MEMBERS.place[[0, 1, 2, 3, 4, 4, 6, 7]])
     target, count = np.array([-1.5, 1.0]), np.array([1.0, 16.0])
-    none = np.zeros(2, bool)
-    process = Process(P, Evidence(members, rows, target, P.noise / count, none, np.arange(2), count))
+    process = Process(P, Evidence(members, rows, target, P.noise / count, np.arange(2), count))
     mean, _ = process.answer(members, rows)
     assert mean[1] > 0.5
     assert mean[0] > 0

@@ -92,12 +92,9 @@ class ProcessLearner(Conditioned):
         centre += float((observed - centre)[points].mean())
         process = Process(
             parameters,
-            Evidence(
-                members, rows.take(points), (observed - centre)[points], noise[points], np.zeros(len(points), bool),
-                points,
-            ),
+            Evidence(members, rows.take(points), (observed - centre)[points], noise[points], points),
             most_rows=len(points),
-        )  # fmt: skip
+        )
         start = Expectation(*process.joint(members, rows.take(test)))
         super().__init__(parameters, start, centre[test], log_slowdown[test])
 
