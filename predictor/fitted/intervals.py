@@ -64,18 +64,15 @@ class Intervals:
             if missing:
                 raise ValueError(f"intervals.{name} lacks {', '.join(sorted(missing))}")
 
-    def half_width(
-        self, log_slowdown: Floats, group: str, members: Floats | float = 2.0, factor: Floats | float = 1.0
-    ) -> Floats:
+    def half_width(self, log_slowdown: Floats, group: str, members: Floats | float = 2.0) -> Floats:
         """Half width of the interval of the log ratio, same shape as `log_slowdown`.
 
         Args:
             log_slowdown: predicted.
             group: one of `GROUPS`.
             members: `effective_members` of each set.
-            factor: `device_factor` where it applies.
         """
-        return np.asarray(factor * self.quantile[group] * self.scale(log_slowdown, members))
+        return np.asarray(self.quantile[group] * self.scale(log_slowdown, members))
 
     def scale(self, log_slowdown: Floats, members: Floats | float = 2.0) -> Floats:
         """By which residuals are divided, same shape as `log_slowdown`.

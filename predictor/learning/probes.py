@@ -32,8 +32,8 @@ class Expectation:
         gain = np.linalg.solve(held, block.T).T
         return Expectation(self.mean + gain @ (observed - self.mean[rows]), self.covariance - gain @ block.T)
 
-    def best(self, candidates: Sequence[Integers], noise: Floats, asked: Floats) -> tuple[int, float]:
-        """The candidate with the largest weighted variance reduction, by number, and that reduction.
+    def best(self, candidates: Sequence[Integers], noise: Floats, asked: Floats) -> int:
+        """The candidate, by number, with the largest weighted variance reduction.
 
         This is Bayesian A-optimal design (Chaloner and Verdinelli 1995), one step ahead.
 
@@ -42,7 +42,7 @@ class Expectation:
             noise: [R] variance of an observation of each row.
             asked: [R] weights of the rows to be queried later.
         """
-        gained = np.full(len(candidates), -1.0)
+        gained = np.zeros(len(candidates))
         sizes = np.array([len(rows) for rows in candidates])
         for size in np.unique(sizes):  # those of one size together
             these = np.flatnonzero(sizes == size)
@@ -51,5 +51,4 @@ class Expectation:
             inner = np.take_along_axis(block, rows[:, None, :], 2) + noise[rows][:, :, None] * np.eye(size)
             weighted = (block * asked) @ block.transpose(0, 2, 1)
             gained[these] = np.trace(np.linalg.solve(inner, weighted), axis1=1, axis2=2)
-        number = int(np.argmax(gained)) if len(candidates) else -1
-        return number, float(gained[number]) if number >= 0 else -1.0
+        return int(np.argmax(gained))

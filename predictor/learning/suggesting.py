@@ -129,7 +129,7 @@ def suggest_probes(
         reasons = (f"no partner fits beside {job.model}, which {known}", *reasons)
     probes: list[Probe] = []
     while left and len(probes) < count:
-        number, _ = expected.best([rows for _, rows in left], noise, weights)
+        number = expected.best([rows for _, rows in left], noise, weights)
         jobs, rows = left.pop(number)
         # The observed value does not affect the remaining variance.
         expected = expected.observe(rows, expected.mean[rows], noise[rows])

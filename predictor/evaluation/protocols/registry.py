@@ -28,7 +28,6 @@ import importlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from importlib.util import find_spec
 
 from models.baselines.contract import FoldPredictor
 from profiling.errors import ConflictError, UnknownNameError
@@ -109,8 +108,7 @@ def contenders(names: Iterable[str] | None = None) -> list[Contender]:
         UnknownNameError: a name is not registered.
     """
     for module in MODULES:
-        if find_spec(module) is not None:
-            importlib.import_module(module)
+        importlib.import_module(module)
     if names is None:
         return list(_CONTENDERS.values())
     chosen = list(names)

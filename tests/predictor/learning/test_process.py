@@ -144,12 +144,8 @@ def test_the_best_probe_removes_the_most_variance() -> None:
     rows = rows_of(PAIRS[:8])
     start = Expectation(*told(rows_of(PAIRS[8:10]), np.array([0.2, -0.1])).joint(MEMBERS, rows))
     candidates, noise, asked = [np.array([k, k + 1]) for k in (0, 2, 4)], np.full(8, 0.02), np.ones(8)
-    number, gained = start.best(candidates, noise, asked)
     gains = [gain(start, rows_, noise, asked) for rows_ in candidates]
-    assert gained == pytest.approx(max(gains))
-    assert number == int(np.argmax(gains))
-    after = start.observe(candidates[number], np.zeros(2), noise[:2])
-    assert np.trace(start.covariance) - np.trace(after.covariance) == pytest.approx(gained)
+    assert start.best(candidates, noise, asked) == int(np.argmax(gains))
 
 
 def test_probes_of_different_sizes_are_compared() -> None:
@@ -157,10 +153,8 @@ def test_probes_of_different_sizes_are_compared() -> None:
     expected = Expectation(*start.joint(MEMBERS, rows_of(PAIRS[:8])))
     noise, asked = np.linspace(0.01, 0.1, 8), np.linspace(1.0, 0.1, 8)
     groups = [np.array(rows) for rows in ([0], [1, 4], [2, 3, 7], [5, 6], [7])]
-    number, gained = expected.best(groups, noise, asked)
     gains = [gain(expected, rows, noise, asked) for rows in groups]
-    assert number == int(np.argmax(gains))
-    assert gained == pytest.approx(max(gains))
+    assert expected.best(groups, noise, asked) == int(np.argmax(gains))
 
 
 def test_partners_are_the_others_of_a_set() -> None:

@@ -66,7 +66,7 @@ def chosen_orders(examples: Examples, most: int, learner: Chooser) -> list[Integ
                 continue
             unseen = points.astype(float)
             unseen[seen] = 0.0
-            number, _ = expected.best(sets, learner.expected_noise(expected), learner.gains(expected, unseen))
+            number = expected.best(sets, learner.expected_noise(expected), learner.gains(expected, unseen))
             this.append(sets.pop(number))
             seen = np.concatenate([seen, this[-1]])
             expected = expected.observe(this[-1], learner.observed[this[-1]], learner.noise[this[-1]])

@@ -13,11 +13,7 @@ from models.features import Floats
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot import mixes, networks
 from predictor.evaluation.protocols.few_shot.contenders import LEARNERS, LearnerFactory, learners
-from predictor.evaluation.protocols.few_shot.learners import (
-    FewShotAnswer,
-    FewShotLearner,
-    Fold,
-)
+from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, FewShotLearner, Fold
 from predictor.evaluation.protocols.few_shot.orders import chosen_orders, random_orders
 from predictor.evaluation.protocols.few_shot.processes import ProcessLearner
 from predictor.examples.cross_fit import ExampleFold, architecture_groups, cross_fit
@@ -45,7 +41,6 @@ class FewShotProtocol:
         sets: makes the sets from tables; None: the resident sets of the campaigns.
         learners: makes the learners' factory from tables.
         names: names of the learners.
-        counts: numbers of sets observed on each device.
     """
 
     name: str
@@ -54,7 +49,6 @@ class FewShotProtocol:
     sets: Callable[[Tables], Examples] | None = None
     learners: Callable[[Tables], LearnerFactory] = networks.learners_of
     names: tuple[str, ...] = networks.WITH_NETWORK
-    counts: tuple[int, ...] = COUNTS
 
 
 FEW_SHOT = (
@@ -196,7 +190,7 @@ def report(
     else:
         examples = protocol.sets(tables)
     make = protocol.learners(tables)
-    results = run(examples, shared_featurizer(), protocol.counts, make=make, done=done)
+    results = run(examples, shared_featurizer(), make=make, done=done)
     return {
         "protocol": protocol.name,
         "about": protocol.about,
@@ -204,7 +198,7 @@ def report(
         "target": TARGET,
         "sets": len(examples.set_ids),
         "points": int(examples.scored.sum()),
-        "counts": list(protocol.counts),
+        "counts": list(COUNTS),
         "seeds": list(SEEDS),
         "learners": figures(results),
     }

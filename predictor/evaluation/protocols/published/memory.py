@@ -18,7 +18,6 @@ from predictor.evaluation.protocols.registry import Contender, register
 
 _TARGETS = ("memory_bytes",)
 _FOLDS = 10
-# Contenders for memory; a learned model is added here.
 OF_MEMORY = ("constant", "linear-memory", "graph-memory", "shipped-memory")
 
 

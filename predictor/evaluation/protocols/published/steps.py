@@ -18,11 +18,11 @@ TARGETS = ("solo_step_time_s",)
 # What distinguishes step times of one network; the device comes first, because a linear model can most easily
 # do without it.
 SETTING = ("device", "campaign", "framework", "precision", "memory_layout", "compiler", "mode")
-# Baselines from published totals, and from the networks' computation graphs.
-OF_TOTALS = ("constant", "linear", "trees-summary", "roofline")
-OF_GRAPHS = ("graph-roofline", "graph-kinds", "graph-trees")
-# Contenders for the solo step time; a learned cost model is added here.
-OF_STEPS = (*OF_TOTALS, *OF_GRAPHS, "cost-model", "cost-model-3")
+# Contenders for the solo step time: from published totals, from the networks' computation graphs, and the cost model.
+OF_STEPS = (
+    "constant", "linear", "trees-summary", "roofline", "graph-roofline", "graph-kinds", "graph-trees", "cost-model",
+    "cost-model-3",
+)  # fmt: skip
 # Cost models with a graph network over operators, for protocols that test whether neighbours help.
 OF_NEIGHBOURS = (
     "cost-e-ggat-1",
