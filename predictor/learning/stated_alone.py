@@ -18,10 +18,9 @@ import numpy as np
 from models.features import Floats
 from predictor.learning.conditioning import Conditioning
 from predictor.learning.job_keys import jobs_on_devices
-from predictor.learning.known_members import KnownMembers
 from predictor.learning.link import to_scale
 from predictor.learning.measured_alone import MeasuredAlone
-from predictor.learning.observed import Observed, set_of
+from predictor.learning.observed import set_of
 from predictor.learning.observed_sets import each_of_three
 from predictor.learning.process import Process
 from predictor.learning.rows import Rows
@@ -64,13 +63,6 @@ class StatedAlone:
         self._changed: dict[int, Process] = {}
         self._means: dict[tuple[int, int], float] = {}
         self._lock = threading.Lock()
-
-    @classmethod
-    def nothing(cls, process: Process, known: KnownMembers) -> StatedAlone:
-        """Without such jobs."""
-        none = np.zeros(0, np.int64)
-        given = Conditioning(process, Observed.nothing(), none, np.zeros(0), known)
-        return cls(given, MeasuredAlone(), None)
 
     def about(self, numbers: Integers) -> Bools:
         """Whether members, by number, are such; -1 is none. Any shape."""

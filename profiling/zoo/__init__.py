@@ -10,7 +10,6 @@ from profiling.zoo.listing import get_model, is_model, near_models, resolve, zoo
 if TYPE_CHECKING:
     from profiling.zoo.registry import build as build
     from profiling.zoo.registry import get_entry as get_entry
-    from profiling.zoo.registry import layer_names as layer_names
 
 __all__ = [
     "ZooEntry",
@@ -19,7 +18,6 @@ __all__ = [
     "get_entry",
     "get_model",
     "is_model",
-    "layer_names",
     "near_models",
     "resolve",
     "zoo_names",
@@ -28,7 +26,7 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     # torch takes seconds to import, and callers that need only names and defaults should not wait for it.
-    if name in ("build", "get_entry", "layer_names"):
+    if name in ("build", "get_entry"):
         from profiling.zoo import registry
 
         return getattr(registry, name)

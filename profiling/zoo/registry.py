@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import importlib
-from functools import lru_cache
 
 import torch
 
 from profiling.errors import UnavailableError
-from profiling.training import TrainingJob, atomic_layers, prepared_job
+from profiling.training import TrainingJob, prepared_job
 from profiling.workload import Workload
 from profiling.zoo.entry import ZooEntry
 from profiling.zoo.listing import get_model, resolve
@@ -71,13 +70,6 @@ def get_entry(name: str) -> ZooEntry:
 def _family(name: str) -> tuple[ZooEntry, ...]:
     entries: tuple[ZooEntry, ...] = importlib.import_module(f"profiling.zoo.{name}").ENTRIES
     return entries
-
-
-@lru_cache(maxsize=256)
-def layer_names(name: str) -> tuple[str, ...]:
-    """Names of a zoo model's atomic layers in module order."""
-    with torch.device("meta"):
-        return tuple(layer for layer, _ in atomic_layers(get_entry(name).model()))
 
 
 def build(workload: Workload, device: str = "cpu") -> TrainingJob:

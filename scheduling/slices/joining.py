@@ -225,7 +225,7 @@ def filled(
         """Sort key: least memory first, then the job that counts most for the objective."""
         kind = kind_of[job]
         length = float(planner.length_s[kind]) if planner.config.objective == "jct" else 1.0
-        return float(planner.memory_bytes[kind]), length / planner.kinds[kind].weight, kind
+        return float(planner.memory_bytes[kind]), length, kind
 
     everyone = sorted([*left, *(job for group in seeds for job in group)], key=small_first)
     if planner.uncut:

@@ -28,18 +28,14 @@ class SliceJob:
     Attributes:
         workload: with `sm_share_ratio` if the share is given; otherwise the plan chooses it.
         iterations: steps left; None for an hour's worth alone on the whole card.
-        weight: weight of the job.
     """
 
     workload: Workload
     iterations: float | None = None
-    weight: float = 1.0
 
     def __post_init__(self) -> None:
         if self.iterations is not None and not 0 < self.iterations < float("inf"):
             raise InputError("iterations is out of range", expected="a number above 0", got=self.iterations)
-        if not 0 < self.weight < float("inf"):
-            raise InputError("weight is out of range", expected="a number above 0", got=self.weight)
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,9 +43,8 @@ class SliceConfig:
     """Configuration of a plan.
 
     Attributes:
-        objective: `throughput`, the weighted sum of speeds relative to running alone on a whole card; `jct`,
-            the weighted sum of completion times as jobs leave one by one; `fairness`, the least relative speed,
-            then throughput.
+        objective: `throughput`, the sum of speeds relative to running alone on a whole card; `jct`, the sum of
+            completion times as jobs leave one by one; `fairness`, the least relative speed, then throughput.
         sharing: how several jobs may share a card or a slice.
         mig: whether cards may be partitioned.
         max_together: largest set on a slice; a whole card may take more, see `max_on_card`.

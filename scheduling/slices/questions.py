@@ -129,9 +129,7 @@ def _until_all_left(options: Options, predictor: SetPredictor, known: Options | 
     given = columns if known is None else SetColumns.joined([columns, known.columns])
     columns = replace(columns, completion_s=completion_s(columns, options.iterations, given, predict))
     if options.config.objective == "jct":
-        weight = np.zeros(columns.completion_s.shape)
-        weight[columns.has_member] = workloads.weight[[j for members in columns.members for j in members]]
-        columns = replace(columns, value=-(weight * columns.completion_s).sum(1))
+        columns = replace(columns, value=-columns.completion_s.sum(1))
     return replace(options, columns=columns)
 
 
@@ -182,7 +180,7 @@ def _ask(
                     step_time_s,
                     arrays.memory_upper_bytes[at],
                     arrays.fits[at],
-                    (workloads.weight[numbers] * speed).sum(1),
+                    speed.sum(1),
                     speed.min(1),
                     np.zeros(step_time_s.shape),
                 )
@@ -214,7 +212,6 @@ class _Workloads:
 
     Attributes:
         given: [J] fixed SM shares of the jobs; 1 if not fixed, or if MPS enforces none on the card.
-        weight: [J].
     """
 
     def __init__(self, jobs: Sequence[SliceJob], card: str, transfer: Transfer | None) -> None:
@@ -223,7 +220,6 @@ class _Workloads:
         self._given: dict[int, int] = {}
         enforced = get_device(card).has_mps_shares
         self.given = np.array([job.workload.sm_share_ratio if enforced else 1.0 for job in jobs])
-        self.weight = np.array([job.weight for job in jobs])
         self._number: dict[Workload, int] = {}
         self._of_job = np.array([self._number_of(job.workload) for job in jobs], np.int64)
         # Share to [workloads] number of the workload limited to it; -1 if not numbered yet.

@@ -5,9 +5,11 @@ import pytest
 
 from models.features import Floats
 from predictor.learning import cached_pairs, pair_answers
+from predictor.learning.conditioning import Conditioning
 from predictor.learning.covariances import Evidence
 from predictor.learning.known_members import KnownMembers, NamedMembers
 from predictor.learning.leave_one_out import calibrated
+from predictor.learning.measured_alone import MeasuredAlone
 from predictor.learning.members import MemberScale
 from predictor.learning.observed import Observed
 from predictor.learning.pair_answers import Key, PairAnswers, Places
@@ -53,7 +55,8 @@ def answers_of(
         shares = np.eye(len(solo), used + len(solo), used)
     unlimited = SoloLimits(Observed.nothing(), np.arange(len(MEMBERS)), members, solo)
     nowhere = np.zeros(0, np.int64)
-    stated = StatedAlone.nothing(process, members)
+    given = Conditioning(process, Observed.nothing(), nowhere, np.zeros(0), members)
+    stated = StatedAlone(given, MeasuredAlone(), None)
     places = Places(np.arange(used), nowhere, np.full(len(process.sets), -1))
     return PairAnswers(process, solo, Prior.nothing(P), members, places, shares, unlimited, stated)
 

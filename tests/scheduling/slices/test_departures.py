@@ -62,16 +62,6 @@ def test_a_share_of_its_own_stays_when_a_job_is_alone() -> None:
         assert option.completion_s == pytest.approx(of_option(predictor, jobs, option))
 
 
-def test_weights_count_for_the_sum_not_for_the_times() -> None:
-    predictor, jobs = random_jobs(3, 5)
-    config = SliceConfig(objective="jct", mig=False)
-    plain = plan_slices(jobs, "a100", predictor, config)
-    heavy = plan_slices([replace(jobs[0], weight=5.0), *jobs[1:]], "a100", predictor, config)
-    (before,), (after,) = options_of(plain.chosen), options_of(heavy.chosen)
-    assert (before.sharing, before.completion_s) == (after.sharing, after.completion_s)
-    assert heavy.chosen.value == pytest.approx(plain.chosen.value - 4 * before.completion_s[0])
-
-
 def test_a_short_job_beside_a_long_one_makes_sharing_good() -> None:
     """At their first speeds the long job would take twice its time alone, and sharing would lose against slices."""
     bound = AmdahlPredictor([0.0] * 2, [4] * 2)

@@ -187,9 +187,7 @@ def test_a_limit_for_slices_leaves_a_whole_card_to_many(most: int) -> None:
 def test_jobs_that_count_more_do_not_wait_for_those_of_less_memory(objective: str, seed: int) -> None:
     rng = np.random.default_rng(seed)
     predictor = AmdahlPredictor(rng.uniform(0, 1, 7), rng.uniform(4, 14, 7))
-    jobs = [
-        SliceJob(w, float(10 ** rng.uniform(3, 5)), float(rng.choice([1, 1, 5]))) for w in predictor.jobs()
-    ]
+    jobs = [SliceJob(w, float(10 ** rng.uniform(3, 5))) for w in predictor.jobs()]
     config = SliceConfig(objective=objective)
     fleet = plan_fleet(jobs, "v100", 2, predictor, config)
     assert fleet.waiting
