@@ -67,7 +67,7 @@ class Batcher:
     def __init__(
         self, life: ModelLife, feedback: Feedback, metrics: Metrics, config: ServiceConfig, delay: DelayLimit
     ) -> None:
-        self.life, self.feedback, self.metrics, self.delay = life, feedback, metrics, delay
+        self.life, self.feedback, self.delay = life, feedback, delay
         self.jobs, self.new_workloads = config.model_jobs, config.new_workloads
         self.spare, self.shed_delay_s = SpareTime(delay, config.spare_ratio), config.shed_delay_s
         bounds: dict[str, Any] = {"length": config.queue_length, "wait_s": config.queue_wait_s}

@@ -30,7 +30,6 @@ class SetConvolutions(nn.Module):
         super().__init__()
         if kind not in KINDS:
             raise InputError("unknown kind of convolution", expected="one of " + ", ".join(KINDS), got=kind)
-        self.kind = kind
         self.drop = nn.Dropout(dropout)
         self.enter = nn.Linear(width, hidden)
         self.layers = nn.ModuleList(

@@ -6,8 +6,7 @@ and an unmeasured device is predicted from its own (the form of NeuSight, Lee et
 launches and a graph's step).
 """
 
-from models.cost.job import JobCost, OperatorCost
+from models.cost.job import JobCost
 from models.cost.model import CostModel, default_cost_model
-from models.cost.work import OperatorWork, work_of
 
-__all__ = ["CostModel", "JobCost", "OperatorCost", "OperatorWork", "default_cost_model", "work_of"]
+__all__ = ["CostModel", "JobCost", "default_cost_model"]

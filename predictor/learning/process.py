@@ -69,7 +69,7 @@ class Process:
         most_rows: int = 1024,
         earlier: Process | None = None,
     ) -> None:
-        self.parameters, self.evidence, self.most_rows = parameters, evidence, most_rows
+        self.parameters, self.evidence = parameters, evidence
         self.own_effects = OwnEffects()
         self.noise = evidence.noise.copy()
         self._inner: Floats | None = None

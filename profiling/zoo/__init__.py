@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from profiling.zoo.entry import ZooEntry, ZooModel
 from profiling.zoo.listing import get_model, is_model, near_models, resolve, zoo_names
 
 if TYPE_CHECKING:
@@ -12,8 +11,6 @@ if TYPE_CHECKING:
     from profiling.zoo.registry import get_entry as get_entry
 
 __all__ = [
-    "ZooEntry",
-    "ZooModel",
     "build",
     "get_entry",
     "get_model",

@@ -7,7 +7,8 @@ import pytest
 
 from benchmarks.layer_fits.calibrate import START, MeasuredGraph, calibrate, predicted_s
 from benchmarks.layer_fits.fit import Rows
-from predictor.freezing import Exchange, FrameworkCosts
+from predictor.freezing.allreduce import Exchange
+from predictor.freezing.layer_times import FrameworkCosts
 from profiling.devices import get_device
 from profiling.errors import InputError
 from tests.predictor.freezing.graphs import graph

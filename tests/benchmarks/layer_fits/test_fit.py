@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from benchmarks.layer_fits.fit import ROOFS, LayerTimeModel, Rows
 from benchmarks.layer_fits.profile import LayerProfile
-from predictor.freezing import Exchange
+from predictor.freezing.allreduce import Exchange
 from profiling.errors import InputError
 from tests.benchmarks.layer_fits.profiles import profile
 

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from predictor.freezing import Exchange
+from predictor.freezing.allreduce import Exchange
 
 
 def test_the_last_bucket_holds_no_more_than_the_trained_gradients() -> None:
