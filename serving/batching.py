@@ -293,10 +293,6 @@ class Batcher:
             self._unpredictable = serving, {}
         return self._unpredictable[1]
 
-    async def place(self, function: Callable[..., T], *arguments: Any) -> T:
-        """Run a placement decision on the stored cluster once all earlier ones are made."""
-        return await self.placing.run(function, *arguments)
-
     async def off_loop(self, size_bytes: int, function: Callable[..., T], *arguments: Any) -> T:
         """Run `function` here if the body that it reads is small, otherwise in a lane."""
         if size_bytes <= INLINE_BYTES:

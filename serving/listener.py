@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from serving.delay import ARRIVED, DelayLimit
-from serving.refusals import BUSY_ANSWERS, FULL, MALFORMED, SLOW, TOO_LARGE, Refusal
+from serving.refusals import BUSY_ANSWERS, FULL, MALFORMED, SLOW, TOO_LARGE
 
 if TYPE_CHECKING:
     from serving.config import ServiceConfig
@@ -272,15 +272,15 @@ class BoundedProtocol(HttpToolsProtocol):
         if (self.phase is Phase.HEAD and self._head_bytes > most) or (
             self.phase is Phase.BODY and self._framing_bytes > most
         ):
-            self._refuse(TOO_LARGE)
+            self._refuse_large()
 
-    def _refuse(self, refusal: Refusal) -> None:
+    def _refuse_large(self) -> None:
         self.listener.metrics.connections_ended.labels("head").inc()
         if self.phase is Phase.BODY and self.cycle is not None and self.cycle.response_started:
             self.transport.abort()
             return
         self._discard = True
-        self.transport.write(refusal.render(close=True))
+        self.transport.write(TOO_LARGE.render(close=True))
         self.transport.close()
 
     def send_400_response(self, _msg: str) -> None:
@@ -309,7 +309,7 @@ class BoundedProtocol(HttpToolsProtocol):
         self._head_bytes = self._framing_bytes = 0
         size = len(self.url) + sum(len(name) + len(value) for name, value in self.headers)
         if size > self.listener.config.header_bytes:
-            self._refuse(TOO_LARGE)
+            self._refuse_large()
             return
         self._enter(Phase.BODY)
         watched = self.url.startswith(_WATCHED)

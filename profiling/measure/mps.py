@@ -9,7 +9,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping
 from pathlib import Path
 
 # A minimal MPS client: retains a primary context through the driver library, without importing torch.
@@ -50,11 +49,11 @@ shutil.rmtree(folder, ignore_errors=True)
 _DISTURBING = ("CUDA_LAUNCH_BLOCKING", "NVIDIA_TF32_OVERRIDE")
 
 
-def undisturbed(variables: Mapping[str, str]) -> dict[str, str]:
+def undisturbed() -> dict[str, str]:
     """Environment variables without those that limit MPS clients, name another daemon, or disturb a measurement."""
     return {
         name: value
-        for name, value in variables.items()
+        for name, value in os.environ.items()
         if not name.startswith("CUDA_MPS_") and name not in _DISTURBING
     }
 
@@ -95,7 +94,7 @@ class MpsDaemon:
         # In a session of its own, so that an interrupt from the terminal does not end it first.
         self._guard = subprocess.Popen(
             [sys.executable, "-I", "-c", GUARD, binary, str(self._folder)],
-            env={**undisturbed(os.environ), **self._variables},
+            env={**undisturbed(), **self._variables},
             stdin=subprocess.PIPE,
             start_new_session=True,
         )
@@ -104,7 +103,7 @@ class MpsDaemon:
             try:
                 status = subprocess.run(
                     [binary, "-d"],
-                    env={**undisturbed(os.environ), **self._variables},
+                    env={**undisturbed(), **self._variables},
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=output,
@@ -136,7 +135,7 @@ class MpsDaemon:
         try:
             done = subprocess.run(
                 [sys.executable, "-c", CLIENT],
-                env={**undisturbed(os.environ), **self._variables, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
+                env={**undisturbed(), **self._variables, "CUDA_DEVICE_ORDER": "PCI_BUS_ID"},
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
                 text=True,
@@ -186,7 +185,7 @@ class MpsDaemon:
         return subprocess.run(
             [self._binary],
             input=command + "\n",
-            env={**undisturbed(os.environ), **self._variables},
+            env={**undisturbed(), **self._variables},
             capture_output=True,
             text=True,
             timeout=20,

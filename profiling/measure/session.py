@@ -195,7 +195,7 @@ class Session:
         read, write = os.pipe()
         log = tempfile.TemporaryFile()  # noqa: SIM115 closed with the session
         variables = {
-            **undisturbed(os.environ),
+            **undisturbed(),
             # Members must find the modules that this process can import.
             "PYTHONPATH": os.pathsep.join(dict.fromkeys([*filter(None, sys.path), os.getcwd()])),
             **(_SINGLE_THREAD if device == "cpu" else _ON_GPU),

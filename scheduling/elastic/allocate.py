@@ -39,9 +39,7 @@ def allocate(
     size = _sizes(jobs, rates, gpus, config, admit_by == "remaining", weigh_by == "remaining")
     _keep_sizes(jobs, rates, size, gpus, config)
     return [
-        Grant(job.number, int(s), int(prefix[s]), job.sizes[s])
-        if s >= 0
-        else Grant(job.number, -1, job.prefix, 0)
+        Grant(int(s), int(prefix[s]), job.sizes[s]) if s >= 0 else Grant(-1, job.prefix, 0)
         for job, s, prefix in zip(jobs, size, prefixes, strict=True)
     ]
 

@@ -114,7 +114,6 @@ class ElasticJob:
 class Grant:
     """A job's grant: an index into its sizes (-1: it waits), one into its candidate prefixes, and how many GPUs."""
 
-    number: int
     size: int
     prefix: int
     gpus: int

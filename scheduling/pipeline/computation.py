@@ -23,7 +23,6 @@ class Block:
         name: the module or operator that it begins with.
         split_point: dotted path of the module that the block begins with; empty for the first block, and if
             no module begins there.
-        modules: paths of all modules whose operators it holds, in order.
         forward_s, backward_s: seconds for the whole batch.
         activation_bytes: kept from forward to backward.
         parameter_bytes: of its operators.
@@ -32,7 +31,6 @@ class Block:
 
     name: str
     split_point: str
-    modules: tuple[str, ...]
     forward_s: float
     backward_s: float
     activation_bytes: float
@@ -78,7 +76,6 @@ def blocks_of(
             Block(
                 starts[begin] or (inside[0].name if begin else inside[0].module_path or inside[0].name),
                 starts[begin],
-                tuple(dict.fromkeys(op.module_path or op.name for op in inside)),
                 sum(t[0] for t in times[begin:end]),
                 sum(t[1] for t in times[begin:end]),
                 sum(op.saved_activation_bytes * op.repeat for op in inside),

@@ -58,7 +58,6 @@ class _Row:
             the last use of these.
     """
 
-    schedule: str
     microbatches: int
     orders: list[list[Action]]
     kept: list[int]
@@ -73,7 +72,7 @@ class _Row:
                 kept[part] = count
             if schedule == "zb-h1":
                 recomputed[worker] = int(peak_held(order, [0.0] * depth, [1.0] * depth))
-        return cls(schedule, microbatches, orders, kept, recomputed)
+        return cls(microbatches, orders, kept, recomputed)
 
     @property
     def depth(self) -> int:

@@ -17,10 +17,10 @@ from scheduling.core.state import SchedulingSnapshot
 from scheduling.placement.packing import pack
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Start waiting jobs: on an empty GPU, else where the sum of utilisations is least and at most 1."""
     demand = partial(solo_utilization, snapshot, belief)
-    return pack(snapshot, belief, snapshot.waiting.values(), demand, 1.0, max_members)
+    return pack(snapshot, belief, snapshot.waiting.values(), demand, 1.0)
 
 
 def solo_utilization(

@@ -22,7 +22,7 @@ THRESHOLDS = (0.4, 0.8)
 BUDGET = 2
 
 
-def decide(snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2) -> list[Allocation]:
+def decide(snapshot: SchedulingSnapshot, belief: SetCache) -> list[Allocation]:
     """Start waiting jobs, shortest first: on an empty GPU, else where the labels add up to at most the
     budget."""
 
@@ -30,7 +30,7 @@ def decide(snapshot: SchedulingSnapshot, belief: SetCache, max_members: int = 2)
         return bisect_right(THRESHOLDS, solo_utilization(snapshot, belief, device, sharing, workload))
 
     waiting = in_order(snapshot, belief)
-    return pack(snapshot, belief, waiting, label, BUDGET, max_members)
+    return pack(snapshot, belief, waiting, label, BUDGET)
 
 
 POLICY = Policy("lucid", decide)

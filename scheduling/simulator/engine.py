@@ -227,11 +227,10 @@ class _Simulation:
             if job.number not in snapshot.waiting and job.number not in snapshot.running:
                 self._wait(job)
             return
-        if job.gpus:  # same GPUs, another frozen prefix
-            job.frozen_prefix = decision.prefix
+        job.frozen_prefix = decision.prefix
+        if job.gpus:  # the same ones
             touched.update(dict.fromkeys(job.gpus))
             return
-        job.frozen_prefix = decision.prefix
         if self.snapshot.down.intersection(decision.gpus):
             self._wait(job)
             return

@@ -72,14 +72,12 @@ class Reshape:
         slots: the new partition with its jobs; current jobs in none of them go back to the queue.
         drain: all jobs of the card are saved and restarted; otherwise only those whose slot changes.
         profile_s: how long to observe its jobs.
-        reason: in words.
     """
 
     card: int
     slots: tuple[Slot, ...]
     drain: bool = True
     profile_s: float = 0.0
-    reason: str = ""
 
 
 @dataclass(frozen=True, slots=True)

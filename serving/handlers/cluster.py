@@ -195,7 +195,13 @@ def put_node(
             old = session.get(NodeRow, node.name)
             new = old is None or old.removed
             change = advance(session, condition, exists=not new)
-            _put(service, session, change, inventory, replace_tenants, old)
+            if old is None or old.removed:
+                position = (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
+            else:
+                position = old.position
+            edit = _Edit(service, session, change.changes, inventory, replace_tenants, node.name)
+            edit.put(old, node, position)
+            edit.finish()
         if entry is not None:
             audit.add(service.store, session, entry, 201 if new else 200)
         return change, new
@@ -216,24 +222,6 @@ def _as_it_was(session: Session, node: Node, inventory: Inventory) -> bool:
         not gpu.tenants or _same_tenants(inventory, node.name, gpu, present.get(gpu.id, []))
         for gpu in node.gpus
     )
-
-
-def _put(
-    service: Service,
-    session: Session,
-    change: Change,
-    inventory: Inventory,
-    replace_tenants: bool,
-    old: NodeRow | None,
-) -> None:
-    node = inventory.snapshot.nodes[0]
-    if old is not None and not old.removed:
-        position = old.position
-    else:
-        position = (session.scalar(select(func.max(NodeRow.position))) or 0) + 1
-    edit = _Edit(service, session, change.changes, inventory, replace_tenants, node.name)
-    edit.put(old, node, position)
-    edit.finish()
 
 
 def delete_node(service: Service, name: str, condition: Condition, replace_tenants: bool = False) -> Change:
@@ -294,9 +282,8 @@ class _Edit:
             row.revision = self.number
 
     def remove(self, row: NodeRow) -> None:
-        if not row.removed:
-            self._end([t for here in self._tenants.get(row.name, {}).values() for t in here])
-            row.removed, row.gpus, row.revision, row.reported_at = True, [], self.number, self.now
+        self._end([t for here in self._tenants.get(row.name, {}).values() for t in here])
+        row.removed, row.gpus, row.revision, row.reported_at = True, [], self.number, self.now
 
     def finish(self) -> None:
         """Write the differences. Raises `ConflictError` if tenants are affected."""

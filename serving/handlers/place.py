@@ -146,7 +146,7 @@ async def score_gpus(
     belief = service.belief()
     snapshot = await prepare(service, belief, job, snapshot)
     started = time.perf_counter()
-    scores = await service.batcher.place(belief.placer.scores, job, iterations, snapshot, config)
+    scores = await service.batcher.placing.run(belief.placer.scores, job, iterations, snapshot, config)
     service.metrics.decision_duration.observe(time.perf_counter() - started)
     return snapshot, scores
 
@@ -165,7 +165,7 @@ async def choose_gpu(
     placer = service.belief().placer
     if not isinstance(placer, PolicyPlacer) or not any(node.gpus for node in snapshot.nodes):
         return None
-    choice: tuple[str, str] | None = await service.batcher.place(
+    choice: tuple[str, str] | None = await service.batcher.placing.run(
         placer.choose, job, iterations, snapshot, config
     )
     return choice

@@ -154,7 +154,9 @@ class Reserver:
                     waiting.append(request)
             except CotenantError as error:
                 request.fail(error)
-        outcomes = await service.batcher.place(_decisions, belief.placer, waiting, snapshot, state.place_of)
+        outcomes = await service.batcher.placing.run(
+            _decisions, belief.placer, waiting, snapshot, state.place_of
+        )
         for later in reversed(waiting[len(outcomes) :]):
             self._waiting.push_first(later.caller, later)
         decided: list[Decided] = []

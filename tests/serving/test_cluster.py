@@ -194,7 +194,7 @@ def test_an_unchanged_node_report_only_counts_as_a_heartbeat(
     placed = client.post("/v1/placements", json={"job": "resnet18-cifar", "iterations": 10}).json()
     name = placed["node"]
     service: Service = client.app.state.service  # type: ignore[attr-defined]
-    monkeypatch.setattr(cluster, "_put", None)
+    monkeypatch.setattr(cluster, "_Edit", None)
 
     def row() -> tuple[int, float]:
         with service.store.read() as session:

@@ -202,7 +202,7 @@ class Miso(Oracle):
                     self.best(snapshot, belief, card, card.jobs) if card.jobs else self.initial(card.device)
                 )
                 if slots is not None:
-                    return Reshape(card.number, slots, reason="partitioned after observation")
+                    return Reshape(card.number, slots)
         return None if snapshot.queue else self._fill(snapshot, belief)
 
     def _room(self, snapshot: SliceSnapshot, belief: SetPredictor, card: Card, job: int) -> bool:
@@ -214,7 +214,7 @@ class Miso(Oracle):
         if len(jobs) == 1 or self.best(snapshot, belief, card, jobs) is None:
             return Oracle._join(self, snapshot, belief, card, jobs)
         together = Slot(card.device, None, jobs, "mps", self.profile_share)
-        return Reshape(card.number, (together,), profile_s=self.profile_s, reason="observed under MPS")
+        return Reshape(card.number, (together,), profile_s=self.profile_s)
 
 
 @lru_cache(maxsize=256)

@@ -65,4 +65,4 @@ def allocate_exact(
             got=solution.message,
         )
     chosen = [keys[i] for i in np.flatnonzero(solution.x > 0.5)]
-    return [Grant(jobs[j].number, int(s), int(k), SIZES[s]) for j, s, k in sorted(chosen)]
+    return [Grant(int(s), int(k), SIZES[s]) for _, s, k in sorted(chosen)]

@@ -20,7 +20,7 @@ FREE = IceFrogConfig(min_prefix_gain=0.0)
 def test_never_grants_more_gpus_than_available(count: int, gpus: int, seed: int) -> None:
     jobs = some(count, seed)
     grants = allocate(jobs, gpus)
-    assert [g.number for g in grants] == [j.number for j in jobs]
+    assert len(grants) == len(jobs)
     assert sum(g.gpus for g in grants) <= gpus
     assert sum(g.gpus > 0 for g in grants) == min(count, gpus)
     for grant, agent in zip(grants, jobs, strict=True):
