@@ -148,7 +148,7 @@ class CostModel:
             kernels,
         )
         bandwidth = device.memory_bandwidth_bytes_per_s
-        optimizer = job.optimizer_bytes / bandwidth * float(np.exp(_softplus(w["optimizer"])))
+        optimizer = job.optimizer_bytes / bandwidth * float(np.exp(np.logaddexp(0.0, w["optimizer"])))
         busy = float(operators.busy_s.sum()) + optimizer
         log_host_s = w["log_host_s"][job.host]
         if campaign in self.campaigns:
@@ -346,7 +346,3 @@ def _sigmoid(x: Floats) -> Floats:
 
 def _silu(x: Floats) -> Floats:
     return x * _sigmoid(x)
-
-
-def _softplus(x: Floats) -> Floats:
-    return np.logaddexp(0.0, x)

@@ -76,10 +76,6 @@ class _Measurer:
     def __init__(self, device: str, settings: MeasureSettings, measure: Measure | None) -> None:
         from profiling.measure.environment import describe_environment
 
-        if measure is None:
-            from profiling.measure.run import measure as measure_run
-
-            measure = measure_run
         self.settings, self.measure = settings, measure
         self.environment = describe_environment(device)
 

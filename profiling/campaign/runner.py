@@ -111,10 +111,6 @@ def run_campaign(
         ConflictError: another process writes to `folder`.
         LimitError: all slices are full.
     """
-    if measure is None:
-        from profiling.measure.run import measure as measure_run
-
-        measure = measure_run
     from profiling.measure.environment import describe_environment
 
     began = time.monotonic()
@@ -135,17 +131,18 @@ def run_campaign(
     return status(plan, folders)
 
 
-def recorded(measure: Measure, request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+def recorded(measure: Measure | None, request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
     """The record of a run; a failed one if this machine lacks its SM shares or precision, or a job cannot be built, so that
     the others are measured."""
     from profiling.measure.environment import device_name
     from profiling.measure.record import failed_record
     from profiling.measure.request import NotMeasurableError
+    from profiling.measure.run import measure as measure_run
     from profiling.measure.sharing import SharesNotEnforcedError
 
     began = time.monotonic()
     try:
-        return measure(request, settings)
+        return (measure or measure_run)(request, settings)
     except (SharesNotEnforcedError, NotMeasurableError) as error:
         name = device_name(request.device)
         return failed_record(request, settings, name, str(error), time.monotonic() - began)

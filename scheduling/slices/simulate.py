@@ -157,7 +157,7 @@ class _Simulation:
             self._arrive()
             wake = self._act()
             following = math.inf if self.arrived >= len(self.jobs) else self.jobs[self.arrived].job.submit_s
-            ends = self._next_end()
+            ends = min((self._end_s(self.jobs[n]) for n in self.running), default=math.inf)
             if round_s is not None:
                 if math.isinf(following) and math.isinf(ends) and self.queue and self._settled(round_s):
                     self._stuck()
@@ -361,9 +361,6 @@ class _Simulation:
 
     def _end_s(self, job: JobState) -> float:
         return max(job.updated_s, job.resume_s) + job.left / job.rate if job.rate > 0 else math.inf
-
-    def _next_end(self) -> float:
-        return min((self._end_s(self.jobs[n]) for n in self.running), default=math.inf)
 
     def _advance(self, target: float) -> None:
         """Advance time to `target`; finished jobs leave their slots."""
