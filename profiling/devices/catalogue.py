@@ -113,10 +113,7 @@ def device_names() -> list[str]:
     """Names of all known types, each card followed by its MIG slices (`a100`, `a100:mig=1g`, ...)."""
     names: list[str] = []
     for spec in list_devices():
-        layout = mig_layout(spec.name) if has_mig(spec.name) else None
-        names += (
-            [spec.name, *(layout.device(profile) for profile in layout.profiles)] if layout else [spec.name]
-        )
+        names += (spec.name, *(mig_layout(spec.name).devices if has_mig(spec.name) else ()))
     return names
 
 

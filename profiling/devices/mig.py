@@ -109,6 +109,11 @@ class MigLayout:
         return f"{self.card}{MIG_OPTION}{profile.short}"
 
     @cached_property
+    def devices(self) -> tuple[str, ...]:
+        """Names of all slices, in the order of `profiles`."""
+        return tuple(map(self.device, self.profiles))
+
+    @cached_property
     def partitions(self) -> tuple[Partition, ...]:
         """Every combination of slices, each in one placement; fewer and larger slices first.
 

@@ -112,8 +112,7 @@ class SliceTable:
         if held is None:
             card, part = split_device(device)
             if part is None:  # the largest slice stands for the whole card
-                layout = mig_layout(card)
-                of_size = (self.solo.get((layout.device(p), workload)) for p in reversed(layout.profiles))
+                of_size = (self.solo.get((name, workload)) for name in reversed(mig_layout(card).devices))
                 held = next((profile for profile in of_size if profile is not None), None)
         if held is None and workload not in self._known:
             raise UnknownNameError(f"{workload} was measured on no slice", got=device)

@@ -215,8 +215,7 @@ class NoisyPredictor:
             if (s.device, workload) not in self._on_slice
         }
         for card, workload in sorted(new, key=str):
-            layout = mig_layout(card)
-            devices = [card, *(layout.device(profile) for profile in reversed(layout.profiles))]
+            devices = [card, *reversed(mig_layout(card).devices)]
             least_s = 0.0
             for device in devices:
                 try:

@@ -79,7 +79,7 @@ def _slices(devices: Sequence[str]) -> list[str]:
     """Every MIG slice of the cards; none if one of `devices` cannot be partitioned."""
     if not all(has_mig(device) for device in devices):
         return []
-    return [mig_layout(d).device(profile) for d in devices for profile in mig_layout(d).profiles]
+    return [name for device in devices for name in mig_layout(device).devices]
 
 
 def _covers(solo: pd.DataFrame, devices: Sequence[str]) -> bool:

@@ -267,8 +267,7 @@ class Options:
 
 def devices_of(card: str, mig: bool = True) -> list[str]:
     """The whole card, then its slices, smallest first."""
-    layout = mig_layout(card) if mig and has_mig(card) else None
-    return [card, *(layout.device(profile) for profile in layout.profiles)] if layout else [card]
+    return [card, *(mig_layout(card).devices if mig and has_mig(card) else ())]
 
 
 def sets_of(

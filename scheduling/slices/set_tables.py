@@ -35,7 +35,7 @@ class SetTables:
     @classmethod
     def of(cls, options: Options, layout: MigLayout) -> SetTables:
         count, columns = 1 << len(options.jobs), options.columns
-        number = {layout.device(profile): k for k, profile in enumerate(layout.profiles)}
+        number = {name: k for k, name in enumerate(layout.devices)}
         device = np.array([number.get(name, -1) for name in columns.device], np.int64)
         rows = np.flatnonzero((device >= 0) & columns.fits)
         place = device[rows] * count + np.array([mask_of(columns.members[row]) for row in rows], np.int64)

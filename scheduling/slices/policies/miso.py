@@ -47,8 +47,7 @@ class SliceTimes:
         """Return the step time, or None if the job does not fit."""
         key = device, workload
         if key not in self.known:
-            layout = mig_layout(device.partition(":")[0])
-            devices = [layout.device(profile) for profile in layout.profiles]
+            devices = mig_layout(device.partition(":")[0]).devices
             arrays = belief.predict_arrays([ColocationSet(d, (workload,)) for d in devices])
             for row, name in enumerate(devices):
                 self.known[name, workload] = float(arrays.step_time_s[row, 0]) if arrays.fits[row] else None
