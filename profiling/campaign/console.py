@@ -6,7 +6,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -61,30 +61,18 @@ def run(
     if dry_run:
         _dry_run(loaded, folders, as_json)
         return
-    limit_s = parse_duration(limit) if limit else None
+    options: dict[str, Any] = {
+        "limit_s": parse_duration(limit) if limit else None,
+        "done_folders": done or [],
+        "retry_failed": retry_failed,
+        "retry_disturbed": retry_disturbed,
+    }
     if ray is None:
-        final = run_campaign(
-            loaded,
-            output,
-            limit_s=limit_s,
-            done_folders=done or [],
-            retry_failed=retry_failed,
-            retry_disturbed=retry_disturbed,
-            on_start=_tell,
-        )
+        final = run_campaign(loaded, output, on_start=_tell, **options)
     else:
         from profiling.campaign.on_ray import run_on_ray
 
-        final = run_on_ray(
-            loaded,
-            output,
-            ray,
-            limit_s=limit_s,
-            done_folders=done or [],
-            retry_failed=retry_failed,
-            retry_disturbed=retry_disturbed,
-            on_done=_tell_done,
-        )
+        final = run_on_ray(loaded, output, ray, on_done=_tell_done, **options)
     _print_status(final, as_json)
     if final.done < final.total:
         raise typer.Exit(1)
