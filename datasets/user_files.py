@@ -231,7 +231,7 @@ def taken_sources(frame: pd.DataFrame) -> list[Fault]:
     ]
 
 
-def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> Path:
+def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> None:
     """Add valid rows to a table of `directory`.
 
     Sets of a campaign that are already there are replaced; rows that are already there are kept once.
@@ -269,7 +269,7 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
             _check_keys(Path(directory), table, old[~same], rows)
             parts = [part for part in (old[~same], rows) if len(part)]
             rows = pd.concat(parts, ignore_index=True)
-        return write_table(directory, table, rows)
+        write_table(directory, table, rows)
 
 
 def _check_keys(directory: Path, table: str, kept: pd.DataFrame, rows: pd.DataFrame) -> None:

@@ -120,7 +120,7 @@ class Service:
         )  # fmt: skip
         self._lanes = (*self.batcher.lanes, *self._own_lanes)
 
-    async def start(self, upkeep: Callable[[Service], int], refresh: Callable[[Service], None]) -> None:
+    async def start(self, upkeep: Callable[[Service], None], refresh: Callable[[Service], None]) -> None:
         """Load the model and start the background tasks.
 
         Args:
@@ -217,7 +217,7 @@ class Service:
                     log.error("lane stuck, exiting", lane=lane.name)
                     os._exit(70)
 
-    async def _maintain(self, upkeep: Callable[[Service], int]) -> None:
+    async def _maintain(self, upkeep: Callable[[Service], None]) -> None:
         while True:
             try:
                 await self.stored(upkeep, self)

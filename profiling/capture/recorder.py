@@ -234,9 +234,7 @@ class Recorder(TorchDispatchMode):
     def _prepares(
         self, cost: Cost, inputs: dict[int, Tensor], outputs: list[int], parameters: list[nn.Parameter]
     ) -> bool:
-        if all(key in self._buffers for key in outputs):
-            return True
-        if cost.kind == "cast":
+        if cost.kind == "cast" or all(key in self._buffers for key in outputs):
             return True
         return not parameters and not self._inputs & set(inputs) and cost.flops == 0
 

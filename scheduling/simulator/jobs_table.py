@@ -77,7 +77,7 @@ def jobs_table(results: Iterable[Labelled]) -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-def write_jobs(path: Path, results: Iterable[Labelled]) -> Path:
+def write_jobs(path: Path, results: Iterable[Labelled]) -> None:
     """Write the table of `jobs_table` atomically. Raises `InputError` for an unknown suffix."""
     check_format(path)
     frame, content = jobs_table(results), BytesIO()
@@ -85,4 +85,4 @@ def write_jobs(path: Path, results: Iterable[Labelled]) -> Path:
         frame.to_csv(content, index=False)
     else:
         frame.to_parquet(content, index=False)
-    return write_whole(path, content.getvalue())
+    write_whole(path, content.getvalue())

@@ -61,7 +61,7 @@ class CardPlanner:
 
     def planned(self, state: State) -> SlicePlan | None:
         """Return the plan of a card with exactly these jobs, or None if they do not all fit."""
-        # Whether jobs fit does not depend on their lengths and weights.
+        # Whether jobs fit does not depend on their lengths.
         together = tuple(sorted(self._workload[k] for k in state))
         if len(state) > self.most or together in self._too_full:
             return None

@@ -65,8 +65,8 @@ def progress(service: Service, key: str, iterations_left: float) -> dict[str, An
         return entry_of(row)
 
 
-def expire(session: Session, now: float) -> int:
-    """Expire decisions not confirmed in time and free their GPUs. Returns how many."""
+def expire(session: Session, now: float) -> None:
+    """Expire decisions not confirmed in time and free their GPUs."""
     late = session.scalars(
         select(PlacementRow).where(PlacementRow.state == "decided", PlacementRow.expires_at < now)
     ).all()
@@ -75,7 +75,6 @@ def expire(session: Session, now: float) -> int:
         for row in late:
             move(session, row, "expired", now)
             touch(session, row.node, number)
-    return len(late)
 
 
 def list_placements(service: Service, state: str | None, after: int, limit: int) -> list[dict[str, Any]]:

@@ -22,11 +22,8 @@ _OVERDUE_S, _OVERDUE_RATIO = 3600.0, 0.01
 _DELETING_S = 5.0
 
 
-def upkeep(service: Service) -> int:
-    """Expire unconfirmed placements and delete rows past their retention.
-
-    Returns how many placements expired.
-    """
+def upkeep(service: Service) -> None:
+    """Expire unconfirmed placements and delete rows past their retention."""
     with service.store.write() as session:
         now = service.store.now(session)
         forget_old(session, now)
@@ -40,9 +37,8 @@ def upkeep(service: Service) -> int:
         for table in (ModelEventRow, AuditRow):
             old = select(table.id).where(table.at < before).limit(_AT_ONCE)
             session.execute(delete(table).where(table.id.in_(old)))
-        expired = expire(session, now)
+        expire(session, now)
     _delete_observations(service, before)
-    return expired
 
 
 def _delete_observations(service: Service, before: float) -> None:
