@@ -176,7 +176,7 @@ def _joined(
     planner: CardPlanner, seeds: list[list[int]], left: list[int], gpus: int, kind_of: list[int]
 ) -> tuple[list[list[int]], list[tuple[tuple[int, ...], SlicePlan]]]:
     """The cards that no job joined, and the others with their plans; see `filled`."""
-    groups, _ = filled(planner, seeds, left, gpus, kind_of)
+    groups = filled(planner, seeds, left, gpus, kind_of)
     own = {frozenset(group) for group in seeds}
     plans: dict[tuple[int, ...], SlicePlan] = {}
     joined = []

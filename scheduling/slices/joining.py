@@ -146,12 +146,11 @@ class Cards:
                     waiting.append(job)
         return waiting
 
-    def exchange(self, waiting: Sequence[int]) -> list[int]:
-        """Let waiting jobs take the place of others, one for one, while a card gains; return those that wait then."""
+    def exchange(self, waiting: Sequence[int]) -> None:
+        """Let waiting jobs take the place of others, one for one, while a card gains."""
         waits, tried = list(waiting), set[State]()
         while any(self._exchanged(waits, place, tried) for place in range(len(waits))):
             pass
-        return waits
 
     def _exchanged(self, waits: list[int], place: int, tried: set[State]) -> bool:
         """Whether the job in this place of `waits` took the place of another, which waits instead."""
@@ -212,8 +211,8 @@ def filled(
     left: Sequence[int],
     gpus: int,
     kind_of: Sequence[int],
-) -> tuple[list[list[int]], list[int]]:
-    """Let the jobs of `left` join the cards of `seeds`; return the jobs of each card and those that wait.
+) -> list[list[int]]:
+    """Let the jobs of `left` join the cards of `seeds`; return the jobs of each card that has any.
 
     Args:
         seeds: for each card, numbers of the jobs that have a slice of their own.
@@ -234,7 +233,7 @@ def filled(
     best = Cards(planner, [*seeds, *empty], kind_of)
     waiting = best.join(sorted(left, key=small_first))
     if len(everyone) > FEW or not (waiting or planner.uncut):
-        return best.groups, waiting
+        return best.groups
     # If memory is short, large jobs must go first to find room; those that fit nowhere go last.
     low, high = len(everyone) - len(waiting), min(len(everyone), gpus * planner.most)
     first = high
@@ -252,5 +251,5 @@ def filled(
             break
         first = (low + high + 1) // 2
     # The jobs that find room are those with little or much memory; the objective may count others for more.
-    waiting = best.exchange(waiting)
-    return best.groups, waiting
+    best.exchange(waiting)
+    return best.groups
