@@ -21,6 +21,7 @@ from profiling.errors import UnknownNameError
 from scheduling.clusters.importers.pod_tenants import MOST_TENANTS
 from scheduling.clusters.importers.titles import device_of
 from serving.integrations.ask import ServiceClient
+from serving.integrations.upload import Upload
 
 log = logging.getLogger("cotenant.integrations")
 
@@ -41,13 +42,15 @@ class Running:
     since_s: float
     finish_s: float
     started: bool = False
+    job_id: str = ""
 
     def tenant(self, now_s: float) -> dict[str, Any]:
         """The job as a tenant for `POST /v1/place`; at least 1 % is left while it runs."""
+        named: dict[str, Any] = {"job": self.job} | ({"job_id": self.job_id} if self.job_id else {})
         if self.iterations is None:
-            return {"job": self.job}
+            return named
         left = max(0.01, 1 - (now_s - self.since_s) / self.finish_s) if self.finish_s > 0 else 1.0
-        return {"job": self.job, "iterations_left": self.iterations * left}
+        return named | {"iterations_left": self.iterations * left}
 
 
 @dataclass
@@ -84,7 +87,7 @@ class RayPlacer:
             return None
         best = answer["ranked"][0]
         self.running[job_id] = Running(
-            job, iterations, best["node"], best["gpu"], time.time(), float(best["finish_s"])
+            job, iterations, best["node"], best["gpu"], time.time(), float(best["finish_s"]), job_id=job_id
         )
         # `soft` alone waits for a live node's resources for ever, however many others are free.
         return NodeAffinitySchedulingStrategy(best["node"], soft=True, _spill_on_unavailable=True)
@@ -148,6 +151,24 @@ class RayPlacer:
 
     def ended(self, job_id: str) -> None:
         self.running.pop(job_id, None)
+
+    def upload(self, nodes: Iterable[Mapping[str, Any]] | None = None) -> bool:
+        """Replace the service's stored cluster by Ray's; returns whether that succeeded.
+
+        Call it after `started` and `ended`: the dashboard then shows the cluster, and the jobs' training loops can report
+        their step times (`serving.integrations.step_times`). The service's token must be of scope `admin`.
+
+        Args:
+            nodes: as returned by `ray.nodes()`; None to query them.
+        """
+        if nodes is None:
+            import ray
+
+            nodes = ray.nodes()
+        cluster = self.cluster(nodes)
+        for gpu in (gpu for node in cluster["nodes"] for gpu in node["gpus"]):
+            gpu["sharing"] = "time-slice"
+        return Upload(self.service).store(cluster)
 
 
 def _device(accelerator_type: str, devices: Mapping[str, str]) -> str | None:

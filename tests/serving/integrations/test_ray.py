@@ -7,6 +7,7 @@ import time
 from types import ModuleType, SimpleNamespace
 from typing import Any
 
+import httpx
 import pytest
 
 from serving.integrations.ask import ServiceClient
@@ -169,3 +170,20 @@ def test_a_job_that_is_placed_again_is_not_its_own_neighbour(
     monkeypatch.setattr(RayPlacer, "ask", lambda self, *_: asked.append(self.cluster(NODES)))
     assert placer.place("7", "resnet18-cifar", 1000, NODES) is None
     assert not any(gpu["tenants"] for node in asked[0]["nodes"] for gpu in node["gpus"])
+
+
+def test_the_stored_cluster(service: ServiceClient, ray: None) -> None:
+    placer = RayPlacer(service)
+    for job_id in ("train-7", "train-8"):
+        placer.place(job_id, "resnet18-cifar", 100, nodes=NODES[:2])
+        placer.started(job_id, "one", 0)
+    assert placer.upload(NODES[:2])
+    where = httpx.get(f"{service.url}/v1/cluster/tenants", params={"job_id": "train-8"}, trust_env=False)
+    (tenant,) = where.json()["tenants"]
+    assert (tenant["node"], tenant["gpu"], tenant["member"]) == ("one", "0", 1)
+    assert tenant["of"] == {"device": "v100", "jobs": ["resnet18-cifar"] * 2, "sharing": "time-slice"}
+    placer.ended("train-7")
+    assert placer.upload(NODES[:2])
+    answer = service.cluster()
+    assert answer is not None
+    assert len(answer["cluster"]["nodes"][0]["gpus"][0]["tenants"]) == 1
