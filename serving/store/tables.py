@@ -65,7 +65,7 @@ class TenantRow(Base):
     node: Mapped[str] = mapped_column(String(220), index=True)
     gpu: Mapped[str] = mapped_column(String(200))
     job: Mapped[str] = mapped_column(Text)
-    job_id: Mapped[str] = mapped_column(String(200), default="")
+    job_id: Mapped[str] = mapped_column(String(200), index=True, default="")
     iterations_left: Mapped[float]
     max_slowdown: Mapped[float | None]
     model: Mapped[str] = mapped_column(String(200), index=True, default="")

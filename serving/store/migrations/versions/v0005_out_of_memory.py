@@ -1,4 +1,4 @@
-"""Sets that ran out of memory, which have no step time"""
+"""Sets that ran out of memory, which have no step time; tenants by their job id"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -13,3 +13,4 @@ def upgrade() -> None:
     with op.batch_alter_table("observations") as observations:
         for name in ("step_time_s", "error_ratio"):
             observations.alter_column(name, existing_type=sa.Double(), nullable=True)
+    op.create_index("ix_tenants_job_id", "tenants", ["job_id"])
