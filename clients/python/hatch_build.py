@@ -13,11 +13,11 @@ from typing import Any
 from hatchling.builders.hooks.plugin.interface import BuildHookInterface
 
 HERE = Path(__file__).resolve().parent
-# Modules of the service that need httpx only; an sdist contains copies.
+# Modules of the service that need nothing else of it; an sdist contains copies.
 _IN_REPOSITORY = HERE.parents[1] / "serving" / "integrations"
 MODULES = [
     copy if (copy := HERE / name).exists() else _IN_REPOSITORY / name
-    for name in ("total_timeout.py", "step_times.py")
+    for name in ("total_timeout.py", "step_times.py", "gpu_usage.py")
 ]
 
 

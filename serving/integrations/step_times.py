@@ -1,4 +1,4 @@
-"""Reports measured step times from a training loop. Needs `httpx` only; the Python client contains a copy."""
+"""Reports measured step times from a training loop. Needs `httpx`; the Python client contains a copy."""
 
 from __future__ import annotations
 
@@ -8,12 +8,14 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from statistics import median
 from types import TracebackType
 from typing import Any, Self
 
 import httpx
+
+from .gpu_usage import GpuUsage  # in either package
 
 log = logging.getLogger("cotenant.step_times")
 
@@ -24,6 +26,7 @@ _LEAST_BLOCKS = 3
 # Reports of one set, which the service then answers as observed, and the change that is reported nevertheless.
 _REPORTS, _CHANGED = 3, 1.1
 _TIMEOUT_S = 5.0
+_SAMPLE_S = 1.0
 _OUT_OF_MEMORY = ("OutOfMemoryError", "ResourceExhaustedError")  # torch, TensorFlow
 
 
@@ -34,8 +37,8 @@ class StepTimes:
 
     About once a minute, the median of the means over ten steps is reported, if the stored cluster has the job on one GPU,
     beside the same jobs at both ends of that minute. A set is reported three times, and again once its step time has
-    changed by a tenth. So is a set that runs out of GPU memory. A thread does this; what fails is logged (logger
-    `cotenant.step_times`), and the loop goes on.
+    changed by a tenth; of a job alone, the GPU's utilisation and memory, too, if `nvidia-ml-py` is installed. A set that runs out of GPU memory is reported, too. A thread does this; what fails is
+    logged (logger `cotenant.step_times`), and the loop goes on.
 
     Args:
         url: base URL of the service.
@@ -43,6 +46,7 @@ class StepTimes:
         placement_id: instead of it, the `id` of the job's placement.
         token: bearer token of scope `place`; by default, `COTENANT_TOKEN`.
         every_s: seconds between reports, or 30 steps if these take longer.
+        usage: whether to report utilisation and memory.
         transport, clock: how to send requests, and to tell the time in seconds; for tests.
 
     Raises:
@@ -57,6 +61,7 @@ class StepTimes:
         placement_id: str | None = None,
         token: str | None = None,
         every_s: float = 60.0,
+        usage: bool = True,
         transport: httpx.BaseTransport | None = None,
         clock: Callable[[], float] = time.perf_counter,
     ) -> None:
@@ -80,6 +85,7 @@ class StepTimes:
         )  # the first steps, which compile and tune, do not count
         self._window_s = self._block_s = clock()
         self._measured: SimpleQueue[list[float] | None] = SimpleQueue()
+        self._usage = GpuUsage() if usage else None
         self._before: dict[str, Any] | None = None
         self._reported: dict[str, list[float]] = {}
         self._logged = ""
@@ -96,6 +102,8 @@ class StepTimes:
         self._thread.join(2 * _TIMEOUT_S)
         if error is not None and _is_out_of_memory(error) and (where := self._where()):
             self._send(where | {"out_of_memory": True})
+        if self._usage is not None:
+            self._usage.close()
         self._client.close()
 
     def done(self) -> None:
@@ -115,20 +123,30 @@ class StepTimes:
 
     def _run(self) -> None:
         self._before = self._where()
-        while (blocks := self._measured.get()) is not None:
+        while True:
+            try:
+                blocks = self._measured.get(timeout=_SAMPLE_S)
+            except Empty:
+                if self._usage is not None:
+                    self._usage.sample()
+                continue
+            if blocks is None:
+                return
             self._end(blocks)
 
     def _end(self, blocks: list[float]) -> None:
         """Report a window if the set was the same when it began, which is when the one before ended."""
         before, self._before = self._before, self._where()
+        usage = self._usage.take() if self._usage is not None else {}
         if self._before is not None and self._before == before:
-            self._report(before, median(blocks))
+            alone = len(before["of"]["jobs"]) == 1
+            self._report(before, median(blocks), usage if alone else {})
 
-    def _report(self, where: dict[str, Any], step_time_s: float) -> None:
+    def _report(self, where: dict[str, Any], step_time_s: float, usage: dict[str, float]) -> None:
         told = self._reported.setdefault(json.dumps(where, sort_keys=True), [])
         if len(told) >= _REPORTS and 1 / _CHANGED < step_time_s / told[-1] < _CHANGED:
             return
-        if self._send(where | {"step_time_s": step_time_s}):
+        if self._send(where | {"step_time_s": step_time_s} | usage):
             told.append(step_time_s)
 
     def _where(self) -> dict[str, Any] | None:

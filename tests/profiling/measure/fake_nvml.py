@@ -127,6 +127,10 @@ class FakeNvml:
         memory._obj.total, memory._obj.used = 150_000_000_000, 5 << 30
         return 0
 
+    def _nvmlDeviceGetMemoryInfo_v2(self, _handle: Any, memory: Any) -> int:
+        memory._obj.total, memory._obj.reserved, memory._obj.used = 150_000_000_000, 1 << 30, 4 << 30
+        return 0
+
     def _nvmlDeviceGetClockInfo(self, _handle: Any, _kind: Any, clock: Any) -> int:
         clock._obj.value = 1980
         return 0

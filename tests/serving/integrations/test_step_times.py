@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from serving.integrations.step_times import StepTimes
+from tests.profiling.measure.fake_nvml import FakeNvml, install
 
 JOB, OTHER = "resnet18-cifar:memory_bytes=9e9", "lstm-wikitext2:memory_bytes=4e9"
 
@@ -132,6 +133,23 @@ def test_a_set_that_runs_out_of_gpu_memory(
     assert observed(client) == expected
     asked = {"device": "v100", "jobs": [JOB, OTHER]}
     assert client.post("/v1/predict", json=asked).json()["fits"] == (not expected)
+
+
+@pytest.mark.parametrize("jobs", [(JOB,), (JOB, OTHER)])
+def test_utilisation_and_memory_of_a_job_alone(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch, jobs: tuple[str, ...]
+) -> None:
+    install(monkeypatch, FakeNvml())
+    seat(client, *jobs)
+    loop = Loop(client)
+    assert loop.steps._usage is not None
+    with loop.steps:
+        loop.run(20, 0.2)
+        loop.steps._usage.sample()
+        loop.run(20, 0.2)
+    (entry,) = client.get("/v1/observations").json()["items"]
+    alone = (pytest.approx(0.8), 4 << 30)
+    assert (entry["utilization_ratio"], entry["memory_bytes"]) == (alone if len(jobs) == 1 else (None, None))
 
 
 def test_by_its_placement(client: TestClient) -> None:

@@ -1,0 +1,86 @@
+"""What a training job takes of its GPU, by NVML (`nvidia-ml-py`). Needs nothing else; the Python client contains a copy."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from statistics import fmean
+from typing import Any
+
+log = logging.getLogger("cotenant.step_times")
+
+
+class GpuUsage:
+    """Samples the GPU on which this process runs.
+
+    That is torch's current one, or else the first of `CUDA_VISIBLE_DEVICES`, if it names an index or a whole UUID. Without
+    NVML, a driver or a reading (utilisation under MIG), there is less in `take`.
+    """
+
+    def __init__(self) -> None:
+        self._nvml: Any = None
+        self._gpu: Any = None
+        self._busy, self._memory_bytes = list[float](), 0
+        try:
+            import pynvml
+
+            pynvml.nvmlInit()
+        except Exception as error:  # no bindings, library or driver
+            log.info("utilisation and memory are not reported: %s", error)
+            return
+        self._nvml = pynvml
+
+    def sample(self) -> None:
+        """Read NVML; a second after the last time, say, because its readings are means of about that long."""
+        if self._nvml is None:
+            return
+        try:
+            self._gpu = self._gpu or self._handle()
+        except Exception as error:  # NVML's, or torch's
+            log.debug("the job's GPU is not known: %s", error)
+            return
+        try:
+            self._busy.append(self._nvml.nvmlDeviceGetUtilizationRates(self._gpu).gpu / 100)
+        except self._nvml.NVMLError as error:
+            log.debug("no utilisation: %s", error)
+        try:
+            self._memory_bytes = max(self._memory_bytes, self._used_bytes())
+        except self._nvml.NVMLError as error:
+            log.debug("no memory: %s", error)
+
+    def take(self) -> dict[str, float]:
+        """Mean `utilization_ratio` of the GPU and largest `memory_bytes` since the last call.
+
+        The memory is that of this process, or all that is in use if NVML hides processes, as in containers.
+        """
+        taken: dict[str, float] = {"utilization_ratio": fmean(self._busy)} if self._busy else {}
+        if self._memory_bytes:
+            taken["memory_bytes"] = float(self._memory_bytes)
+        self._busy, self._memory_bytes = [], 0
+        return taken
+
+    def close(self) -> None:
+        if self._nvml is not None:
+            self._nvml.nvmlShutdown()
+            self._nvml = None
+
+    def _handle(self) -> Any:
+        torch = sys.modules.get("torch")
+        if torch is not None and torch.cuda.is_initialized():
+            uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+            if uuid is not None:
+                return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
+        if entry.isdigit():
+            return self._nvml.nvmlDeviceGetHandleByIndex(int(entry))
+        return self._nvml.nvmlDeviceGetHandleByUUID(entry)
+
+    def _used_bytes(self) -> int:
+        n = self._nvml
+        for process in n.nvmlDeviceGetComputeRunningProcesses(self._gpu):
+            if process.pid == os.getpid() and process.usedGpuMemory:
+                return int(process.usedGpuMemory)
+        return int(
+            n.nvmlDeviceGetMemoryInfo(self._gpu, version=n.nvmlMemory_v2).used
+        )  # without what the driver keeps

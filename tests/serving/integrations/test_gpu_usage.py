@@ -1,0 +1,92 @@
+"""Utilisation and memory of a training job's GPU, behind NVML's real bindings."""
+
+from __future__ import annotations
+
+import os
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from serving.integrations.gpu_usage import GpuUsage
+from tests.profiling.measure.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, FakeNvml, install
+
+GIB = 1 << 30
+
+
+@pytest.fixture
+def library(monkeypatch: pytest.MonkeyPatch) -> FakeNvml:
+    return install(monkeypatch, FakeNvml())
+
+
+def taken(library: FakeNvml, *, samples: int = 3) -> dict[str, float]:
+    usage = GpuUsage()
+    for _ in range(samples):
+        usage.sample()
+    result = usage.take()
+    assert usage.take() == {}
+    usage.close()
+    assert library.opened == 0
+    return result
+
+
+def test_the_memory_is_that_of_the_process(library: FakeNvml) -> None:
+    library.processes = [(4711, 3 * GIB), (os.getpid(), 2 * GIB)]
+    assert taken(library) == {"utilization_ratio": pytest.approx(0.8), "memory_bytes": 2 * GIB}
+    assert library.asked == {0}
+
+
+@pytest.mark.parametrize("processes", [[], [(4711, 3 * GIB)]])
+def test_or_all_that_is_in_use_if_processes_are_hidden(
+    library: FakeNvml, processes: list[tuple[int, int]]
+) -> None:
+    library.processes = processes
+    assert taken(library)["memory_bytes"] == 4 * GIB
+
+
+def test_nothing_is_taken_without_a_sample(library: FakeNvml) -> None:
+    assert taken(library, samples=0) == {}
+
+
+@pytest.mark.parametrize("visible", ["1", "1,0"])
+def test_the_first_visible_gpu(library: FakeNvml, monkeypatch: pytest.MonkeyPatch, visible: str) -> None:
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    assert "utilization_ratio" in taken(library)
+    assert library.asked == {1}
+
+
+def test_the_gpu_that_torch_uses(library: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[bytes] = []
+
+    def by_uuid(uuid: Any, handle: object) -> int:
+        asked.append(uuid.value)
+        return library._nvmlDeviceGetHandleByIndex_v2(SimpleNamespace(value=1), handle)
+
+    monkeypatch.setattr(library, "nvmlDeviceGetHandleByUUID", by_uuid, raising=False)
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        current_device=lambda: 0,
+        get_device_properties=lambda _: SimpleNamespace(uuid="bbbb2222"),
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert "utilization_ratio" in taken(library)
+    assert (asked[0], library.asked) == (b"GPU-bbbb2222", {1})
+
+
+def test_what_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    under_mig = FakeNvml(refuse={"nvmlDeviceGetUtilizationRates": NOT_SUPPORTED})
+    assert taken(install(monkeypatch, under_mig)) == {"memory_bytes": 4 * GIB}
+    hidden = FakeNvml(refuse={"nvmlDeviceGetComputeRunningProcesses_v3": NO_PERMISSION})
+    assert taken(install(monkeypatch, hidden)) == {"utilization_ratio": pytest.approx(0.8)}
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert taken(install(monkeypatch, FakeNvml())) != {}, "the variable is unset"
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
+    assert taken(FakeNvml()) == {}
+
+
+def test_without_a_driver() -> None:
+    usage = GpuUsage()
+    usage.sample()
+    assert usage.take() == {}
+    usage.close()
