@@ -16,7 +16,7 @@ from profiling.capture import fused
 from profiling.capture.answers import contains, note, read, truth_of
 from profiling.capture.autocast import TO_FLOAT, TO_HALF, TO_WIDEST, autocast_regions, lower_type
 from profiling.capture.flex import flex_functions
-from profiling.capture.known import compute, decide, remember, selected, with_values
+from profiling.capture.known import changed, compute, decide, remember, selected, with_values
 from profiling.capture.patching import patched
 from profiling.errors import InputError
 from profiling.training import tensors_of
@@ -76,6 +76,7 @@ class DeviceFunctions(TorchFunctionMode):
         args, kwargs = with_values(name, args, kwargs)
         if (out := selected(func, args, kwargs)) is not None:
             return out
+        after = changed(func, args, kwargs)
         out = func(*args, **kwargs)
         if name == "rand":
             self._draws += 1
@@ -88,7 +89,7 @@ class DeviceFunctions(TorchFunctionMode):
                 )
             decide(out, is_on_host="device" not in kwargs)
         note(name, args, out)
-        compute(func, args, kwargs, out)
+        compute(func, args, kwargs, out, after)
         return out
 
     def _cast(self, value: Any, dtype: torch.dtype) -> Any:

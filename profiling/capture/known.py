@@ -16,9 +16,12 @@ from profiling.training import map_tensors, tensors_of
 
 # Set on a tensor: a tensor on the CPU with its values, its version that has them, and whether a caller gave them.
 _VALUES = "_values_on_meta"
+# The values that a caller gave, and for `x.data`, which has a version of its own, `x`.
+_GIVEN, _DATA_OF = "_given_on_meta", "_data_of_on_meta"
 _MAX_VALUES = 65_536
 _CONSTANTS = frozenset({"tensor", "arange", "zeros", "ones", "full"})
 _DRAWN = ("rand", "multinomial", "bernoulli", "empty", "new_empty")
+_WITHOUT_VALUES = frozenset({"__set__", "geometric_", "resize_", "resize_as_"})
 # Functions whose results have a size that depends on values.
 _SELECTIONS = frozenset({"nonzero", "argwhere", "unique", "unique_consecutive", "bincount"})
 _INDEXING = ("__getitem__", "__setitem__")
@@ -35,12 +38,14 @@ def remember(tensor: Tensor, values: Tensor, is_given: bool = True) -> None:
     is_small = values.device.type == "cpu" and _is_whole(values) and values.numel() <= _MAX_VALUES
     if is_small and not tensor.is_inference():
         setattr(tensor, _VALUES, (values, tensor._version, is_given))
+        if is_given:
+            setattr(tensor, _GIVEN, values)
 
 
 def renew(batch: Any) -> None:
     """Say that inputs have the values that they were given, although a pass before has changed them in place."""
     for tensor in tensors_of(batch):
-        values = getattr(tensor, _VALUES, (None,))[0]
+        values = getattr(tensor, _GIVEN, None)
         if values is not None and values.shape == tensor.shape:
             remember(tensor, values)
 
@@ -64,6 +69,8 @@ def with_values(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tup
         return (*own, *map_tensors(sizes, _number)) if has_tensors else args, kwargs
     if name == "repeat_interleave":
         return args, _with_size(args, kwargs)
+    if name == "_pack_padded_sequence" and (lengths := values_of(args[1])) is not None:
+        return (args[0], lengths, *args[2:]), kwargs  # which must be on the CPU
     if name in _INDEXING and isinstance(args[0], Tensor) and args[0].is_meta:
         return (args[0], _index(args[1]), *args[2:]), kwargs
     return args, kwargs
@@ -84,14 +91,56 @@ def selected(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, 
     return None if is_empty else map_tensors(values, _shadow)
 
 
-def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-    """Set the values of `func(*args, **kwargs) == out` if those of its arguments are known."""
+def changed(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Tensor | None:
+    """The values that a function in place is about to give its first argument; None if they are unknown."""
+    name = getattr(func, "__name__", "")
+    is_of_values = not name.startswith((*_DRAWN, "_foreach_")) and name not in _WITHOUT_VALUES
+    if (
+        not _is_in_place(name)
+        or not is_of_values
+        or any(values_of(t) is None for t in tensors_of((args, kwargs)))
+    ):
+        return None
+    values = values_of(args[0]) if args else None
+    if values is None:
+        return None
+    copy = values.clone()
+
+    def apply(*rest: Any, **options: Any) -> Tensor:
+        func(copy, *rest, **options)
+        return copy
+
+    result: Tensor | None = _on_host(apply, args[1:], kwargs)
+    return result
+
+
+def compute(
+    func: Callable[..., Any],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    out: Any,
+    after: Tensor | None = None,
+) -> None:
+    """Set the values of `func(*args, **kwargs) == out` if those of its arguments are known.
+
+    Args:
+        after: what `changed` said of a function in place.
+    """
     results = list(tensors_of(out))
     name = getattr(func, "__name__", "")
-    if name.startswith("_foreach_") and name.endswith("_"):
-        # No version grows if a recorder gets the list whole.
+    is_data = getattr(getattr(func, "__self__", None), "__name__", "") == "data"
+    if _is_in_place(name):
+        if name == "__set__":
+            if not is_data:
+                return
+            after = values_of(args[1])
+        # No version grows by way of `x.data`, nor if a recorder gets a list whole.
         for tensor in tensors_of(args[:1]):
-            vars(tensor).pop(_VALUES, None)
+            for own in (tensor, *getattr(tensor, _DATA_OF, ())):
+                vars(own).pop(_VALUES, None)
+                if after is not None:
+                    remember(own, after, is_given=False)
+        return
     # Not of `torch.export`, whose tensors are of another class.
     may_be_known = (
         type(t) is Tensor and t.is_meta and _is_whole(t) and t.numel() <= _MAX_VALUES for t in results
@@ -107,6 +156,8 @@ def compute(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, A
         for tensor, value in zip(results, values, strict=True):
             if not any(tensor is own for own in given):  # as `contiguous` returns its argument
                 remember(tensor, value, is_given=False)
+                if is_data:
+                    setattr(tensor, _DATA_OF, (*given, *getattr(given[0], _DATA_OF, ())))
 
 
 def decide(drawn: Tensor, is_on_host: bool) -> None:
@@ -128,8 +179,10 @@ def decide(drawn: Tensor, is_on_host: bool) -> None:
             setattr(drawn, _VALUES, (values, drawn._version, False))
 
 
-def _on_host(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """What a function returns for known values; None if it cannot be computed."""
+def _on_host(
+    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], otherwise: Any = None
+) -> Any:
+    """What a function returns for known values, `otherwise` in place of None; None if it cannot be computed."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
     args = tuple("cpu" if isinstance(a, torch.device) else a for a in args)
@@ -187,9 +240,12 @@ def _is_whole(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() and not tensor.is_complex()
 
 
+def _is_in_place(name: str) -> bool:
+    is_special = name.startswith("__")
+    of_operator = name in ("__setitem__", "__set__") or (name.startswith("__i") and name != "__invert__")
+    return of_operator or (name.endswith("_") and not is_special)
+
+
 def _is_pure(name: str, kwargs: dict[str, Any]) -> bool:
     """Whether a function neither changes its arguments nor draws its result."""
-    is_special = name.startswith("__")
-    in_place = name in ("__setitem__", "__set__") or (name.startswith("__i") and name != "__invert__")
-    in_place = in_place or (name.endswith("_") and not is_special) or "out" in kwargs
-    return not in_place and not name.startswith(_DRAWN) and name != "new"
+    return not _is_in_place(name) and "out" not in kwargs and not name.startswith(_DRAWN) and name != "new"

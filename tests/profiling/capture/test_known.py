@@ -74,7 +74,7 @@ class Marked(nn.Module):
 
 @pytest.mark.parametrize(
     ("marks", "in_place", "rows"),
-    [(3, False, 3), (0, False, 24), (3, True, 24)],
+    [(3, False, 3), (0, False, 24), (3, True, 3)],
     ids=["marked", "placeholders", "changed"],
 )
 def test_a_mask_selects_what_is_known_of_it_or_else_everything(marks: int, in_place: bool, rows: int) -> None:
@@ -212,3 +212,68 @@ def test_known_numbers_are_read_as_any_type(read: Callable[[Tensor], float]) -> 
 
     graph = capture_module(Scaled(8, 8), (torch.randn(4, 8), torch.tensor([2, 4])))
     assert graph.forward_flops == 2 * 3 * 8 * 8
+
+
+class Longest(nn.Linear):
+    """Applied to as many rows as the longest length says."""
+
+    def __init__(self, change: Callable[[Tensor], object]) -> None:
+        super().__init__(8, 8)
+        self.change = change
+
+    def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+        lengths = lengths.clone()
+        self.change(lengths)
+        return super().forward(x[: int(lengths.max())])
+
+
+@pytest.mark.parametrize(
+    ("change", "longest"),
+    [
+        (lambda lengths: lengths.add_(1), 4),
+        (lambda lengths: lengths.__setitem__(0, 6), 6),
+        (lambda lengths: lengths.scatter_add_(0, torch.zeros_like(lengths), lengths), 7),
+        (lambda lengths: lengths.data.add_(1), 4),
+        (lambda lengths: setattr(lengths, "data", lengths + 1), 4),
+    ],
+    ids=["add", "set", "scatter", "add to data", "set data"],
+)
+def test_values_changed_in_place_are_known(change: Callable[[Tensor], object], longest: int) -> None:
+    """At every pass of a capture from those that were given."""
+    graph = capture_module(Longest(change), (torch.randn(8, 8), torch.tensor([2, 3])))
+    assert graph.forward_flops == 2 * longest * 8 * 8
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda lengths: setattr(lengths, "data", torch.randint_like(lengths, 1, 4)),
+        lambda lengths: lengths.data.random_(1, 4),
+        lambda lengths: lengths[:1].add_(1),
+    ],
+    ids=["set data", "draw data", "view"],
+)
+def test_values_changed_to_unknown_ones_are_unknown(change: Callable[[Tensor], object]) -> None:
+    with pytest.raises(InputError, match="reads values"):
+        capture_module(Longest(change), (torch.randn(8, 8), torch.tensor([2, 3])))
+
+
+def test_values_that_the_input_itself_gets_are_forgotten_with_the_pass() -> None:
+    class Growing(nn.Linear):
+        def forward(self, x: Tensor, lengths: Tensor) -> Tensor:
+            lengths += 1
+            return super().forward(x[: int(lengths.max())])
+
+    graph = capture_module(Growing(8, 8), (torch.randn(8, 8), torch.tensor([2, 3])))
+    assert graph.forward_flops == 2 * 4 * 8 * 8
+
+
+def test_relations_are_counted_as_in_the_batch() -> None:
+    """R-GCN counts the edges of each relation by adding ones in place, then selects them."""
+    from torch_geometric.nn import RGCNConv
+
+    edges, relations = torch.randint(0, 6, (2, 10)), torch.tensor([0, 1, 1, 0, 1, 1, 1, 0, 1, 1])
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")  # nothing is assumed
+        graph = capture_module(RGCNConv(8, 8, 2), (torch.randn(6, 8), edges, relations))
+    assert graph.forward_flops == 3 * 2 * 6 * 8 * 8  # both relations' and the root's
