@@ -106,11 +106,14 @@ def _matmul(given: Arguments, out: Tensor) -> OperatorSizes:
     # The weight of `linear` and the points of `cdist` are stored transposed.
     columns = right.shape[-2 if names[1] in ("weight", "x2") else -1] if right.dim() > 1 else 1
     batch = right.shape[:-2].numel() if right.dim() > 2 else 1
+    summed = left.shape[-1]
+    if left.dim() == right.dim() == 2 and out.dim() == 3:  # of `_grouped_mm`, which divides what is summed
+        batch, summed = out.shape[0], summed // max(1, out.shape[0])
     return OperatorSizes(
         gemm_batch=batch,
         gemm_m=out.numel() // max(1, batch * columns),
         gemm_n=columns,
-        gemm_k=left.shape[-1],
+        gemm_k=summed,
     )
 
 

@@ -73,6 +73,22 @@ def test_without_offsets(static: bool) -> None:
     assert graph.forward_flops == 2 * EXPERTS * TOKENS * WIDTH * HIDDEN
 
 
+class Outer(nn.Linear):
+    """Two matrices whose shared dimension, the tokens, is divided into groups."""
+
+    def forward(self, x: Tensor, ends: Tensor) -> Tensor:
+        return nn.functional.grouped_mm(x.t(), super().forward(x), offs=ends)
+
+
+def test_groups_of_what_is_summed() -> None:
+    graph = captured(Outer(WIDTH, HIDDEN), *ROWS)
+    (op,) = (op for op in graph.operators if op.sizes.gemm_batch > 1)
+    sizes = op.sizes
+    assert (sizes.gemm_batch, sizes.gemm_m, sizes.gemm_n) == (EXPERTS, WIDTH, HIDDEN)
+    assert sizes.gemm_k == TOKENS // EXPERTS
+    assert op.forward_flops == 2 * sizes.gemm_batch * sizes.gemm_m * sizes.gemm_n * sizes.gemm_k
+
+
 def test_static_experts() -> None:
     recorded, static = (captured(Experts(), *ROWS, static=static) for static in (False, True))
     assert static.forward_flops == recorded.forward_flops
