@@ -30,12 +30,23 @@ def attention(
 def _(
     query: Tensor, key: Tensor, value: Tensor, bias: Tensor | None, share: float = 1.0
 ) -> tuple[Tensor, Tensor]:
-    out = _heads_inside(query, value.shape[-1])
+    is_flash = _runs_flash(query, value, bias)
+    out = _laid_out_as(query) if is_flash else _heads_inside(query, value.shape[-1])
     return out, query.new_empty(query.shape[:-1], dtype=torch.float32)
 
 
+def _runs_flash(query: Tensor, value: Tensor, bias: Tensor | None) -> bool:
+    """Whether a flash kernel runs, which knows half precision only, and no bias; else, one that is memory-efficient."""
+    return bias is None and query.element_size() == 2 and query.shape[-1] == value.shape[-1]
+
+
+def _laid_out_as(like: Tensor) -> Tensor:
+    """(batch, heads, length, width) in the order of `like` in memory, as flash kernels write (`mha_fwd`, `mha_bwd`)."""
+    return torch.empty_like(like.transpose(1, 2)).transpose(1, 2)
+
+
 def _heads_inside(like: Tensor, width: int) -> Tensor:
-    """(batch, heads, length, `width`), laid out as kernels do: all heads of a token together.
+    """(batch, heads, length, `width`) as memory-efficient kernels write it: all heads of a token together.
 
     So joining the heads takes no copy.
     """
@@ -69,7 +80,8 @@ def _(
     bias: Tensor | None = None,
     share: float = 1.0,
 ) -> list[Tensor]:
-    gradients = [_heads_inside(t, t.shape[-1]) for t in (query, key, value)]
+    is_flash = _runs_flash(query, value, bias)
+    gradients = [_laid_out_as(t) if is_flash else _heads_inside(t, t.shape[-1]) for t in (query, key, value)]
     return gradients if bias is None else [*gradients, bias.new_empty(bias.shape)]
 
 
@@ -183,6 +195,9 @@ def _(
     # projected (`proj_size`), before and after.
     width = state[1].shape[-1] if len(state) > 1 else hidden
     kept = width * (gates + (2 if gates == 4 else 1)) + (hidden if width != hidden else 0)
+    if cell:
+        # Both products and a workspace (`_thnn_fused_lstm_cell`, `_thnn_fused_gru_cell`).
+        kept = width * (3 * gates if gates == 4 else 2 * gates + 5)
     reserve = rows * directions * layers * kept if training else 0
     last = state[1] if len(state) > 1 else state[0].new_empty(0)
     return out, state[0].new_empty(state[0].shape), last.new_empty(last.shape), sequence.new_empty(reserve)
@@ -201,6 +216,7 @@ def recurrent_backward(
     """Gradients of the sequence, then of each weight; empty if none is computed.
 
     Args:
+        out: outputs, or of a cell its hidden state.
         products: gradients that each weight is a factor of, or that are its own: 0 to 2.
         trained: whether the gradient of each weight is computed.
     """
@@ -223,23 +239,26 @@ def _(
 
 def _recurrent_setup(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]
     sequence, state, weights = inputs[0], inputs[1], inputs[2]
-    ctx.counts = (len(state), len(weights))
-    ctx.save_for_backward(sequence, output[0], output[3], *weights)
-    ctx.state_shapes = [s.shape for s in state]
     trained = [w.requires_grad for w in weights]
     if inputs[7]:  # weights of the input, then of the state, then biases
         data = [sequence.requires_grad, state[0].requires_grad, *[False] * (len(weights) - 2)]
+        kept = [*state, output[2]]  # an LSTM's new cell state; the output is kept by what reads it
     else:
         # cuDNN computes the gradients of all data, and those of all weights or of none (`_cudnn_rnn_backward`).
         data, trained = [True] * len(weights), [any(trained)] * len(weights)
+        # Of the first states, those that an earlier call has computed; others are small beside the sequence.
+        kept = [output[0], *(s for s in state if s.requires_grad)]
+    ctx.save_for_backward(sequence, output[3], *weights, *kept)
+    ctx.out_shape, ctx.state_shapes = output[0].shape, [s.shape for s in state]
     ctx.products, ctx.trained = [d + t for d, t in zip(data, trained, strict=True)], trained
 
 
 def _recurrent_backward(ctx, grad, *_rest):  # type: ignore[no-untyped-def]
-    sequence, out, reserve, *weights = ctx.saved_tensors
+    sequence, reserve, *rest = ctx.saved_tensors
+    weights, read = rest[: len(ctx.trained)], rest[len(ctx.trained)]
     if grad is None:
-        grad = out.new_empty(out.shape)
-    gradients = recurrent_backward(grad, sequence, weights, out, reserve, ctx.products, ctx.trained)
+        grad = sequence.new_empty(ctx.out_shape)
+    gradients = recurrent_backward(grad, sequence, weights, read, reserve, ctx.products, ctx.trained)
     wanted = [g if w.requires_grad else None for g, w in zip(gradients[1:], weights, strict=True)]
     state = [grad.new_empty(shape) for shape in ctx.state_shapes]
     return gradients[0], state, wanted, None, None, None, None, None
