@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, _meta_registrations
+from torch._prims_common import suggest_memory_format
 from torch.nn.utils import rnn
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdRef
@@ -58,6 +59,8 @@ class DeviceFunctions(TorchFunctionMode):
             return _attention(*args, **kwargs)
         if name == "rms_norm" and _is_fused_norm(*args, **kwargs):
             return _rms_norm(*args, **kwargs)
+        if name == "batch_norm" and _is_cudnn_norm(*args[:2]):
+            args = (args[0].contiguous(memory_format=suggest_memory_format(args[0])), *args[1:])
         if name in _RECURRENT and isinstance(args[0], Tensor) and args[0].is_meta:
             return _recurrent(name, args)
         if name in _CELLS and isinstance(args[0], Tensor) and args[0].is_meta:
@@ -223,6 +226,16 @@ def _is_fused_norm(
 ) -> bool:
     """Whether a GPU runs an RMS norm as one kernel, which torch (from 2.9) does if input and weight have one type."""
     return input.is_meta and (weight is None or weight.dtype == input.dtype)
+
+
+def _is_cudnn_norm(input: Tensor, weight: Tensor | None) -> bool:
+    """Whether cuDNN runs a batch norm, which gets its input dense, and so keeps a copy of one that is transposed.
+
+    (`_select_batch_norm_backend` and `_batch_norm_impl_index` in torch 2.13)
+    """
+    if weight is None or input.dim() < 3:
+        return False
+    return weight.dtype == torch.float32 and input.dtype in (torch.float32, torch.float16)
 
 
 def _rms_norm(

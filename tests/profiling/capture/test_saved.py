@@ -16,8 +16,8 @@ ALL = HEADS * WIDTH
 
 
 def kept_bytes(module: nn.Module, x: Tensor) -> int:
-    """Distinct storages that a step on the CPU keeps, without parameters and the input."""
-    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), x)}
+    """Distinct storages that a step on the CPU keeps, without parameters, buffers and the input."""
+    own = {t.untyped_storage().data_ptr() for t in (*module.parameters(), *module.buffers(), x)}
     kept: dict[int, Tensor] = {}  # alive, so that no address is reused
 
     def pack(tensor: Tensor) -> Tensor:
@@ -121,3 +121,22 @@ def test_a_decoder_keeps_the_states_that_it_hands_on() -> None:
     layers = 3 * BATCH * WIDTH
     # At the last step nothing reads the state.
     assert [op.saved_activation_bytes for op in others] == 3 * [last.saved_activation_bytes + 4 * layers]
+
+
+def test_a_batch_norm_of_a_transposed_sequence_makes_it_dense() -> None:
+    """As cuDNN wants it, and as torch returns it on the CPU; so each layer behind it copies its input."""
+
+    class Forecaster(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layers = nn.ModuleList(nn.Linear(ALL, ALL) for _ in range(4))
+            self.norm = nn.BatchNorm1d(ALL)
+
+        def forward(self, x: Tensor) -> Tensor:
+            first, *others = self.layers
+            x = self.norm(first(x).transpose(1, 2)).transpose(1, 2)
+            return torch.stack([layer(x) for layer in others])
+
+    x = torch.randn(BATCH, TOKENS, ALL)
+    graph, kept = capture_module(Forecaster(), x), kept_bytes(Forecaster(), x)
+    assert graph.total("saved_activation_bytes") == pytest.approx(kept, abs=64)
