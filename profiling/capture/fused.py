@@ -323,3 +323,11 @@ def _(grad, log, target, p, margin, weight=None, reduction=1):  # type: ignore[n
 @torch.library.register_fake("aten::multilabel_margin_loss_backward")
 def _(grad, log, target, reduction, is_target):  # type: ignore[no-untyped-def]
     return log.new_empty(log.shape)
+
+
+# Nor for equal values. torch itself asks whether a check has found an error, as `istft` of windows without overlap.
+@torch.library.register_fake("aten::equal")
+def _(self, other):  # type: ignore[no-untyped-def]
+    if self.dim() or self.dtype != torch.bool:
+        raise RuntimeError("equal cannot be called on meta tensors")
+    return False

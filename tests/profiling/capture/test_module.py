@@ -247,6 +247,7 @@ FRAME = torch.ones(8)
         (lambda y: importlib.import_module("absent_module"), "install it"),
         (lambda y: y.repeat_interleave(y[:, 0].long(), 0), "pass them as numbers"),
         (lambda y: pack_padded_sequence(y[None], y[0, :1].long()).data, "pass them as numbers"),
+        (lambda y: y * torch.equal(y, y + 1), "pass them as numbers"),
         (lambda y: y * FRAME, "register a module's own as buffers"),
         (
             lambda y: y * torch.bincount(y.argmax(1), minlength=8),
@@ -265,6 +266,7 @@ FRAME = torch.ones(8)
         "import",
         "repeat_interleave",
         "pack",
+        "equal",
         "device",
         "operator",
         "map",

@@ -112,6 +112,27 @@ def test_a_long_transform_takes_more_passes() -> None:
     assert long.forward_flops / short.forward_flops == pytest.approx(4 * math.log2(16384) / math.log2(4096))
 
 
+class Masked(nn.Module):
+    """Weighs a signal's frequencies, as separation and vocoders do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.gains = nn.Parameter(torch.ones(33, 1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        window = torch.hann_window(64, device=x.device)
+        spectrum = torch.stft(x, 64, 16, window=window, return_complex=True)
+        return torch.istft(spectrum * self.gains, 64, 16, window=window, length=x.shape[-1])
+
+
+def test_a_signal_is_put_together_from_its_windows() -> None:
+    """`istft` asks whether they overlap everywhere."""
+    graph = capture_module(Masked(), torch.randn(2, 640))
+    frames = 2 * (640 // 16 + 1)
+    assert graph.forward_flops == 2 * frames * 2.5 * 64 * math.log2(64)  # there and back
+    assert graph.gradient_bytes == 4 * 33
+
+
 class ComplexProduct(nn.Module):
     def __init__(self) -> None:
         super().__init__()
