@@ -38,7 +38,8 @@ def test_a_pair_of_which_nvml_does_not_see_the_processes(monkeypatch: pytest.Mon
     for member in record["members"]:
         assert member["outcome"] == "ok", member["message"]
         assert member["sm_count"] == 132
-        assert min(member["solo_step_time_s"], member["step_time_s"]) > 0  # how they compare is up to the machine
+        # How they compare is up to the machine.
+        assert min(member["solo_step_time_s"], member["step_time_s"]) > 0
         assert (member["allocated_bytes"], member["memory_bytes"]) == (100 << 20, 200 << 20)
         assert member["memory_source"] == "device-growth"
         assert member["solo_utilization_ratio"] == pytest.approx(0.8)
