@@ -59,8 +59,8 @@ class DeviceFunctions(TorchFunctionMode):
             return _attention(*args, **kwargs)
         if name == "rms_norm" and _is_fused_norm(*args, **kwargs):
             return _rms_norm(*args, **kwargs)
-        if name == "batch_norm" and _is_cudnn_norm(*args[:2]):
-            args = (args[0].contiguous(memory_format=suggest_memory_format(args[0])), *args[1:])
+        if name == "batch_norm":
+            args, kwargs = _batch_norm_inputs(*args, **kwargs)
         if name in _RECURRENT and isinstance(args[0], Tensor) and args[0].is_meta:
             return _recurrent(name, args)
         if name in _CELLS and isinstance(args[0], Tensor) and args[0].is_meta:
@@ -228,14 +228,17 @@ def _is_fused_norm(
     return input.is_meta and (weight is None or weight.dtype == input.dtype)
 
 
-def _is_cudnn_norm(input: Tensor, weight: Tensor | None) -> bool:
-    """Whether cuDNN runs a batch norm, which gets its input dense, and so keeps a copy of one that is transposed.
+def _batch_norm_inputs(
+    input: Tensor, weight: Tensor | None, *rest: Any, **options: Any
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Arguments of a batch norm. cuDNN, if it runs it, gets its input dense, and so keeps a copy of one that is transposed.
 
     (`_select_batch_norm_backend` and `_batch_norm_impl_index` in torch 2.13)
     """
-    if weight is None or input.dim() < 3:
-        return False
-    return weight.dtype == torch.float32 and input.dtype in (torch.float32, torch.float16)
+    runs_cudnn = weight is not None and input.dim() >= 3 and weight.dtype == torch.float32
+    if runs_cudnn and input.dtype in (torch.float32, torch.float16):
+        input = input.contiguous(memory_format=suggest_memory_format(input))
+    return (input, weight, *rest), options
 
 
 def _rms_norm(

@@ -179,10 +179,8 @@ def decide(drawn: Tensor, is_on_host: bool) -> None:
             setattr(drawn, _VALUES, (values, drawn._version, False))
 
 
-def _on_host(
-    func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], otherwise: Any = None
-) -> Any:
-    """What a function returns for known values, `otherwise` in place of None; None if it cannot be computed."""
+def _on_host(func: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """What a function returns for known values; None if it cannot be computed."""
     if "device" in kwargs:
         kwargs = {**kwargs, "device": "cpu"}
     args = tuple("cpu" if isinstance(a, torch.device) else a for a in args)

@@ -140,3 +140,16 @@ def test_a_batch_norm_of_a_transposed_sequence_makes_it_dense() -> None:
     x = torch.randn(BATCH, TOKENS, ALL)
     graph, kept = capture_module(Forecaster(), x), kept_bytes(Forecaster(), x)
     assert graph.total("saved_activation_bytes") == pytest.approx(kept, abs=64)
+
+
+def test_a_batch_norm_may_get_its_arguments_by_name() -> None:
+    class Named(nn.BatchNorm1d):
+        def forward(self, x: Tensor) -> Tensor:
+            return torch.batch_norm(
+                input=x, weight=self.weight, bias=self.bias, running_mean=self.running_mean,
+                running_var=self.running_var, training=True, momentum=0.1, eps=self.eps, cudnn_enabled=True,
+            )  # fmt: skip
+
+    x = torch.randn(BATCH, ALL, TOKENS)
+    graphs = [capture_module(layer(ALL), x) for layer in (Named, nn.BatchNorm1d)]
+    assert graphs[0].total("saved_activation_bytes") == graphs[1].total("saved_activation_bytes")
