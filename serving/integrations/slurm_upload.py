@@ -15,6 +15,8 @@ from serving.job_ranges import parse_job
 
 # Seconds after which the cluster is uploaded again: nodes may have changed, and jobs have made progress.
 REPEAT_S = 60.0
+# The same if the service did not store it: training loops would report their step times with jobs that are gone.
+RETRY_S = 5.0
 
 
 class Nodes(Protocol):
@@ -52,5 +54,5 @@ class SlurmUpload:
                 lacks[model] = self._client.lacks(model)
             return not lacks[model]
 
-        self._upload.store(whole_cluster(jobs, slurm.nodes(), self._devices, knows, now_s))
-        self._running, self._due_s = running, now_s + REPEAT_S
+        stored = self._upload.store(whole_cluster(jobs, slurm.nodes(), self._devices, knows, now_s))
+        self._running, self._due_s = running, now_s + (REPEAT_S if stored else RETRY_S)

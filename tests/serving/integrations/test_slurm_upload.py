@@ -16,7 +16,7 @@ from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm import SlurmBridge, SlurmConfig
 from serving.integrations.slurm_cluster import whole_cluster
 from serving.integrations.slurm_state import SlurmJob
-from serving.integrations.slurm_upload import SlurmUpload
+from serving.integrations.slurm_upload import RETRY_S, SlurmUpload
 from tests.serving.integrations.test_slurm_state import DEVICES, recorded
 from tests.serving.live import serve
 from tests.serving.table import TableSource
@@ -115,6 +115,17 @@ def test_it_is_uploaded_when_jobs_change_and_now_and_then(service: ServiceClient
     assert slurm.asked == 3
     where = httpx.get(f"{service.url}/v1/cluster/tenants", params={"job_id": "8"}, trust_env=False).json()
     assert [(tenant["gpu"], tenant["member"]) for tenant in where["tenants"]] == [("0", 1)]
+
+
+def test_it_is_uploaded_again_soon_if_the_service_was_down(service: ServiceClient) -> None:
+    slurm, upload = Recorded(), SlurmUpload(ServiceClient("http://127.0.0.1:1"), TYPES)
+    upload.look(slurm, [running(7, 0)], 0.0)
+    again = SlurmUpload(service, TYPES)
+    upload._client, upload._upload = again._client, again._upload
+    upload.look(slurm, [running(7, 0)], 1.0)
+    assert (slurm.asked, stored(service)) == (1, {})
+    upload.look(slurm, [running(7, 0)], RETRY_S)
+    assert (slurm.asked, stored(service)) == (2, EMPTY | {"node-a/0": ["7"]})
 
 
 def test_jobs_that_the_service_would_refuse_leave_the_rest(service: ServiceClient) -> None:
