@@ -97,10 +97,13 @@ class RayPlacer:
         cluster = self.cluster(nodes)
         return self.service.place(job, iterations, cluster) if cluster["nodes"] else None
 
-    def cluster(self, nodes: Iterable[Mapping[str, Any]]) -> dict[str, Any]:
+    def cluster(self, nodes: Iterable[Mapping[str, Any]], only_started: bool = False) -> dict[str, Any]:
         """Live nodes with GPUs of a known type, and their jobs, as the `cluster` of `POST /v1/place`.
 
         A GPU with more than `MOST_TENANTS` jobs is left out: the service would refuse the whole cluster.
+
+        Args:
+            only_started: without jobs that are placed and have not started.
         """
         now_s, nodes_with_gpus = time.time(), []
         for node in nodes:
@@ -113,7 +116,8 @@ class RayPlacer:
             name = str(node["NodeID"])
             tenants: dict[str, list[dict[str, Any]]] = {i: [] for i in ids}
             for running, seat in self._seated(name, ids):
-                tenants.setdefault(seat, []).append(running.tenant(now_s))
+                if running.started or not only_started:
+                    tenants.setdefault(seat, []).append(running.tenant(now_s))
             gpus = [
                 {"id": i, "device": device, "tenants": tenants[i]}
                 for i in ids
@@ -156,7 +160,8 @@ class RayPlacer:
         """Replace the service's stored cluster by Ray's; returns whether that succeeded.
 
         Call it after `started` and `ended`: the dashboard then shows the cluster, and the jobs' training loops can report
-        their step times (`serving.integrations.step_times`). The service's token must be of scope `admin`.
+        their step times (`serving.integrations.step_times`). A job that has not started is left out, because it may wait,
+        or start elsewhere. The service's token must be of scope `admin`.
 
         Args:
             nodes: as returned by `ray.nodes()`; None to query them.
@@ -165,7 +170,7 @@ class RayPlacer:
             import ray
 
             nodes = ray.nodes()
-        cluster = self.cluster(nodes)
+        cluster = self.cluster(nodes, only_started=True)
         for gpu in (gpu for node in cluster["nodes"] for gpu in node["gpus"]):
             gpu["sharing"] = "time-slice"
         return Upload(self.service).store(cluster)

@@ -183,6 +183,8 @@ def test_the_stored_cluster(service: ServiceClient, ray: None) -> None:
     assert (tenant["node"], tenant["gpu"], tenant["member"]) == ("one", "0", 1)
     assert tenant["of"] == {"device": "v100", "jobs": ["resnet18-cifar"] * 2, "sharing": "time-slice"}
     placer.ended("train-7")
+    placer.place("train-9", "resnet18-cifar", 100, nodes=NODES[:2])  # waits for a GPU share, say
+    assert placer.running["train-9"].node == "one"
     assert placer.upload(NODES[:2])
     answer = service.cluster()
     assert answer is not None
