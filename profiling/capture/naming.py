@@ -13,6 +13,7 @@ from profiling.workload import REGISTERED, Workload
 from profiling.zoo import resolve, zoo_names
 
 _HASH = re.compile(r"(?:graph:)?([0-9a-f]{8,64})")
+_CODE = re.compile(r"[\w.]+:[\w.]+")
 _OF_FILES = ("onnx", "pipedream")
 _FILES = {
     ".json": "a graph written by `cotenant capture -o`",
@@ -92,7 +93,7 @@ def captured_from(model: str) -> str | None:
         if graph.source in _OF_FILES:  # named like their files
             return None
         name = graph.name
-        code = ":" in name and not name.startswith(REGISTERED)
-        if code or collection_of(name) or name in zoo_names():
+        is_code = _CODE.fullmatch(name) and not name.startswith(REGISTERED)
+        if is_code or collection_of(name) or name in zoo_names():
             return name
     return None

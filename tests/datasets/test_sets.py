@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from datasets.sets import read_sets
 from datasets.sources import SOURCES, check_may_learn, withheld
 from datasets.tables import make_table, write_table
 from profiling.capture import graph_for, register_graph
+from profiling.capture.naming import captured_from
 from profiling.errors import InputError
 from profiling.workload import Workload
 from tests.datasets.test_tables import example
@@ -174,3 +176,10 @@ def test_graphs_without_a_name_are_those_of_the_model_that_was_captured(tmp_path
     rows[1]["architecture"] = "lstm-wikitext2"
     write_table(tmp_path, "colocation", make_table("colocation", rows))
     assert read_sets(tmp_path)[0]["architecture"].tolist() == [model, "lstm-wikitext2"] * 2
+
+
+def test_titles_that_several_models_may_share_are_no_names(tmp_path: Path) -> None:
+    graph = graph_for(Workload("lstm-wikitext2", batch_size=10))
+    titles = ("my net: v2", "own:factory", "lstm-wikitext2", "graph:0123")
+    named = [captured_from(register_graph(replace(graph, name=title))) for title in titles]
+    assert named == [None, "own:factory", "lstm-wikitext2", None]
