@@ -26,6 +26,11 @@ def jobs_on_devices(members: Members, numbers: Integers) -> Integers:
     return members.device[numbers] * JOBS + members.job[numbers]
 
 
+def unlimited_on_devices(members: Members, numbers: Integers) -> Integers:
+    """[R] the same, whatever share of the multiprocessors it may use, which changes nothing about its memory."""
+    return members.device[numbers] * JOBS + members.unlimited[numbers]
+
+
 def unfrozen_on_devices(members: Members) -> Integers:
     """[V] the same, whatever is frozen."""
     return members.device * JOBS + members.unfrozen

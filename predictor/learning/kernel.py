@@ -101,6 +101,7 @@ class Members:
         occupancy: [V] share of the time for which each keeps the device from others, above 0
             (`models.features.occupancy`); defaults to 1.
         unfrozen: [V] numbers of the job SPEC with no frozen layers; defaults to `job`.
+        unlimited: [V] numbers of the job SPEC with all multiprocessors (`sm_share_ratio`); defaults to `job`.
     """
 
     place: Floats
@@ -110,6 +111,7 @@ class Members:
     device: Integers = None  # type: ignore[assignment]
     occupancy: Floats = None  # type: ignore[assignment]
     unfrozen: Integers = None  # type: ignore[assignment]
+    unlimited: Integers = None  # type: ignore[assignment]
 
     def __post_init__(self) -> None:
         if self.device is None:
@@ -118,6 +120,8 @@ class Members:
             self.occupancy = np.ones(len(self.model))
         if self.unfrozen is None:
             self.unfrozen = self.job
+        if self.unlimited is None:
+            self.unlimited = self.job
 
     def __len__(self) -> int:
         return len(self.model)

@@ -168,6 +168,7 @@ class KnownMembers:
                     self._settings[device, sharing],
                     self._devices[device],
                     self._jobs[self._named(replace(job, frozen_prefix=0))],
+                    self._jobs[self._named(replace(job, sm_share_ratio=1.0))],
                 )
                 for w, device, sharing in new
                 for job in (self._named(w),)
@@ -183,8 +184,8 @@ class KnownMembers:
         self.utilization_measured = np.concatenate([self.utilization_measured, measured])
         self._add_limits(new)
         start = len(self.members)
-        model, job, setting, at, unfrozen = columns
-        more = Members(place, model, job, setting, at, occupancies(features), unfrozen)
+        model, job, setting, at, unfrozen, unlimited = columns
+        more = Members(place, model, job, setting, at, occupancies(features), unfrozen, unlimited)
         self.members = self.members.joined(more)
         self._keys.extend(new)
         # Last, so that a reader without the lock never sees an incomplete number.

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.answering.describe import room_in_words
-from predictor.learning.job_keys import jobs_on_devices, places_among
+from predictor.learning.job_keys import places_among, unlimited_on_devices
 from predictor.learning.observed import Observed, set_of
 from predictor.learning.observed_sets import Names
 from predictor.learning.ran_together import MOST_NAMED, RanTogether, names_of
@@ -30,8 +30,9 @@ if TYPE_CHECKING:
 class RanOut:
     """Answers of sets with what was reported of their memory.
 
-    A set that was also observed to run often fits: what ran out of memory was one of its runs. Nothing is said of other
-    batch sizes, nor of whole cards under MIG, where each job has memory of its own.
+    A set that was also observed to run often fits: what ran out of memory was one of its runs. Neither the sharing mode
+    nor `sm_share_ratio` makes a difference. Nothing is said of other batch sizes, nor of whole cards under MIG, where
+    each job has memory of its own.
 
     Args:
         reported: the sets that ran out of memory.
@@ -144,7 +145,7 @@ class RanOut:
 
 def _jobs_of(known: KnownMembers, numbers: Integers) -> Integers:
     """[S, M] the device and job of each member, by number, -1 where there is none."""
-    return np.where(numbers >= 0, jobs_on_devices(known.members, numbers), -1)
+    return np.where(numbers >= 0, unlimited_on_devices(known.members, numbers), -1)
 
 
 def _at_least(bytes_: Quantity, value: float) -> Quantity:

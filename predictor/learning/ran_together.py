@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from models.features import Floats
 from predictor.answering.describe import room_in_words
 from predictor.learning.confirmed_pairs import OFTEN
-from predictor.learning.job_keys import jobs_on_devices, places_among
+from predictor.learning.job_keys import places_among, unlimited_on_devices
 from predictor.learning.kernel import Members
 from predictor.learning.observed import Observed
 from predictor.learning.observed_sets import Names, hashes_of
@@ -39,8 +39,8 @@ _Place = tuple[int, int, int]
 class RanTogether:
     """Sets in which a job's step time was observed often enough that an implausible one would be believed, too.
 
-    It counts whatever the SPECs stated of the jobs alone and in whichever sharing mode. Not under MIG, where each job has
-    a slice of its own, nor of sets that would take several times the device's memory.
+    It counts whatever the SPECs stated of the jobs alone, in whichever sharing mode and with whichever `sm_share_ratio`.
+    Not under MIG, where each job has a slice of its own, nor of sets that would take several times the device's memory.
 
     Args:
         observed: the observed step times; only_ran: those that say nothing else.
@@ -70,8 +70,8 @@ class RanTogether:
             np.array([not leaves_slices_open(device, sharing) for device, sharing, *_ in keys], dtype=bool)
         )
         numbers, members = numbers[rows], self._known.members
-        others = np.where(numbers[:, 1:] >= 0, members.job[numbers[:, 1:]], -1)
-        names = hashes_of(jobs_on_devices(members, numbers[:, 0]), others)
+        others = np.where(numbers[:, 1:] >= 0, members.unlimited[numbers[:, 1:]], -1)
+        names = hashes_of(unlimited_on_devices(members, numbers[:, 0]), others)
         _, first, group = np.unique(names, return_index=True, return_inverse=True)
         first = np.sort(first[np.bincount(group, count[rows]) >= OFTEN])
         devices = [keys[row][0] for row in rows[first].tolist()]
@@ -106,7 +106,7 @@ class RanTogether:
     def _places(self, numbers: Integers) -> Iterator[list[_Place]]:
         """Those of every set of members, by number [S, M], -1 where there are fewer."""
         members = self._known.members
-        devices, jobs = members.device[numbers.max(1)], np.where(numbers >= 0, members.job[numbers], -1)
+        devices, jobs = members.device[numbers.max(1)], np.where(numbers >= 0, members.unlimited[numbers], -1)
         for device, row in zip(devices.tolist(), jobs.tolist(), strict=True):
             counted = Counter(job for job in row if job >= 0)
             yield [(device, job, k) for job, count in counted.items() for k in range(count)]
@@ -185,4 +185,4 @@ def _within(bytes_: Quantity, share: float, room: float) -> Quantity:
 
 def names_of(members: Members, numbers: Integers) -> Names:
     """[R] hashes of the device and the jobs of sets of members, by number [R, M], in any order; -1 is none."""
-    return hashes_of(members.device[numbers.max(1)], np.where(numbers >= 0, members.job[numbers], -1))
+    return hashes_of(members.device[numbers.max(1)], np.where(numbers >= 0, members.unlimited[numbers], -1))

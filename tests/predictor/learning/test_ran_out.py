@@ -59,6 +59,15 @@ def test_nothing_else_is_said(predictor: Predictor) -> None:
     assert fits(posterior, the_set(C, A, C)) == [False]
 
 
+def test_a_share_of_the_multiprocessors_needs_no_less_memory(predictor: Predictor) -> None:
+    limited = the_set(replace(A, sm_share_ratio=0.5), B, sharing="mps")
+    larger = the_set(C, *limited.workloads, sharing="mps")
+    for reported, other in ((the_set(A, B), limited), (limited, the_set(A, B))):
+        posterior = after(predictor, reported)
+        assert fits(posterior, other, larger) == [False] * 2
+        assert fits(posterior.extended(ran(predictor, other)), reported, other) == [True] * 2
+
+
 def test_a_job_alone(predictor: Predictor) -> None:
     posterior = after(predictor, the_set(A))
     assert fits(posterior, the_set(A), the_set(A, C), the_set(C)) == [False, False, True]
