@@ -7,6 +7,7 @@ import logging
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from statistics import median
@@ -37,8 +38,9 @@ class StepTimes:
 
     About once a minute, the median of the means over ten steps is reported, if the stored cluster has the job on one GPU,
     beside the same jobs at both ends of that minute. A set is reported three times, and again once its step time has
-    changed by a tenth; of a job alone, the GPU's utilisation and memory, too, if `nvidia-ml-py` is installed. A set that runs out of GPU memory is reported, too. A thread does this; what fails is
-    logged (logger `cotenant.step_times`), and the loop goes on.
+    changed by a tenth; of a job alone, the GPU's utilisation and memory, too, if `nvidia-ml-py` is installed. A set that
+    runs out of GPU memory is reported as well, unless a job has left it within that minute: it may have been what held
+    the memory. A thread does this; what fails is logged (logger `cotenant.step_times`), and the loop goes on.
 
     Args:
         url: base URL of the service.
@@ -79,19 +81,18 @@ class StepTimes:
             trust_env=False,
         )
         self._every_s, self._clock = every_s, clock
-        self._steps, self._blocks = (
-            -_BLOCK,
-            list[float](),
-        )  # the first steps, which compile and tune, do not count
+        # The first steps, which compile and tune, do not count.
+        self._steps, self._blocks = -_BLOCK, list[float]()
         self._window_s = self._block_s = clock()
         self._measured: SimpleQueue[list[float] | None] = SimpleQueue()
         self._usage = GpuUsage() if usage else None
         self._before: dict[str, Any] | None = None
         self._reported: dict[str, list[float]] = {}
-        self._logged = ""
+        self._logged, self._started = "", False
         self._thread = threading.Thread(target=self._run, name="cotenant-step-times", daemon=True)
 
     def __enter__(self) -> Self:
+        self._started = True
         self._thread.start()
         return self
 
@@ -101,7 +102,10 @@ class StepTimes:
         self._measured.put(None)
         self._thread.join(2 * _TIMEOUT_S)
         if error is not None and _is_out_of_memory(error) and (where := self._where()):
-            self._send(where | {"out_of_memory": True})
+            if _some_left(self._before, where):
+                self._log("a job has left the GPU; that it ran out of memory is not reported")
+            else:
+                self._send(where | {"out_of_memory": True})
         if self._usage is not None:
             self._usage.close()
         self._client.close()
@@ -111,6 +115,8 @@ class StepTimes:
         self._steps += 1
         if self._steps % _BLOCK:
             return
+        if not self._started:
+            self._log("step times are reported inside `with StepTimes(...) as steps:` only")
         now_s = self._clock()
         if self._steps:
             self._blocks.append((now_s - self._block_s) / _BLOCK)
@@ -181,6 +187,13 @@ class StepTimes:
         if message != self._logged:
             self._logged = message
             log.warning("%s", message)
+
+
+def _some_left(before: dict[str, Any] | None, now: dict[str, Any]) -> bool:
+    """Whether a job of the set before is no longer there."""
+    if before is None or before["of"]["device"] != now["of"]["device"]:
+        return False
+    return not Counter(before["of"]["jobs"]) <= Counter(now["of"]["jobs"])
 
 
 def _is_out_of_memory(error: BaseException) -> bool:

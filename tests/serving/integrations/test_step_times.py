@@ -152,6 +152,32 @@ def test_utilisation_and_memory_of_a_job_alone(
     assert (entry["utilization_ratio"], entry["memory_bytes"]) == (alone if len(jobs) == 1 else (None, None))
 
 
+@pytest.mark.parametrize(
+    ("before", "now", "expected"),
+    [
+        ((JOB, OTHER), (JOB,), []),
+        ((JOB,), (OTHER, JOB), [(2, None)]),
+        ((JOB, OTHER), (OTHER, JOB), [(2, None)]),
+    ],
+)
+def test_a_job_is_not_blamed_for_the_memory_of_one_that_has_left(
+    client: TestClient, before: tuple[str, ...], now: tuple[str, ...], expected: list[Any]
+) -> None:
+    seat(client, *before)
+    steps = Loop(client).steps
+    steps.__enter__()
+    seat(client, *now)
+    steps.__exit__(RuntimeError, RuntimeError("CUDA error: out of memory"), None)
+    assert observed(client) == expected
+
+
+def test_without_with_it_says_so(client: TestClient, loop: Loop, caplog: pytest.LogCaptureFixture) -> None:
+    loop.run(100, 0.2)
+    assert [r.message for r in caplog.records if r.name == "cotenant.step_times"] == [
+        "step times are reported inside `with StepTimes(...) as steps:` only"
+    ]
+
+
 def test_by_its_placement(client: TestClient) -> None:
     nodes = [{"name": "n", "gpus": [{"id": "0", "device": "v100"}]}]
     client.put("/v1/cluster", json={"nodes": nodes})
