@@ -126,7 +126,8 @@ class PredictionArrays:
         memory_bytes: [S, M]; 0.0 where masked.
         utilization_ratio: [S, M] co-located share; 0.0 where masked.
         memory_upper_bytes: [S] upper bound of the set's total memory.
-        fits: [S] whether that bound is within the device's memory.
+        fits: [S] whether that bound is within the device's memory. Of a set that was predicted to fit and ran out of
+            memory the bound is that memory.
     """
 
     mask: Bools

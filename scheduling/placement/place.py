@@ -207,11 +207,18 @@ def _infeasible(job: Workload, cache: SetCache, alone: dict[int, int]) -> Infeas
             f"a step of {job} would take more than two weeks on every GPU of this cluster ({', '.join(slow)})",
             hint="lower its batch size or gradient accumulation, or add a faster GPU type",
         )
-    need = ", ".join(f"{name}: {cache.memory_upper_bytes[row] / 2**30:.1f} GiB" for name, row in able.items())
+    need = ", ".join(
+        f"{name}: {_need(name, float(cache.memory_upper_bytes[row]))}" for name, row in able.items()
+    )
     return InfeasibleError(
         f"{job} does not fit on any GPU of this cluster, even alone (upper bound of predicted memory: {need})",
         hint="lower the batch size, or add a GPU type with more memory",
     )
+
+
+def _need(name: str, upper_bytes: float) -> str:
+    ran_out = is_known(name) and upper_bytes == get_device(name).memory_bytes
+    return "ran out of it" if ran_out else f"{upper_bytes / 2**30:.1f} GiB"
 
 
 def _first(score: Floats, cost_s: Floats, tenants: Ints, state_of: Ints, count_of: Ints, limit: int) -> Ints:
@@ -333,6 +340,7 @@ def _refusals(
     budget = ranking.has_room & ranking.fits & ~ranking.within_budget
     least = ranking.worst_slowdown[budget & (count_of > 0)].min(initial=np.inf)
     limits = f"{config.max_slowdown:.4g} unless it has its own; the worst-off member is slowed {least:.2f}x or more"
+    large = "exceeds the device's, or the set ran out of it"
     texts = (
         *(
             (mask, f"refused: a step would take more than two weeks on {name}")
@@ -341,7 +349,7 @@ def _refusals(
         (room, f"refused: already has {config.max_members} jobs, the most on one GPU"),
         (
             memory,
-            "refused: predicted memory (upper bound) exceeds the device's, or no such precision or MIG slices",
+            f"refused: predicted memory (upper bound) {large}, or no such precision or MIG slices",
         ),
         (budget, f"refused: a member would exceed its slowdown budget ({limits})"),
     )

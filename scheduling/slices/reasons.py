@@ -50,6 +50,8 @@ def too_large(options: Options, number: int) -> str:
     if alone.fits:
         return ""
     room = get_device(options.card).memory_bytes
+    if alone.memory_bytes == room:
+        return f"{options.jobs[number].workload} never fits: it ran out of memory on {options.card}"
     return (
         f"{options.jobs[number].workload} never fits: it needs up to {alone.memory_bytes / 2**30:.1f} GiB and "
         f"{options.card} has {room / 2**30:.1f}"

@@ -166,6 +166,17 @@ def test_bad_input() -> None:
         PlacementConfig(objective="speed")
 
 
+def test_a_job_that_ran_out_of_memory_is_not_said_to_need_what_the_device_has() -> None:
+    class RanOut:
+        def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+            arrays = PREDICTOR.predict_arrays(sets)
+            upper = np.where(arrays.fits, 16 * GIB, arrays.memory_upper_bytes)
+            return replace(arrays, memory_upper_bytes=upper, fits=np.zeros(len(sets), bool))
+
+    with pytest.raises(InfeasibleError, match=r"upper bound of predicted memory: v100: ran out of it\)"):
+        place(JOBS[0], 1, cluster(Gpu("0", "v100")), RanOut())
+
+
 def test_a_replaced_predictor_is_freed() -> None:
     snapshot = cluster(Gpu("0", "v100", tenants=(Tenant(JOBS[1], 1e5),)), Gpu("1", "k80"))
     predictor = table()

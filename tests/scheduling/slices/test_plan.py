@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import combinations, product
@@ -9,6 +10,7 @@ import numpy as np
 import pytest
 
 from predictor import load_predictor
+from predictor.types import PredictionArrays
 from profiling.devices import get_device, mig_layout
 from profiling.errors import InfeasibleError, InputError, LimitError, UnknownNameError
 from profiling.workload import ColocationSet, Workload
@@ -17,7 +19,7 @@ from scheduling.slices.fleet import plan_fleet
 from scheduling.slices.options import SliceConfig, SliceJob
 from scheduling.slices.plan import best_of, plan_slices
 from scheduling.slices.reasons import reasons_for
-from tests.scheduling.slices.rates import AmdahlPredictor, ask, simulated_s
+from tests.scheduling.slices.rates import GIB, AmdahlPredictor, ask, simulated_s
 
 # Seven jobs from launch-bound (0.9 of the time does not depend on the slice) to fully parallel.
 PREDICTOR = AmdahlPredictor([0.9, 0.7, 0.5, 0.3, 0.1, 0.6, 0.0], [2, 3, 4, 6, 12, 3, 4])
@@ -158,6 +160,21 @@ def test_a_job_that_never_fits_is_told_from_one_without_room() -> None:
     assert len(plan.chosen.waiting) == 2
     never = [reason for reason in plan.reasons if "never fits" in reason]
     assert never == ["m-0 never fits: it needs up to 100.0 GiB and a100 has 40.0"]
+
+
+def test_a_job_that_ran_out_of_memory_is_not_said_to_need_what_the_card_has() -> None:
+    predictor = AmdahlPredictor([0.5] * 2, [30, 30])
+
+    class RanOut:
+        def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
+            arrays = predictor.predict_arrays(sets)
+            ran_out = np.array([s.device == "a100" and Workload("m-0") in s.workloads for s in sets])
+            upper = np.where(ran_out & arrays.fits, 40 * GIB, arrays.memory_upper_bytes)
+            return replace(arrays, memory_upper_bytes=upper, fits=arrays.fits & ~ran_out)
+
+    plan = plan_slices([SliceJob(w) for w in predictor.jobs()], "a100", RanOut(), SliceConfig(mig=False))
+    never = [reason for reason in plan.reasons if "never fits" in reason]
+    assert never == ["m-0 never fits: it ran out of memory on a100"]
 
 
 def test_a_slice_that_is_planned_for_is_not_called_a_card() -> None:
