@@ -386,9 +386,8 @@ class Posterior:
             busy = within_shares(prediction.total_utilization_ratio, now)
             ignored = state.limits.ignored_of(numbers[k])
             words = (*prediction.reasons, *told, *ignored, *filter(None, reasons), *of_memory[k])
-            prediction = replace(prediction, members=now, total_utilization_ratio=busy, reasons=words)
-            result.append(state.room.prediction(prediction, numbers[k]))
-        return result
+            result.append(replace(prediction, members=now, total_utilization_ratio=busy, reasons=words))
+        return state.room.predictions(result, numbers)
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """The basis of a member's answer. Observations count with at least a hundredth of the largest weight."""

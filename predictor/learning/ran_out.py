@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from models.features import Floats
 from predictor.answering.describe import room_in_words
 from predictor.learning.job_keys import places_among, unlimited_on_devices
-from predictor.learning.observed import Observed, set_of
+from predictor.learning.observed import Observed
 from predictor.learning.observed_sets import Names
 from predictor.learning.ran_together import MOST_NAMED, RanTogether, names_of
-from predictor.types import Prediction, PredictionArrays, Quantity
+from predictor.types import Bools, Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device, split_device
 
 if TYPE_CHECKING:
@@ -58,37 +58,47 @@ class RanOut:
         return [Counter(job for job in row if job >= 0) for row in jobs]
 
     @cached_property
+    def _any_job(self) -> Integers:
+        """The jobs of all these sets."""
+        return np.unique(_jobs_of(self._known, self._numbers[1]))
+
+    @cached_property
+    def _whole_card(self) -> Bools:
+        """Whether each reported set was on a device that is no MIG slice."""
+        return np.array([split_device(key[0])[1] is None for key in self._reported.keys], dtype=bool)
+
+    @cached_property
     def _names(self) -> tuple[Names, Integers, list[int]]:
         """[K] names of these sets, ascending, which of them each is, and their sizes."""
         numbers = self._numbers[1]
         names = names_of(self._known.members, numbers)
-        order = np.argsort(names)
+        order = np.argsort(names, kind="stable")
         return names[order], order, np.unique((numbers >= 0).sum(1)).tolist()
 
     def _contained(self, numbers: Integers, sharing: NDArray[np.str_]) -> Integers:
-        """[S] row of a set that ran out of memory in each set of members, by number [S, M]; -1 if there is none."""
-        found, (rows, _), width = np.full(len(numbers), -1), self._numbers, numbers.shape[1]
+        """[S] row of the first set that ran out of memory in each set of members, by number [S, M]; -1 if there is none."""
+        (rows, _), width = self._numbers, numbers.shape[1]
+        found = np.full(len(numbers), len(rows))
         jobs = _jobs_of(self._known, numbers)
-        some = np.flatnonzero(np.isin(jobs, list({job for each in self._jobs for job in each})).any(1))
+        some = np.flatnonzero(((places_among(self._any_job, jobs) >= 0) & (jobs >= 0)).any(1))
         if width <= MOST_NAMED:
             names, order, sizes = self._names
             for size in sizes:
                 for columns in combinations(range(width), size):
                     place = places_among(names, names_of(self._known.members, numbers[some][:, columns]))
-                    found[some[place >= 0]] = order[place[place >= 0]]
+                    here, place = some[place >= 0], place[place >= 0]
+                    found[here] = np.minimum(found[here], order[place])
         else:
             for k, each in enumerate(self._jobs):
                 having = some
                 for job, count in each.items():
                     having = having[(jobs[having] == job).sum(1) >= count]
-                found[having] = k
-        held = np.flatnonzero(found >= 0)
+                found[having] = np.minimum(found[having], k)
+        held, result = np.flatnonzero(found < len(rows)), np.full(len(numbers), -1)
         if not len(held):
-            return found
+            return result
         ran = ~np.isnan(self.ran.room_of(numbers[held], np.zeros(len(held))))
-        whole_card = np.array([split_device(key[0])[1] is None for key in self._reported.keys])
-        left = held[~ran & ~(whole_card[rows[found[held]]] & (sharing[held] == "mig"))]
-        result = np.full(len(numbers), -1)
+        left = held[~ran & ~(self._whole_card[rows[found[held]]] & (sharing[held] == "mig"))]
         result[left] = rows[found[left]]
         return result
 
@@ -111,19 +121,29 @@ class RanOut:
         upper[asked], fits[asked] = np.maximum(upper[asked], room), False
         return replace(arrays, memory_bytes=memory, memory_upper_bytes=upper, fits=fits)
 
-    def prediction(self, prediction: Prediction, numbers: Sequence[int]) -> Prediction:
-        """The same for one set, with intervals and reasons."""
-        prediction = self.ran.prediction(prediction, numbers)
-        if not len(self._reported) or not prediction.fits:
-            return prediction
-        row = int(self._contained(np.array([numbers]), np.array([prediction.sharing]))[0])
-        if row < 0:
-            return prediction
+    def predictions(
+        self, predictions: Sequence[Prediction], numbers: Sequence[Sequence[int]]
+    ) -> list[Prediction]:
+        """The same with intervals and reasons, for sets of members, by number."""
+        result = list(map(self.ran.prediction, predictions, numbers))
+        asked = [k for k, prediction in enumerate(result) if prediction.fits]
+        if not len(self._reported) or not asked:
+            return result
+        width = max(len(numbers[k]) for k in asked)
+        padded = np.array([[*numbers[k], *[-1] * (width - len(numbers[k]))] for k in asked])
+        row = self._contained(padded, np.array([result[k].sharing for k in asked]))
+        for place in np.flatnonzero(row >= 0).tolist():
+            k = asked[place]
+            result[k] = self._ran_out(result[k], int(row[place]), len(numbers[k]))
+        return result
+
+    def _ran_out(self, prediction: Prediction, row: int, size: int) -> Prediction:
+        """The prediction of a set of that size, which contains a reported one."""
         device, total = get_device(prediction.device), prediction.total_memory_bytes
         room = float(device.memory_bytes)
         share = max(room / sum(m.memory_bytes.value for m in prediction.members), 1.0)
         was = room_in_words(True, total.upper, device)
-        how = f"{self._in_words(row, len(numbers))} on {prediction.device}"
+        how = f"{self._in_words(row, size)} on {prediction.device}"
         now = f"does not fit: {how}, although predicted to take {was.removeprefix('fits: ')}"
         return replace(
             prediction,
@@ -137,7 +157,8 @@ class RanOut:
         )
 
     def _in_words(self, row: int, size: int) -> str:
-        jobs = set_of(self._reported.keys[row]).workloads
+        _, _, own, others = self._reported.keys[row]
+        jobs = own, *others
         if len(jobs) == size:
             return "ran out of memory" + (" together" if size > 1 else "")
         return " and ".join(map(str, jobs)) + " ran out of memory" + (" together" if len(jobs) > 1 else "")

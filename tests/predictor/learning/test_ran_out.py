@@ -12,6 +12,7 @@ from predictor.examples.observations import Observation
 from predictor.examples.out_of_memory import OutOfMemory
 from predictor.learning import ran_out
 from predictor.learning.posterior import Posterior
+from predictor.learning.ran_out import RanOut
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, SoloProfile
 from tests.predictor.learning.test_ran_together import ROOM, fits, job, the_set
@@ -66,6 +67,25 @@ def test_a_share_of_the_multiprocessors_needs_no_less_memory(predictor: Predicto
         posterior = after(predictor, reported)
         assert fits(posterior, other, larger) == [False] * 2
         assert fits(posterior.extended(ran(predictor, other)), reported, other) == [True] * 2
+
+
+def test_sets_of_one_call_are_looked_up_together(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    posterior = after(predictor, the_set(A, B), the_set(C, C), the_set(B))
+    asked = [the_set(A), the_set(A, B), the_set(C), the_set(*[C] * 10), the_set(B, C, A)]
+    asked += [the_set(*[C] * 5), the_set(C, B, C)]
+    one_by_one = [posterior.predict(each) for each in asked]
+    calls, contained = [], RanOut._contained
+    monkeypatch.setattr(RanOut, "_contained", lambda *a: calls.append(1) or contained(*a))  # type: ignore[func-returns-value]
+    answers = posterior.predict_many(asked)
+    assert len(calls) == 1
+    assert [each.fits for each in answers] == [True, False, True, False, False, False, False]
+    assert [each.reasons[0] for each in answers] == [each.reasons[0] for each in one_by_one]
+    small = posterior.predict_many(asked[:3] + asked[4:])
+    assert [each.reasons[0] for each in small] == [
+        each.reasons[0] for each in one_by_one[:3] + one_by_one[4:]
+    ]
 
 
 def test_a_job_alone(predictor: Predictor) -> None:
