@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from itertools import combinations
@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.answering.describe import room_in_words
-from predictor.learning.job_keys import places_among, unlimited_on_devices
+from predictor.learning.job_keys import JOBS, places_among
 from predictor.learning.observed import Observed
-from predictor.learning.observed_sets import Names
+from predictor.learning.observed_sets import Names, hashes_of
 from predictor.learning.ran_together import MOST_NAMED, RanTogether, names_of
-from predictor.types import Bools, Prediction, PredictionArrays, Quantity
+from predictor.types import Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device, split_device
 
 if TYPE_CHECKING:
@@ -31,8 +31,9 @@ class RanOut:
     """Answers of sets with what was reported of their memory.
 
     A set that was also observed to run often fits: what ran out of memory was one of its runs. Neither the sharing mode
-    nor `sm_share_ratio` makes a difference. Nothing is said of other batch sizes, nor of whole cards under MIG, where
-    each job has memory of its own.
+    nor `sm_share_ratio` makes a difference. What ran out of a card's memory, or of a slice's, does not fit on slices of
+    that card with no more. Nothing is said of other batch sizes, nor of whole cards under MIG, where each job has memory
+    of its own.
 
     Args:
         reported: the sets that ran out of memory.
@@ -54,18 +55,30 @@ class RanOut:
     @cached_property
     def _jobs(self) -> list[Counter[int]]:
         """[K] the jobs of each of these sets, and how often it has them."""
-        jobs = _jobs_of(self._known, self._numbers[1]).tolist()
+        numbers = self._numbers[1]
+        jobs = self._jobs_on(numbers, self._devices_of(numbers)).tolist()
         return [Counter(job for job in row if job >= 0) for row in jobs]
 
     @cached_property
     def _any_job(self) -> Integers:
         """The jobs of all these sets."""
-        return np.unique(_jobs_of(self._known, self._numbers[1]))
+        numbers = self._numbers[1]
+        return np.unique(self._jobs_on(numbers, self._devices_of(numbers)))
 
     @cached_property
-    def _whole_card(self) -> Bools:
-        """Whether each reported set was on a device that is no MIG slice."""
-        return np.array([split_device(key[0])[1] is None for key in self._reported.keys], dtype=bool)
+    def _reported_devices(self) -> dict[str, int]:
+        """The numbers of the devices with reports."""
+        numbers = self._known.members.device[self._reported.own].tolist()
+        return {key[0]: number for key, number in zip(self._reported.keys, numbers, strict=True)}
+
+    def _devices_of(self, numbers: Integers) -> Integers:
+        """[S] devices of sets of members, by number [S, M]."""
+        return np.asarray(self._known.members.device[numbers.max(1)])
+
+    def _jobs_on(self, numbers: Integers, devices: Integers) -> Integers:
+        """[S, M] a device [S] and the job of each member, by number, -1 where there is none."""
+        jobs = devices[:, None] * JOBS + self._known.members.unlimited[numbers]
+        return np.where(numbers >= 0, jobs, -1)
 
     @cached_property
     def _names(self) -> tuple[Names, Integers, list[int]]:
@@ -77,15 +90,34 @@ class RanOut:
 
     def _contained(self, numbers: Integers, sharing: NDArray[np.str_]) -> Integers:
         """[S] row of the first set that ran out of memory in each set of members, by number [S, M]; -1 if there is none."""
-        (rows, _), width = self._numbers, numbers.shape[1]
-        found = np.full(len(numbers), len(rows))
-        jobs = _jobs_of(self._known, numbers)
+        rows, devices = self._numbers[0], self._devices_of(numbers)
+        found, whole_card = self._first(numbers, devices), np.zeros(len(numbers), dtype=bool)
+        for device, first in zip(*np.unique(devices, return_index=True), strict=True):
+            name, here = self._known.key(int(numbers[first].max()))[1], np.flatnonzero(devices == device)
+            whole_card[here] = split_device(name)[1] is None
+            for larger in _larger(name, self._reported_devices):
+                there = np.full(len(here), self._reported_devices[larger])
+                found[here] = np.minimum(found[here], self._first(numbers[here], there))
+        held, result = np.flatnonzero(found < len(rows)), np.full(len(numbers), -1)
+        if not len(held):
+            return result
+        ran = ~np.isnan(self.ran.room_of(numbers[held], np.zeros(len(held))))
+        left = held[~ran & ~(whole_card[held] & (sharing[held] == "mig"))]
+        result[left] = rows[found[left]]
+        return result
+
+    def _first(self, numbers: Integers, devices: Integers) -> Integers:
+        """[S] place of the first of K sets that is in each set of members, by number [S, M], were they on other devices
+        [S], by number; K if there is none."""
+        count, width = len(self._numbers[0]), numbers.shape[1]
+        found, jobs = np.full(len(numbers), count), self._jobs_on(numbers, devices)
         some = np.flatnonzero(((places_among(self._any_job, jobs) >= 0) & (jobs >= 0)).any(1))
         if width <= MOST_NAMED:
             names, order, sizes = self._names
+            unlimited = np.where(numbers >= 0, self._known.members.unlimited[numbers], -1)[some]
             for size in sizes:
                 for columns in combinations(range(width), size):
-                    place = places_among(names, names_of(self._known.members, numbers[some][:, columns]))
+                    place = places_among(names, hashes_of(devices[some], unlimited[:, columns]))
                     here, place = some[place >= 0], place[place >= 0]
                     found[here] = np.minimum(found[here], order[place])
         else:
@@ -94,13 +126,7 @@ class RanOut:
                 for job, count in each.items():
                     having = having[(jobs[having] == job).sum(1) >= count]
                 found[having] = np.minimum(found[having], k)
-        held, result = np.flatnonzero(found < len(rows)), np.full(len(numbers), -1)
-        if not len(held):
-            return result
-        ran = ~np.isnan(self.ran.room_of(numbers[held], np.zeros(len(held))))
-        left = held[~ran & ~(self._whole_card[rows[found[held]]] & (sharing[held] == "mig"))]
-        result[left] = rows[found[left]]
-        return result
+        return found
 
     def arrays(
         self, arrays: PredictionArrays, numbers: Integers, sharing: NDArray[np.str_]
@@ -114,8 +140,9 @@ class RanOut:
         asked, row = asked[row >= 0], row[row >= 0]
         if not len(asked):
             return arrays
-        rooms = {name: get_device(name).memory_bytes for name in {self._reported.keys[k][0] for k in row}}
-        room: Floats = np.array([rooms[self._reported.keys[k][0]] for k in row], dtype=np.float64)
+        names = [self._known.key(number)[1] for number in numbers[asked].max(1).tolist()]
+        rooms = {name: get_device(name).memory_bytes for name in set(names)}
+        room: Floats = np.array([rooms[name] for name in names], dtype=np.float64)
         memory, upper, fits = arrays.memory_bytes.copy(), arrays.memory_upper_bytes.copy(), arrays.fits.copy()
         memory[asked] *= np.maximum(room / memory[asked].sum(1), 1.0)[:, None]
         upper[asked], fits[asked] = np.maximum(upper[asked], room), False
@@ -143,7 +170,7 @@ class RanOut:
         room = float(device.memory_bytes)
         share = max(room / sum(m.memory_bytes.value for m in prediction.members), 1.0)
         was = room_in_words(True, total.upper, device)
-        how = f"{self._in_words(row, size)} on {prediction.device}"
+        how = f"{self._in_words(row, size)} on {self._reported.keys[row][0]}"
         now = f"does not fit: {how}, although predicted to take {was.removeprefix('fits: ')}"
         return replace(
             prediction,
@@ -164,9 +191,14 @@ class RanOut:
         return " and ".join(map(str, jobs)) + " ran out of memory" + (" together" if len(jobs) > 1 else "")
 
 
-def _jobs_of(known: KnownMembers, numbers: Integers) -> Integers:
-    """[S, M] the device and job of each member, by number, -1 where there is none."""
-    return np.where(numbers >= 0, unlimited_on_devices(known.members, numbers), -1)
+def _larger(device: str, among: Iterable[str]) -> list[str]:
+    """Those of some devices that a slice is a part of, or slices of the same card with at least its memory."""
+    card, part = split_device(device)
+    if part is None:
+        return []
+    room = get_device(device).memory_bytes
+    others = (name for name in among if name != device and split_device(name)[0] == card)
+    return [name for name in others if get_device(name).memory_bytes >= room]
 
 
 def _at_least(bytes_: Quantity, value: float) -> Quantity:

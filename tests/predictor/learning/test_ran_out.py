@@ -14,6 +14,7 @@ from predictor.learning import ran_out
 from predictor.learning.posterior import Posterior
 from predictor.learning.ran_out import RanOut
 from predictor.predictor import Predictor
+from profiling.devices import get_device
 from profiling.workload import ColocationSet, SoloProfile
 from tests.predictor.learning.test_ran_together import ROOM, fits, job, the_set
 
@@ -102,8 +103,23 @@ def test_a_slice_and_its_card_have_different_memory(predictor: Predictor) -> Non
     a100, mig = the_set(A, device="a100"), the_set(A, device="a100", sharing="mig")
     in_slice = [the_set(A, device="a100:mig=4g", sharing=sharing) for sharing in ("mig", "time-slice")]
     asked = (a100, mig, *in_slice)
-    assert fits(after(predictor, a100), *asked) == [False, True, True, True]
+    # What does not fit on a card does not fit on its slices.
+    whole = after(predictor, a100)
+    assert fits(whole, *asked, the_set(A, device="a100-80gb:mig=4g")) == [False, True, False, False, True]
+    assert (
+        whole.predict(in_slice[1]).reasons[0].startswith("does not fit: ran out of memory on a100, although")
+    )
+    assert whole.predict(in_slice[1]).total_memory_bytes.value == get_device("a100:mig=4g").memory_bytes
+    assert fits(
+        whole.extended(ran(predictor, in_slice[1])), *asked[2:], the_set(A, C, device="a100:mig=3g")
+    ) == [
+        True,
+        True,
+        False,
+    ]
     posterior = after(predictor, in_slice[0])
+    others = (the_set(A, device=f"a100:mig={part}g") for part in (3, 2, 7))
+    assert fits(posterior, *others) == [False, False, True]
     assert fits(posterior, *asked) == [True, True, False, False]
     assert fits(posterior.extended(ran(predictor, in_slice[0])), *asked) == [True] * 4
 
