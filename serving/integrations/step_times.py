@@ -176,16 +176,18 @@ class StepTimes:
             response = self._client.request(method, path, **more)
             if response.is_success:
                 return response.json()
-            problem = f"{response.status_code} {response.text:.300}"
+            kind, problem = str(response.status_code), f"{response.status_code} {response.text:.300}"
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
-            problem = f"{type(error).__name__}: {error}"
-        self._log(f"{method} {path}: {problem}")
+            kind = type(error).__name__
+            problem = f"{kind}: {error}"
+        self._log(f"{method} {path}: {problem}", f"{path} {kind}")
         return None
 
-    def _log(self, message: str) -> None:
-        """Log a message that is not the last one."""
-        if message != self._logged:
-            self._logged = message
+    def _log(self, message: str, kind: str = "") -> None:
+        """Log a message unless it is of the last one's kind, which by default is its text."""
+        kind = kind or message
+        if kind != self._logged:
+            self._logged = kind
             log.warning("%s", message)
 
 

@@ -200,17 +200,6 @@ def test_a_service_that_nobody_can_call_says_so_at_the_start(start: Start, store
     assert warned()
 
 
-def test_without_tokens_only_on_loopback() -> None:
-    assert not ServiceConfig().tokens_required
-    assert ServiceConfig(host="0.0.0.0").tokens_required
-    assert not ServiceConfig(host="::1").tokens_required
-    assert ServiceConfig(trusted_proxies=("127.0.0.1",)).tokens_required, "requests may come from elsewhere"
-    assert ServiceConfig(allowed_hosts=("cotenant.example",)).tokens_required
-    assert not ServiceConfig(trusted_proxies=("127.0.0.1",), auth="off").tokens_required
-    with pytest.raises(InputError, match="loopback"):
-        ServiceConfig(host="0.0.0.0", auth="off")
-
-
 @pytest.mark.parametrize(
     "change",
     [

@@ -28,3 +28,14 @@ def test_invalid_limits(pair: str, words: str) -> None:
     with pytest.raises(InputError, match=words):
         ServiceConfig().with_limits([pair])
     assert ServiceConfig().with_limits(["set_jobs=5"]).set_jobs == 5
+
+
+def test_without_tokens_only_on_loopback() -> None:
+    assert not ServiceConfig().tokens_required
+    assert ServiceConfig(host="0.0.0.0").tokens_required
+    assert not ServiceConfig(host="::1").tokens_required
+    assert ServiceConfig(trusted_proxies=("127.0.0.1",)).tokens_required, "requests may come from elsewhere"
+    assert ServiceConfig(allowed_hosts=("cotenant.example",)).tokens_required
+    assert not ServiceConfig(trusted_proxies=("127.0.0.1",), auth="off").tokens_required
+    with pytest.raises(InputError, match="loopback"):
+        ServiceConfig(host="0.0.0.0", auth="off")

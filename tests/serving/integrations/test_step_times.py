@@ -214,6 +214,18 @@ def test_the_loop_goes_on_without_the_service(
     assert len(observed(client)) == 1
 
 
+def test_a_refusal_that_comes_again_is_logged_once(
+    client: TestClient, caplog: pytest.LogCaptureFixture
+) -> None:
+    seat(client, JOB)
+    loop = Loop(client)
+    with loop.steps:
+        loop.run(40, 1000.0)
+        loop.run(60, 1001.0)
+    (warning,) = [r.message for r in caplog.records if r.name == "cotenant.step_times"]
+    assert "step_time_s is implausible" in warning
+
+
 def test_a_job_must_be_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("COTENANT_JOB_ID", raising=False)
     with pytest.raises(ValueError, match="no job is named"):
