@@ -20,8 +20,8 @@ _COLUMNS = (
     "rows with the note `cached-activations` took the output of the prefix from host memory."
 )
 _CPU = (
-    "On the CPU all members are pinned to one core, with one thread each, and share that core. Memory is the resident "
-    "set of the process, including shared library pages (about 0.3 GB). Rows from different machines are not "
+    "On the CPU all members are pinned to one core, with one thread each, and share that core. Memory is the peak "
+    "of the process's resident set, including shared library pages (about 0.3 GB). Rows from different machines are not "
     "comparable, because all results depend on the core's speed and caches."
 )
 

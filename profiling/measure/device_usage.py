@@ -22,9 +22,9 @@ SET_MEANS = (
 class UsageMeter:
     """Collects usage over windows; a context manager, because NVML has to be closed.
 
-    On the CPU, a member's utilisation is its CPU time / wall time on the shared core, and its memory is the resident
-    set of its process, including libraries. On CUDA both come from NVML. If NVML hides processes (in a container),
-    memory is taken from the growth of the device's used memory.
+    On the CPU, a member's utilisation is its CPU time / wall time on the shared core, and its memory is the peak of the
+    resident set of its process, including libraries. On CUDA both come from NVML. If NVML hides processes (in a
+    container), memory is taken from the growth of the device's used memory.
 
     Args:
         device: `cpu` or `cuda`.

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from itertools import pairwise
+from pathlib import Path
 from typing import Any
 
 from profiling.errors import InputError
@@ -31,6 +32,7 @@ class Member:
     def __init__(self, replies: Any) -> None:
         self.replies = replies
         self.stop = threading.Event()
+        self.has_peak = False
 
     def send(self, **reply: Any) -> None:
         self.replies.write(json.dumps(reply) + "\n")
@@ -119,21 +121,42 @@ class Member:
         return {"operators": profile_operators(self.job, self.device, command["steps"])}
 
     def _reset_peak(self) -> None:
+        self.has_peak = reset_peak_resident()
         if self.device == "cuda":
             import torch
 
             torch.cuda.reset_peak_memory_stats()
 
     def _usage(self) -> dict[str, Any]:
-        import psutil
-
-        usage: dict[str, Any] = {"rss_bytes": psutil.Process().memory_info().rss}
+        usage: dict[str, Any] = {"rss_bytes": resident_bytes(peak=self.has_peak)}
         if self.device == "cuda":
             import torch
 
             usage["allocated_bytes"] = torch.cuda.max_memory_allocated()
             usage["reserved_bytes"] = torch.cuda.max_memory_reserved()
         return usage
+
+
+def reset_peak_resident() -> bool:
+    """Have the kernel record the peak of this process's resident set anew. Returns whether it does; only Linux can."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5")
+    except OSError:
+        return False
+    return True
+
+
+def resident_bytes(peak: bool) -> int:
+    """Resident set of this process: its peak since the last reset, or what it is now.
+
+    Between two steps it lacks the activations, as the allocator returns large blocks to the system at once.
+    """
+    if peak:
+        lines = Path("/proc/self/status").read_text().splitlines()
+        return next(1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:"))
+    import psutil
+
+    return int(psutil.Process().memory_info().rss)
 
 
 def is_finite(loss: Any) -> bool:

@@ -1,9 +1,14 @@
 from __future__ import annotations
 
+import io
+import sys
+from types import SimpleNamespace
+
+import psutil
 import pytest
 import torch
 
-from profiling.measure.member import is_out_of_memory
+from profiling.measure.member import Member, is_out_of_memory
 
 
 @pytest.mark.parametrize(
@@ -28,3 +33,22 @@ def test_errors_of_memory_need_no_words() -> None:
     assert is_out_of_memory(MemoryError())
     assert is_out_of_memory(torch.cuda.OutOfMemoryError())
     assert not is_out_of_memory(RuntimeError())
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux records the peak of a process anew")
+def test_memory_is_the_peak_within_steps() -> None:
+    """Large activations are back with the system when a step ends."""
+    member = Member(io.StringIO())
+    member.device, before = "cpu", psutil.Process().memory_info().rss
+
+    def step() -> None:
+        torch.ones(2**26)
+        member.stop.set()
+
+    member.job = SimpleNamespace(step=step)
+    command = {"start_s": 0.0, "window_s": 0.0, "min_steps": 1}
+    assert member.do_phase(command)["rss_bytes"] > before + 2e8
+
+    member.stop.clear()
+    member.job = SimpleNamespace(step=member.stop.set)
+    assert member.do_phase(command)["rss_bytes"] < before + 1e8, "the peak of an earlier phase"
