@@ -225,13 +225,16 @@ def _windows(
         # Warm up together: caches, clocks, the scheduler's shares.
         session.phase(everyone, settings.window_s / 2)
     repeats: list[dict[str, Any]] = []
+    disturbed_repeats = 0
     for repeat in range(settings.repeats):
         if len(session.alive) < len(everyone):
             break
         progress(f"repeat {repeat + 1} of {settings.repeats}")
+        before = windows.kept_disturbed
         measured = _repeat(session, settings, windows)
         if measured is not None:
             repeats.append(measured)
+            disturbed_repeats += windows.kept_disturbed > before
     record["repeats"], record["disturbed_windows"] = repeats, windows.disturbed
     for i, member in enumerate(session.members):
         entry = record["members"][i]
@@ -241,7 +244,7 @@ def _windows(
         alone = [r["alone"][i][1] for r in repeats]
         shared = [r["together"][i][1] for r in repeats] if together else []
         entry |= _figures(alone, shared, settings, entry.get("samples_per_step")) | meter.member(i)
-        if 3 * windows.kept_disturbed > len(repeats):
+        if 3 * disturbed_repeats > len(repeats):
             entry |= {name: "disturbed" for name in ("solo_verdict", "verdict") if name in entry}
     record["set"] = meter.whole()
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,9 +16,10 @@ from profiling.campaign.runner import run_campaign
 from profiling.campaign.slices import read_results
 from profiling.capture import graph_for
 from profiling.errors import InputError, UnavailableError
+from profiling.measure.device_usage import UsageMeter
 from profiling.measure.record import failed_record
 from profiling.measure.request import NotMeasurableError, RunRequest
-from profiling.measure.run import measure
+from profiling.measure.run import _windows, measure
 from profiling.measure.session import Session
 from profiling.measure.settings import MeasureSettings
 from profiling.measure.tables import tables
@@ -291,3 +294,37 @@ def test_request_round_trip() -> None:
     again = RunRequest.from_mapping(json.loads(json.dumps(request.to_mapping())))
     assert again == request
     assert again.run_id(MeasureSettings()) == request.run_id(MeasureSettings())
+
+
+@pytest.mark.parametrize(("busy", "verdict"), [((3, 4), "stable"), ((3, 6), "disturbed")])
+def test_a_run_is_disturbed_if_more_than_a_third_of_its_repeats_are(
+    busy: tuple[int, ...], verdict: str
+) -> None:
+    """Two windows of one repeat are one disturbed repeat of five, two windows of two repeats are two."""
+
+    class Steady:
+        """Two members, whose steps take 10 ms alone and 20 ms together; others use the core in windows `busy`."""
+
+        alive = (0, 1)
+        windows = -1  # the first one warms up
+
+        def __init__(self) -> None:
+            self.members = [
+                SimpleNamespace(alive=True, outcome="ok", message="", process=SimpleNamespace(pid=i))
+                for i in (1, 2)
+            ]
+
+        def phase(self, active: Sequence[int], _window_s: float) -> dict[int, dict[str, Any]]:
+            step_time_s = 0.01 * len(active)
+            share = (0.5 if self.windows in busy else 1.0) / len(active)
+            self.windows += 1
+            boundaries = [i * step_time_s for i in range(11)]
+            answer = {"boundaries": boundaries, "cpu_s": share * boundaries[-1], "rss_bytes": 1e8}
+            return dict.fromkeys(active, answer)
+
+    settings = replace(QUICK, repeats=5, retries=0)
+    record: dict[str, Any] = {"members": [{}, {}]}
+    with UsageMeter("cpu", settings) as meter:
+        _windows(Steady(), settings, meter, record, lambda _: None)  # type: ignore[arg-type]
+    assert [m["verdict"] for m in record["members"]] == [verdict] * 2
+    assert record["disturbed_windows"] == len(busy)
