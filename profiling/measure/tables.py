@@ -289,9 +289,8 @@ def _graphs(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
         member = record["members"][0]
         rows += [
             {
-                "architecture": member["architecture"],
+                **_job(member),
                 "device": record["device"],
-                "batch_size": member["batch_size"],
                 **{k: node[k] for k in ("node", "operator", "inputs", "forward_time_s", "backward_time_s")},
                 **{k: node[k] for k in ("activation_bytes", "parameter_bytes")},
             }

@@ -75,3 +75,22 @@ def test_a_set_of_which_one_member_was_disturbed_is_disturbed_as_a_whole(tmp_pat
     assert check_file(tmp_path / "colocation.parquet")[2] == []
     made.assign(disturbed=False).to_parquet(tmp_path / "colocation.parquet")
     assert check_file(tmp_path / "colocation.parquet")[2] != []
+
+
+def test_operator_times_of_a_model_in_two_precisions_are_two_graphs() -> None:
+    from datasets.tables import validate_table
+
+    def timed(precision: str) -> dict[str, Any]:
+        job = Workload("ppo-lunarlander", batch_size=64, precision=precision)
+        record = record_of(RunRequest("operators", (job,), "cpu"), MeasureSettings())
+        node = {
+            "node": "a",
+            "operator": "linear(a)",
+            "inputs": None,
+            "activation_bytes": 4,
+            "parameter_bytes": 4,
+        }
+        return record | {"nodes": [node | {"forward_time_s": 0.1, "backward_time_s": 0.2}]}
+
+    made = tables([timed("fp32"), timed("amp")], "mine")["graphs"]
+    assert len(validate_table("graphs", made)) == 2
