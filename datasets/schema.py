@@ -216,6 +216,7 @@ TABLES: dict[str, tuple[Field, ...]] = {
             "",
             required=False,
         ),
+        DISTURBED,
         *PROVENANCE,
     ),
     "scaling": (

@@ -257,6 +257,7 @@ def _freezing(records: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
                 "sync_time_s": member.get("sync_time_s"),
                 "memory_bytes": member.get("memory_bytes"),
                 "note": note,
+                "disturbed": _disturbed(member),
             }
         )
     return rows

@@ -77,6 +77,19 @@ def test_a_set_of_which_one_member_was_disturbed_is_disturbed_as_a_whole(tmp_pat
     assert check_file(tmp_path / "colocation.parquet")[2] != []
 
 
+def test_a_disturbed_run_with_a_frozen_prefix_is_flagged() -> None:
+    from datasets.tables import validate_table
+
+    def run(verdict: str, prefix: int) -> dict[str, Any]:
+        job = Workload("resnet18-cifar", frozen_prefix=prefix)
+        record = record_of(RunRequest("freezing", (job,), "cpu"), MeasureSettings())
+        record["members"][0] |= {"solo_step_time_s": 0.1, "solo_verdict": verdict, "total_layers": 41}
+        return record
+
+    made = tables([run("disturbed", 20), run("stable", 30)], "mine")["freezing"]
+    assert validate_table("freezing", made)["disturbed"].tolist() == [True, False]
+
+
 def test_operator_times_of_a_model_in_two_precisions_are_two_graphs() -> None:
     from datasets.tables import validate_table
 
