@@ -37,5 +37,8 @@ def export_campaign(folders: Sequence[Path], output: Path, name: str) -> dict[st
             export_operators(record, output / "graphs")
     frames = tables(records, name)
     counts = write_frames(output, frames)
-    write_whole(output / "CARD.md", data_card(name, records, list(results.environments.values()), frames))
+    # A campaign may have begun where nothing was measured, such as on a machine without the GPU.
+    used = {record.get("environment") for record in records}
+    environments = [e for fingerprint, e in results.environments.items() if fingerprint in used]
+    write_whole(output / "CARD.md", data_card(name, records, environments, frames))
     return counts

@@ -13,6 +13,7 @@ from profiling.campaign.console import status as console_status
 from profiling.campaign.export import export_campaign
 from profiling.campaign.plan import CampaignPlan, PlannedRun
 from profiling.campaign.runner import parse_duration, run_campaign, status
+from profiling.campaign.slices import SliceWriter
 from profiling.errors import InputError
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
@@ -236,3 +237,16 @@ def test_an_unreadable_file_is_one_line(tmp_path: Path, capsys: pytest.CaptureFi
 def test_export_without_runs(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="no finished run"):
         export_campaign([tmp_path], tmp_path / "out", "x")
+
+
+def test_the_card_names_the_machines_of_the_runs_only(tmp_path: Path) -> None:
+    """Not one on which the campaign could not begin, as it lacks the GPU."""
+    (run,) = small_plan(1).runs
+    with SliceWriter(tmp_path) as writer:
+        for gpu in ("none", "NVIDIA H200"):
+            writer.append_environment({"fingerprint": gpu, "gpu": gpu})
+        writer.append_run({**record_of(run.request, MeasureSettings()), "environment": "NVIDIA H200"})
+    export_campaign([tmp_path], tmp_path / "out", "x")
+    card = (tmp_path / "out" / "CARD.md").read_text()
+    assert "fingerprint NVIDIA H200" in card
+    assert "fingerprint none" not in card
