@@ -174,6 +174,8 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
     """The factory's result on `device`, and the batch size: the given one or the default; None if it has neither."""
     factory, parameters = find_factory(workload.model)
     given = {key: value for key in PASSED if (value := getattr(workload, key)) is not None}
+    # First: that it takes no batch size is no fault of a factory that takes the whole workload.
+    _check_required(workload, parameters)
     for key, value in given.items():
         if key not in parameters:
             raise InputError(
@@ -182,7 +184,6 @@ def _made(workload: Workload, device: str) -> tuple[Any, int | None]:
                 got=f"{key}={value}",
                 hint="add the parameter, or omit the option",
             )
-    _check_required(workload, parameters)
     with torch.device(device), patched(_ORTHOGONAL_ON_META if device == "meta" else ()):
         try:
             made = factory(**given)

@@ -255,3 +255,8 @@ def test_inputs_of_another_batch_size_are_noted() -> None:
 def test_what_cannot_be_trained_is_refused_with_the_reason(name: str, message: str) -> None:
     with pytest.raises(InputError, match=message):
         capture_factory(Workload(f"some_factories:{name}"))
+
+
+def test_a_factory_of_a_workload_takes_any_batch_size() -> None:
+    with pytest.raises(InputError, match="can be measured only"):
+        capture_factory(Workload("some_factories:job", batch_size=4))
