@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from profiling.campaign.plan import CampaignPlan, PlannedRun
-from profiling.campaign.runner import CampaignStatus, parse_duration, run_campaign
+from profiling.campaign.runner import CampaignStatus, due_runs, parse_duration, run_campaign, status_before
 from profiling.campaign.runner import status as campaign_status
 from profiling.campaign.slices import check_begun
 
@@ -59,7 +59,7 @@ def run(
     folders = [*(done or []), output]
     check_begun(*(done or []))
     if dry_run:
-        _dry_run(loaded, folders, as_json)
+        _dry_run(loaded, folders, retry_failed, retry_disturbed, as_json)
         return
     options: dict[str, Any] = {
         "limit_s": parse_duration(limit) if limit else None,
@@ -120,22 +120,26 @@ def _tell_done(run: PlannedRun, now: CampaignStatus) -> None:
     print(f"[{now.done}/{now.total}] {run.request}", file=sys.stderr, flush=True)
 
 
-def _dry_run(plan: CampaignPlan, folders: Sequence[Path], as_json: bool) -> None:
+def _dry_run(
+    plan: CampaignPlan, folders: Sequence[Path], retry_failed: bool, retry_disturbed: bool, as_json: bool
+) -> None:
     from profiling.campaign.slices import read_results
 
-    known = read_results(folders).records
+    results = read_results(folders)
+    due = due_runs(plan, results, retry_failed, retry_disturbed)
+    waiting = {plan.run_id(p) for p in due}
+    now = status_before(plan, results, folders, due)
     if as_json:
         runs = [
             {"id": plan.run_id(p), **p.request.to_mapping(), "expected_s": p.expected_s, "reason": p.reason,
-             "done": plan.run_id(p) in known}
+             "done": plan.run_id(p) not in waiting}
             for p in plan.runs
         ]  # fmt: skip
-        _print_json({"runs": runs, **campaign_status(plan, folders).to_json()})
+        _print_json({"runs": runs, **now.to_json()})
         return
     for planned in plan.runs:
-        mark = "done" if plan.run_id(planned) in known else f"{planned.expected_s:4.0f} s"
+        mark = f"{planned.expected_s:4.0f} s" if plan.run_id(planned) in waiting else "done"
         print(f"{plan.run_id(planned)}  {mark:>6}  {planned.request}  [{planned.reason}]")
-    now = campaign_status(plan, folders)
     print(
         f"{now.total} runs, {now.done} done, about {format_duration(now.remaining_s)} left", file=sys.stderr
     )

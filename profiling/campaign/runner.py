@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -70,6 +70,17 @@ def _status(plan: CampaignPlan, results: Results, folders: Sequence[Path]) -> Ca
     )
 
 
+def status_before(
+    plan: CampaignPlan, results: Results, folders: Sequence[Path], due: Sequence[PlannedRun]
+) -> CampaignStatus:
+    """Progress before the runs `due`, of which those that are to be repeated do not count as done."""
+    return replace(
+        _status(plan, results, folders),
+        done=len(plan.runs) - len(due),
+        remaining_s=sum(run.expected_s for run in due) * pace(plan, results),
+    )
+
+
 def pace(plan: CampaignPlan, results: Results) -> float:
     """Actual / expected time of the finished runs, without failed ones, which may end early; 1 if there are none."""
     finished = [
@@ -100,7 +111,7 @@ def run_campaign(
         done_folders: folders with slices of other machines, whose runs count as done.
         retry_failed: repeat runs in which a member failed.
         retry_disturbed: repeat runs that another process disturbed.
-        on_start: called before each run.
+        on_start: called before each run, with the status, in which runs that are to be repeated are not done.
         measure: measures one run; `profiling.measure.run.measure` by default. A run whose SM shares or precision
             this machine lacks is stored as failed.
 
@@ -120,8 +131,11 @@ def run_campaign(
         environment = describe_environment(plan.device)
         if environment["fingerprint"] not in results.environments:
             writer.append_environment(environment)
-        for run in what_is_left(plan, results, began, limit_s, retry_failed, retry_disturbed):
-            on_start(run, _status(plan, results, folders))
+        due = due_runs(plan, results, retry_failed, retry_disturbed)
+        for position, run in enumerate(
+            what_is_left(plan, results, began, limit_s, retry_failed, retry_disturbed)
+        ):
+            on_start(run, status_before(plan, results, folders, due[position:]))
             record = {
                 **recorded(measure, run.request, plan.settings),
                 "environment": environment["fingerprint"],
@@ -148,6 +162,21 @@ def recorded(measure: Measure | None, request: RunRequest, settings: MeasureSett
         return failed_record(request, settings, name, str(error), time.monotonic() - began)
 
 
+def due_runs(
+    plan: CampaignPlan, results: Results, retry_failed: bool, retry_disturbed: bool
+) -> list[PlannedRun]:
+    """Runs of `plan` that are not in `results` or are to be repeated, in order."""
+    due = []
+    for run in plan.runs:
+        known = results.records.get(plan.run_id(run))
+        again = known is not None and (
+            (retry_failed and has_failed(known)) or (retry_disturbed and was_disturbed(known))
+        )
+        if known is None or again:
+            due.append(run)
+    return due
+
+
 def what_is_left(
     plan: CampaignPlan,
     results: Results,
@@ -164,12 +193,7 @@ def what_is_left(
         began: start of the campaign, by `time.monotonic`.
         limit_s, retry_failed, retry_disturbed: see `run_campaign`.
     """
-    for run in plan.runs:
-        known = results.records.get(plan.run_id(run))
-        if known is not None and not (
-            (retry_failed and has_failed(known)) or (retry_disturbed and was_disturbed(known))
-        ):
-            continue
+    for run in due_runs(plan, results, retry_failed, retry_disturbed):
         expected = run.expected_s * pace(plan, results)
         if limit_s is not None and time.monotonic() - began + expected > limit_s:
             # A shorter run further down might fit, but runs are ordered by information, so stop here.

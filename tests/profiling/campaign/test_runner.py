@@ -9,6 +9,7 @@ import pytest
 from typer.testing import CliRunner
 
 from profiling.__main__ import app, main
+from profiling.campaign.console import run as console_run
 from profiling.campaign.console import status as console_status
 from profiling.campaign.export import export_campaign
 from profiling.campaign.plan import CampaignPlan, PlannedRun
@@ -126,7 +127,17 @@ def test_disturbed_runs_are_counted_and_can_be_repeated(
         return stand_in(request, settings)
 
     assert run_campaign(plan, tmp_path, measure=quiet).disturbed == 1
-    assert run_campaign(plan, tmp_path, measure=quiet, retry_disturbed=True).disturbed == 0
+    console_run(tmp_path / "plan.json", tmp_path, retry_disturbed=True, dry_run=True)
+    assert "3 runs, 2 done, about 0 s left" in capsys.readouterr().err
+    begun: list[int] = []
+    final = run_campaign(
+        plan,
+        tmp_path,
+        measure=quiet,
+        retry_disturbed=True,
+        on_start=lambda _, now: begun.append(now.done),
+    )
+    assert (final.disturbed, final.done, begun) == (0, 3, [2])
     assert asked == [plan.runs[1].request]
 
 
