@@ -9,7 +9,7 @@ from typing import Any
 from profiling.campaign.card import data_card
 from profiling.campaign.slices import read_results
 from profiling.errors import InputError
-from profiling.files import write_whole
+from profiling.files import only_writer, write_whole
 from profiling.measure.operators import export_operators
 from profiling.measure.tables import tables, write_frames
 
@@ -36,7 +36,8 @@ def export_campaign(folders: Sequence[Path], output: Path, name: str) -> dict[st
         if record["request"]["kind"] == "operators":
             export_operators(record, output / "graphs")
     frames = tables(records, name)
-    counts = write_frames(output, frames)
+    with only_writer(output):
+        counts = write_frames(output, frames, name)
     # A campaign may have begun where nothing was measured, such as on a machine without the GPU.
     used = {record.get("environment") for record in records}
     environments = [e for fingerprint, e in results.environments.items() if fingerprint in used]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from profiling.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
+    import pyarrow as pa
 
 SOURCE = "cotenant"
 LICENCE = "Apache-2.0"
@@ -96,7 +98,7 @@ def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]
 def write_tables(
     directory: Path | str, records: Sequence[dict[str, Any]], campaign: str, environment: dict[str, Any]
 ) -> dict[str, int]:
-    """Write every table as Parquet and the records as `measurements.json`. Returns the row count of each table."""
+    """Write every table as Parquet (see `write_frames`) and the records as `measurements.json`. Returns row counts."""
     frames = tables(records, campaign)
     # First: it is what later runs make the tables from.
     write_json(
@@ -108,18 +110,65 @@ def write_tables(
             "records": records,
         },
     )
-    return write_frames(Path(directory), frames)
+    return write_frames(Path(directory), frames, campaign)
 
 
-def write_frames(directory: Path, frames: dict[str, pd.DataFrame]) -> dict[str, int]:
-    """Write each frame as `NAME.parquet`, all or none of them. Returns their row counts."""
+def write_frames(directory: Path, frames: dict[str, pd.DataFrame], campaign: str) -> dict[str, int]:
+    """Write each frame as `NAME.parquet`, all or none of them, in place of earlier rows of this campaign.
+
+    Rows of other sources and campaigns stay, with a warning that names them.
+
+    Returns:
+        Row counts of the frames.
+
+    Raises:
+        InputError: a file of one of these names is no table of measurements.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
     files: dict[Path, bytes | str | None] = {}
+    others: set[str] = set()
     for name, frame in frames.items():
-        buffer = io.BytesIO()
-        frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
-        files[directory / f"{name}.parquet"] = buffer.getvalue()
+        buffer, path = io.BytesIO(), directory / f"{name}.parquet"
+        kept = _rows_of_others(path, campaign) if path.exists() else None
+        if kept is None or not kept.num_rows:
+            frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
+        else:
+            others |= set(kept["campaign"].to_pylist())
+            both = [
+                t.replace_schema_metadata() for t in (kept, pa.Table.from_pandas(frame, preserve_index=False))
+            ]
+            parquet.write_table(
+                pa.concat_tables(both, promote_options="permissive"), buffer, compression="zstd"
+            )
+        files[path] = buffer.getvalue()
     write_together(files)
+    if others:
+        warnings.warn(
+            f"{directory} keeps its rows of other campaigns: {', '.join(sorted(map(str, others)))}",
+            stacklevel=2,
+        )
     return {name: len(frame) for name, frame in frames.items()}
+
+
+def _rows_of_others(path: Path, campaign: str) -> pa.Table:
+    """Rows of a table that are not measurements of `campaign`."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+    from pyarrow import parquet
+
+    try:
+        table = parquet.read_table(path)
+        own = pc.equal(table["campaign"], campaign)
+        if "source" in table.column_names:
+            own = pc.and_(own, pc.equal(table["source"], SOURCE))
+    except (pa.ArrowException, KeyError) as error:
+        raise InputError(
+            f"{path} is no table of measurements", expected="one with a column campaign", got=str(error)[:80],
+            hint="choose another folder",
+        ) from None  # fmt: skip
+    return table.filter(pc.invert(pc.fill_null(own, False)))
 
 
 def _job(member: dict[str, Any]) -> dict[str, Any]:

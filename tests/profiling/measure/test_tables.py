@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from datasets.user_files import check_file
+from profiling.errors import InputError
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
-from profiling.measure.tables import tables
+from profiling.measure.tables import tables, write_frames
 from profiling.workload import Workload
 from profiling.zoo.listing import get_model
 from tests.profiling.campaign.support import record_of
@@ -107,3 +108,46 @@ def test_operator_times_of_a_model_in_two_precisions_are_two_graphs() -> None:
 
     made = tables([timed("fp32"), timed("amp")], "mine")["graphs"]
     assert len(validate_table("graphs", made)) == 2
+
+
+def test_rows_of_other_campaigns_in_the_folder_stay(tmp_path: Path) -> None:
+    from datasets.tables import make_table, read_table, write_table
+
+    def measured(*prefixes: int) -> dict[str, Any]:
+        records = []
+        for prefix in prefixes:
+            job = Workload("resnet18-cifar", batch_size=8, frozen_prefix=prefix)
+            record = record_of(RunRequest("solo", (job,), "cpu"), MeasureSettings())
+            records.append(record)
+        return tables(records, "mine")
+
+    def campaigns() -> list[tuple[str, str]]:
+        solo = read_table(tmp_path, "solo")
+        return sorted(zip(solo["source"], solo["campaign"], strict=True))
+
+    published = {
+        "device": "v100",
+        "workload": "resnet18-cifar:batch_size=8",
+        "architecture": "resnet18-cifar",
+        "batch_size": 8,
+        "precision": "fp32",
+        "step_time_s": 0.01,
+        "gpus": 1,
+        "source": "theirs",
+        "campaign": "mine",
+        "licence": "CC0-1.0",
+        "origin": "measured",
+    }
+    write_table(tmp_path, "solo", make_table("solo", [published]))
+    theirs, own = ("theirs", "mine"), ("cotenant", "mine")
+    with pytest.warns(UserWarning, match="keeps its rows of other campaigns: mine"):
+        assert write_frames(tmp_path, measured(0, 3), "mine")["solo"] == 2
+    assert campaigns() == [own, own, theirs]
+    with pytest.warns(UserWarning, match="keeps"):
+        write_frames(tmp_path, measured(0), "mine")
+    assert campaigns() == [own, theirs]
+
+    (tmp_path / "solo.parquet").write_text("not Parquet")
+    with pytest.raises(InputError, match="is no table of measurements"):
+        write_frames(tmp_path, measured(0), "mine")
+    assert (tmp_path / "solo.parquet").read_text() == "not Parquet"
