@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import threading
+from contextlib import redirect_stdout
 from functools import lru_cache
 from pathlib import Path
 
@@ -53,7 +55,9 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     if local and ":" in name:
         from profiling.capture.factory import capture_factory
 
-        return capture_factory(workload)
+        # What a user's model prints must not mix with the output of a command, which may be one JSON value.
+        with redirect_stdout(sys.stderr):
+            return capture_factory(workload)
     with _LOCK:
         return _zoo_graph(resolve(workload).without_solo())
 

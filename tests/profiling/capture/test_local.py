@@ -173,3 +173,12 @@ def test_a_compiled_forward_compiles_the_module() -> None:
     model = nn.Linear(8, 2)
     model.forward = torch.compile(model.forward)
     assert execution_options(model) == {"compiler": "compile"}
+
+
+def test_what_a_model_prints_is_not_output(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """stdout may be one JSON value."""
+    printing = FACTORY.replace("    return", "    print('made')\n    return")
+    (here / "printing_factory_of_test.py").write_text("print('imported')\n" + printing)
+    graph_for(Workload("printing_factory_of_test:factory"), local=True)
+    printed = capsys.readouterr()
+    assert (printed.out, "imported" in printed.err, "made" in printed.err) == ("", True, True)
