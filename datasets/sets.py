@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from datasets.tables import available_tables, empty_table, read_table, validate_table
+from datasets.targets import MEASURED_ALONE
 from profiling.errors import InputError
 from profiling.workload import REGISTERED, Workload
 
@@ -15,15 +16,6 @@ if TYPE_CHECKING:
     import pandas as pd
 
 _RUN = ["device", "workload", "campaign"]
-# What repeated runs of a job measure anew.
-_MEASURED = [
-    "step_time_s",
-    "samples_per_s",
-    "memory_bytes",
-    "utilization_ratio",
-    "memory_bandwidth_ratio",
-    "power_w",
-]
 
 
 def read_sets(directory: Path | str, disturbed: bool = False) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -158,7 +150,7 @@ def _medians(solo: pd.DataFrame) -> pd.DataFrame:
     repeated = solo.duplicated(key, keep=False)
     if not repeated.any():
         return solo
-    medians = solo[repeated].groupby(key, sort=False)[_MEASURED].transform("median")
+    medians = solo[repeated].groupby(key, sort=False)[list(MEASURED_ALONE)].transform("median")
     solo = solo.copy()
-    solo.loc[repeated, _MEASURED] = medians
+    solo.loc[repeated, list(MEASURED_ALONE)] = medians
     return solo.drop_duplicates(key)

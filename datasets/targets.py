@@ -15,6 +15,16 @@ _TOGETHER = (
     "set_memory_bandwidth_ratio",
 )
 
+# Everything measured of a job alone in one run.
+MEASURED_ALONE = (
+    "step_time_s",
+    "samples_per_s",
+    "memory_bytes",
+    "utilization_ratio",
+    "memory_bandwidth_ratio",
+    "power_w",
+)
+
 
 @dataclass(frozen=True, slots=True)
 class Target:
@@ -72,14 +82,7 @@ TARGETS: dict[str, Target] = {
             "solo",
             "step_time_s",
             "seconds",
-            (
-                "step_time_s",
-                "samples_per_s",
-                "memory_bytes",
-                "utilization_ratio",
-                "memory_bandwidth_ratio",
-                "power_w",
-            ),
+            MEASURED_ALONE,
             logarithmic=True,
         ),
         Target(

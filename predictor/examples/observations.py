@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
-from predictor.examples.out_of_memory import OutOfMemory
+from predictor.examples.out_of_memory import OutOfMemory, set_mapping
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
 from profiling.files import check_once, only_writer, read_json, write_json
@@ -97,15 +97,8 @@ class Observation:
 
     def to_mapping(self) -> dict[str, Any]:
         """What was observed, without the model in use."""
-        asked = self.colocation_set
-        return {
-            "device": asked.device,
-            "sharing": asked.sharing,
-            "jobs": [str(w) for w in asked.workloads],
-            "member": self.member,
-            "step_time_s": self.step_time_s,
-            **self.of_device,
-        }
+        measured = {"member": self.member, "step_time_s": self.step_time_s, **self.of_device}
+        return set_mapping(self.colocation_set) | measured
 
     @property
     def of_device(self) -> dict[str, float]:

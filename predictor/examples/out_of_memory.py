@@ -62,13 +62,16 @@ class OutOfMemory:
 
     def to_mapping(self) -> dict[str, Any]:
         """The set, without the model in use; see `predictor.examples.observations.report_of`."""
-        asked = self.colocation_set
-        return {
-            "device": asked.device,
-            "sharing": asked.sharing,
-            "jobs": [str(w) for w in asked.workloads],
-            "out_of_memory": True,
-        }
+        return set_mapping(self.colocation_set) | {"out_of_memory": True}
+
+
+def set_mapping(colocation_set: ColocationSet) -> dict[str, Any]:
+    """A set in a report: its device, sharing mode and the SPECs of its jobs."""
+    return {
+        "device": colocation_set.device,
+        "sharing": colocation_set.sharing,
+        "jobs": [str(w) for w in colocation_set.workloads],
+    }
 
 
 def check_memory_plausible(memory_bytes: float, device: DeviceSpec) -> None:
