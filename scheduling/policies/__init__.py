@@ -8,6 +8,7 @@ from importlib import import_module
 from profiling.errors import InputError, UnknownNameError
 from profiling.names import one_of
 from scheduling.core.policy import Policy
+from scheduling.slices.policies import is_slice_policy
 
 POLICIES = {
     "fifo": "fifo:POLICY",
@@ -49,6 +50,8 @@ POLICIES = {
 }
 # Those that choose how many GPUs the resizable jobs of `sia:` traces get; under others they get what they request.
 SIZING = ("optimus", "optimus-shortest", "pollux", "sia", "sia-packed")
+# Those that resize the elastic jobs of other traces.
+RESIZING = (*SIZING, "icefrog", "icefrog-unfrozen", "pollux-freezing")
 
 
 def get_policy(name: str, as_published: bool = False) -> Policy:
@@ -83,5 +86,15 @@ def check_upstream_rounds(names: Sequence[str]) -> None:
         raise InputError(
             "--upstream-rounds applies to none of these policies",
             expected="gavel or another of Gavel's, or sia",
+            got=", ".join(names),
+        )
+
+
+def check_elastic(names: Sequence[str]) -> None:
+    """Raise `InputError` if none of the policies resizes jobs; a user's own may."""
+    if not any(name in RESIZING or (":" in name and not is_slice_policy(name)) for name in names):
+        raise InputError(
+            "--elastic applies to none of these policies, which give every job the GPUs that it requests",
+            expected="one of " + ", ".join(RESIZING) + ", or your own",
             got=", ".join(names),
         )

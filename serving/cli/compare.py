@@ -107,7 +107,7 @@ def command(
     """
     from profiling.errors import InputError
     from profiling.files import check_folder
-    from scheduling.policies import check_upstream_rounds
+    from scheduling.policies import check_elastic, check_upstream_rounds
     from scheduling.simulator.jobs_table import check_format, write_jobs
     from scheduling.simulator.scenario import check_policy
     from scheduling.simulator.scenario_spec import ScenarioSpec
@@ -126,6 +126,8 @@ def command(
         check_policy(name)
     if upstream_rounds:
         check_upstream_rounds(names)
+    if elastic > 0:
+        check_elastic(names)
     if jobs is not None:
         check_format(jobs)
     if out is not None:

@@ -43,7 +43,10 @@ SkipInfeasible = Annotated[
 Elastic = Annotated[
     float,
     typer.Option(
-        min=0, max=1, help="Share of jobs that may be resized, from 1 GPU to 2 or 4 times their own number."
+        min=0,
+        max=1,
+        help="Share of jobs that optimus, pollux, sia, icefrog, or your own policy may resize, from 1 GPU to 2 or 4 "
+        "times their own number.",
     ),
 ]
 Tunable = Annotated[
@@ -134,7 +137,7 @@ def command(
 
     Example: `cotenant simulate --trace synthetic:rate=30,jobs=100 --cluster small-mixed --policy isacpp --seed 1`
     """
-    from scheduling.policies import check_upstream_rounds
+    from scheduling.policies import check_elastic, check_upstream_rounds
     from scheduling.simulator.assembly import build_scenario
     from scheduling.simulator.jobs_table import check_format, write_jobs
     from scheduling.simulator.scenario import check_policy
@@ -144,6 +147,8 @@ def command(
     check_policy(policy)
     if upstream_rounds:
         check_upstream_rounds([policy])
+    if elastic > 0:
+        check_elastic([policy])
     spec = ScenarioSpec(
         trace, cluster, seed, data, source, belief, model, limit=limit, columns=parse_columns(columns),
         load=load, skip_infeasible=skip_infeasible, elastic=elastic, kind=kind, upstream_rounds=upstream_rounds,
