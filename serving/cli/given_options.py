@@ -18,7 +18,9 @@ def no_effect(context: typer.Context, where: str, *names: str) -> None:
     for parameter in context.command.params:
         source = context.get_parameter_source(parameter.name or "")
         if parameter.name in names and source is not None and source.name == "COMMANDLINE":
-            option = next(name for name in parameter.opts if name.startswith("--"))
+            off = context.params.get(parameter.name or "") is False
+            spellings = (*parameter.secondary_opts, *parameter.opts) if off else parameter.opts
+            option = next(name for name in spellings if name.startswith("--"))
             raise InputError(f"{option} has no effect {where}", hint="leave it out" + _or_add(where))
 
 

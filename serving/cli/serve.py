@@ -11,6 +11,7 @@ from typing import Annotated, Any
 
 import typer
 
+from serving.cli.given_options import no_effect
 from serving.cli.groups import group
 from serving.cli.output import JsonFlag, console, plain_table, print_json
 
@@ -107,6 +108,8 @@ def serve(
     ] = "info",
 ) -> None:
     if context.invoked_subcommand is not None:
+        of_service = "before `token`, whose commands have a --database of their own"
+        no_effect(context, of_service, *context.params)
         return
     from profiling.devices import list_devices
     from serving.config import ServiceConfig
