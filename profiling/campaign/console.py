@@ -14,6 +14,7 @@ from profiling.campaign.plan import CampaignPlan, PlannedRun
 from profiling.campaign.runner import CampaignStatus, due_runs, parse_duration, run_campaign, status_before
 from profiling.campaign.runner import status as campaign_status
 from profiling.campaign.slices import check_begun
+from profiling.errors import InputError
 
 PlanFile = Annotated[Path, typer.Argument(help="plan.json, made by `cotenant campaign plan`.")]
 Output = Annotated[Path, typer.Option("--out", "-o", help="Folder with the slices.")]
@@ -44,7 +45,9 @@ def run(
             help="Address of a Ray cluster on whose nodes to measure, or `auto`.",
         ),
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the runs without measuring.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="List the runs of the plan without measuring.")
+    ] = False,
     as_json: Json = False,
 ) -> None:
     """Execute the remaining runs of a plan; run the same command again to resume after an interruption.
@@ -59,6 +62,7 @@ def run(
     folders = [*(done or []), output]
     check_begun(*(done or []))
     if dry_run:
+        _check_dry_run({"--limit": limit, "--ray": ray})
         _dry_run(loaded, folders, retry_failed, retry_disturbed, as_json)
         return
     options: dict[str, Any] = {
@@ -118,6 +122,15 @@ def _tell(run: PlannedRun, now: CampaignStatus) -> None:
 
 def _tell_done(run: PlannedRun, now: CampaignStatus) -> None:
     print(f"[{now.done}/{now.total}] {run.request}", file=sys.stderr, flush=True)
+
+
+def _check_dry_run(options: dict[str, Any]) -> None:
+    """Refuse options that say how to measure."""
+    for option, value in options.items():
+        if value:
+            raise InputError(
+                f"{option} has no effect with --dry-run, which lists the whole plan", hint="leave it out"
+            )
 
 
 def _dry_run(

@@ -189,6 +189,9 @@ def test_plan_then_status(tmp_path: Path, capsys: pytest.CaptureFixture[str]) ->
     dry = json.loads(printed(capsys, "campaign", "run", plan, *out, "--dry-run"))
     assert len(dry["runs"]) == dry["total"] == sum(runs.values())
     assert not any(r["done"] for r in dry["runs"])
+    for options in (("--limit", "9m"), ("--ray", "auto")):
+        err = refused(capsys, "campaign", "run", plan, *out, "--dry-run", *options)
+        assert f"{options[0]} has no effect with --dry-run" in err
     assert not (tmp_path / "slices").exists()
 
 
