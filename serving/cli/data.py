@@ -87,8 +87,13 @@ def stats(
     from datasets.stats import describe
     from datasets.stats import plot as draw
     from datasets.tables import read_all
-    from profiling.files import write_whole
+    from profiling.errors import InputError
+    from profiling.files import check_folder, write_whole
 
+    if plot is not None:
+        if plot.suffix.lower() != ".svg":
+            raise InputError("unknown picture type", expected=".svg", got=plot.suffix or str(plot))
+        check_folder(plot.parent)
     tables = read_all(directory)
     summary = describe(tables)
     if plot is not None:

@@ -77,6 +77,13 @@ def test_stats_of_tables_without_rows(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "have no rows" in " ".join(printed(capsys, "data", "stats", str(tmp_path)).split())
 
 
+def test_a_plot_of_tables_is_an_svg(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_table(tmp_path, "solo", empty_table("solo"))
+    for name, message in (("p.png", "expected .svg, got .png"), ("solo.parquet/p.svg", "cannot be a folder")):
+        assert message in refused(capsys, "data", "stats", tmp_path, "--plot", tmp_path / name)
+    assert not (tmp_path / "p.png").exists()
+
+
 def test_graph_dataset_is_built_once(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
