@@ -28,8 +28,8 @@ def command(
     ] = None,
     gradient_accumulation: Annotated[int | None, typer.Option(help="Passes per optimiser step.")] = None,
     activation_checkpointing: Annotated[
-        bool, typer.Option(show_default=False, help="Recompute activations in the backward pass.")
-    ] = False,
+        bool | None, typer.Option(show_default=False, help="Recompute activations in the backward pass.")
+    ] = None,
     fold: Annotated[bool, typer.Option("--fold", help="Fold repeated layers into one with a count.")] = False,
     output: Annotated[Path | None, typer.Option("--out", "-o", help="Write the graph as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw the graph: .svg, .png or .pdf.")] = None,
@@ -54,7 +54,7 @@ def command(
         "optimizer": optimizer,
         "frozen_prefix": frozen_prefix,
         "gradient_accumulation": gradient_accumulation,
-        "activation_checkpointing": activation_checkpointing or None,
+        "activation_checkpointing": activation_checkpointing,
     }
     workload = Workload.from_mapping(
         {**base.to_mapping(), **{key: value for key, value in given.items() if value is not None}}

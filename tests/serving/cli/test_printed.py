@@ -42,6 +42,17 @@ def test_frozen_layers_of_a_capture_are_counted(capsys: pytest.CaptureFixture[st
     assert str(frozen[:3])[1:-1] not in out
 
 
+def test_an_option_of_capture_overrides_the_spec(capsys: pytest.CaptureFixture[str]) -> None:
+    hashes = {
+        json.loads(printed(capsys, "capture", *ask, "--json"))["hash"]
+        for ask in (
+            ["td3-bipedalwalker"],
+            ["td3-bipedalwalker:activation_checkpointing=true", "--no-activation-checkpointing"],
+        )
+    }
+    assert len(hashes) == 1
+
+
 def test_networks_of_a_collection(capsys: pytest.CaptureFixture[str]) -> None:
     entries = json.loads(printed(capsys, "zoo", "list", "--collection", "torchvision", "--json"))
     lines = printed(capsys, "zoo", "list", "--collection", "torchvision").splitlines()
