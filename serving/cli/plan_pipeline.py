@@ -135,6 +135,9 @@ def pipeline(
                 expected="--depth and --recompute with --schedule, --fewer-machines with --compat",
             )
         chosen = partition(given.states(granularity), cluster, options, compat=compat)
+    timeline = None
+    if plot is not None:
+        timeline = chosen.timeline if isinstance(chosen, Plan) else chosen.timeline(microbatches)
     never = [given.never_measured] if given.never_measured else []
     if json:
         print_json(chosen.to_json() | {"never_measured": never})
@@ -147,10 +150,9 @@ def pipeline(
             console().print(
                 "torch.distributed.pipelining cuts before modules; --granularity block or module names them."
             )
-    if plot is not None:
+    if plot is not None and timeline is not None:
         from scheduling.pipeline.gantt import draw
 
-        timeline = chosen.timeline if isinstance(chosen, Plan) else chosen.timeline(microbatches)
         draw(timeline, plot, title=f"{chosen.name}, {schedule or 'pipedream'}")
         print(f"wrote {plot}", file=sys.stderr)
 

@@ -58,6 +58,8 @@ def test_tables_and_picture(profile: str, tmp_path: Path, capsys: pytest.Capture
         code, out, _ = run(capsys, *ask, "4", "--plot", wrong)
         assert code == 2
         assert not out  # refused before the plan is made
+    code, out, _ = run(capsys, *ask, "4", "--plot", picture, "--microbatches", "0", "--json")
+    assert (code, out) == (2, "")
     assert json.loads(printed(capsys, *ask, "2", "--schedule", "1f1b", "--json"))["schedule"] == "1f1b"
 
 
