@@ -43,7 +43,7 @@ def command(
 ) -> None:
     """Choose a GPU for a job: on every GPU, the tenants and the job are simulated until they finish.
 
-    Exit code 1: with --no-wait, no GPU can take it now.
+    Exit code 1: it fits on no GPU, even alone; with --no-wait, also that no GPU can take it now.
 
     Example: `cotenant place --cluster cluster.yaml --job resnet18-cifar:batch_size=64 --iterations 20000`
     """

@@ -113,10 +113,12 @@ def serve(
         return
     from profiling.devices import list_devices
     from serving.config import ServiceConfig
-    from serving.model_source import check_model
+    from serving.model_source import LOGGED_PREFIX, REGISTRY_PREFIX, check_model
 
     # Report what is missing here, not in every worker.
     check_model(model)
+    if not model.startswith((REGISTRY_PREFIX, LOGGED_PREFIX)):
+        no_effect(context, "without --model models:/NAME@ALIAS", "tracking_uri")
     list_devices()
     if policy is not None:
         from scheduling.policies import get_policy

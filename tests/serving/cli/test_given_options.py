@@ -52,6 +52,10 @@ SYNTHETIC = "--trace synthetic:rate=30,jobs=3 --cluster small-mixed"
             "serve --database sqlite:///{}/mine.db token add someone --scope read",
             "--database has no effect before `token`",
         ),
+        (
+            "serve --tracking-uri http://127.0.0.1:5000 --port 70000",
+            "--tracking-uri has no effect without --model models:/NAME@ALIAS",
+        ),
         ("train --data {} --from default --no-baselines", "--no-baselines has no effect with --from"),
     ],
 )
