@@ -13,6 +13,7 @@ from profiling.capture.fold import fold_repeats
 from profiling.capture.options import options_of
 from profiling.capture.precision import for_job
 from profiling.collections import collected_graph, collection_of
+from profiling.errors import InputError
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
 from profiling.zoo import resolve
@@ -45,12 +46,14 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
     if collection_of(name):
         return collected_graph(workload)
     if local and name.endswith(".onnx"):
+        _check_without(workload, "image_size")
         path = Path(name)
         changed = path.stat().st_mtime_ns if path.is_file() else 0
         return _onnx_graph(workload.without_solo(), changed)
     if local and name.endswith(".graph.txt"):
         from profiling.capture.pipedream import capture_pipedream
 
+        _check_without(workload, "sequence_length", "image_size")
         return capture_pipedream(name, workload=workload)
     if local and ":" in name:
         from profiling.capture.factory import capture_factory
@@ -60,6 +63,14 @@ def graph_for(workload: Workload, *, local: bool = False) -> ComputationGraph:
             return capture_factory(workload)
     with _LOCK:
         return _zoo_graph(resolve(workload).without_solo())
+
+
+def _check_without(workload: Workload, *options: str) -> None:
+    """Refuse options that a file of this kind cannot have."""
+    for option in options:
+        value = getattr(workload, option)
+        if value is not None:
+            raise InputError(f"{workload.model} has no {option}", got=value, hint="leave it out")
 
 
 @lru_cache(maxsize=256)

@@ -311,6 +311,20 @@ def test_pipedream_profile(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
+    "job",
+    [
+        Workload("small.graph.txt", sequence_length=8),
+        Workload("small.graph.txt", image_size=8),
+        Workload("small.onnx", image_size=8),
+    ],
+)
+def test_files_have_no_such_size(job: Workload) -> None:
+    option = "sequence_length" if job.sequence_length else "image_size"
+    with pytest.raises(InputError, match=f"small.* has no {option}"):
+        graph_for(job, local=True)
+
+
+@pytest.mark.parametrize(
     ("text", "message"),
     [
         ("", "no nodes"),
