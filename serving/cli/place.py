@@ -11,7 +11,9 @@ from serving.cli.output import JsonFlag, bullets, console, headline, plain_table
 from serving.cli.predict import FeedbackOption, corrected
 
 if TYPE_CHECKING:
-    from scheduling.placement.decision import PlacementDecision
+    from collections.abc import Sequence
+
+    from scheduling.placement.decision import PlacementDecision, RankedGpu
 
 
 def command(
@@ -70,7 +72,9 @@ def command(
 
 def _show(decision: PlacementDecision, job: str) -> None:
     out = console()
-    first = f" on {decision.ranked[0].node}/{decision.ranked[0].gpu}" if decision.decision == "place" else ""
+    first = ""
+    if decision.decision == "place":
+        first = " on " + ", ".join(f"{node}/{gpu}" for node, gpu in _gpus(decision.ranked[0]))
     out.print(headline(decision.decision, f"{first}  {job}"))
     table = plain_table(
         "node",
@@ -82,9 +86,12 @@ def _show(decision: PlacementDecision, job: str) -> None:
         title="best first (lowest score)",
     )
     for candidate in decision.ranked:
+        on: dict[str, list[str]] = {}
+        for node, gpu in _gpus(candidate):
+            on.setdefault(node, []).append(gpu)
         table.add_row(
-            candidate.node,
-            candidate.gpu,
+            "\n".join(on),
+            "\n".join(", ".join(gpus) for gpus in on.values()),
             _score(candidate.score),
             f"{candidate.finish_s:.0f} s",
             "; ".join(candidate.reasons[1:]),
@@ -94,6 +101,11 @@ def _show(decision: PlacementDecision, job: str) -> None:
     reasons = (*decision.reasons, *decision.never_measured)
     if reasons:
         out.print(bullets(reasons))
+
+
+def _gpus(candidate: RankedGpu) -> Sequence[tuple[str, str]]:
+    """(node, GPU) of every GPU that the job would get."""
+    return candidate.gang or ((candidate.node, candidate.gpu),)
 
 
 def _score(value: float) -> str:

@@ -44,3 +44,25 @@ def test_what_was_never_measured_is_stated(folder: Path, capsys: pytest.CaptureF
 
 def test_one_job_at_a_time(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert "--job is given 2 times" in refused(capsys, *place(folder, "v100", "--job", "alpha"))
+
+
+def test_all_gpus_of_a_gang_are_printed(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    cluster = folder / "gang.yaml"
+    cluster.write_text("nodes: [{name: a, count: 2, gpus: [{device: v100, count: 2}]}]\n")
+    ask = (
+        "place",
+        "--model",
+        folder / "model",
+        "--cluster",
+        cluster,
+        "--job",
+        "beta:batch_size=32",
+        "--gpus",
+    )
+    for gpus, start, rows in (
+        ("2", "place on a-0/0, a-0/1  beta", ["a-0 0, 1"]),
+        ("4", "place on a-0/0, a-0/1, a-1/0, a-1/1  beta", ["a-0 0, 1", "a-1 0, 1"]),
+    ):
+        lines = [" ".join(line.split()) for line in run(capsys, *ask, gpus)[1].splitlines()]
+        assert lines[0].startswith(" ".join(start.split()))
+        assert all(any(line.startswith(row) for line in lines[3:]) for row in rows)
