@@ -106,6 +106,12 @@ def devices_by_type(texts: list[str] | None) -> dict[str, str]:
         kind, _, name = text.partition("=")
         if not (kind and name):
             raise InputError("--device is not a pair", expected="TYPE=CATALOGUE_NAME", got=text)
+        if devices.get(kind, name) != name:
+            raise InputError(
+                f"--device names {kind!r} twice",
+                expected="one name of each type",
+                got=f"{devices[kind]} and {name}",
+            )
         devices[kind] = name
     return devices
 

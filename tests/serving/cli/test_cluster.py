@@ -130,6 +130,8 @@ def test_import_from_standard_input(
     assert run(capsys, "cluster", "import", "sinfo", tmp_path / "nowhere")[0] == 2
     assert "unknown source" in run(capsys, "cluster", "import", "squeue", tmp_path / "nowhere")[2]
     assert run(capsys, "cluster", "import", "sinfo", "-", "--device", "a")[0] == 2
+    twice = ("--device", "big=a100", "--device", "big=v100")
+    assert "--device names 'big' twice" in refused(capsys, "cluster", "import", "sinfo", "-", *twice)
 
 
 def test_an_import_names_slices_of_which_nothing_is_known(
