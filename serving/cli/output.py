@@ -34,14 +34,22 @@ def console() -> Any:
     return Console(width=_UNBOUNDED, markup=False, emoji=False)
 
 
-def print_whole(table: Any) -> None:
-    """Print a table of names and numbers; where the terminal is narrower than its words, lines run on, uncut."""
+_FOLDED = 16  # characters to which a column of long names may be narrowed
+
+
+def print_whole(table: Any, folded: Sequence[str] = ()) -> None:
+    """Print a table of names and numbers; where the terminal is narrower than its words, lines run on, uncut.
+
+    Args:
+        folded: headings of columns whose words may be cut, because paths make them long.
+    """
     from rich.cells import cell_len
 
     for column in table.columns:
         cells = (str(cell) for cell in (column.header, *column.cells))
         parts = (part for cell in cells for part in (cell.splitlines() if column.no_wrap else cell.split()))
-        column.min_width = max(map(cell_len, parts), default=0)
+        longest = max(map(cell_len, parts), default=0)
+        column.min_width = min(longest, _FOLDED) if column.header in folded else longest
     screen = console()
     # rich drops columns for which nothing is left, and narrows others below their least width before it heeds that.
     least = sum((column.min_width or 0) + table.padding[1] + table.padding[3] for column in table.columns)

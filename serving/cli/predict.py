@@ -16,6 +16,7 @@ from serving.cli.output import (
     job_cell,
     plain_table,
     print_json,
+    print_whole,
 )
 from serving.given_names import as_given
 
@@ -133,6 +134,5 @@ def show(answer: Prediction) -> None:
             f"{m.memory_bytes.value / 2**30:.2f} GiB",
             f"{100 * m.utilization_ratio.value:.0f} %",
         )
-    out = console()
-    out.print(table)
-    out.print(bullets(answer.reasons))
+    print_whole(table, folded=("job",))  # a number cut in two would be read as two
+    console().print(bullets(answer.reasons))

@@ -26,6 +26,28 @@ def test_json_and_table(folder: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert "fits: at most" in out
 
 
+def test_no_number_is_cut_in_a_narrow_terminal(
+    folder: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = (
+        "predict",
+        "--device",
+        "v100",
+        "--model",
+        folder / "model",
+        "--job",
+        "alpha:batch_size=32",
+        "--job",
+        "beta",
+    )
+    shown = []
+    for columns in ("200", "40"):
+        monkeypatch.setenv("COLUMNS", columns)
+        shown.append(printed(capsys, *ask).partition("- fits")[0])
+    wide, narrow = (sorted(word for word in text.split() if "." in word) for text in shown)
+    assert wide == narrow
+
+
 def test_a_set_that_does_not_fit_exits_with_1(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     job = ("--job", "alpha:memory_bytes=12000000000")
     code, out, _ = run(
