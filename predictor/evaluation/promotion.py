@@ -85,7 +85,7 @@ def promote(
     make_champion(version, promoted)
     return {
         "promoted": promoted,
-        "version": new,
+        "version": new | {"champion": promoted},
         "champion": champion,
         "compared_with": against,
         "same_rows": same_rows,

@@ -314,9 +314,10 @@ def export_observations(
     from serving.store import Store, check_exists
     from serving.store.observations import read_stored
 
-    for url in (database, *(also or [])):
+    urls = list(dict.fromkeys((database, *(also or []))))  # one given twice would count twice
+    for url in urls:
         check_exists(url)
-    stores = [Store(url) for url in (database, *(also or []))]
+    stores = [Store(url) for url in urls]
     stored = [row.observation for store in stores for row in read_stored(store)]
     observations, _ = apart(one for one in stored if not isinstance(one, InputError))
     refused = [one for one in stored if isinstance(one, InputError)]

@@ -285,6 +285,8 @@ def test_observations_of_two_services_do_not_replace_each_other(tmp_path: Path, 
         return run(capsys, "data", "export-observations", "--database", *options, "-o", tables)
 
     assert export(databases[0])[0] == export(databases[0])[0] == 0
+    code, out, _ = export(databases[0], databases[0])
+    assert (code, out.partition(":")[0]) == (0, "1 observations")
     code, _, err = export(databases[1])
     assert code == 2
     assert f"would be lost: expected observations of {databases[0]}, got {databases[1]}" in err

@@ -295,7 +295,8 @@ def test_a_fine_tuned_version_is_promoted_on_unseen_sets(home: Path, new: Tables
         assert answer["promoted"] == better
         assert scores["challenger"]["n"] == scores["incumbent"]["n"] == len(new[0])
         assert answer["same_rows"]["left_out"] == {"challenger": 0, "incumbent": 0}
-        assert promote("1", force=True)["promoted"]
+        answer = promote("1", force=True)
+        assert answer["promoted"] is answer["version"]["champion"] is True
     finally:
         mlflow.set_tracking_uri(before)
 
