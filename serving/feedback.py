@@ -24,7 +24,7 @@ from serving.aside import Aside
 from serving.lanes import current_call
 from serving.model_life import Serving
 from serving.store import Store
-from serving.store.observations import oldest_at, read_stored
+from serving.store.observations import oldest_at, read_stored, withdrawn
 
 log = structlog.get_logger("cotenant.feedback")
 
@@ -104,7 +104,7 @@ class _Learned:
         oldest_at: when the oldest row read was observed.
         absent: registered workloads of rows read that are no longer registered, or damaged; these rows were passed
             over.
-        generation: `Feedback.relearn` before reading.
+        generation: `Feedback.relearn` before reading; withdrawn: how many observations had been withdrawn.
     """
 
     serving: Serving
@@ -114,6 +114,7 @@ class _Learned:
     oldest_at: float = math.inf
     absent: frozenset[str] = frozenset()
     generation: int = 0
+    withdrawn: int = 0
 
     @classmethod
     def nothing(cls, serving: Serving, generation: int) -> _Learned:
@@ -207,12 +208,13 @@ class Feedback:
     def _read(self, known: _Learned, anew: bool = True) -> _Learned:
         # Rows are deleted from the oldest on, so one look at an index tells whether some are gone. A posterior
         # cannot unlearn them, so the rest is learned anew. Their numbers may be given to other rows.
-        generation = self._generation
+        generation, gone = self._generation, withdrawn(self.store)
         returned = known.absent and self.load_graphs(set(known.absent)) != known.absent
-        if oldest_at(self.store) > known.oldest_at or generation != known.generation or returned:
+        changed = generation != known.generation or gone != known.withdrawn
+        if oldest_at(self.store) > known.oldest_at or changed or returned:
             if not anew:
                 return known
-            known = _Learned.nothing(known.serving, generation)
+            known = replace(_Learned.nothing(known.serving, generation), withdrawn=gone)
         first = known.seen[0] if len(known.seen) == _OVERLAP else 0
         before, last = set(known.seen), deque([first] if first else [], maxlen=_OVERLAP)
         new, learned = list[Report](), list[Observation]()

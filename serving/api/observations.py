@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from fastapi import APIRouter, Request, Response
+from typing import Annotated
+
+from fastapi import APIRouter, Path, Request, Response
 
 from serving.feedback_schemas import ObservationPage, ObservationsAnswer, ObservationsBody
 from serving.handlers import observations as handler
@@ -21,6 +23,7 @@ _EXAMPLE = {
         }
     ]
 }
+_Number = Annotated[int, Path(ge=1, le=2**31 - 1, description="`id` of the observation")]
 _RAN_OUT = {
     "observations": [
         {
@@ -52,5 +55,15 @@ def routes(service: Service) -> APIRouter:
     async def listing(after: After = "0", limit: Limit = 50) -> Response:
         items = await service.read(handler.list_observations, service, int(after), limit + 1)
         return answer(Page.of(items, limit, lambda entry: str(entry["id"])))
+
+    @router.delete(
+        "/{number}",
+        summary="Withdraw an observation",
+        description="It is deleted for good; answers are corrected by the others only, within seconds",
+        **operation(scope="admin", status=204, errors=(404,)),
+    )
+    async def withdraw(number: _Number) -> Response:
+        await service.stored(handler.withdraw_observation, service, number)
+        return Response(status_code=204)
 
     return router

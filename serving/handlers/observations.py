@@ -20,7 +20,7 @@ from serving.handlers.jobs import admit_sets
 from serving.http import Once
 from serving.schemas import job_of, sets_of
 from serving.service import Service
-from serving.store.observations import PLAUSIBLE
+from serving.store.observations import PLAUSIBLE, withdraw
 from serving.store.tables import ObservationRow, PlacementRow, newest
 
 _MOST = 50  # observations of a placement
@@ -185,6 +185,16 @@ def list_observations(service: Service, after: int, limit: int) -> list[dict[str
     """Entries, newest first; `after` is the last id of the previous page."""
     with service.store.read() as session:
         return [entry_of(row) for row in newest(session, ObservationRow, after, limit)]
+
+
+def withdraw_observation(service: Service, number: int) -> None:
+    """Delete an observation; every process learns the others anew at its next look.
+
+    Raises:
+        UnknownNameError: no such observation.
+    """
+    if not withdraw(service.store, number):
+        raise UnknownNameError("unknown observation", expected="an id of /v1/observations", got=str(number))
 
 
 def observations_of(service: Service, placement_id: str) -> list[dict[str, Any]]:

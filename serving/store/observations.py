@@ -15,10 +15,10 @@ from profiling.errors import InputError
 from profiling.workload import ColocationSet
 from serving.job_ranges import spec_of
 from serving.store.engine import Store
-from serving.store.tables import ObservationRow
+from serving.store.tables import CounterRow, ObservationRow
 
 _AT_ONCE = 5_000
-_ROW = ObservationRow
+_ROW, _WITHDRAWN = ObservationRow, "observations_withdrawn"
 #: Condition on a stored row: it has a step time, which `check_plausible` accepts. Earlier versions accepted any.
 PLAUSIBLE = _ROW.step_time_s.between(
     _ROW.predicted_step_time_s / MOST_OFF, _ROW.predicted_step_time_s * MOST_OFF
@@ -53,6 +53,36 @@ def read_stored(store: Store, after: int = 0) -> Iterator[StoredObservation]:
     with store.read() as session:
         for number, at, *values in session.execute(query):
             yield StoredObservation(number, at, _observation(*values))
+
+
+def withdraw(store: Store, number: int) -> bool:
+    """Delete an observation for good; returns whether there was one. Other processes notice by `withdrawn`.
+
+    Raises:
+        UnavailableError: the store does not answer.
+    """
+    with store.write() as session:
+        row = session.get(_ROW, number)
+        if row is None:
+            return False
+        session.delete(row)
+        counter = session.get(CounterRow, _WITHDRAWN)
+        if counter is None:
+            counter = CounterRow(name=_WITHDRAWN, value=0)
+            session.add(counter)
+        counter.value += 1
+        return True
+
+
+def withdrawn(store: Store) -> int:
+    """How many observations have been withdrawn.
+
+    Raises:
+        UnavailableError: the store does not answer.
+    """
+    with store.read() as session:
+        counter = session.get(CounterRow, _WITHDRAWN)
+        return 0 if counter is None else counter.value
 
 
 def oldest_at(store: Store) -> float:

@@ -118,6 +118,14 @@ class ObservationRow(Base):
     placement_id: Mapped[str | None] = mapped_column(ForeignKey("placements.id", ondelete="SET NULL"))
 
 
+class CounterRow(Base):
+    """A number by which processes notice what a change in the middle of a table does not show them."""
+
+    __tablename__ = "counters"
+    name: Mapped[str] = mapped_column(String(40), primary_key=True)
+    value: Mapped[int]
+
+
 class ModelEventRow(Base):
     """Events of the served model: loaded, refused, failed."""
 

@@ -145,7 +145,7 @@ SCOPES: dict[str | None, str] = {
     "admin": """
         PUT /v1/cluster  PUT /v1/cluster/nodes/{name}  DELETE /v1/cluster/nodes/{name}
         POST /v1/workloads  DELETE /v1/workloads/{key}  POST /v1/models/reload
-        GET /v1/audit
+        GET /v1/audit  DELETE /v1/observations/{number}
     """,
 }
 

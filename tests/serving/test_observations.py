@@ -94,6 +94,32 @@ def test_a_set_that_ran_out_of_memory(start: Start) -> None:
     assert 'cotenant_out_of_memory_total{predicted_to_fit="false"} 1.0' in client.get("/metrics").text
 
 
+def test_a_withdrawn_observation_has_no_effect_in_any_process(start: Start) -> None:
+    one, other = start(), start()
+    asked = {"device": "v100", "jobs": ["resnet18-cifar"]}
+
+    def step_s(client: TestClient) -> float:
+        answer: float = client.post("/v1/predict", json=asked).json()["members"][0]["step_time_s"]["value"]
+        return answer
+
+    before = step_s(one)
+    told = [{"of": asked, "step_time_s": 0.4}, {"of": PAIR, "out_of_memory": True}]
+    entries = one.post("/v1/observations", json={"observations": told}).json()["observations"]
+    until(lambda: step_s(other) == pytest.approx(0.4, rel=0.01), "the other process learns it")
+    assert one.delete(f"/v1/observations/{entries[0]['id']}").status_code == 204
+    for client in (one, other):
+        until(lambda client=client: step_s(client) == before, "it is forgotten")
+        assert not client.post("/v1/predict", json=PAIR).json()["fits"], "the other one is not"
+        assert [o["id"] for o in client.get("/v1/observations").json()["items"]] == [entries[1]["id"]]
+    assert other.delete(f"/v1/observations/{entries[1]['id']}").status_code == 204
+    for client in (one, other):
+        until(lambda client=client: client.post("/v1/predict", json=PAIR).json()["fits"], "nothing is left")
+    assert step_s(start()) == before
+    gone = problem(one.delete(f"/v1/observations/{entries[0]['id']}"), 404)
+    assert "unknown observation" in gone["detail"]
+    problem(one.delete("/v1/observations/0"), 422)
+
+
 def test_nothing_is_placed_where_it_ran_out_of_memory(client: TestClient) -> None:
     tenant, job = PAIR["jobs"]
     gpus = [{"id": "0", "device": "v100", "tenants": [{"job": tenant, "iterations_left": 100.0}]}]

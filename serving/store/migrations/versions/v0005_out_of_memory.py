@@ -1,4 +1,4 @@
-"""Sets that ran out of memory, which have no step time; tenants by their job id"""
+"""Sets that ran out of memory, which have no step time; withdrawn observations; tenants by their job id"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -14,3 +14,8 @@ def upgrade() -> None:
         for name in ("step_time_s", "error_ratio"):
             observations.alter_column(name, existing_type=sa.Double(), nullable=True)
     op.create_index("ix_tenants_job_id", "tenants", ["job_id"])
+    op.create_table(
+        "counters",
+        sa.Column("name", sa.String(40), primary_key=True),
+        sa.Column("value", sa.Integer(), nullable=False),
+    )
