@@ -302,3 +302,16 @@ def test_server_down(start: Start, url: str, database: postgres.Server) -> None:
         database.start()
     assert client.put("/v1/cluster/nodes/x", json={"gpus": []}).status_code == 201
     assert client.get("/v1/cluster").json()["version"] == 2
+
+
+def test_reports_of_memory_are_kept_and_withdrawn(start: Start, url: str) -> None:
+    client = start(database_url=url)
+    asked = {"device": "v100", "jobs": ["resnet18-cifar:memory_bytes=9e9", "lstm-wikitext2"]}
+    told = [{"of": asked, "out_of_memory": True}, {"of": asked, "step_time_s": 0.2}]
+    first, _ = client.post("/v1/observations", json={"observations": told}).json()["observations"]
+    assert first["step_time_s"] is None
+    assert len(client.get("/v1/observations").json()["items"]) == 2
+    assert not client.post("/v1/predict", json=asked).json()["fits"]
+    assert client.get("/").status_code == 200, "errors by day and job leave it out"
+    assert client.delete(f"/v1/observations/{first['id']}").status_code == 204
+    until(lambda: client.post("/v1/predict", json=asked).json()["fits"], "it is withdrawn")
