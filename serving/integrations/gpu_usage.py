@@ -14,8 +14,8 @@ log = logging.getLogger("cotenant.step_times")
 class GpuUsage:
     """Samples the GPU on which this process runs.
 
-    That is torch's current one, or else the first of `CUDA_VISIBLE_DEVICES`, if it names an index or a whole UUID. Without
-    NVML, a driver or a reading (utilisation under MIG), there is less in `take`.
+    That is the one on which torch has most memory, or else the first of `CUDA_VISIBLE_DEVICES`, if it names an index or a
+    whole UUID. Without NVML, a driver or a reading (utilisation under MIG), there is less in `take`.
     """
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class GpuUsage:
             log.debug("no utilisation: %s", error)
         try:
             self._memory_bytes = max(self._memory_bytes, self._used_bytes())
-        except self._nvml.NVMLError as error:
+        except (self._nvml.NVMLError, AttributeError) as error:  # bindings before 11.5 lack `nvmlMemory_v2`
             log.debug("no memory: %s", error)
 
     def take(self) -> dict[str, float]:
@@ -68,7 +68,11 @@ class GpuUsage:
     def _handle(self) -> Any:
         torch = sys.modules.get("torch")
         if torch is not None and torch.cuda.is_initialized():
-            uuid = getattr(torch.cuda.get_device_properties(torch.cuda.current_device()), "uuid", None)
+            # Not the current device, which every thread has for itself.
+            own = max(range(torch.cuda.device_count()), key=torch.cuda.memory_reserved)
+            if not torch.cuda.memory_reserved(own):
+                raise RuntimeError("torch has no memory on a GPU yet")
+            uuid = getattr(torch.cuda.get_device_properties(own), "uuid", None)
             if uuid is not None:
                 return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()

@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 from typing import Any
 
+import pynvml
 import pytest
 
 from serving.integrations.gpu_usage import GpuUsage
@@ -64,12 +65,17 @@ def test_the_gpu_that_torch_uses(library: FakeNvml, monkeypatch: pytest.MonkeyPa
         return library._nvmlDeviceGetHandleByIndex_v2(SimpleNamespace(value=1), handle)
 
     monkeypatch.setattr(library, "nvmlDeviceGetHandleByUUID", by_uuid, raising=False)
+    reserved_bytes = [0, 0]
     cuda = SimpleNamespace(
         is_initialized=lambda: True,
-        current_device=lambda: 0,
-        get_device_properties=lambda _: SimpleNamespace(uuid="bbbb2222"),
+        current_device=lambda: 0,  # as in any thread but the loop's
+        device_count=lambda: 2,
+        memory_reserved=lambda device: reserved_bytes[device],
+        get_device_properties=lambda device: SimpleNamespace(uuid=("aaaa1111", "bbbb2222")[device]),
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    assert taken(library) == {}, "nothing is on a GPU yet"
+    reserved_bytes[1] = GIB
     assert "utilization_ratio" in taken(library)
     assert (asked[0], library.asked) == (b"GPU-bbbb2222", {1})
 
@@ -83,6 +89,11 @@ def test_what_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> Non
     assert taken(install(monkeypatch, FakeNvml())) != {}, "the variable is unset"
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "7")
     assert taken(FakeNvml()) == {}
+
+
+def test_older_bindings_tell_no_memory(library: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(pynvml, "nvmlMemory_v2")
+    assert taken(library) == {"utilization_ratio": pytest.approx(0.8)}
 
 
 def test_without_a_driver() -> None:
