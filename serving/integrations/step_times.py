@@ -122,6 +122,7 @@ class StepTimes:
             self._blocks.append((now_s - self._block_s) / _BLOCK)
         else:
             self._window_s = now_s
+            self._measured.put([])
         self._block_s = now_s
         if now_s - self._window_s >= self._every_s and len(self._blocks) >= _LEAST_BLOCKS:
             self._measured.put(self._blocks)
@@ -141,10 +142,13 @@ class StepTimes:
             self._end(blocks)
 
     def _end(self, blocks: list[float]) -> None:
-        """Report a window if the set was the same when it began, which is when the one before ended."""
+        """Report a window if the set was the same when it began, which is when the one before ended.
+
+        The first one, of no blocks, is that of the steps that do not count.
+        """
         before, self._before = self._before, self._where()
         usage = self._usage.take() if self._usage is not None else {}
-        if self._before is not None and self._before == before:
+        if blocks and self._before is not None and self._before == before:
             alone = len(before["of"]["jobs"]) == 1
             self._report(before, median(blocks), usage if alone else {})
 

@@ -19,6 +19,7 @@ class FakeNvml:
         asked: numbers of the GPUs that something was read from.
         samples: GPM samples allocated and not freed.
         opened: initialisations without their shutdown.
+        busy_percent: utilisation of each GPU.
     """
 
     def __init__(self, without: tuple[str, ...] = (), refuse: dict[str, int] | None = None) -> None:
@@ -26,6 +27,7 @@ class FakeNvml:
         self.asked: set[int] = set()
         self.samples = self.opened = 0
         self.processes = [(4711, 3 << 30)]
+        self.busy_percent = 80
 
     def __getattr__(self, name: str) -> Any:
         if name in self.without or not name.startswith("nvml"):
@@ -112,7 +114,7 @@ class FakeNvml:
 
     def _nvmlDeviceGetUtilizationRates(self, handle: Any, rates: Any) -> int:
         self._number(handle)
-        rates._obj.gpu, rates._obj.memory = 80, 25
+        rates._obj.gpu, rates._obj.memory = self.busy_percent, 25
         return 0
 
     def _nvmlDeviceGetFieldValues(self, handle: Any, count: Any, fields: Any) -> int:

@@ -152,6 +152,24 @@ def test_utilisation_and_memory_of_a_job_alone(
     assert (entry["utilization_ratio"], entry["memory_bytes"]) == (alone if len(jobs) == 1 else (None, None))
 
 
+def test_utilisation_while_the_first_steps_compile_does_not_count(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    library = install(monkeypatch, FakeNvml())
+    seat(client, JOB)
+    loop = Loop(client)
+    assert loop.steps._usage is not None
+    with loop.steps:
+        library.busy_percent = 0
+        loop.steps._usage.sample()
+        loop.run(10, 20.0)
+        library.busy_percent = 80
+        loop.steps._usage.sample()
+        loop.run(40, 0.2)
+    (entry,) = client.get("/v1/observations").json()["items"]
+    assert entry["utilization_ratio"] == pytest.approx(0.8)
+
+
 @pytest.mark.parametrize(
     ("before", "now", "expected"),
     [
