@@ -106,6 +106,8 @@ class StepTimes:
                 self._log("a job has left the GPU; that it ran out of memory is not reported")
             else:
                 self._send(where | {"out_of_memory": True})
+        if self._thread.is_alive():  # with a service that takes long to answer
+            return
         if self._usage is not None:
             self._usage.close()
         self._client.close()

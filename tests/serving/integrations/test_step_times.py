@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import logging
+import threading
 from typing import Any
 
 import httpx
 import pytest
 from fastapi.testclient import TestClient
 
+from serving.integrations import step_times
 from serving.integrations.step_times import StepTimes
 from tests.profiling.measure.fake_nvml import FakeNvml, install
+from tests.waiting import LONG_S
 
 JOB, OTHER = "resnet18-cifar:memory_bytes=9e9", "lstm-wikitext2:memory_bytes=4e9"
 
@@ -39,6 +42,9 @@ class Loop:
 
     def join(self, timeout_s: float) -> None:
         pass
+
+    def is_alive(self) -> bool:
+        return False
 
     def _answer(self, request: httpx.Request) -> httpx.Response:
         if self.down:
@@ -232,6 +238,26 @@ def test_the_loop_goes_on_without_the_service(
     ]
     assert warnings == ["GET /v1/cluster/tenants: ConnectError: refused"]
     assert len(observed(client)) == 1
+
+
+def test_the_end_does_not_break_a_request_that_takes_long(
+    client: TestClient, loop: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answers, failed = threading.Event(), list[Any]()
+    monkeypatch.setattr(threading, "excepthook", failed.append)
+    monkeypatch.setattr(step_times, "_TIMEOUT_S", 0.01)
+
+    def answer(request: httpx.Request) -> httpx.Response:
+        answers.wait(LONG_S)
+        return loop._answer(request)
+
+    steps = StepTimes("http://cotenant", "a/train", every_s=0.0, transport=httpx.MockTransport(answer))
+    with steps:
+        for _ in range(40):
+            steps.done()
+    answers.set()
+    steps._thread.join(LONG_S)
+    assert failed == []
 
 
 def test_a_refusal_that_comes_again_is_logged_once(
