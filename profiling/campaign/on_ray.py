@@ -9,7 +9,15 @@ from pathlib import Path
 from typing import Any
 
 from profiling.campaign.plan import CampaignPlan, PlannedRun
-from profiling.campaign.runner import CampaignStatus, Measure, recorded, status, what_is_left
+from profiling.campaign.runner import (
+    CampaignStatus,
+    Measure,
+    due_runs,
+    recorded,
+    status,
+    status_before,
+    what_is_left,
+)
 from profiling.campaign.slices import SliceWriter, next_slice_number, read_results
 from profiling.measure.settings import MeasureSettings
 from profiling.ray_workers import PATIENCE_S, RayWorkers
@@ -39,7 +47,7 @@ def run_on_ray(
         folder, limit_s, done_folders, retry_failed, retry_disturbed, measure: see `run_campaign`; `measure` must be
             importable on the nodes.
         address: address of the cluster, or `auto`.
-        on_done: called after each run is stored.
+        on_done: called after each run is stored, with the status, in which runs that are still to be repeated are not done.
         patience_s: how long to wait for a node when there is none.
 
     Returns:
@@ -58,6 +66,7 @@ def run_on_ray(
         ) as workers,
     ):
         results = read_results(folders)
+        due = due_runs(plan, results, retry_failed, retry_disturbed)
         for run, (record, environment) in workers.run(
             what_is_left(plan, results, began, limit_s, retry_failed, retry_disturbed)
         ):
@@ -66,7 +75,8 @@ def run_on_ray(
                 results.environments[environment["fingerprint"]] = environment
             writer.append_run(record)
             results.add(record)
-            on_done(run, status(plan, folders))
+            due.remove(run)
+            on_done(run, status_before(plan, results, folders, due))
     return status(plan, folders)
 
 

@@ -116,3 +116,25 @@ def test_a_campaign_is_resumed_where_its_cluster_died(ray: Callable[..., Cluster
     again = ray(a=0, b=0)
     final = run_on_ray(plan, tmp_path, "auto", measure=measure)
     assert (final.done, final.failed, len(again.where)) == (6, 0, 2)
+
+
+def test_runs_that_are_repeated_count_as_not_done(tmp_path: Path, ray: Callable[..., Cluster]) -> None:
+    plan, told = small_plan(3), list[int]()
+
+    def failing(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        record = record_of(request, settings)
+        record["members"][0]["outcome"] = "failed"
+        return record
+
+    ray(a=0)
+    assert run_on_ray(plan, tmp_path, "auto", measure=failing).failed == 3
+    ray(a=0)
+    final = run_on_ray(
+        plan,
+        tmp_path,
+        "auto",
+        measure=record_of,
+        retry_failed=True,
+        on_done=lambda _run, now: told.append(now.done),
+    )
+    assert (final.failed, told) == (0, [1, 2, 3])
