@@ -32,8 +32,8 @@ class RanOut:
 
     A set that was also observed to run often fits: what ran out of memory was one of its runs. Neither the sharing mode
     nor `sm_share_ratio` makes a difference. What ran out of a card's memory, or of a slice's, does not fit on slices of
-    that card with no more. Nothing is said of other batch sizes, nor of whole cards under MIG, where each job has memory
-    of its own.
+    that card with no more. Nothing is said of other batch sizes, nor, of jobs together, of whole cards under MIG, where
+    each has memory of its own; a job that ran out of a card's memory alone does not fit there either.
 
     Args:
         reported: the sets that ran out of memory.
@@ -91,10 +91,12 @@ class RanOut:
     def _contained(self, numbers: Integers, sharing: NDArray[np.str_]) -> Integers:
         """[S] row of the first set that ran out of memory in each set of members, by number [S, M]; -1 if there is none."""
         rows, devices = self._numbers[0], self._devices_of(numbers)
-        found, whole_card = self._first(numbers, devices), np.zeros(len(numbers), dtype=bool)
+        found = self._first(numbers, devices)
         for device, first in zip(*np.unique(devices, return_index=True), strict=True):
             name, here = self._known.key(int(numbers[first].max()))[1], np.flatnonzero(devices == device)
-            whole_card[here] = split_device(name)[1] is None
+            if split_device(name)[1] is None:
+                cut = here[sharing[here] == "mig"]
+                found[cut] = self._first(numbers[cut], devices[cut], alone=True)
             for larger in _larger(name, self._reported_devices):
                 there = np.full(len(here), self._reported_devices[larger])
                 found[here] = np.minimum(found[here], self._first(numbers[here], there))
@@ -102,27 +104,26 @@ class RanOut:
         if not len(held):
             return result
         ran = ~np.isnan(self.ran.room_of(numbers[held], np.zeros(len(held))))
-        left = held[~ran & ~(whole_card[held] & (sharing[held] == "mig"))]
-        result[left] = rows[found[left]]
+        result[held[~ran]] = rows[found[held[~ran]]]
         return result
 
-    def _first(self, numbers: Integers, devices: Integers) -> Integers:
+    def _first(self, numbers: Integers, devices: Integers, alone: bool = False) -> Integers:
         """[S] place of the first of K sets that is in each set of members, by number [S, M], were they on other devices
-        [S], by number; K if there is none."""
+        [S], by number; K if there is none. With `alone`, of sets of one job only."""
         count, width = len(self._numbers[0]), numbers.shape[1]
         found, jobs = np.full(len(numbers), count), self._jobs_on(numbers, devices)
         some = np.flatnonzero(((places_among(self._any_job, jobs) >= 0) & (jobs >= 0)).any(1))
         if width <= MOST_NAMED:
             names, order, sizes = self._names
             unlimited = np.where(numbers >= 0, self._known.members.unlimited[numbers], -1)[some]
-            for size in sizes:
+            for size in [size for size in sizes if size == 1 or not alone]:
                 for columns in combinations(range(width), size):
                     place = places_among(names, hashes_of(devices[some], unlimited[:, columns]))
                     here, place = some[place >= 0], place[place >= 0]
                     found[here] = np.minimum(found[here], order[place])
         else:
             for k, each in enumerate(self._jobs):
-                having = some
+                having = some[:0] if alone and each.total() > 1 else some
                 for job, count in each.items():
                     having = having[(jobs[having] == job).sum(1) >= count]
                 found[having] = np.minimum(found[having], k)
@@ -169,9 +170,12 @@ class RanOut:
         device, total = get_device(prediction.device), prediction.total_memory_bytes
         room = float(device.memory_bytes)
         share = max(room / sum(m.memory_bytes.value for m in prediction.members), 1.0)
-        was = room_in_words(True, total.upper, device)
+        # Of a whole card under MIG, the slices that it was given.
+        slices = (reason for reason in prediction.reasons if reason.startswith("fits MIG "))
+        was = next(slices, room_in_words(True, total.upper, device))
         how = f"{self._in_words(row, size)} on {self._reported.keys[row][0]}"
-        now = f"does not fit: {how}, although predicted to take {was.removeprefix('fits: ')}"
+        expected = was.replace("fits: ", "to take ", 1).replace("fits MIG", "to fit MIG", 1)
+        now = f"does not fit: {how}, although predicted {expected}"
         return replace(
             prediction,
             members=tuple(

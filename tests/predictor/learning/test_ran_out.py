@@ -99,13 +99,27 @@ def test_a_job_alone(predictor: Predictor) -> None:
     )
 
 
-def test_a_slice_and_its_card_have_different_memory(predictor: Predictor) -> None:
+def test_a_slice_and_its_card_have_different_memory(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
     a100, mig = the_set(A, device="a100"), the_set(A, device="a100", sharing="mig")
     in_slice = [the_set(A, device="a100:mig=4g", sharing=sharing) for sharing in ("mig", "time-slice")]
     asked = (a100, mig, *in_slice)
     # What does not fit on a card does not fit on its slices.
     whole = after(predictor, a100)
-    assert fits(whole, *asked, the_set(A, device="a100-80gb:mig=4g")) == [False, True, False, False, True]
+    assert fits(whole, *asked, the_set(A, device="a100-80gb:mig=4g")) == [False, False, False, False, True]
+    together = the_set(C, A, device="a100", sharing="mig")
+    assert fits(whole, together, replace(together, workloads=(C, C))) == [False, True]
+    assert fits(after(predictor, replace(together, sharing="time-slice")), together) == [True]
+    monkeypatch.setattr(ran_out, "MOST_NAMED", 1)
+    assert fits(whole, together, replace(together, workloads=(C, C))) == [False, True]
+    assert fits(after(predictor, replace(together, sharing="time-slice")), together) == [True]
+    monkeypatch.undo()
+    assert (
+        whole.predict(together)
+        .reasons[0]
+        .startswith(f"does not fit: {A} ran out of memory on a100, although predicted to fit MIG ")
+    )
     assert (
         whole.predict(in_slice[1]).reasons[0].startswith("does not fit: ran out of memory on a100, although")
     )
