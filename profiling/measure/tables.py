@@ -122,7 +122,7 @@ def write_frames(directory: Path, frames: dict[str, pd.DataFrame], campaign: str
         Row counts of the frames.
 
     Raises:
-        InputError: a file of one of these names is no table of measurements.
+        InputError: a file of one of these names is no table of measurements, or has columns of other types.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -139,9 +139,14 @@ def write_frames(directory: Path, frames: dict[str, pd.DataFrame], campaign: str
             both = [
                 t.replace_schema_metadata() for t in (kept, pa.Table.from_pandas(frame, preserve_index=False))
             ]
-            parquet.write_table(
-                pa.concat_tables(both, promote_options="permissive"), buffer, compression="zstd"
-            )
+            try:
+                joined = pa.concat_tables(both, promote_options="permissive")
+            except pa.ArrowException as error:
+                raise InputError(
+                    f"the columns of {path} have other types", expected="those of a table of measurements",
+                    got=str(error)[:160], hint="choose another folder",
+                ) from None  # fmt: skip
+            parquet.write_table(joined, buffer, compression="zstd")
         files[path] = buffer.getvalue()
     write_together(files)
     if others:

@@ -147,6 +147,12 @@ def test_rows_of_other_campaigns_in_the_folder_stay(tmp_path: Path) -> None:
         write_frames(tmp_path, measured(0), "mine")
     assert campaigns() == [own, theirs]
 
+    solo = read_table(tmp_path, "solo")
+    solo.assign(device=solo["device"].astype("category")).to_parquet(tmp_path / "solo.parquet")
+    with pytest.raises(InputError, match="have other types"):
+        write_frames(tmp_path, measured(0), "mine")
+    assert campaigns() == [own, theirs]
+
     (tmp_path / "solo.parquet").write_text("not Parquet")
     with pytest.raises(InputError, match="is no table of measurements"):
         write_frames(tmp_path, measured(0), "mine")
