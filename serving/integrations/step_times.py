@@ -158,7 +158,9 @@ class StepTimes:
         told = self._reported.setdefault(json.dumps(where, sort_keys=True), [])
         if len(told) >= _REPORTS and 1 / _CHANGED < step_time_s / told[-1] < _CHANGED:
             return
-        if self._send(where | {"step_time_s": step_time_s} | usage):
+        step = where | {"step_time_s": step_time_s}
+        # Memory may be refused, such as that of a larger card than the cluster names.
+        if self._send(step | usage) or (usage and self._send(step)):
             told.append(step_time_s)
 
     def _where(self) -> dict[str, Any] | None:

@@ -202,6 +202,20 @@ def test_without_with_it_says_so(client: TestClient, loop: Loop, caplog: pytest.
     ] == ["step times are reported inside `with StepTimes(...) as steps:` only"]
 
 
+def test_a_step_time_is_not_lost_with_a_refused_memory(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, FakeNvml())
+    seat(client, JOB)
+    loop = Loop(client)
+    with loop.steps:
+        loop.run(10, 0.2)
+        monkeypatch.setattr(loop.steps._usage, "take", lambda: {"memory_bytes": 1e12})
+        loop.run(30, 0.2)
+    (entry,) = client.get("/v1/observations").json()["items"]
+    assert (entry["step_time_s"], entry["memory_bytes"]) == (pytest.approx(0.2), None)
+
+
 def test_by_its_placement(client: TestClient) -> None:
     nodes = [{"name": "n", "gpus": [{"id": "0", "device": "v100"}]}]
     client.put("/v1/cluster", json={"nodes": nodes})
