@@ -96,7 +96,8 @@ class PlacementRow(Base):
 class ObservationRow(Base):
     """A measured step time and its prediction; memory and utilisation of jobs alone only.
 
-    `step_time_s` is None if the set ran out of memory. `corrected_step_time_s` is the prediction with the earlier observations; None for rows of earlier versions.
+    `step_time_s` is None if the set ran out of memory. `corrected_step_time_s` is the prediction with the earlier
+    observations; None for rows of earlier versions.
     """
 
     __tablename__ = "observations"
