@@ -46,6 +46,8 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
 def write_together(files: Mapping[Path, bytes | str | None]) -> None:
     """`write_whole` for several files, of which none is changed unless all could be written; None removes one.
 
+    What a symbolic link points to is written, as `open` would; the link stays.
+
     Raises:
         OSError: a folder cannot be written to; the targets are then unchanged.
     """
@@ -53,7 +55,7 @@ def write_together(files: Mapping[Path, bytes | str | None]) -> None:
     try:
         for target, data in files.items():
             if data is not None:
-                _write_beside(target, data, temporary)
+                _write_beside(Path(os.path.realpath(target)), data, temporary)
         for target, written in temporary.items():
             os.replace(written, target)
     except BaseException:

@@ -84,3 +84,13 @@ def test_json_that_python_cannot_read_is_an_input_error(tmp_path: Path, text: st
     (tmp_path / "body.json").write_text(text)
     with pytest.raises(InputError, match=rf"body\.json cannot be read: .*{got}"):
         read_json(tmp_path / "body.json")
+
+
+def test_a_link_to_a_file_elsewhere_stays(tmp_path: Path) -> None:
+    write_whole(tmp_path / "there" / "store.json", "old")
+    link = tmp_path / "store.json"
+    link.symlink_to(Path("there") / "store.json")
+    write_whole(link, "new")
+    assert link.is_symlink()
+    assert (tmp_path / "there" / "store.json").read_text() == "new"
+    assert sorted(path.name for path in tmp_path.rglob("*")) == ["store.json", "store.json", "there"]
