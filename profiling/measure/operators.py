@@ -8,7 +8,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from profiling.files import write_json, write_whole
+from profiling.errors import InputError
+from profiling.files import read_json, write_json, write_whole
 from profiling.graph import ComputationGraph, Operator
 from profiling.workload import Workload
 
@@ -35,6 +36,8 @@ def own_graph(workload: Workload) -> dict[str, Any] | None:
 def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | None:
     """Assign the times of an `operators` record to the nodes of its graph; write `NAME.json` and `NAME.graph.txt`.
 
+    Where `NAME.json` has the times of the job on another device, the names end in `-DEVICE`.
+
     `record["nodes"]` is set to one row per node, for the `graphs` table. Nothing happens if the record has no times,
     or is of a factory but lacks the graph: code that a record names is never imported.
 
@@ -52,6 +55,8 @@ def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | N
     forward, backward = times_per_node(graph, profile["rows"])
     record["nodes"] = node_rows(graph, forward, backward)
     stem = re.sub(r"[^A-Za-z0-9.=-]+", "-", str(workload))
+    if _device_of(folder / f"{stem}.json") not in (None, record["device"]):
+        stem += "-" + re.sub(r"[^A-Za-z0-9.=-]+", "-", record["device"])
     body = {
         "format": "cotenant-timed-graph",
         "version": 1,
@@ -66,6 +71,15 @@ def export_operators(record: dict[str, Any], folder: Path) -> dict[str, Any] | N
     write_json(folder / f"{stem}.json", body)
     write_whole(folder / f"{stem}.graph.txt", pipedream_text(graph, forward, backward))
     return body
+
+
+def _device_of(path: Path) -> str | None:
+    """The device of a timed graph; None if `path` has none."""
+    try:
+        body = read_json(path)
+    except InputError:
+        return None
+    return body.get("device") if isinstance(body, dict) else None
 
 
 def times_per_node(

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import io
-import warnings
 from collections.abc import Sequence
 from dataclasses import replace
-from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from profiling.errors import InputError
-from profiling.files import read_json, write_json, write_together
 from profiling.measure.device_usage import SET_MEANS
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
     import pandas as pd
-    import pyarrow as pa
 
+TABLES = ("workloads", "solo", "colocation", "freezing", "scaling", "graphs")
 SOURCE = "cotenant"
 LICENCE = "Apache-2.0"
-_RECORDS, _FORMAT = "measurements.json", "cotenant-measurements"
 _MEMBER_FIGURES = (
     "solo_step_time_s",
     "solo_step_time_mad_s",
@@ -74,106 +68,6 @@ def tables(records: Sequence[dict[str, Any]], campaign: str) -> dict[str, pd.Dat
     }
     tables["measurements"] = pd.DataFrame([{**row, "campaign": campaign} for row in _measurements(records)])
     return tables
-
-
-def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]:
-    """Records of earlier runs in `directory`; empty if there are none.
-
-    Raises:
-        InputError: they belong to another campaign, or cannot be read.
-    """
-    path = Path(directory) / _RECORDS
-    if not path.exists():
-        return []
-    stored = read_json(path)
-    found = stored.get("campaign") if isinstance(stored, dict) and stored.get("format") == _FORMAT else None
-    if found != campaign:
-        raise InputError(
-            f"{directory} holds other measurements", expected=f"{_FORMAT} of {campaign}", got=found or "another file",
-            hint="use a separate folder for each machine and software version",
-        )  # fmt: skip
-    return list(stored["records"])
-
-
-def write_tables(
-    directory: Path | str, records: Sequence[dict[str, Any]], campaign: str, environment: dict[str, Any]
-) -> dict[str, int]:
-    """Write every table as Parquet (see `write_frames`) and the records as `measurements.json`. Returns row counts."""
-    frames = tables(records, campaign)
-    # First: it is what later runs make the tables from.
-    write_json(
-        Path(directory) / _RECORDS,
-        {
-            "format": _FORMAT,
-            "campaign": campaign,
-            "environment": environment,
-            "records": records,
-        },
-    )
-    return write_frames(Path(directory), frames, campaign)
-
-
-def write_frames(directory: Path, frames: dict[str, pd.DataFrame], campaign: str) -> dict[str, int]:
-    """Write each frame as `NAME.parquet`, all or none of them, in place of earlier rows of this campaign.
-
-    Rows of other sources and campaigns stay, with a warning that names them.
-
-    Returns:
-        Row counts of the frames.
-
-    Raises:
-        InputError: a file of one of these names is no table of measurements, or has columns of other types.
-    """
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    files: dict[Path, bytes | str | None] = {}
-    others: set[str] = set()
-    for name, frame in frames.items():
-        buffer, path = io.BytesIO(), directory / f"{name}.parquet"
-        kept = _rows_of_others(path, campaign) if path.exists() else None
-        if kept is None or not kept.num_rows:
-            frame.to_parquet(buffer, engine="pyarrow", compression="zstd", index=False)
-        else:
-            others |= set(kept["campaign"].to_pylist())
-            both = [
-                t.replace_schema_metadata() for t in (kept, pa.Table.from_pandas(frame, preserve_index=False))
-            ]
-            try:
-                joined = pa.concat_tables(both, promote_options="permissive")
-            except pa.ArrowException as error:
-                raise InputError(
-                    f"the columns of {path} have other types", expected="those of a table of measurements",
-                    got=str(error)[:160], hint="choose another folder",
-                ) from None  # fmt: skip
-            parquet.write_table(joined, buffer, compression="zstd")
-        files[path] = buffer.getvalue()
-    write_together(files)
-    if others:
-        warnings.warn(
-            f"{directory} keeps its rows of other campaigns: {', '.join(sorted(map(str, others)))}",
-            stacklevel=2,
-        )
-    return {name: len(frame) for name, frame in frames.items()}
-
-
-def _rows_of_others(path: Path, campaign: str) -> pa.Table:
-    """Rows of a table that are not measurements of `campaign`."""
-    import pyarrow as pa
-    import pyarrow.compute as pc
-    from pyarrow import parquet
-
-    try:
-        table = parquet.read_table(path)
-        own = pc.equal(table["campaign"], campaign)
-        if "source" in table.column_names:
-            own = pc.and_(own, pc.equal(table["source"], SOURCE))
-    except (pa.ArrowException, KeyError) as error:
-        raise InputError(
-            f"{path} is no table of measurements", expected="one with a column campaign", got=str(error)[:80],
-            hint="choose another folder",
-        ) from None  # fmt: skip
-    return table.filter(pc.invert(pc.fill_null(own, False)))
 
 
 def _job(member: dict[str, Any]) -> dict[str, Any]:

@@ -77,7 +77,7 @@ def command(
     from profiling.measure.request import RunRequest
     from profiling.measure.run import measure
     from profiling.measure.settings import MeasureSettings
-    from profiling.measure.tables import stored_records, write_tables
+    from profiling.measure.table_files import stored_records, write_tables
 
     workloads = _with_shares(tuple(map(named_workload, job)), sm_share or [])
     if mig and (sm_share or sharing not in ("time-slice", "mig")):

@@ -261,3 +261,26 @@ def test_the_card_names_the_machines_of_the_runs_only(tmp_path: Path) -> None:
     card = (tmp_path / "out" / "CARD.md").read_text()
     assert "fingerprint NVIDIA H200" in card
     assert "fingerprint none" not in card
+
+
+def test_a_plan_carried_out_on_two_devices_is_two_campaigns(tmp_path: Path) -> None:
+    """Its runs have the same ids on both, of which each would be exported once."""
+    (run,) = small_plan(1).runs
+    for device in ("v100", "a100"):
+        with SliceWriter(tmp_path / device) as writer:
+            writer.append_environment({"fingerprint": device, "gpu": device})
+            record = record_of(run.request, MeasureSettings())
+            writer.append_run({**record, "device": device, "environment": device})
+    v100, a100, out = tmp_path / "v100", tmp_path / "a100", tmp_path / "out"
+    with pytest.raises(InputError, match=r"1 run of these folders ran on several devices.*a100 in"):
+        export_campaign([v100, a100], out, "both")
+    export_campaign([v100, v100], out, "V")
+    with pytest.warns(UserWarning, match="keeps its rows of other campaigns: V"):
+        export_campaign([a100], out, "A 100")
+    assert (out / "CARD.md").read_text().startswith("# V\n")
+    assert (out / "CARD-A-100.md").read_text().startswith("# A 100\n")
+    with (
+        pytest.warns(UserWarning, match="keeps its rows"),
+        pytest.warns(UserWarning, match="had 1 other run of campaign V"),
+    ):
+        export_campaign([a100], out, "V")

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -104,5 +105,14 @@ def test_times_of_a_factory_are_assigned_to_its_graph(
     body = export_operators(record, tmp_path / "graphs")
     assert body is not None
     assert (sum(body["forward_time_s"]), sum(body["backward_time_s"])) == (1.0, 2.0)
+    for _ in range(2):
+        export_operators(record | {"device": "h200:mig=1g.18gb"}, tmp_path / "graphs")
+    names = {
+        path.name: json.loads(path.read_text())["device"] for path in (tmp_path / "graphs").glob("*.json")
+    }
+    assert names == {
+        "timed-factory-make.json": "cpu",
+        "timed-factory-make-h200-mig=1g.18gb.json": "h200:mig=1g.18gb",
+    }
     del record["graph"]
     assert export_operators(record, tmp_path / "graphs") is None

@@ -11,7 +11,8 @@ from datasets.user_files import check_file
 from profiling.errors import InputError
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
-from profiling.measure.tables import tables, write_frames
+from profiling.measure.table_files import write_frames
+from profiling.measure.tables import tables
 from profiling.workload import Workload
 from profiling.zoo.listing import get_model
 from tests.profiling.campaign.support import record_of
@@ -143,12 +144,21 @@ def test_rows_of_other_campaigns_in_the_folder_stay(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="keeps its rows of other campaigns: mine"):
         assert write_frames(tmp_path, measured(0, 3), "mine")["solo"] == 2
     assert campaigns() == [own, own, theirs]
-    with pytest.warns(UserWarning, match="keeps"):
+    with pytest.warns(UserWarning, match="keeps"), pytest.warns(UserWarning, match="had 1 other run"):
         write_frames(tmp_path, measured(0), "mine")
     assert campaigns() == [own, theirs]
 
+    solo = read_table(tmp_path, "solo").astype({"device": "category", "campaign": "category"})
+    solo.to_parquet(tmp_path / "solo.parquet", index=False)
+    freezing = measured(0)["solo"].assign(frozen_prefix=1, total_layers=20)
+    freezing[["source", "campaign", "frozen_prefix"]].to_parquet(tmp_path / "freezing.parquet", index=False)
+    with pytest.warns(UserWarning, match="keeps"):
+        write_frames(tmp_path, measured(0), "mine")
+    assert campaigns() == [own, theirs]
+    assert not (tmp_path / "freezing.parquet").exists()  # had rows of the earlier export only
+
     solo = read_table(tmp_path, "solo")
-    solo.assign(device=solo["device"].astype("category")).to_parquet(tmp_path / "solo.parquet")
+    solo.assign(batch_size=solo["batch_size"].astype(str)).to_parquet(tmp_path / "solo.parquet")
     with pytest.raises(InputError, match="have other types"):
         write_frames(tmp_path, measured(0), "mine")
     assert campaigns() == [own, theirs]

@@ -168,7 +168,7 @@ def test_a_full_folder_loses_no_measurement(
     monkeypatch.setattr(
         "profiling.measure.run.measure", lambda request, settings, _: record_of(request, settings)
     )
-    monkeypatch.setattr("profiling.measure.tables.write_frames", full)
+    monkeypatch.setattr("profiling.measure.table_files.write_frames", full)
     ended, out, err = run(capsys, "profile", "--job", "ppo-lunarlander", "-o", tmp_path)
     assert (ended, "no space left" in err) == (2, True)
     assert "10.000" in out, "the step time in ms"
