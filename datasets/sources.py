@@ -34,6 +34,9 @@ class Source:
     campaigns: tuple[str, ...]
 
 
+OBSERVED = "feedback"
+"""Source and campaign of rows that `cotenant feedback` and `data export-observations` write, and replace."""
+
 SOURCES: dict[str, Source] = {
     source.name: source
     for source in (

@@ -203,28 +203,28 @@ def check_file(
 
 
 def taken_sources(frame: pd.DataFrame) -> list[Fault]:
-    """One fault for each source whose rows come from an importer, or with the project, at its first row.
+    """One fault for each source whose rows come from an importer, from observations or with the project, at its first row:
+    the next import or observation would replace them.
 
     What `cotenant profile` writes has the source of the bundled measurements, but a campaign of its own.
     """
     from datasets.bundled import campaigns
-    from datasets.sources import SOURCES
+    from datasets.sources import OBSERVED, SOURCES
     from profiling.measure.tables import SOURCE
 
     source = frame["source"]
-    taken = source.isin(SOURCES)
+    taken = source.isin((*SOURCES, OBSERVED))
     if "campaign" in frame and (source == SOURCE).any():
         taken |= (source == SOURCE) & frame["campaign"].isin(campaigns())
+    by_name = {
+        SOURCE: "these rows are bundled",
+        OBSERVED: "`cotenant feedback` and `data export-observations` write these rows, and replace them",
+    }
     return [
         Fault(
             int(rows.index[0]) + 1,
             "source",
-            "a source name of your own ("
-            + (
-                f"`cotenant data import {name}` writes these rows)"
-                if name in SOURCES
-                else "these rows are bundled)"
-            ),
+            f"a source name of your own ({by_name.get(str(name), f'`cotenant data import {name}` writes these rows')})",
             repr(str(name)),
         )
         for name, rows in source[taken].groupby(source[taken])

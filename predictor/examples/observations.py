@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
+from datasets.sources import OBSERVED
 from predictor.examples.out_of_memory import OutOfMemory, set_mapping
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
@@ -34,7 +35,7 @@ _OF_SET = ("device", "sharing", "jobs")
 _GIVEN = (*_OF_SET, "job", "member", "step_time_s", *OF_DEVICE, "out_of_memory", "model_version")
 # What the service says besides of an observation that it lists, or is told.
 _LISTED = ("id", "predicted_step_time_s", "error_ratio", "covered", "observed_at", "placement_id")
-CAMPAIGN = "feedback"
+CAMPAIGN = OBSERVED
 
 
 @dataclass(frozen=True, slots=True)

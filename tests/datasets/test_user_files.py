@@ -99,6 +99,9 @@ def test_rows_to_be_added_have_a_source_of_their_own(tmp_path: Path) -> None:
     (fault,) = check_file(path, to_add=True)[2]
     assert (fault.row, fault.column, fault.got) == (1, "source", "'gavel'")
     assert "cotenant data import gavel" in fault.expected
+    path.write_text(template().replace(",mine,", ",feedback,"))
+    (fault,) = check_file(path, to_add=True)[2]
+    assert "`data export-observations` write these rows, and replace them" in fault.expected
 
 
 def _rows() -> pd.DataFrame:
