@@ -8,7 +8,7 @@ import io
 import json
 import os
 import warnings
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -284,8 +284,16 @@ def check_new(store: Path | str, observations: Sequence[Report]) -> None:
         )
 
 
-def keep(store: Path | str, observations: Sequence[Report]) -> None:
+def keep(
+    store: Path | str,
+    observations: Sequence[Report],
+    first: Callable[[Sequence[Report]], None] = lambda _: None,
+) -> None:
     """Add observations to `store` atomically.
+
+    Args:
+        first: called with all that the store will hold while no other process can add to it; if it fails, nothing is
+            added.
 
     Raises:
         ConflictError: exactly these were added before, or another process holds the store's folder; nothing is
@@ -293,6 +301,11 @@ def keep(store: Path | str, observations: Sequence[Report]) -> None:
     """
     with only_writer(Path(store).parent):
         check_new(store, observations)
+        with warnings.catch_warnings(
+            action="ignore"
+        ):  # who asks for what is stored is told of refused entries
+            earlier = stored(store)
+        first([*earlier, *observations])
         body = _body(Path(store))
         body["observations"] += [o.to_mapping() | {"model_version": o.model_version} for o in observations]
         body["batches"].append(_digest(observations))

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING, Any
 
-from predictor.examples.observations import CAMPAIGN, Observation, in_order, set_id_of
+from predictor.examples.observations import CAMPAIGN, Observation, Report, apart, in_order, keep, set_id_of
 from profiling.devices import leaves_slices_open
 from profiling.errors import ConflictError
 from profiling.files import only_writer, read_json, write_json
@@ -113,8 +114,30 @@ def _place(colocation_set: ColocationSet, workload: Workload) -> _Place:
     return device, leaves_slices_open(device, colocation_set.sharing), workload.without_solo()
 
 
+def keep_with_rows(store: Path, new: Sequence[Report], directory: Path) -> dict[str, int]:
+    """Add observations to `store`, and all that it then holds to a folder of tables (`write_training_tables`).
+
+    The rows come first: should they fail, nothing is added to the store, and the observations can be given again. No other
+    process adds to the store meanwhile, whose rows would be lacking.
+
+    Raises:
+        ConflictError: exactly these were added before, or as `write_training_tables`.
+    """
+    written: dict[str, int] = {}
+
+    def write(told: Sequence[Report]) -> None:
+        origins = [str(store.resolve())]
+        written.update(write_training_tables(apart(told)[0], directory, origins, held=store.parent))
+
+    keep(store, new, write)
+    return written
+
+
 def write_training_tables(
-    observations: Sequence[Observation], directory: Path | str, origins: Sequence[str]
+    observations: Sequence[Observation],
+    directory: Path | str,
+    origins: Sequence[str],
+    held: Path | None = None,
 ) -> dict[str, int]:
     """Write `training_tables` to a folder of tables.
 
@@ -122,6 +145,7 @@ def write_training_tables(
 
     Args:
         origins: where the observations are stored: files or databases, by any names that stay the same.
+        held: a folder of which the caller is the only writer.
 
     Returns:
         number of rows by table. Where all are 0, nothing is written.
@@ -135,7 +159,8 @@ def write_training_tables(
     tables = dict(zip(("colocation", "solo"), training_tables(observations), strict=True))
     kept = {name: frame for name, frame in tables.items() if len(frame)}
     if kept:
-        with only_writer(directory):
+        is_held = held is not None and held.resolve() == Path(directory).resolve()
+        with nullcontext() if is_held else only_writer(directory):
             _check_origins(Path(directory), origins)
             # First, so that a kill in between leaves no rows of unknown origin.
             write_json(Path(directory) / ORIGINS, sorted(set(origins)))

@@ -46,14 +46,13 @@ def command(
     from math import exp
 
     from predictor.examples.observations import (
-        apart,
         check_new,
         default_store,
         keep,
         read_observations,
         stored,
     )
-    from predictor.examples.observed_rows import write_training_tables
+    from predictor.examples.observed_rows import keep_with_rows
     from predictor.examples.out_of_memory import OutOfMemory, check_memory_plausible
 
     target, new = store or default_store(), read_observations(file)
@@ -85,9 +84,11 @@ def command(
     posterior.observe(applied)
     drift, corrections, alone = drift_of(posterior, applied), corrections_of(posterior), alone_of(posterior)
     check_new(target, new)
-    # Rows first: should they fail, the observations are not yet recorded, and the command can be repeated.
-    written = {} if rows is None else write_training_tables(apart(told)[0], rows, [str(target.resolve())])
-    keep(target, new)
+    written: dict[str, int] = {}
+    if rows is None:
+        keep(target, new)
+    else:
+        written = keep_with_rows(target, new, rows)
     ran_out = ran_out_of_memory(posterior)
     result = {
         "model_version": predictor.version,

@@ -12,7 +12,8 @@ import pytest
 
 from datasets.tables import read_table, write_table
 from datasets.user_files import template
-from predictor.examples.observations import set_id_of
+from predictor.examples.observations import Observation, set_id_of
+from predictor.examples.observed_rows import keep_with_rows
 from profiling.workload import ColocationSet, Workload
 from tests.commands import printed, refused, run
 from tests.serving.cli.checkpoint import folder
@@ -167,6 +168,26 @@ def test_rows_of_other_sources_are_kept(
     (tables / "solo.parquet").unlink()
     assert "2 rows of colocation" in printed(capsys, *give)
     assert read_table(tables, "colocation").source.tolist() == ["mine", "mine", "feedback", "feedback"]
+
+
+def test_rows_are_of_all_that_two_commands_store_at_once(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rows of what another one stores after this one has read the store were lost; here in the store's own folder."""
+    from predictor.learning import drift
+
+    def at_once(*given: Any) -> Any:
+        other = Observation(ColocationSet("a100", tuple(map(Workload.parse, JOBS))), 0, 0.02)
+        keep_with_rows(tmp_path / "s.json", [other], tmp_path)
+        return drift_of(*given)
+
+    drift_of = drift.drift_of
+    monkeypatch.setattr(drift, "drift_of", at_once)
+    body = [{"device": "v100", "jobs": list(JOBS), "job": JOBS[0], "step_time_s": 0.02}]
+    (tmp_path / "seen.json").write_text(json.dumps(body))
+    places = ("--model", folder / "model", "--store", tmp_path / "s.json", "--rows", tmp_path)
+    printed(capsys, "feedback", tmp_path / "seen.json", *places)
+    assert set(read_table(tmp_path, "colocation").device) == {"a100", "v100"}
 
 
 def test_missing_rows_are_explained(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
