@@ -19,6 +19,13 @@ if TYPE_CHECKING:
 _RECORDS, _FORMAT = "measurements.json", "cotenant-measurements"
 # What tells a run from another: the same plan may have been carried out on several devices.
 _RUN = ["run_id", "device"]
+# What two rows of a table of `datasets.schema` cannot have in common, so far as measurements have it.
+_KEYS = {
+    "workloads": ["workload", "campaign"],
+    "solo": ["device", "workload", "gpus", "campaign"],
+    "colocation": ["set_id", "member"],
+    "graphs": ["architecture", "device", "batch_size", "workload", "node", "campaign"],
+}
 
 
 def stored_records(directory: Path | str, campaign: str) -> list[dict[str, Any]]:
@@ -68,7 +75,8 @@ def write_frames(directory: Path, frames: dict[str, pd.DataFrame], campaign: str
         Row counts of the frames.
 
     Raises:
-        InputError: a file of one of these names is no table of measurements, or has columns of other types.
+        InputError: a file of one of these names is no table of measurements, has columns of other types, or the same runs
+            under another source.
     """
     files: dict[Path, bytes | str | None] = {}
     others: set[str] = set()
@@ -83,6 +91,8 @@ def write_frames(directory: Path, frames: dict[str, pd.DataFrame], campaign: str
             gone = _runs(own.to_pandas()) - _runs(frame)
         if kept is not None and kept.num_rows:
             others |= set(kept["campaign"].to_pylist())
+            if frame is not None:
+                _check_keys(path, kept, frame)
         files[path] = _merged(path, kept, frame)
     write_together(files)
     if others:
@@ -97,6 +107,23 @@ def write_frames(directory: Path, frames: dict[str, pd.DataFrame], campaign: str
             stacklevel=2,
         )
     return {name: len(frame) for name, frame in frames.items()}
+
+
+def _check_keys(path: Path, kept: pa.Table, frame: pd.DataFrame) -> None:
+    """Raise `InputError` if a row has the key of one that stays: no command would read the table."""
+    key = [column for column in _KEYS.get(path.stem, ()) if column in kept.column_names]
+    if not key:
+        return
+    columns = [kept[column].to_pylist() for column in key]
+    there = set(zip(*columns, strict=True))
+    again = [row for row in frame[key].itertuples(index=False, name=None) if row in there]
+    if again:
+        raise InputError(
+            f"{path} has {len(again)} of these rows under another source",
+            expected="each " + "+".join(key) + " once",
+            got="/".join(map(str, again[0])),
+            hint="choose another folder or campaign name",
+        )
 
 
 def _runs(measurements: pd.DataFrame) -> set[tuple[Any, ...]]:

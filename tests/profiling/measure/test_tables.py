@@ -162,6 +162,11 @@ def test_rows_of_other_campaigns_in_the_folder_stay(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="have other types"):
         write_frames(tmp_path, measured(0), "mine")
     assert campaigns() == [own, theirs]
+    copied = read_table(tmp_path, "solo").assign(source="copy").query("device == 'cpu'")
+    write_table(tmp_path, "solo", copied)
+    with pytest.raises(InputError, match=r"has 1 of these rows under another source.*got cpu/resnet18"):
+        write_frames(tmp_path, measured(0), "mine")
+    assert campaigns() == [("copy", "mine")]
 
     (tmp_path / "solo.parquet").write_text("not Parquet")
     with pytest.raises(InputError, match="is no table of measurements"):
