@@ -46,15 +46,16 @@ def write_whole(path: Path | str, data: bytes | str) -> Path:
 def write_together(files: Mapping[Path, bytes | str | None]) -> None:
     """`write_whole` for several files, of which none is changed unless all could be written; None removes one.
 
-    What a symbolic link points to is written, as `open` would; the link stays.
+    What a symbolic link points to is written, as `open` would; the link stays. So does a device or pipe.
 
     Raises:
         OSError: a folder cannot be written to; the targets are then unchanged.
     """
     temporary: dict[Path, Path] = {}
+    streams = {target for target in files if target.is_char_device() or target.is_fifo()}
     try:
         for target, data in files.items():
-            if data is not None:
+            if data is not None and target not in streams:
                 _write_beside(Path(os.path.realpath(target)), data, temporary)
         for target, written in temporary.items():
             os.replace(written, target)
@@ -65,6 +66,13 @@ def write_together(files: Mapping[Path, bytes | str | None]) -> None:
     for target, data in files.items():
         if data is None:
             target.unlink(missing_ok=True)
+        elif target in streams:
+            with naming(target):
+                target.write_bytes(_encoded(data))
+
+
+def _encoded(data: bytes | str) -> bytes:
+    return data.encode() if isinstance(data, str) else data
 
 
 def _write_beside(target: Path, data: bytes | str, temporary: dict[Path, Path]) -> None:
@@ -74,7 +82,7 @@ def _write_beside(target: Path, data: bytes | str, temporary: dict[Path, Path]) 
         handle, name = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     temporary[target] = Path(name)
     with naming(target), os.fdopen(handle, "wb") as stream:
-        stream.write(data.encode() if isinstance(data, str) else data)
+        stream.write(_encoded(data))
         stream.flush()
         os.fsync(stream.fileno())
     # mkstemp creates files that only their owner can read; set the permissions that open() would have set.

@@ -94,3 +94,15 @@ def test_a_link_to_a_file_elsewhere_stays(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert (tmp_path / "there" / "store.json").read_text() == "new"
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["store.json", "store.json", "there"]
+
+
+def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
+    pipe = tmp_path / "rows.csv"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_whole(pipe, "a,b")
+        assert os.read(reader, 10) == b"a,b"
+    finally:
+        os.close(reader)
+    assert pipe.is_fifo()
