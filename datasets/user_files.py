@@ -231,7 +231,7 @@ def taken_sources(frame: pd.DataFrame) -> list[Fault]:
     ]
 
 
-def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> None:
+def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: bool = False) -> int:
     """Add valid rows to a table of `directory`.
 
     Sets of a campaign that are already there are replaced; rows that are already there are kept once.
@@ -241,6 +241,9 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
         table: name of the table.
         rows: the rows.
         replace: replace all rows of the same sources.
+
+    Returns:
+        How many rows of the folder were replaced.
 
     Raises:
         InputError: the folder has other rows with the same key (a set id of another campaign, another value of the
@@ -257,6 +260,7 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
             expected="a new source name",
             got=", ".join(fault.got for fault in taken),
         )
+    replaced = 0
     with only_writer(directory):
         if table in available_tables(directory):
             old = read_table(directory, table)
@@ -267,9 +271,11 @@ def add_rows(directory: Path | str, table: str, rows: pd.DataFrame, replace: boo
                 rows = rows[~_among(rows[old.columns], old)]
                 same &= False
             _check_keys(Path(directory), table, old[~same], rows)
+            replaced = int(same.sum())
             parts = [part for part in (old[~same], rows) if len(part)]
             rows = pd.concat(parts, ignore_index=True)
         write_table(directory, table, rows)
+    return replaced
 
 
 def _check_keys(directory: Path, table: str, kept: pd.DataFrame, rows: pd.DataFrame) -> None:

@@ -171,8 +171,8 @@ def validate(
     if out is None:
         no_effect(context, "without --out", "replace")
     name, rows, faults = check_file(file, table, to_add=out is not None)
-    if out is not None and not faults:
-        add_rows(out, name, rows, replace)
+    added = out is not None and not faults
+    replaced = add_rows(out, name, rows, replace) if out is not None and added else 0
     notes = [] if faults else implausible_rows(rows)
     for row, note in notes[:limit]:
         typer.echo(f"note: {file}, row {row}: {note}; check that it is in seconds per step", err=True)
@@ -199,6 +199,7 @@ def validate(
                 "table": name,
                 "rows": len(rows),
                 "valid": not faults,
+                **({"replaced": replaced} if added else {}),
                 "faults": [asdict(f) for f in faults],
                 "notes": [{"row": row, "note": note} for row, note in sorted(notes + taken)],
             }
@@ -214,6 +215,7 @@ def validate(
         typer.echo(
             f"{file}: {counted(len(rows), 'row')}, valid for table {name}"
             + (f", added to {out}" if out else "")
+            + (f" in place of {counted(replaced, 'row')}" if replaced else "")
         )
     if faults:
         raise typer.Exit(2)

@@ -151,9 +151,11 @@ def test_rows_of_a_second_file_are_added_and_the_same_file_changes_nothing(
         (tmp_path / f"{name}.csv").write_text(content)
     counts = []
     for name, *more in (["a"], ["b"], ["a"], ["b", "--replace"]):
-        answer(capsys, "data", "validate", str(tmp_path / f"{name}.csv"), "-o", str(data), *more)
-        counts.append(len(read_table(data, "colocation")))
-    assert counts == [2, 4, 4, 2]
+        found = answer(capsys, "data", "validate", str(tmp_path / f"{name}.csv"), "-o", str(data), *more)
+        counts.append((len(read_table(data, "colocation")), found["replaced"]))
+    assert counts == [(2, 0), (4, 0), (4, 2), (2, 4)]
+    told = printed(capsys, "data", "validate", str(tmp_path / "b.csv"), "-o", str(data))
+    assert told.endswith(f"added to {data} in place of 2 rows\n")
 
 
 def test_rows_without_a_set_are_kept_once(tmp_path: Path) -> None:
