@@ -173,9 +173,13 @@ def _check_origins(directory: Path, origins: Sequence[str]) -> None:
     from datasets.tables import available_tables, sources_of
 
     path = directory / ORIGINS
-    if not path.exists() or not any(
-        CAMPAIGN in sources_of(directory, t) for t in available_tables(directory)
-    ):
+    if not any(CAMPAIGN in sources_of(directory, t) for t in available_tables(directory)):
+        return
+    if not path.exists():
+        warnings.warn(
+            f"{directory} had rows of observations, without a {ORIGINS} that says whose: they are replaced",
+            stacklevel=4,
+        )
         return
     others = sorted(set(map(str, read_json(path))) - set(origins))
     if others:
