@@ -108,27 +108,36 @@ class RegistrySource:
         if self._client is None:
             from mlflow import MlflowClient, get_tracking_uri
 
-            from predictor.fitted.mlflow_registry import is_absent, quiet, usable
+            from predictor.fitted.mlflow_address import is_absent, shown, signed_in
+            from predictor.fitted.mlflow_registry import prepare, usable
 
+            if self.tracking_uri:
+                self.tracking_uri = signed_in(self.tracking_uri)
             uri = self.tracking_uri or get_tracking_uri()
             if is_absent(uri):  # MLflow would create it
-                raise UnavailableError("no such MLflow store", expected="an existing one", got=uri)
-            quiet()
+                raise UnavailableError("no such MLflow store", expected="an existing one", got=shown(uri))
+            prepare()
             with usable(uri):
                 self._client = MlflowClient(tracking_uri=self.tracking_uri, registry_uri=self.tracking_uri)
         return self._client
 
     def tag(self) -> str:
-        from mlflow.exceptions import MlflowException
-
         if self.version:
             return f"{self.name}/{self.version}"
-        try:
-            version = self.client.get_model_version_by_alias(self.name, self.alias)
-        except MlflowException as error:
-            raise UnavailableError(
-                f"registry has no {self.alias} of {self.name}", got=one_line(error, 200)
-            ) from None
+        from mlflow.exceptions import MlflowException
+
+        from predictor.fitted.mlflow_registry import failing_store, is_missing
+
+        client = self.client
+        with failing_store(client.tracking_uri):
+            try:
+                version = client.get_model_version_by_alias(self.name, self.alias)
+            except MlflowException as error:
+                if not is_missing(error):
+                    raise
+                raise UnavailableError(
+                    f"registry has no {self.alias} of {self.name}", got=one_line(error, 200)
+                ) from None
         return f"{self.name}/{version.version}"
 
     def load(self, tag: str, graphs: GraphSource) -> Any:

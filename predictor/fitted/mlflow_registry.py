@@ -7,29 +7,22 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from predictor.fitted.mlflow_address import address_of, check_store, is_absent, shown
 from profiling.ending import termination_as_exit
 from profiling.errors import InputError, UnavailableError, one_line, shortened
 
 REGISTERED_NAME = "cotenant"
-DEFAULT_TRACKING = "sqlite:///mlflow.db"
 CHAMPION = "champion"
 # Tag of a registered version.
 _MODEL_VERSION = "model_version"
-# Longest wait for a server's first answer.
-_ANSWER_S = 15.0
+# Advice to a user whom a server refuses.
+_SIGN_IN = "set MLFLOW_TRACKING_USERNAME and MLFLOW_TRACKING_PASSWORD, or MLFLOW_TRACKING_TOKEN, of a user with the permission"
 _FLAVOUR = Path(__file__).parent / "mlflow_flavour.py"
 # Input of a logged predictor.
 _EXAMPLE = [
     ("1", "v100", "time-slice", "resnet18-cifar:batch_size=64"),
     ("1", "v100", "time-slice", "lstm-wikitext2:batch_size=20"),
 ]
-
-
-def address_of(tracking_uri: str | None) -> str:
-    """The store that `use_store` sets."""
-    import os
-
-    return tracking_uri or os.environ.get("MLFLOW_TRACKING_URI") or DEFAULT_TRACKING
 
 
 def use_store(tracking_uri: str | None) -> None:
@@ -40,32 +33,39 @@ def use_store(tracking_uri: str | None) -> None:
     """
     import os
 
-    check_store(address_of(tracking_uri))
+    uri = address_of(tracking_uri)
+    check_store(uri)
     # Takes seconds to import, and a wrong path should be reported first.
     import mlflow
 
-    quiet()
-    # MLflow retries for minutes if it cannot connect, while a person waits for the answer.
-    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
-    if tracking_uri or not os.environ.get("MLFLOW_TRACKING_URI"):
-        mlflow.set_tracking_uri(tracking_uri or DEFAULT_TRACKING)
+    prepare()
+    if tracking_uri or uri != os.environ.get("MLFLOW_TRACKING_URI"):
+        mlflow.set_tracking_uri(uri)
     if is_absent(mlflow.get_tracking_uri()):
         return
     with usable(mlflow.get_tracking_uri()):
         mlflow.MlflowClient()
 
 
-def quiet() -> None:
-    """Keep MLflow from writing to stderr, which is the log of a service."""
+def prepare() -> None:
+    """Have MLflow write neither to stderr, the log of a service, nor to stdout, and soon report a server that is down."""
     import logging
+    import os
 
-    from mlflow.environment_variables import MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR
+    from mlflow.environment_variables import (
+        MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR,
+        MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT,
+    )
 
     # Hide messages about creating tables and validating an example, and tracebacks of errors that are raised, too.
     for name, level in (("mlflow.store.db.utils", logging.CRITICAL), ("mlflow.pyfunc", logging.WARNING)):
         logging.getLogger(name).setLevel(level)
     # No progress bars for five small files.
     MLFLOW_ENABLE_ARTIFACTS_PROGRESS_BAR.set(False)
+    # No links to a run on a server.
+    MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT.set(True)
+    # It would retry for minutes, while a person waits for the answer or a service follows no champion.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "2")
 
 
 @contextmanager
@@ -85,14 +85,14 @@ def usable(uri: str) -> Iterator[None]:
         raise InputError(
             "the MLflow store cannot be used",
             expected="sqlite:///FILE or http(s)://HOST",
-            got=f"{uri}: {one_line(error)}",
+            got=shown(f"{uri}: {one_line(error)}"),
         ) from None
     except (SQLAlchemyError, CommandError) as error:
         cause = getattr(error, "orig", None) or error
         raise InputError(
             "the MLflow store cannot be used",
             expected="an intact MLflow database",
-            got=f"{uri}: {' '.join(str(cause).split())[:160]}",
+            got=shown(f"{uri}: {' '.join(str(cause).split())[:160]}"),
             hint="if MLflow was killed while creating the file, it has no runs yet, so delete it; otherwise "
             "restore a backup"
             if uri.startswith("sqlite:")
@@ -113,62 +113,21 @@ def failing_store(uri: str) -> Iterator[None]:
         cause = cause.partition(" (Background on this error")[0]
         raise UnavailableError(
             "the MLflow store failed",
-            got=f"{uri}: {shortened(cause, 200)}",
-            hint="if its disk is full, free some space, or name another store with --tracking-uri",
+            got=shown(f"{uri}: {shortened(cause, 200)}"),
+            hint=_SIGN_IN
+            if is_refusal(error)
+            else "if its disk is full, free some space, or name another store with --tracking-uri",
         ) from error
 
 
-def check_store(uri: str) -> None:
-    """Check that a store can be reached.
-
-    Raises:
-        InputError: an SQLite store cannot be opened.
-        UnavailableError: a server cannot be reached.
-    """
-    import os
-
-    if uri.startswith(("http://", "https://")):
-        _check_server(uri)
-    if not uri.startswith("sqlite:///"):
-        return
-    path = Path(uri.removeprefix("sqlite:///"))
-    if (
-        path.is_dir()
-        or not path.parent.is_dir()
-        or not os.access(path if path.exists() else path.parent, os.W_OK)
-    ):
-        raise InputError(
-            "the MLflow store cannot be opened",
-            expected="sqlite:///FILE in an existing, writable folder",
-            got=uri,
-        )
+def is_refusal(error: BaseException) -> bool:
+    """Whether a server refused the request of this user, or of one without credentials."""
+    return getattr(error, "error_code", None) in ("UNAUTHENTICATED", "PERMISSION_DENIED")
 
 
-def _check_server(uri: str) -> None:
-    import ssl
-    from http.client import HTTPConnection, HTTPException, HTTPSConnection
-    from urllib.parse import urlsplit
-
-    address = urlsplit(uri)
-    try:
-        host, port = address.hostname or "", address.port
-        # Whether it is trusted is MLflow's to check.
-        connection = (
-            HTTPSConnection(host, port, timeout=_ANSWER_S, context=ssl._create_unverified_context())
-            if address.scheme == "https"
-            else HTTPConnection(host, port, timeout=_ANSWER_S)
-        )
-        # One that accepts connections and is silent would keep MLflow waiting for minutes. Any answer will do.
-        connection.request("HEAD", f"{address.path.rstrip('/')}/health")
-        connection.getresponse()
-        connection.close()
-    except (OSError, ValueError, HTTPException) as error:
-        raise UnavailableError(
-            "the MLflow server cannot be reached",
-            expected="an MLflow server at that address",
-            got=f"{uri}: {error}",
-            hint="`mlflow server` starts one; without --tracking-uri and MLFLOW_TRACKING_URI the store is a file",
-        ) from None
+def is_missing(error: BaseException) -> bool:
+    """Whether a store that works has no such registered model, version or alias."""
+    return getattr(error, "error_code", None) in ("INVALID_PARAMETER_VALUE", "RESOURCE_DOES_NOT_EXIST")
 
 
 def use_experiment(name: str) -> None:
@@ -176,31 +135,40 @@ def use_experiment(name: str) -> None:
 
     Raises:
         InputError: it was deleted, or the name is none.
-        UnavailableError: the store cannot be created, as on a full disk.
+        UnavailableError: the store cannot be created, as on a full disk, or refuses this user.
     """
     import mlflow
     from mlflow.exceptions import MlflowException
 
     uri = mlflow.get_tracking_uri()
-    if is_absent(uri):
-        with failing_store(uri):
+    with failing_store(uri):
+        if is_absent(uri):
             _make_store(Path(uri.removeprefix("sqlite:///")))
-    try:
-        if uri.startswith("sqlite:///") and mlflow.get_experiment_by_name(name) is None:
-            folder = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
-            try:
-                mlflow.create_experiment(name, artifact_location=folder.as_uri())
-            except MlflowException as error:
-                if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was faster
-                    raise
-        mlflow.set_experiment(name)
-    except MlflowException as error:
-        raise InputError(
-            "the MLflow experiment cannot be used",
-            expected="an experiment that is not deleted, or a name for a new one",
-            got=f"{name!r}: {one_line(error)}",
-            hint="`--experiment` names another",
-        ) from None
+        try:
+            _set_experiment(uri, name)
+        except MlflowException as error:
+            if is_refusal(error):
+                raise
+            raise InputError(
+                "the MLflow experiment cannot be used",
+                expected="an experiment that is not deleted, or a name for a new one",
+                got=f"{name!r}: {one_line(error)}",
+                hint="`--experiment` names another",
+            ) from None
+
+
+def _set_experiment(uri: str, name: str) -> None:
+    import mlflow
+    from mlflow.exceptions import MlflowException
+
+    if uri.startswith("sqlite:///") and mlflow.get_experiment_by_name(name) is None:
+        folder = Path(uri.removeprefix("sqlite:///")).resolve().parent / "mlartifacts"
+        try:
+            mlflow.create_experiment(name, artifact_location=folder.as_uri())
+        except MlflowException as error:
+            if error.error_code != "RESOURCE_ALREADY_EXISTS":  # another process was faster
+                raise
+    mlflow.set_experiment(name)
 
 
 def _make_store(file: Path) -> None:
@@ -304,9 +272,10 @@ def fetched(uri: str) -> Iterator[Path]:
         except (MlflowException, OSError) as error:
             raise UnavailableError(
                 f"{uri} cannot be loaded",
-                got=one_line(error).rstrip("."),
-                hint="`cotenant models list` shows registered versions, `cotenant models promote` sets the "
-                "champion",
+                got=shown(one_line(error)).rstrip("."),
+                hint=_SIGN_IN
+                if is_refusal(error)
+                else "`cotenant models list` shows registered versions, `cotenant models promote` sets the champion",
             ) from None
         folder = next((p.parent for p in path.rglob("config.json")), None)
         if folder is None:
@@ -314,22 +283,23 @@ def fetched(uri: str) -> Iterator[Path]:
         yield folder
 
 
-def is_absent(tracking_uri: str) -> bool:
-    """Whether the store is a missing SQLite file, which MLflow would create on access."""
-    path = tracking_uri.removeprefix("sqlite:///")
-    return path != tracking_uri and not Path(path).exists()
-
-
 def versions() -> list[dict[str, Any]]:
-    """Registered versions, newest first: version, aliases, run id, metrics of the run (None once it is deleted)."""
+    """Registered versions, newest first: version, aliases, run id, metrics of the run (None once it is deleted).
+
+    Raises:
+        UnavailableError: the store fails, or refuses this user.
+    """
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    if is_absent(mlflow.get_tracking_uri()):
+    uri = mlflow.get_tracking_uri()
+    if is_absent(uri):
         return []
     client, champion = mlflow.MlflowClient(), champion_version()
     result = []
-    for entry in client.search_model_versions(f"name='{REGISTERED_NAME}'"):
+    with failing_store(uri):
+        entries = client.search_model_versions(f"name='{REGISTERED_NAME}'")
+    for entry in entries:
         metrics: dict[str, float] = {}
         with suppress(MlflowException):
             metrics = client.get_run(entry.run_id).data.metrics if entry.run_id else {}
@@ -346,14 +316,21 @@ def versions() -> list[dict[str, Any]]:
 
 
 def champion_version() -> str | None:
-    """The version with the alias `champion`; None if none has it."""
+    """The version with the alias `champion`; None if none has it.
+
+    Raises:
+        UnavailableError: the store fails, or refuses this user.
+    """
     import mlflow
     from mlflow.exceptions import MlflowException
 
-    try:
-        return str(mlflow.MlflowClient().get_model_version_by_alias(REGISTERED_NAME, CHAMPION).version)
-    except MlflowException:
-        return None
+    with failing_store(mlflow.get_tracking_uri()):
+        try:
+            return str(mlflow.MlflowClient().get_model_version_by_alias(REGISTERED_NAME, CHAMPION).version)
+        except MlflowException as error:
+            if is_missing(error):
+                return None
+            raise
 
 
 def shipped() -> dict[str, Any]:
@@ -388,6 +365,6 @@ def make_champion(version: str, promoted: bool = True) -> None:
     except MlflowException as error:
         raise UnavailableError(
             f"version {version} cannot be marked in the registry",
-            got=one_line(error).rstrip("."),
-            hint="`cotenant models list` shows registered versions",
+            got=shown(one_line(error)).rstrip("."),
+            hint=_SIGN_IN if is_refusal(error) else "`cotenant models list` shows registered versions",
         ) from None

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from predictor.config import LossCallback
+from predictor.fitted.mlflow_address import shown
 from predictor.fitted.mlflow_registry import log_predictor
 from predictor.load import load_predictor
 from predictor.training.comparison import before_and_after, metrics_on
@@ -87,5 +88,5 @@ def fine_tune_run(
         "ancestors": list(manifest.ancestors),
         "comparison": comparison,
         "run_id": run_id,
-        "tracking_uri": uri,
+        "tracking_uri": shown(uri),
     }

@@ -6,14 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from predictor.fitted.checkpoint import load
-from predictor.fitted.mlflow_registry import (
-    address_of,
-    failing_store,
-    is_absent,
-    log_predictor,
-    registered_as,
-    use_store,
-)
+from predictor.fitted.mlflow_address import address_of, is_absent, shown
+from predictor.fitted.mlflow_registry import failing_store, log_predictor, registered_as, use_store
 from predictor.training.tracking import log_scores, tracked
 from profiling.files import read_json
 
@@ -40,7 +34,7 @@ def register(folder: Path, tracking_uri: str | None = None, experiment: str = "c
             earlier = registered_as(model_version)
         if earlier is not None:
             return earlier | {
-                "model_version": model_version, "tracking_uri": address, "already_registered": True
+                "model_version": model_version, "tracking_uri": shown(address), "already_registered": True
             }  # fmt: skip
     metrics = folder / "metrics.json"
     comparison = read_json(metrics)["comparison"] if metrics.is_file() else {}
@@ -50,6 +44,6 @@ def register(folder: Path, tracking_uri: str | None = None, experiment: str = "c
             "version": log_predictor(folder),
             "model_version": model_version,
             "run_id": mlflow.active_run().info.run_id,
-            "tracking_uri": mlflow.get_tracking_uri(),
+            "tracking_uri": shown(mlflow.get_tracking_uri()),
             "already_registered": False,
         }

@@ -10,6 +10,7 @@ from typing import Any
 from models.colocation_network import NetworkConfig
 from predictor.config import LossCallback, TrainingConfig
 from predictor.fitted.checkpoint import save
+from predictor.fitted.mlflow_address import shown
 from predictor.fitted.mlflow_registry import log_predictor
 from predictor.fitted.model_card import PAIRS_LEFT_OUT, model_card
 from predictor.predictor import Predictor
@@ -105,7 +106,7 @@ def train_run(
         "model_version": predictor.version,
         "comparison": comparison,
         "run_id": run_id,
-        "tracking_uri": uri,
+        "tracking_uri": shown(uri),
         "resumed": progress.resumed,
     }
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from predictor.config import LossCallback
+from predictor.fitted.mlflow_address import shown
 from predictor.training.validation import VALIDATION
 from profiling.ending import termination_as_exit
 from profiling.errors import InputError
@@ -134,7 +135,8 @@ def tracked(
     ):
         if kept is not None:
             write_json(
-                kept / _RUN_FILE, {"run_id": run.info.run_id, "tracking_uri": uri, "fingerprint": fingerprint}
+                kept / _RUN_FILE,
+                {"run_id": run.info.run_id, "tracking_uri": shown(uri), "fingerprint": fingerprint},
             )
         try:
             with termination_as_exit():
@@ -153,7 +155,7 @@ def _earlier(kept: Path | None, fingerprint: str, uri: str) -> str | None:
         return None
     try:
         body = read_json(kept / _RUN_FILE)
-        if body["fingerprint"] != fingerprint or body["tracking_uri"] != uri:
+        if body["fingerprint"] != fingerprint or body["tracking_uri"] != shown(uri):
             return None
         run = mlflow.MlflowClient().get_run(body["run_id"])
     except (InputError, MlflowException, KeyError, TypeError):

@@ -27,7 +27,8 @@ def list_versions(tracking_uri: StoreOption = None, as_json: JsonFlag = False) -
 
     Example: `cotenant models list`
     """
-    from predictor.fitted.mlflow_registry import address_of, check_store, is_absent, use_store, versions
+    from predictor.fitted.mlflow_address import address_of, check_store, is_absent
+    from predictor.fitted.mlflow_registry import use_store, versions
 
     rows, address = [], address_of(tracking_uri)
     check_store(address)

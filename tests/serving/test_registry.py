@@ -13,6 +13,7 @@ from profiling.capture import graph_for
 from profiling.errors import InputError, UnavailableError
 from serving.model_life import ModelLife
 from serving.model_source import RegistrySource
+from tests.mlflow_server import mlflow_server
 from tests.mlflow_store import empty_store
 
 
@@ -88,3 +89,16 @@ def test_follows_the_champion(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     assert life.refresh().version.startswith("model-2-")
     assert life.last_error
+
+
+def test_a_server_that_fails_is_soon_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", raising=False)
+    monkeypatch.setenv("MLFLOW_HTTP_REQUEST_BACKOFF_FACTOR", "0")
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "")
+    with mlflow_server({}, status=503) as (address, asked):
+        source = RegistrySource("cotenant", f"http://ann:secret@{address}")
+        with pytest.raises(UnavailableError, match="the MLflow store failed") as failed:
+            source.tag()
+    assert len(asked) == 3, "two repetitions, not seven with growing pauses"
+    assert "secret" not in str(failed.value)

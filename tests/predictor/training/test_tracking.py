@@ -19,6 +19,7 @@ from predictor.fitted.mlflow_registry import use_experiment, use_store
 from predictor.training import tracking
 from predictor.training.tracking import LiveMetrics, log_scores, log_tables, metric_name, tracked
 from profiling.errors import InputError, UnavailableError
+from tests.mlflow_server import RUNS, mlflow_server
 from tests.mlflow_store import empty_store
 from tests.predictor.synthetic import tables
 
@@ -227,3 +228,22 @@ def test_an_experiment_that_another_process_creates_meanwhile(
     use_experiment("trial")
     monkeypatch.setattr(mlflow, "get_experiment_by_name", lambda name: None)
     use_experiment("trial")
+
+
+def test_an_experiment_that_a_server_refuses(store: str) -> None:
+    with mlflow_server({}) as (address, _):
+        use_store(f"http://{address}")
+        with pytest.raises(UnavailableError, match=r"401.*set MLFLOW_TRACKING_USERNAME"):
+            use_experiment("trial")
+
+
+def test_a_run_on_a_server_prints_nothing(
+    store: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """MLflow would print links to the run on stdout, before the JSON result of the command."""
+    monkeypatch.setenv("MLFLOW_SUPPRESS_PRINTING_URL_TO_STDOUT", "false")
+    with mlflow_server(RUNS) as (address, asked):
+        with tracked(f"http://{address}", "trial", "n"):
+            pass
+        assert any(path.endswith("runs/update") for path in asked)
+    assert capsys.readouterr().out == ""

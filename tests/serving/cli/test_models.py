@@ -10,6 +10,7 @@ import mlflow
 import pytest
 
 from tests.commands import refused, run
+from tests.mlflow_server import mlflow_server
 
 
 def test_an_empty_registry(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -59,7 +60,7 @@ def test_a_folder_without_a_predictor_is_not_registered(
 def test_an_unreachable_server(
     silent: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr("predictor.fitted.mlflow_registry._ANSWER_S", 0.2)
+    monkeypatch.setattr("predictor.fitted.mlflow_address._ANSWER_S", 0.2)
     with socket.socket() as free:  # bound, and not listening or never answering
         free.bind(("127.0.0.1", 0))
         if silent:
@@ -69,3 +70,21 @@ def test_an_unreachable_server(
     assert code == 2
     assert "the MLflow server cannot be reached" in err
     assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("words", [("list",), ("promote", "1")])
+def test_a_server_that_refuses_the_user(
+    words: tuple[str, ...], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("MLFLOW_TRACKING_USERNAME", "")
+    monkeypatch.setenv("MLFLOW_TRACKING_PASSWORD", "")
+    before = mlflow.get_tracking_uri()
+    try:
+        with mlflow_server({}) as (address, _):
+            code, out, err = run(capsys, "models", *words, "--tracking-uri", f"http://ann:secret@{address}")
+    finally:
+        mlflow.set_tracking_uri(before)
+    assert code == 2
+    assert "set MLFLOW_TRACKING_USERNAME" in " ".join(err.split())
+    assert "Traceback" not in err
+    assert "secret" not in out + err
