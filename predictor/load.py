@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from profiling.errors import UnknownNameError
+from profiling.errors import CotenantError, UnknownNameError
 
 if TYPE_CHECKING:
     from predictor.examples.featurizer import GraphSource
@@ -34,7 +34,12 @@ def load_predictor(name: str | Path = "default", graph_source: GraphSource | Non
         # Torch takes seconds to import; a wrong name should not wait for it.
         from predictor.fitted.checkpoint import load
 
-        return load(folder, graph_source)
+        try:
+            return load(folder, graph_source)
+        except CotenantError as error:
+            # A fetched one lies in a temporary folder.
+            detail = error.detail.replace(str(folder), name)
+            raise type(error)(detail, expected=error.expected, got=error.got, hint=error.hint) from error
 
 
 def _folder_of(name: str) -> Path:

@@ -199,6 +199,9 @@ def log_predictor(folder: Path) -> str:
     Returns:
         its version in the registry.
     """
+    import shutil
+    import tempfile
+
     import mlflow
     import pandas as pd
     from mlflow.models import infer_signature
@@ -209,15 +212,18 @@ def log_predictor(folder: Path) -> str:
     answer = example[["set_id", "workload"]].assign(
         slowdown=1.0, step_time_s=1.0, memory_bytes=1.0, utilization_ratio=1.0
     )
-    logged = mlflow.pyfunc.log_model(
-        name="predictor",
-        python_model=str(_FLAVOUR),
-        artifacts={"predictor": str(folder)},
-        signature=infer_signature(example, answer),
-        input_example=example,
-        registered_model_name=REGISTERED_NAME,
-        pip_requirements=["cotenant"],
-    )
+    with termination_as_exit(), tempfile.TemporaryDirectory(prefix="cotenant-model-") as copied:
+        # MLflow parses the name of the folder as an address, in which `#`, `?` and `%` have a meaning.
+        checkpoint = shutil.copytree(folder, Path(copied) / "predictor")
+        logged = mlflow.pyfunc.log_model(
+            name="predictor",
+            python_model=str(_FLAVOUR),
+            artifacts={"predictor": str(checkpoint)},
+            signature=infer_signature(example, answer),
+            input_example=example,
+            registered_model_name=REGISTERED_NAME,
+            pip_requirements=["cotenant"],
+        )
     version = str(logged.registered_model_version)
     mlflow.MlflowClient().set_model_version_tag(
         REGISTERED_NAME, version, _MODEL_VERSION, load(folder).version

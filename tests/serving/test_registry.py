@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from predictor import load_predictor
 from predictor.fitted.domain import Domain
+from predictor.training.registering import register
 from profiling.capture import graph_for
 from profiling.errors import InputError, UnavailableError
 from serving.model_life import ModelLife
@@ -102,3 +104,20 @@ def test_a_server_that_fails_is_soon_reported_as_such(monkeypatch: pytest.Monkey
             source.tag()
     assert len(asked) == 3, "two repetitions, not seven with growing pauses"
     assert "secret" not in str(failed.value)
+
+
+def test_a_folder_of_any_name_is_registered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """MLflow parses the name as an address, in which some characters have a meaning."""
+    import mlflow
+
+    before, uri = mlflow.get_tracking_uri(), empty_store(tmp_path / "mlflow.db")
+    folder = checkpoint(tmp_path / "modèle #1 50%?", 1)
+    try:
+        version = register(folder, uri)["version"]
+        assert load_predictor(f"models:/cotenant/{version}").version == load_predictor(folder).version
+        (stored,) = (tmp_path / "mlartifacts").rglob("weights.safetensors")
+        stored.write_bytes(stored.read_bytes()[:-1])
+        with pytest.raises(InputError, match=rf"^predictor in models:/cotenant/{version} is damaged"):
+            load_predictor(f"models:/cotenant/{version}")
+    finally:
+        mlflow.set_tracking_uri(before)
