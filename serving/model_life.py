@@ -129,6 +129,8 @@ class ModelLife:
             try:
                 tag = self.source.tag()
                 if not force and self.serving is not None and tag == self.serving.tag:
+                    # The source answers again, or a rejected model was withdrawn.
+                    self.last_error, self._failed_tag, self._failures = None, None, 0
                     return self.serving
                 waits = not force and tag == self._failed_tag and time.monotonic() < self._retry_at
                 if not waits:

@@ -91,6 +91,9 @@ def test_follows_the_champion(
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     assert life.refresh().version.startswith("model-2-")
     assert life.last_error
+    source._client = client
+    assert life.refresh().version.startswith("model-2-")
+    assert life.last_error is None, "it answers again"
 
 
 def test_a_server_that_fails_is_soon_reported_as_such(monkeypatch: pytest.MonkeyPatch) -> None:
