@@ -85,10 +85,10 @@ def _write_beside(target: Path, data: bytes | str, temporary: dict[Path, Path]) 
         stream.write(_encoded(data))
         stream.flush()
         os.fsync(stream.fileno())
-    # mkstemp creates files that only their owner can read; set the permissions that open() would have set.
+    # mkstemp creates files that only their owner can read; set the permissions that open() would have kept or set.
     mask = os.umask(0)
     os.umask(mask)
-    os.chmod(name, 0o666 & ~mask)
+    os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask)
 
 
 def check_folder(folder: Path | str) -> None:

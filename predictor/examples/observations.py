@@ -299,7 +299,7 @@ def keep(
         ConflictError: exactly these were added before, or another process holds the store's folder; nothing is
             changed.
     """
-    with only_writer(Path(store).parent):
+    with only_writer(Path(store).resolve().parent):  # by whichever link it is named
         check_new(store, observations)
         with warnings.catch_warnings(
             action="ignore"

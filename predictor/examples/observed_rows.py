@@ -127,7 +127,7 @@ def keep_with_rows(store: Path, new: Sequence[Report], directory: Path) -> dict[
 
     def write(told: Sequence[Report]) -> None:
         origins = [str(store.resolve())]
-        written.update(write_training_tables(apart(told)[0], directory, origins, held=store.parent))
+        written.update(write_training_tables(apart(told)[0], directory, origins, held=store.resolve().parent))
 
     keep(store, new, write)
     return written

@@ -96,6 +96,16 @@ def test_a_link_to_a_file_elsewhere_stays(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.rglob("*")) == ["store.json", "store.json", "there"]
 
 
+def test_a_file_keeps_its_permissions(tmp_path: Path) -> None:
+    file, link = tmp_path / "private.json", tmp_path / "link.json"
+    write_whole(file, "old")
+    file.chmod(0o600)
+    link.symlink_to(file)
+    for path in (file, link):
+        write_whole(path, "new")
+        assert file.stat().st_mode & 0o777 == 0o600
+
+
 def test_a_pipe_is_written_not_replaced(tmp_path: Path) -> None:
     pipe = tmp_path / "rows.csv"
     os.mkfifo(pipe)

@@ -29,6 +29,17 @@ v100,,"gamma",,0.5
 """
 
 
+def test_a_store_is_locked_where_it_is_by_whichever_link_it_is_named(tmp_path: Path) -> None:
+    there, link = tmp_path / "there" / "store.json", tmp_path / "here" / "store.json"
+    keep(there, [Observation(PAIR, 0, 0.02)])
+    link.parent.mkdir()
+    link.symlink_to(there)
+    (there.parent / ".lock").unlink()
+    keep(link, [Observation(PAIR, 0, 0.03)])
+    assert len(stored(there)) == 2
+    assert sorted(path.name for path in there.parent.iterdir()) == [".lock", "store.json"]
+
+
 def test_files(tmp_path: Path) -> None:
     csv, js = tmp_path / "seen.csv", tmp_path / "seen.json"
     csv.write_text(CSV.replace(f"32; {BETA},", f'32; {BETA}",').replace("slice,alpha", 'slice,"alpha'))
