@@ -101,6 +101,7 @@ class ObservationRow(Base):
     """
 
     __tablename__ = "observations"
+    __table_args__ = ({"sqlite_autoincrement": True},)  # no number is given twice
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
     device: Mapped[str] = mapped_column(String(200))
     sharing: Mapped[str] = mapped_column(String(16))

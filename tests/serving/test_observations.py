@@ -118,6 +118,8 @@ def test_a_withdrawn_observation_has_no_effect_in_any_process(start: Start) -> N
     gone = problem(one.delete(f"/v1/observations/{entries[0]['id']}"), 404)
     assert "unknown observation" in gone["detail"]
     problem(one.delete("/v1/observations/0"), 422)
+    again = one.post("/v1/observations", json={"observations": told[1:]}).json()["observations"]
+    assert again[0]["id"] > entries[1]["id"], "a repeated DELETE must not delete another observation"
 
 
 def test_nothing_is_placed_where_it_ran_out_of_memory(client: TestClient) -> None:

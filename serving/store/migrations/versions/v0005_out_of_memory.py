@@ -10,7 +10,9 @@ depends_on = None
 
 
 def upgrade() -> None:
-    with op.batch_alter_table("observations") as observations:
+    # SQLite would give the number of a withdrawn observation to the next one, and a repeated DELETE would delete that.
+    unique = {"sqlite_autoincrement": True}
+    with op.batch_alter_table("observations", table_kwargs=unique) as observations:
         for name in ("step_time_s", "error_ratio"):
             observations.alter_column(name, existing_type=sa.Double(), nullable=True)
     op.create_index("ix_tenants_job_id", "tenants", ["job_id"])
