@@ -88,7 +88,7 @@ class StepTimes:
         self._usage = GpuUsage() if usage else None
         self._before: dict[str, Any] | None = None
         self._reported: dict[str, list[float]] = {}
-        self._logged, self._started = "", False
+        self._logged, self._started, self._refused = "", False, False
         self._thread = threading.Thread(target=self._run, name="cotenant-step-times", daemon=True)
 
     def __enter__(self) -> Self:
@@ -160,7 +160,7 @@ class StepTimes:
             return
         step = where | {"step_time_s": step_time_s}
         # Memory may be refused, such as that of a larger card than the cluster names.
-        if self._send(step | usage) or (usage and self._send(step)):
+        if self._send(step | usage) or (usage and self._refused and self._send(step)):
             told.append(step_time_s)
 
     def _where(self) -> dict[str, Any] | None:
@@ -179,9 +179,11 @@ class StepTimes:
         return self._request("POST", "/v1/observations", json=body) is not None
 
     def _request(self, method: str, path: str, **more: Any) -> Any:
-        """The answer; None, with a warning, if there is none."""
+        """The answer; None, with a warning, if there is none. `_refused`: whether the service refused the values."""
+        self._refused = False
         try:
             response = self._client.request(method, path, **more)
+            self._refused = response.status_code == 422
             if response.is_success:
                 return response.json()
             kind, problem = str(response.status_code), f"{response.status_code} {response.text:.300}"

@@ -216,6 +216,28 @@ def test_a_step_time_is_not_lost_with_a_refused_memory(
     assert (entry["step_time_s"], entry["memory_bytes"]) == (pytest.approx(0.2), None)
 
 
+def test_a_step_time_whose_answer_is_lost_is_not_reported_again_without_memory(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    install(monkeypatch, FakeNvml())
+    seat(client, JOB)
+    loop = Loop(client)
+    with loop.steps:
+        loop.run(10, 0.2)
+        monkeypatch.setattr(loop.steps._usage, "take", lambda: {"memory_bytes": 3e9})
+        answer = loop._answer
+
+        def lost(request: httpx.Request) -> httpx.Response:
+            answered = answer(request)
+            if request.method == "POST":
+                raise httpx.ReadTimeout("no answer")
+            return answered
+
+        monkeypatch.setattr(loop.steps._client, "_transport", httpx.MockTransport(lost))
+        loop.run(30, 0.2)
+    assert len(observed(client)) == 1
+
+
 def test_by_its_placement(client: TestClient) -> None:
     nodes = [{"name": "n", "gpus": [{"id": "0", "device": "v100"}]}]
     client.put("/v1/cluster", json={"nodes": nodes})
