@@ -85,6 +85,5 @@ class GpuUsage:
         for process in n.nvmlDeviceGetComputeRunningProcesses(self._gpu):
             if process.pid == os.getpid() and process.usedGpuMemory:
                 return int(process.usedGpuMemory)
-        return int(
-            n.nvmlDeviceGetMemoryInfo(self._gpu, version=n.nvmlMemory_v2).used
-        )  # without what the driver keeps
+        # Only this version leaves out what the driver keeps.
+        return int(n.nvmlDeviceGetMemoryInfo(self._gpu, version=n.nvmlMemory_v2).used)

@@ -170,10 +170,7 @@ class RayPlacer:
             import ray
 
             nodes = ray.nodes()
-        cluster = self.cluster(nodes, only_started=True)
-        for gpu in (gpu for node in cluster["nodes"] for gpu in node["gpus"]):
-            gpu["sharing"] = "time-slice"
-        return Upload(self.service).store(cluster)
+        return Upload(self.service).store(self.cluster(nodes, only_started=True))
 
 
 def _device(accelerator_type: str, devices: Mapping[str, str]) -> str | None:

@@ -257,7 +257,7 @@ class SlurmBridge:
         self.ask_all |= bool(self.running - running)
         self.running = running
         if self.upload is not None:
-            self.upload.look(self.slurm, jobs, now_s)
+            self.upload.look(self.slurm.nodes, jobs, now_s)
         self.refused = {j.id: self.refused[j.id] for j in jobs if now_s < self.refused.get(j.id, 0)}
         for job in jobs:
             if job.id in self.refused:

@@ -81,7 +81,7 @@ def whole_cluster(
         for index, _, device, _ in _gpus_of(node, devices, known):
             tenants, _ = _tenants(name, index, jobs, now_s, ("shard", "gpu"))
             if tenants is not None and all(knows(tenant["job"]) for tenant in tenants):
-                gpus.append({"id": str(index), "device": device, "sharing": "time-slice", "tenants": tenants})
+                gpus.append({"id": str(index), "device": device, "tenants": tenants})
         if gpus:
             usable_nodes.append({"name": name, "gpus": gpus})
     return {"nodes": usable_nodes}

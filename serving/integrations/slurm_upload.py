@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from profiling.workload import REGISTERED
 from profiling.zoo import zoo_names
@@ -17,12 +17,6 @@ from serving.job_ranges import parse_job
 REPEAT_S = 60.0
 # The same if the service did not store it: training loops would report their step times with jobs that are gone.
 RETRY_S = 5.0
-
-
-class Nodes(Protocol):
-    """Where the nodes are read."""
-
-    def nodes(self) -> list[Mapping[str, Any]]: ...
 
 
 class SlurmUpload:
@@ -39,8 +33,8 @@ class SlurmUpload:
         self._running: dict[int, str] = {}
         self._due_s = 0.0
 
-    def look(self, slurm: Nodes, jobs: list[SlurmJob], now_s: float) -> None:
-        """Upload the cluster if it is time to. Raises as `Slurm.nodes`."""
+    def look(self, nodes: Callable[[], list[Mapping[str, Any]]], jobs: list[SlurmJob], now_s: float) -> None:
+        """Upload the cluster if it is time to. Raises as `nodes`."""
         running = {job.id: job.state for job in jobs if job.has_gpus}
         if running == self._running and now_s < self._due_s:
             return
@@ -54,5 +48,5 @@ class SlurmUpload:
                 lacks[model] = self._client.lacks(model)
             return not lacks[model]
 
-        stored = self._upload.store(whole_cluster(jobs, slurm.nodes(), self._devices, knows, now_s))
+        stored = self._upload.store(whole_cluster(jobs, nodes(), self._devices, knows, now_s))
         self._running, self._due_s = running, now_s + (REPEAT_S if stored else RETRY_S)

@@ -88,7 +88,7 @@ class StepTimes:
         self._usage = GpuUsage() if usage else None
         self._before: dict[str, Any] | None = None
         self._reported: dict[str, list[float]] = {}
-        self._logged, self._started, self._refused = "", False, False
+        self._logged, self._started = "", False
         self._thread = threading.Thread(target=self._run, name="cotenant-step-times", daemon=True)
 
     def __enter__(self) -> Self:
@@ -159,14 +159,18 @@ class StepTimes:
         if len(told) >= _REPORTS and 1 / _CHANGED < step_time_s / told[-1] < _CHANGED:
             return
         step = where | {"step_time_s": step_time_s}
-        # Memory may be refused, such as that of a larger card than the cluster names.
-        if self._send(step | usage) or (usage and self._refused and self._send(step)):
+        status = self._send(step | usage)
+        if (
+            status == 422 and usage
+        ):  # memory may be refused, such as that of a larger card than the cluster names
+            status = self._send(step)
+        if status == 201:
             told.append(step_time_s)
 
     def _where(self) -> dict[str, Any] | None:
         """The fields of an observation that name the job's set, and the job in it; None if it is not known."""
-        answer = self._request("GET", "/v1/cluster/tenants", params=self._named)
-        if answer is None:
+        status, answer = self._request("GET", "/v1/cluster/tenants", params=self._named)
+        if status != 200:
             return None
         if len(answer["tenants"]) > 1:
             self._log("the job is on several GPUs; its step times are not reported")
@@ -174,24 +178,23 @@ class StepTimes:
         (tenant,) = answer["tenants"]
         return {name: tenant[name] for name in ("of", "member", "placement_id")}
 
-    def _send(self, observation: dict[str, Any]) -> bool:
-        body = {"observations": [observation]}
-        return self._request("POST", "/v1/observations", json=body) is not None
+    def _send(self, observation: dict[str, Any]) -> int:
+        return self._request("POST", "/v1/observations", json={"observations": [observation]})[0]
 
-    def _request(self, method: str, path: str, **more: Any) -> Any:
-        """The answer; None, with a warning, if there is none. `_refused`: whether the service refused the values."""
-        self._refused = False
+    def _request(self, method: str, path: str, **more: Any) -> tuple[int, Any]:
+        """Status and JSON of the answer; with a warning, another status than of a success and None, 0 without an answer."""
+        status = 0
         try:
             response = self._client.request(method, path, **more)
-            self._refused = response.status_code == 422
             if response.is_success:
-                return response.json()
-            kind, problem = str(response.status_code), f"{response.status_code} {response.text:.300}"
+                return response.status_code, response.json()
+            status = response.status_code
+            kind, problem = str(status), f"{status} {response.text:.300}"
         except (httpx.HTTPError, httpx.InvalidURL, ValueError) as error:
             kind = type(error).__name__
             problem = f"{kind}: {error}"
         self._log(f"{method} {path}: {problem}", f"{path} {kind}")
-        return None
+        return status, None
 
     def _log(self, message: str, kind: str = "") -> None:
         """Log a message unless it is of the last one's kind, which by default is its text."""

@@ -111,7 +111,7 @@ def test_it_is_uploaded_when_jobs_change_and_now_and_then(service: ServiceClient
     slurm.running.append(running(8, 0))
     bridge.step()
     assert (slurm.asked, stored(service)) == (2, EMPTY | {"node-a/0": ["7", "8"]})
-    upload.look(slurm, slurm.running, upload._due_s)
+    upload.look(slurm.nodes, slurm.running, upload._due_s)
     assert slurm.asked == 3
     where = httpx.get(f"{service.url}/v1/cluster/tenants", params={"job_id": "8"}, trust_env=False).json()
     assert [(tenant["gpu"], tenant["member"]) for tenant in where["tenants"]] == [("0", 1)]
@@ -119,19 +119,19 @@ def test_it_is_uploaded_when_jobs_change_and_now_and_then(service: ServiceClient
 
 def test_it_is_uploaded_again_soon_if_the_service_was_down(service: ServiceClient) -> None:
     slurm, upload = Recorded(), SlurmUpload(ServiceClient("http://127.0.0.1:1"), TYPES)
-    upload.look(slurm, [running(7, 0)], 0.0)
+    upload.look(slurm.nodes, [running(7, 0)], 0.0)
     again = SlurmUpload(service, TYPES)
     upload._client, upload._upload = again._client, again._upload
-    upload.look(slurm, [running(7, 0)], 1.0)
+    upload.look(slurm.nodes, [running(7, 0)], 1.0)
     assert (slurm.asked, stored(service)) == (1, {})
-    upload.look(slurm, [running(7, 0)], RETRY_S)
+    upload.look(slurm.nodes, [running(7, 0)], RETRY_S)
     assert (slurm.asked, stored(service)) == (2, EMPTY | {"node-a/0": ["7"]})
 
 
 def test_jobs_that_the_service_would_refuse_leave_the_rest(service: ServiceClient) -> None:
     unknown = running(7, 1, comment="cotenant:no-such-model"), running(8, 0)
-    SlurmUpload(service, TYPES).look(Recorded(), list(unknown), 0.0)
+    SlurmUpload(service, TYPES).look(Recorded().nodes, list(unknown), 0.0)
     assert stored(service) == WITHOUT | {"node-a/0": ["8"]}
     unknown = running(7, 1, comment=f"cotenant:graph:{'0' * 64}"), running(8, 0)
-    SlurmUpload(service, TYPES).look(Recorded(), list(unknown), 0.0)
+    SlurmUpload(service, TYPES).look(Recorded().nodes, list(unknown), 0.0)
     assert stored(service) == WITHOUT | {"node-a/0": ["8"]}

@@ -202,12 +202,18 @@ def test_without_with_it_says_so(client: TestClient, loop: Loop, caplog: pytest.
     ] == ["step times are reported inside `with StepTimes(...) as steps:` only"]
 
 
-def test_a_step_time_is_not_lost_with_a_refused_memory(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def alone(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> Loop:
+    """The loop of a job alone on a GPU with NVML."""
     install(monkeypatch, FakeNvml())
     seat(client, JOB)
-    loop = Loop(client)
+    return Loop(client)
+
+
+def test_a_step_time_is_not_lost_with_a_refused_memory(
+    client: TestClient, alone: Loop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    loop = alone
     with loop.steps:
         loop.run(10, 0.2)
         monkeypatch.setattr(loop.steps._usage, "take", lambda: {"memory_bytes": 1e12})
@@ -217,11 +223,9 @@ def test_a_step_time_is_not_lost_with_a_refused_memory(
 
 
 def test_a_step_time_whose_answer_is_lost_is_not_reported_again_without_memory(
-    client: TestClient, monkeypatch: pytest.MonkeyPatch
+    client: TestClient, alone: Loop, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    install(monkeypatch, FakeNvml())
-    seat(client, JOB)
-    loop = Loop(client)
+    loop = alone
     with loop.steps:
         loop.run(10, 0.2)
         monkeypatch.setattr(loop.steps._usage, "take", lambda: {"memory_bytes": 3e9})
