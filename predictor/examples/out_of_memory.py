@@ -6,16 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from profiling.devices import DeviceSpec
 from profiling.devices.mig import leaves_slices_open
 from profiling.errors import InputError
 from profiling.workload import ColocationSet
-
-MOST_OFF = 3.0
-"""Largest factor between the device's memory and that predicted for a set that ran out of it.
-
-Further off, it was another process's memory, or the host's, which is what Kubernetes means by `OOMKilled`.
-"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,22 +65,3 @@ def set_mapping(colocation_set: ColocationSet) -> dict[str, Any]:
         "sharing": colocation_set.sharing,
         "jobs": [str(w) for w in colocation_set.workloads],
     }
-
-
-def check_memory_plausible(memory_bytes: float, device: DeviceSpec) -> None:
-    """Check that a set may have run out of memory.
-
-    Args:
-        memory_bytes: predicted for the set, upper end of the interval.
-        device: where it ran.
-
-    Raises:
-        InputError: it was predicted to take a small part of it.
-    """
-    if memory_bytes * MOST_OFF < device.memory_bytes:
-        raise InputError(
-            "out_of_memory is implausible",
-            expected=f"a set predicted to take at least {device.memory_bytes / MOST_OFF / 2**30:.3g} GiB on {device.name}",
-            got=f"{memory_bytes / 2**30:.3g} GiB",
-            hint="check that it was the device's memory, not the host's; if so, give the jobs' memory_bytes in their SPECs",
-        )

@@ -1,10 +1,11 @@
-"""Compares measured step times with the cost model's, which tells seconds from milliseconds."""
+"""Compares measured step times with the cost model's, which tells seconds from milliseconds, and memory with the device's."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from predictor.examples.featurizer import Featurizer
+from profiling.devices import DeviceSpec
 from profiling.errors import InputError
 from profiling.workload import Workload
 
@@ -16,6 +17,12 @@ MOST_OFF = 100.0
 
 Unmeasured models are predicted to within a factor of 3. A value this far off is in another unit, belongs to another
 job, or waits for its input.
+"""
+MEMORY_MOST_OFF = 3.0
+"""Largest factor between the memory predicted for a set and its device's, if it ran, or ran out of memory.
+
+Further off, something else was measured: of a set that ran out, another process's memory, or the host's, which is what
+Kubernetes means by `OOMKilled`.
 """
 BOOSTED = 0.65
 """Least ratio of a step time to that at the peak rates of a data sheet.
@@ -39,6 +46,25 @@ def check_plausible(step_time_s: float, predicted_s: float) -> None:
             f"1/{MOST_OFF:g} to {MOST_OFF:g} times the predicted {predicted_s:.3g} s",
             got=f"{step_time_s:.6g} s",
             hint="check that it is in seconds per step; if so, give the job's solo step_time_s in its SPEC",
+        )
+
+
+def check_memory_plausible(memory_bytes: float, device: DeviceSpec) -> None:
+    """Check that a set may have run out of memory.
+
+    Args:
+        memory_bytes: predicted for the set, upper end of the interval.
+        device: where it ran.
+
+    Raises:
+        InputError: it was predicted to take a small part of it.
+    """
+    if memory_bytes * MEMORY_MOST_OFF < device.memory_bytes:
+        raise InputError(
+            "out_of_memory is implausible",
+            expected=f"a set predicted to take at least {device.memory_bytes / MEMORY_MOST_OFF / 2**30:.3g} GiB on {device.name}",
+            got=f"{memory_bytes / 2**30:.3g} GiB",
+            hint="check that it was the device's memory, not the host's; if so, give the jobs' memory_bytes in their SPECs",
         )
 
 

@@ -62,8 +62,7 @@ class RanOut:
     @cached_property
     def _any_job(self) -> Integers:
         """The jobs of all these sets."""
-        numbers = self._numbers[1]
-        return np.unique(self._jobs_on(numbers, self._devices_of(numbers)))
+        return np.array(sorted({job for each in self._jobs for job in each}), dtype=np.int64)
 
     @cached_property
     def _reported_devices(self) -> dict[str, int]:
@@ -112,7 +111,7 @@ class RanOut:
         [S], by number; K if there is none. With `alone`, of sets of one job only."""
         count, width = len(self._numbers[0]), numbers.shape[1]
         found, jobs = np.full(len(numbers), count), self._jobs_on(numbers, devices)
-        some = np.flatnonzero(((places_among(self._any_job, jobs) >= 0) & (jobs >= 0)).any(1))
+        some = np.flatnonzero((places_among(self._any_job, jobs) >= 0).any(1))
         if width <= MOST_NAMED:
             names, order, sizes = self._names
             unlimited = np.where(numbers >= 0, self._known.members.unlimited[numbers], -1)[some]
@@ -124,8 +123,8 @@ class RanOut:
         else:
             for k, each in enumerate(self._jobs):
                 having = some[:0] if alone and each.total() > 1 else some
-                for job, count in each.items():
-                    having = having[(jobs[having] == job).sum(1) >= count]
+                for job, often in each.items():
+                    having = having[(jobs[having] == job).sum(1) >= often]
                 found[having] = np.minimum(found[having], k)
         return found
 

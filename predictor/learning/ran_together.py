@@ -15,12 +15,12 @@ from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.answering.describe import room_in_words
+from predictor.examples.plausibility import MEMORY_MOST_OFF
 from predictor.learning.confirmed_pairs import OFTEN
 from predictor.learning.job_keys import places_among, unlimited_on_devices
 from predictor.learning.kernel import Members
 from predictor.learning.observed import Observed
 from predictor.learning.observed_sets import Names, hashes_of
-from predictor.learning.related_memory import MOST_OFF
 from predictor.padding import equally_wide
 from predictor.types import Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device
@@ -130,7 +130,7 @@ class RanTogether:
                 having = [holders.get(each, {}) for each in places]
                 if common := set(having[0]).intersection(*having[1:]):
                     found[row] = having[0][min(common)]
-        return np.where(memory_bytes <= MOST_OFF * found, found, np.nan)
+        return np.where(memory_bytes <= MEMORY_MOST_OFF * found, found, np.nan)
 
     def arrays(
         self, arrays: PredictionArrays, numbers: Integers, sharing: NDArray[np.str_]

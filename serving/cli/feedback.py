@@ -53,12 +53,12 @@ def command(
         stored,
     )
     from predictor.examples.observed_rows import keep_with_rows
-    from predictor.examples.out_of_memory import OutOfMemory, check_memory_plausible
+    from predictor.examples.out_of_memory import OutOfMemory
 
     target, new = store or default_store(), read_observations(file)
     # An unreadable file is reported before the imports below, which take seconds.
     from predictor import load_predictor
-    from predictor.examples.plausibility import check_plausible
+    from predictor.examples.plausibility import check_memory_plausible, check_plausible
     from predictor.learning.drift import drift_of
     from predictor.learning.posterior import Posterior
     from predictor.learning.summary import alone_of, corrections_of, ran_out_of_memory

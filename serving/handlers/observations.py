@@ -8,8 +8,8 @@ from typing import Any
 from sqlalchemy import func, select
 
 from predictor.examples.observations import OF_DEVICE, Observation
-from predictor.examples.out_of_memory import OutOfMemory, check_memory_plausible
-from predictor.examples.plausibility import check_plausible
+from predictor.examples.out_of_memory import OutOfMemory
+from predictor.examples.plausibility import check_memory_plausible, check_plausible
 from predictor.types import Prediction
 from profiling.devices import get_device
 from profiling.errors import InputError, LimitError, UnknownNameError
