@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 _RECORDS, _FORMAT = "measurements.json", "cotenant-measurements"
 # What tells a run from another: the same plan may have been carried out on several devices.
 _RUN = ["run_id", "device"]
-# What two rows of a table of `datasets.schema` cannot have in common, so far as measurements have it.
+# `datasets.schema.KEYS` of these tables, less the column that measurements lack; a test compares them.
 _KEYS = {
     "workloads": ["workload", "campaign"],
     "solo": ["device", "workload", "gpus", "campaign"],

@@ -7,11 +7,12 @@ from typing import Any
 
 import pytest
 
+from datasets.schema import KEYS
 from datasets.user_files import check_file
 from profiling.errors import InputError
 from profiling.measure.request import RunRequest
 from profiling.measure.settings import MeasureSettings
-from profiling.measure.table_files import write_frames
+from profiling.measure.table_files import _KEYS, write_frames
 from profiling.measure.tables import tables
 from profiling.workload import Workload
 from profiling.zoo.listing import get_model
@@ -172,3 +173,8 @@ def test_rows_of_other_campaigns_in_the_folder_stay(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is no table of measurements"):
         write_frames(tmp_path, measured(0), "mine")
     assert (tmp_path / "solo.parquet").read_text() == "not Parquet"
+
+
+def test_keys_are_those_of_the_schema() -> None:
+    """They are written twice, because the profiler does not import `datasets`. Measurements have no `repeat`."""
+    assert {name: [c for c in KEYS[name] if c != "repeat"] for name in _KEYS} == _KEYS
