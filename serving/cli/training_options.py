@@ -15,4 +15,4 @@ DisturbedOption = Annotated[
 StoreOption = Annotated[
     str | None, typer.Option("--tracking-uri", help="MLflow store (default: sqlite:///mlflow.db).")
 ]
-ExperimentOption = Annotated[str, typer.Option(help="MLflow experiment.")]
+ExperimentOption = Annotated[str, typer.Option(envvar="MLFLOW_EXPERIMENT_NAME", help="MLflow experiment.")]

@@ -28,6 +28,7 @@ def test_train_writes_a_predictor(
     before = mlflow.get_tracking_uri()
     arguments = ("--data", folder / "tables", "--out", tmp_path / "new", "--config", tmp_path / "config.yaml")
     store = empty_store(tmp_path / "store.db")
+    monkeypatch.setenv("MLFLOW_EXPERIMENT_NAME", "ours")
     try:
         code, out, _ = run(
             capsys, "train", *arguments, "--no-bundled", "--no-baselines", "--tracking-uri", store, "--json"
@@ -39,6 +40,8 @@ def test_train_writes_a_predictor(
     result = json.loads(out)
     assert result["tracking_uri"] == store
     assert "mape_percent" in result["comparison"]["e-ggat"]
+    client = mlflow.MlflowClient(store)
+    assert client.get_experiment(client.get_run(result["run_id"]).info.experiment_id).name == "ours"
     ask = ("predict", "--model", tmp_path / "new", "--device", "p100", "--job", "alpha", "--job", "delta")
     code, out, _ = run(capsys, *ask, "--json")
     assert json.loads(out)["model_version"] == result["model_version"]
