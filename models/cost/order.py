@@ -14,6 +14,7 @@ from models.cost.work import Floats
 from profiling.workload import Workload
 
 LOAD_WIDTH = 7
+_OF_MEMORY = np.array([1.0, 1.0, 1.0, 0.0, -1.0, -1.0, 1.0])
 
 
 def load_of(workload: Workload) -> tuple[float, ...]:
@@ -53,3 +54,12 @@ def at_most(left: Floats, right: Floats) -> NDArray[np.bool_]:
     for one, other in zip(left.T, right.T, strict=True):
         result &= np.less_equal.outer(one, other)
     return result
+
+
+def memory_load(load: Floats) -> Floats:
+    """[..., LOAD_WIDTH] the same for memory, from what `load_of` gives.
+
+    Recomputed activations are not kept, a batch on the device stays there, and shares of the multiprocessors make no
+    difference.
+    """
+    return np.asarray(load * _OF_MEMORY)

@@ -78,8 +78,8 @@ class KnownMembers:
         utilization_measured: [V] whether the solo utilisation was measured.
         log_step_s: [V] solo step times, stated or predicted; log_floor_s: [V] at the device's peak rates, -inf
             if unknown.
-        family: [V] numbers that jobs share whose step times are ordered by `load`; -1 at the start. All slices of a card
-            are of one family.
+        network: [V] numbers that jobs share which differ in `load` only; -1 at the start.
+        family: [V] the same for members whose step times are ordered by `load`, which all slices of a card share.
         load: [V, MEMBER_LOAD] see `models.cost.order`; then what of its card a slice lacks.
         spelled: one spelling of a job.
     """
@@ -100,11 +100,12 @@ class KnownMembers:
         nothing = np.zeros(len(start.members))
         self.log_step_s: Floats = nothing
         self.log_floor_s: Floats = nothing - np.inf
-        self.family: Integers = np.full(len(start.members), -1)
+        self.network: Integers = np.full(len(start.members), -1)
+        self.family = self.network
         self.load: Floats = np.zeros((len(start.members), MEMBER_LOAD))
         self._index: dict[MemberKey, int] = {}
         self._at_start, self._keys = len(start.members), list[MemberKey]()
-        self._families = Numbers()
+        self._networks, self._families = Numbers(), Numbers()
         self._models, self._jobs, self._settings = map(Numbers, (start.models, start.jobs, start.settings))
         # The jobs of a fitted process keep the names that it was fitted with, however they are spelled now.
         self._fitted = {self.spelled(job): job for job in reversed(start.jobs)}
@@ -142,6 +143,15 @@ class KnownMembers:
     def key(self, number: int) -> MemberKey:
         """What one number stands for."""
         return self._keys[number - self._at_start]
+
+    def devices(self, numbers: Integers) -> Integers:
+        """[S] devices, by number, of sets of members [S, M]; -1 where there are fewer."""
+        return np.asarray(self.members.device[numbers.max(1)])
+
+    def are_jobs(self, one: Sequence[int] | Integers, other: Sequence[int] | Integers) -> bool:
+        """Whether some members have the same jobs as others, whatever their order, measurements and shares."""
+        left, right = (np.sort(self.members.unlimited[np.asarray(each)]) for each in (one, other))
+        return np.array_equal(left, right)
 
     def of_jobs(self, jobs: Iterable[tuple[str, bool, Workload]], count: int) -> Integers:
         """Numbers of those of the first `count` members that run some jobs.
@@ -193,7 +203,7 @@ class KnownMembers:
 
     def _add_limits(self, new: dict[MemberKey, float]) -> None:
         """What limits the solo step times of new members."""
-        floor, family, load = [], [], []
+        floor, networks, family, load = [], [], [], []
         for workload, device, sharing in new:
             job = self.job(workload, device)
             captured = workload if job is None else job.workload
@@ -201,11 +211,13 @@ class KnownMembers:
             # A job with its default batch size cannot be compared where its graph is unknown.
             sized = captured.batch_size is not None
             card, lacking = _part_of_card(device)
-            network = without_load(self.spelled.network(self._named(workload)))
-            family.append(self._families[card, leaves_slices_open(device, sharing), sized, network])
+            network = self._networks[sized, without_load(self.spelled.network(self._named(workload)))]
+            networks.append(network)
+            family.append(self._families[card, leaves_slices_open(device, sharing), network])
             load.append((*load_of(captured), *lacking))
         self.log_step_s = np.concatenate([self.log_step_s, np.log(list(new.values()))])
         self.log_floor_s = np.concatenate([self.log_floor_s, floor])
+        self.network = np.concatenate([self.network, networks])
         self.family = np.concatenate([self.family, family])
         self.load = np.concatenate([self.load, load])
 

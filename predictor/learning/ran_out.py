@@ -1,8 +1,8 @@
-"""Sets that ran out of memory: they do not fit, whatever is predicted, and neither does a set that contains one."""
+"""Sets that ran out of memory: they do not fit, whatever is predicted, and neither does a set that contains one, or one that
+differs in larger batches or fewer frozen layers."""
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from functools import cached_property
@@ -13,13 +13,14 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
+from models.cost.order import LOAD_WIDTH, memory_load
 from models.features import Floats
 from predictor.answering.describe import room_in_words
 from predictor.learning.job_keys import JOBS, places_among
 from predictor.learning.observed import Observed
-from predictor.learning.observed_sets import Names, hashes_of
-from predictor.learning.ran_together import MOST_NAMED, RanTogether, names_of
-from predictor.types import Prediction, PredictionArrays, Quantity
+from predictor.learning.ran_together import MOST_NAMED, RanTogether
+from predictor.learning.sets_by_memory import SetsByMemory
+from predictor.types import Bools, Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device, split_device
 
 if TYPE_CHECKING:
@@ -32,8 +33,8 @@ class RanOut:
 
     A set that was also observed to run often fits: what ran out of memory was one of its runs. Neither the sharing mode
     nor `sm_share_ratio` makes a difference. What ran out of a card's memory, or of a slice's, does not fit on slices of
-    that card with no more. Nothing is said of other batch sizes, nor, of jobs together, of whole cards under MIG, where
-    each has memory of its own; a job that ran out of a card's memory alone does not fit there either.
+    that card with no more. Jobs that need more by `memory_load` stand for those that ran out of it. Nothing is said of
+    whole cards under MIG, where each job has memory of its own, but of jobs that ran out of a card's memory alone.
 
     Args:
         reported: the sets that ran out of memory.
@@ -53,16 +54,20 @@ class RanOut:
         return rows, numbers[rows]
 
     @cached_property
-    def _jobs(self) -> list[Counter[int]]:
-        """[K] the jobs of each of these sets, and how often it has them."""
-        numbers = self._numbers[1]
-        jobs = self._jobs_on(numbers, self._devices_of(numbers)).tolist()
-        return [Counter(job for job in row if job >= 0) for row in jobs]
+    def _sets(self) -> SetsByMemory:
+        """These sets, to find one that needs no more memory than another."""
+        return SetsByMemory(self._known, self._numbers[1], least=True)
 
     @cached_property
-    def _any_job(self) -> Integers:
-        """The jobs of all these sets."""
-        return np.array(sorted({job for each in self._jobs for job in each}), dtype=np.int64)
+    def _networks(self) -> Integers:
+        """The networks of all these sets on their devices, as `_networks_on` numbers them, ascending."""
+        numbers = self._numbers[1]
+        networks = np.unique(self._networks_on(numbers, self._known.devices(numbers)))
+        return networks[networks >= 0]
+
+    @cached_property
+    def _sizes(self) -> list[int]:
+        return np.unique((self._numbers[1] >= 0).sum(1)).tolist()
 
     @cached_property
     def _reported_devices(self) -> dict[str, int]:
@@ -70,31 +75,18 @@ class RanOut:
         numbers = self._known.members.device[self._reported.own].tolist()
         return {key[0]: number for key, number in zip(self._reported.keys, numbers, strict=True)}
 
-    def _devices_of(self, numbers: Integers) -> Integers:
-        """[S] devices of sets of members, by number [S, M]."""
-        return np.asarray(self._known.members.device[numbers.max(1)])
-
-    def _jobs_on(self, numbers: Integers, devices: Integers) -> Integers:
-        """[S, M] a device [S] and the job of each member, by number, -1 where there is none."""
-        jobs = devices[:, None] * JOBS + self._known.members.unlimited[numbers]
-        return np.where(numbers >= 0, jobs, -1)
-
-    @cached_property
-    def _names(self) -> tuple[Names, Integers, list[int]]:
-        """[K] names of these sets, ascending, which of them each is, and their sizes."""
-        numbers = self._numbers[1]
-        names = names_of(self._known.members, numbers)
-        order = np.argsort(names, kind="stable")
-        return names[order], order, np.unique((numbers >= 0).sum(1)).tolist()
+    def _networks_on(self, numbers: Integers, devices: Integers) -> Integers:
+        """[S, M] a device [S] and the network of each member, by number, -1 where there is none."""
+        return np.where(numbers >= 0, devices[:, None] * JOBS + self._known.network[numbers], -1)
 
     def _contained(self, numbers: Integers, sharing: NDArray[np.str_]) -> Integers:
         """[S] row of the first set that ran out of memory in each set of members, by number [S, M]; -1 if there is none."""
-        rows, devices = self._numbers[0], self._devices_of(numbers)
+        rows, devices = self._numbers[0], self._known.devices(numbers)
         found = self._first(numbers, devices)
         for device, first in zip(*np.unique(devices, return_index=True), strict=True):
             name, here = self._known.key(int(numbers[first].max()))[1], np.flatnonzero(devices == device)
-            if split_device(name)[1] is None:
-                cut = here[sharing[here] == "mig"]
+            cut = here[sharing[here] == "mig"] if split_device(name)[1] is None else here[:0]
+            if len(cut):
                 found[cut] = self._first(numbers[cut], devices[cut], alone=True)
             for larger in _larger(name, self._reported_devices):
                 there = np.full(len(here), self._reported_devices[larger])
@@ -109,24 +101,35 @@ class RanOut:
     def _first(self, numbers: Integers, devices: Integers, alone: bool = False) -> Integers:
         """[S] place of the first of K sets that is in each set of members, by number [S, M], were they on other devices
         [S], by number; K if there is none. With `alone`, of sets of one job only."""
-        count, width = len(self._numbers[0]), numbers.shape[1]
-        found, jobs = np.full(len(numbers), count), self._jobs_on(numbers, devices)
-        some = np.flatnonzero((places_among(self._any_job, jobs) >= 0).any(1))
-        if width <= MOST_NAMED:
-            names, order, sizes = self._names
-            unlimited = np.where(numbers >= 0, self._known.members.unlimited[numbers], -1)[some]
-            for size in [size for size in sizes if size == 1 or not alone]:
-                for columns in combinations(range(width), size):
-                    place = places_among(names, hashes_of(devices[some], unlimited[:, columns]))
-                    here, place = some[place >= 0], place[place >= 0]
-                    found[here] = np.minimum(found[here], order[place])
-        else:
-            for k, each in enumerate(self._jobs):
-                having = some[:0] if alone and each.total() > 1 else some
-                for job, often in each.items():
-                    having = having[(jobs[having] == job).sum(1) >= often]
-                found[having] = np.minimum(found[having], k)
+        width, found = numbers.shape[1], np.full(len(numbers), len(self._numbers[0]))
+        networks = self._networks_on(numbers, devices)
+        some = np.flatnonzero((places_among(self._networks, networks) >= 0).any(1))
+        sizes = [size for size in self._sizes if size == 1 or not alone]
+        if width > MOST_NAMED:
+            for k in reversed(range(len(self._numbers[0]))):
+                if (self._numbers[1][k] >= 0).sum() in sizes:
+                    found[some[self._holds(k, numbers[some], networks[some])]] = k
+            return found
+        for size in sizes if len(some) else ():
+            columns = np.array(list(combinations(range(width), size)), np.int64).reshape(-1, size)
+            parts = numbers[some][:, columns].reshape(-1, size)
+            place = self._sets.first(parts, np.repeat(devices[some], len(columns)))
+            found[some] = np.minimum(
+                found[some], place.reshape(len(some), -1).min(1, initial=len(self._sets))
+            )
         return found
+
+    def _holds(self, k: int, numbers: Integers, networks: Integers) -> Bools:
+        """[S] whether sets of members, by number [S, M], have as many jobs that need as much memory as each of the k-th
+        set. `networks` [S, M] are theirs on their devices."""
+        reported, load = self._numbers[1][k : k + 1], memory_load(self._known.load[:, :LOAD_WIDTH])
+        on_device = self._networks_on(reported, self._known.devices(reported))[0]
+        result = np.ones(len(numbers), dtype=bool)
+        for job, network in zip(reported[0].tolist(), on_device.tolist(), strict=True):
+            if job >= 0:
+                own = (on_device == network) & (load[reported[0]] >= load[job]).all(1)
+                result &= ((networks == network) & (load[numbers] >= load[job]).all(2)).sum(1) >= own.sum()
+        return result
 
     def arrays(
         self, arrays: PredictionArrays, numbers: Integers, sharing: NDArray[np.str_]
@@ -161,18 +164,18 @@ class RanOut:
         row = self._contained(padded, np.array([result[k].sharing for k in asked]))
         for place in np.flatnonzero(row >= 0).tolist():
             k = asked[place]
-            result[k] = self._ran_out(result[k], int(row[place]), len(numbers[k]))
+            result[k] = self._ran_out(result[k], int(row[place]), numbers[k])
         return result
 
-    def _ran_out(self, prediction: Prediction, row: int, size: int) -> Prediction:
-        """The prediction of a set of that size, which contains a reported one."""
+    def _ran_out(self, prediction: Prediction, row: int, numbers: Sequence[int]) -> Prediction:
+        """The prediction of a set of members, by number, for which a reported one stands."""
         device, total = get_device(prediction.device), prediction.total_memory_bytes
         room = float(device.memory_bytes)
         share = max(room / sum(m.memory_bytes.value for m in prediction.members), 1.0)
         # Of a whole card under MIG, the slices that it was given.
         slices = (reason for reason in prediction.reasons if reason.startswith("fits MIG "))
         was = next(slices, room_in_words(True, total.upper, device))
-        how = f"{self._in_words(row, size)} on {self._reported.keys[row][0]}"
+        how = f"{self._in_words(row, numbers)} on {self._reported.keys[row][0]}"
         expected = was.replace("fits: ", "to take ", 1).replace("fits MIG", "to fit MIG", 1)
         now = f"does not fit: {how}, although predicted {expected}"
         return replace(
@@ -186,12 +189,15 @@ class RanOut:
             reasons=(now, *(reason for reason in prediction.reasons if reason != was)),
         )
 
-    def _in_words(self, row: int, size: int) -> str:
-        _, _, own, others = self._reported.keys[row]
-        jobs = own, *others
-        if len(jobs) == size:
-            return "ran out of memory" + (" together" if size > 1 else "")
-        return " and ".join(map(str, jobs)) + " ran out of memory" + (" together" if len(jobs) > 1 else "")
+    def _in_words(self, row: int, numbers: Sequence[int]) -> str:
+        reported = self._reported
+        jobs = np.append(reported.own[row], reported.partners[row])
+        jobs = jobs[jobs >= 0]
+        how = "ran out of memory" + (" together" if len(jobs) > 1 else "")
+        if self._known.are_jobs(jobs, numbers):
+            return how
+        _, _, own, others = reported.keys[row]
+        return f"{' and '.join(map(str, (own, *others)))} {how}"
 
 
 def _larger(device: str, among: Iterable[str]) -> list[str]:

@@ -1,4 +1,5 @@
-"""Sets that were observed to run: they fit in the device's memory, whatever is predicted, and so does every part of them."""
+"""Sets that were observed to run: they fit in the device's memory, whatever is predicted, and so does every part of them,
+and sets that differ in smaller batches or more frozen layers."""
 
 from __future__ import annotations
 
@@ -17,10 +18,10 @@ from models.features import Floats
 from predictor.answering.describe import room_in_words
 from predictor.examples.plausibility import MEMORY_MOST_OFF
 from predictor.learning.confirmed_pairs import OFTEN
-from predictor.learning.job_keys import places_among, unlimited_on_devices
-from predictor.learning.kernel import Members
+from predictor.learning.job_keys import unlimited_on_devices
 from predictor.learning.observed import Observed
-from predictor.learning.observed_sets import Names, hashes_of
+from predictor.learning.observed_sets import hashes_of
+from predictor.learning.sets_by_memory import SetsByMemory
 from predictor.padding import equally_wide
 from predictor.types import Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device
@@ -40,7 +41,7 @@ class RanTogether:
     """Sets in which a job's step time was observed often enough that an implausible one would be believed, too.
 
     It counts whatever the SPECs stated of the jobs alone, in whichever sharing mode and with whichever `sm_share_ratio`.
-    Not under MIG, where each job has a slice of its own, nor of sets that would take several times the device's memory.
+    Jobs that need less by `memory_load` fit in their place, in sets of up to `MOST_NAMED`. Not under MIG, where each job has a slice of its own, nor of sets that would take several times the device's memory.
 
     Args:
         observed: the observed step times; only_ran: those that say nothing else.
@@ -79,29 +80,31 @@ class RanTogether:
         return numbers[first], np.array([rooms[name] for name in devices])
 
     @cached_property
-    def _rooms(self) -> tuple[Names, Floats, dict[_Place, dict[int, float]]]:
-        """Names of the smaller of these sets and of all parts of them, ascending, and the memory of their devices in
-        bytes; and by place, the larger ones that have it, with that memory."""
+    def _rooms(self) -> tuple[SetsByMemory, Floats, dict[_Place, dict[int, float]]]:
+        """The smaller of these sets and all parts of them, and the memory of their devices in bytes; and by place, the
+        larger ones that have it, with that memory."""
         numbers, room = self._often
         earlier, self._earlier = self._earlier, None
         if earlier is not None and np.array_equal(numbers, earlier._often[0]):
             return earlier._rooms
         size, numbers = (numbers >= 0).sum(1), -np.sort(-numbers, axis=1)
-        names, bytes_of = [np.zeros(0, np.uint64)], [np.zeros(0)]
+        most = min(int(size.max(initial=0)), MOST_NAMED)
+        parts, bytes_of = [np.zeros((0, most), np.int64)], [np.zeros(0)]
         for count in np.unique(size[size <= MOST_NAMED]).tolist():
             here = size == count
             for part in range(1, count + 1):
                 for columns in combinations(range(count), part):
-                    names.append(names_of(self._known.members, numbers[here][:, columns]))
+                    some = numbers[here][:, columns]
+                    parts.append(np.pad(some, ((0, 0), (0, most - part)), constant_values=-1))
                     bytes_of.append(room[here])
-        unique, first = np.unique(np.concatenate(names), return_index=True)
         large, holders = size > MOST_NAMED, dict[_Place, dict[int, float]]()
         for number, (places, bytes_) in enumerate(
             zip(self._places(numbers[large]), room[large].tolist(), strict=True)
         ):
             for each in places:
                 holders.setdefault(each, {})[number] = bytes_
-        return unique, np.concatenate(bytes_of)[first], holders
+        of_parts = np.concatenate(parts)
+        return SetsByMemory(self._known, of_parts), np.concatenate(bytes_of), holders
 
     def _places(self, numbers: Integers) -> Iterator[list[_Place]]:
         """Those of every set of members, by number [S, M], -1 where there are fewer."""
@@ -112,7 +115,7 @@ class RanTogether:
             yield [(device, job, k) for job, count in counted.items() for k in range(count)]
 
     def room_of(self, numbers: Integers, memory_bytes: Floats) -> Floats:
-        """[S] bytes of the device, NaN for sets of members, by number [S, M], that were not observed to run.
+        """[S] bytes of the device, NaN for sets of members, by number [S, M], for which none was observed to run.
 
         Args:
             numbers: -1 where there are fewer.
@@ -120,9 +123,9 @@ class RanTogether:
         """
         if not len(self._often[0]):
             return np.full(len(numbers), np.nan)
-        names, room, holders = self._rooms
-        place = places_among(names, names_of(self._known.members, numbers))
-        found, named = np.full(len(numbers), np.nan), place >= 0
+        sets, room, holders = self._rooms
+        place = sets.first(numbers, self._known.devices(numbers))
+        found, named = np.full(len(numbers), np.nan), place < len(room)
         found[named] = room[place[named]]
         if holders:
             rest = np.flatnonzero(~named)
@@ -162,7 +165,7 @@ class RanTogether:
             return prediction
         share, device = min(room / members_bytes, 1.0), get_device(prediction.device)
         was, now = (room_in_words(*of, device) for of in ((False, total.upper), (True, room)))
-        how = "observed to run together" if len(prediction.members) > 1 else "observed to run"
+        how = self._in_words(numbers)
         return replace(
             prediction,
             members=tuple(
@@ -177,12 +180,19 @@ class RanTogether:
             ),
         )
 
+    def _in_words(self, numbers: Sequence[int]) -> str:
+        how = "observed to run together" if len(numbers) > 1 else "observed to run"
+        sets, asked = self._rooms[0], np.array([numbers])
+        place = int(sets.first(asked, self._known.devices(asked))[0])
+        if place == len(sets):  # a part of a large set
+            return how
+        ran = [number for number in sets.numbers[place].tolist() if number >= 0]
+        if self._known.are_jobs(ran, numbers):
+            return how
+        jobs = sorted(str(self._known.key(number)[0].without_solo()) for number in ran)
+        return f"{' and '.join(jobs)} {how}"
+
 
 def _within(bytes_: Quantity, share: float, room: float) -> Quantity:
     value = bytes_.value * share
     return Quantity(value, min(bytes_.lower, value), min(bytes_.upper, room))
-
-
-def names_of(members: Members, numbers: Integers) -> Names:
-    """[R] hashes of the device and the jobs of sets of members, by number [R, M], in any order; -1 is none."""
-    return hashes_of(members.device[numbers.max(1)], np.where(numbers >= 0, members.unlimited[numbers], -1))

@@ -52,13 +52,35 @@ def test_nothing_else_is_said(predictor: Predictor) -> None:
         the_set(A, A),
         the_set(A, C),
         the_set(A, replace(B, batch_size=16)),
+        the_set(A, replace(B, batch_size=64, frozen_prefix=1)),
+        the_set(replace(A, batch_size=64), replace(B, batch_size=16)),
+        the_set(A, replace(B, optimizer="adam")),
         the_set(A, B, device="v100-32gb"),
     )
-    assert fits(posterior, *others) == [True] * 5
+    assert fits(posterior, *others) == [True] * len(others)
     before, now = (each.predict_arrays(others) for each in (predictor, posterior))
     np.testing.assert_array_equal(now.memory_bytes, before.memory_bytes)
     np.testing.assert_allclose(now.step_time_s, before.step_time_s, rtol=1e-12)
     assert fits(posterior, the_set(C, A, C)) == [False]
+
+
+def test_nor_does_one_with_larger_batches_or_fewer_frozen_layers(predictor: Predictor) -> None:
+    frozen = replace(A, frozen_prefix=2)
+    posterior = after(predictor, the_set(frozen, B), the_set(C, C))
+    larger = the_set(replace(B, batch_size=64), A), the_set(C, frozen, replace(B, gradient_accumulation=2))
+    assert fits(posterior, *larger) == [False] * 2
+    assert (
+        posterior.predict(larger[0])
+        .reasons[0]
+        .startswith(
+            f"does not fit: {frozen} and {B} ran out of memory together on v100, although predicted to take"
+        )
+    )
+    # Two of one network, one of which is smaller than either reported.
+    of_one = the_set(replace(C, batch_size=8), replace(C, batch_size=128))
+    assert fits(posterior, of_one, the_set(C, *of_one.workloads)) == [True, False]
+    # What was seen to run often is believed about smaller ones, too.
+    assert fits(posterior.extended(ran(predictor, larger[0])), the_set(frozen, B), larger[0]) == [True] * 2
 
 
 def test_a_share_of_the_multiprocessors_needs_no_less_memory(predictor: Predictor) -> None:
@@ -184,3 +206,5 @@ def test_large_sets(predictor: Predictor, size: int, named: int, monkeypatch: py
     small = [job("alpha", 0.01 * ROOM, 8 + k) for k in range(size)]
     posterior = after(predictor, the_set(*small))
     assert fits(posterior, the_set(*small[::-1], C), the_set(*small[1:], C)) == [False, True]
+    larger = [replace(each, batch_size=12) for each in small]
+    assert fits(posterior, the_set(*larger, C), the_set(*larger[1:], C)) == [size > 5, True]

@@ -65,6 +65,17 @@ def test_a_set_that_ran_fits_in_any_order_and_so_do_its_parts(predictor: Predict
     assert "although predicted not to fit" not in " ".join(alone.reasons)
 
 
+def test_so_does_a_set_with_smaller_batches_or_more_frozen_layers(predictor: Predictor) -> None:
+    posterior = after(predictor, the_set(*BIG))
+    small = replace(BIG[0], batch_size=8), replace(BIG[1], frozen_prefix=1), replace(BIG[2], mode="inference")
+    assert fits(posterior, the_set(*small), the_set(BIG[1], small[2], BIG[0])) == [True] * 2
+    how = "observed to run together on v100, although predicted not to fit"
+    jobs = " and ".join(str(each.without_solo()) for each in BIG)
+    assert posterior.predict(the_set(*small)).reasons[-1] == f"{jobs} {how}"
+    larger = replace(BIG[0], batch_size=64, frozen_prefix=2), *small[1:]
+    assert fits(posterior, the_set(*larger)) == [False]
+
+
 def test_nothing_follows_for_larger_sets_or_elsewhere(predictor: Predictor) -> None:
     posterior = after(predictor, the_set(*BIG))
     others = (
