@@ -165,11 +165,11 @@ class ClusterReader:
             tenants = tuple(
                 Tenant(job_of(t.job), t.iterations_left, t.job_id, t.max_slowdown) for t in sitting
             )
-            gpu = Gpu(raw["id"], *kind_of(raw), tenants)
+            gpu = Gpu(raw["id"], *kind_of(raw), tenants, is_assumed(raw))
             return before if before is not None and gpu == before else gpu
         # Empty GPUs of a type share one object, because policies group identical objects faster than equal
         # ones.
-        key = (raw["id"], *kind_of(raw))
+        key = (raw["id"], *kind_of(raw), (), is_assumed(raw))
         if key not in self._gpus:
             self._gpus[key] = Gpu(*key)
         return self._gpus[key]
@@ -199,6 +199,11 @@ def kind_of(stored_gpu: dict[str, Any]) -> tuple[str, str]:
         log.warning("stored GPU without MIG is time-sliced", gpu=stored_gpu["id"], device=device)
         sharing = "time-slice"
     return device, sharing
+
+
+def is_assumed(stored_gpu: dict[str, Any]) -> bool:
+    """Whether the tenants of a stored GPU may be on another one of the node."""
+    return bool(stored_gpu.get("tenants_assumed"))
 
 
 def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[str, Any]:

@@ -60,6 +60,12 @@ class ObservationPage(Struct):
     next: str | None
 
 
+class GpuSeen(Struct, forbid_unknown_fields=True):
+    """The GPU or slice that a job runs on, by its UUID."""
+
+    gpu_uuid: Annotated[str, Meta(min_length=1, max_length=100, pattern="^[!-~]+$")]
+
+
 class ObservedSet(Struct):
     """A set in the form of an observation's `of`, with the SPECs of its jobs."""
 

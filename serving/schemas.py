@@ -95,12 +95,13 @@ class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class GpuBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One GPU (`count` repeats it)."""
+    """One GPU (`count` repeats it). With `tenants_assumed`, the tenants may be on another GPU of the node."""
 
     device: Name
     id: GpuId | int | UnsetType = UNSET
     sharing: Sharing = "time-slice"
     tenants: Annotated[list[TenantBody], Meta(max_length=1024)] = []
+    tenants_assumed: bool = False
     count: Annotated[int, Meta(ge=1, le=1024)] | UnsetType = UNSET
 
 

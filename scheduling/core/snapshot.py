@@ -44,12 +44,16 @@ class Tenant:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One GPU of a node: its catalogue type, how it is shared, and its tenants."""
+    """One GPU of a node: its catalogue type, how it is shared, and its tenants.
+
+    With `tenants_assumed`, these are known to run on the node, and assumed to run on this GPU.
+    """
 
     id: str
     device: str
     sharing: str = "time-slice"
     tenants: tuple[Tenant, ...] = ()
+    tenants_assumed: bool = False
 
     def __post_init__(self) -> None:
         if self.sharing not in SHARING_MODES:
@@ -193,6 +197,7 @@ class ClusterSnapshot:
                                 for tenant in gpu.tenants
                             ],
                         }
+                        | ({"tenants_assumed": True} if gpu.tenants_assumed else {})
                         for gpu in node.gpus
                     ],
                 }
@@ -303,7 +308,7 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
     gpus: list[Gpu] = []
     for index, item in enumerate(_list(raw, f"{where}.gpus")):
         place = f"{where}.gpus[{index}]"
-        gpu = _object(item, place, {"id", "device", "sharing", "tenants", "count"})
+        gpu = _object(item, place, {"id", "device", "sharing", "tenants", "tenants_assumed", "count"})
         if not isinstance(gpu.get("device"), str):
             raise InputError(f"{place}.device is missing", expected="a catalogue name", got=gpu.get("device"))
         device = canonical(gpu["device"])
@@ -348,7 +353,8 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
             )
         for _ in range(count):
             identifier = str(gpu.get("id", len(gpus)))
-            gpus.append(Gpu(identifier, device, gpu.get("sharing", "time-slice"), tuple(tenants)))
+            sharing, assumed = gpu.get("sharing", "time-slice"), gpu.get("tenants_assumed", False) is True
+            gpus.append(Gpu(identifier, device, sharing, tuple(tenants), assumed))
     if len({g.id for g in gpus}) != len(gpus):
         raise InputError(f"{where}.gpus: ids are not unique", expected="each GPU id once per node")
     check_cards(gpus, f"{where}.gpus")

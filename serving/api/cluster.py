@@ -15,11 +15,11 @@ from serving.audit import Entry
 from serving.batching import INLINE_GPUS
 from serving.cluster_state import to_mapping
 from serving.conditions import Condition, not_modified, tagged
-from serving.feedback_schemas import TenantsAnswer
+from serving.feedback_schemas import GpuSeen, TenantsAnswer
 from serving.handlers import cluster as handler
 from serving.handlers.jobs import admit
 from serving.handlers.lengths import fill_lengths
-from serving.handlers.tenants import tenants_of
+from serving.handlers.tenants import tell_gpu, tenants_of
 from serving.handlers.versions import Change
 from serving.http import answer, read_body
 from serving.openapi import CONDITIONAL, header, operation
@@ -65,10 +65,29 @@ def routes(service: Service) -> APIRouter:
         summary="The set that a job runs in",
         description="What its measured step times are observations of: copy `of` and `member` into "
         "`POST /v1/observations` if they are the same before and after the measurement",
-        **operation(scope="read", answer=TenantsAnswer, errors=(404,)),
+        **operation(scope="read", answer=TenantsAnswer, errors=(404, 409)),
     )
     async def tenants(job_id: _JobId = None, placement_id: _PlacementId = None) -> Response:
         return answer({"tenants": await service.read(tenants_of, service, job_id, placement_id)})
+
+    @router.put(
+        "/tenants",
+        summary="Say which GPU a job sees",
+        description="By the UUID that the driver gives the GPU or slice. Where the stored cluster only assumes which "
+        "GPU of a node its jobs are on (`tenants_assumed`), jobs with the same one share it. Answers like `GET`",
+        **operation(
+            scope="place",
+            body=GpuSeen,
+            answer=TenantsAnswer,
+            examples={"a GPU": {"gpu_uuid": "GPU-5a3c1b9e-7d0f-4c2a-9b1e-2f6d8c4a0e17"}},
+            errors=(404, 409),
+        ),
+    )
+    async def see(request: Request, job_id: _JobId = None, placement_id: _PlacementId = None) -> Response:
+        body = await read_body(request, GpuSeen)
+        return answer(
+            {"tenants": await service.stored(tell_gpu, service, job_id, placement_id, body.gpu_uuid)}
+        )
 
     @router.put(
         "",

@@ -367,7 +367,8 @@ def _same_tenants(inventory: Inventory, node: str, gpu: Gpu, present: Sequence[A
 
 
 def _as_stored(gpu: Gpu) -> dict[str, Any]:
-    return {"id": gpu.id, "device": gpu.device, "sharing": gpu.sharing}
+    stored = {"id": gpu.id, "device": gpu.device, "sharing": gpu.sharing}
+    return stored | ({"tenants_assumed": True} if gpu.tenants_assumed else {})
 
 
 def _name_of(tenant: Any) -> str:

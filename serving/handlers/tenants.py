@@ -1,12 +1,19 @@
-"""Which set a job of the stored cluster runs in: what its measured step times are observations of."""
+"""Which set a job of the stored cluster runs in: what its measured step times are observations of.
+
+Kubernetes tells nobody which GPU of a node a pod has got, but a job can see it. There the set is known once all jobs on
+such GPUs of the node have said so.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from sqlalchemy import select
+from sqlalchemy.orm import Session
 
-from profiling.errors import InputError, UnknownNameError
+from profiling.errors import ConflictError, InputError, UnknownNameError
+from serving.cluster_state import is_assumed, kind_of
 from serving.service import Service
 from serving.store.tables import NodeRow, TenantRow
 
@@ -17,7 +24,27 @@ def tenants_of(service: Service, job_id: str | None, placement_id: str | None) -
     Raises:
         InputError: neither or both of `job_id` and `placement_id`, or an empty one.
         UnknownNameError: it runs on no GPU of the stored cluster.
+        ConflictError: it is not known which jobs share its GPU.
     """
+    with service.store.read() as session:
+        return [_entry(session, tenant) for tenant in _rows_of(session, job_id, placement_id)]
+
+
+def tell_gpu(
+    service: Service, job_id: str | None, placement_id: str | None, gpu_uuid: str
+) -> list[dict[str, Any]]:
+    """Store on which GPU the job says that it runs, unless it is on several; returns and raises like `tenants_of`."""
+    with service.store.read() as session:
+        before = [tenant.gpu_uuid for tenant in _rows_of(session, job_id, placement_id)]
+    if len(before) == 1 and before != [gpu_uuid]:
+        with service.store.write() as session:
+            rows = _rows_of(session, job_id, placement_id)
+            if len(rows) == 1:
+                rows[0].gpu_uuid = gpu_uuid
+    return tenants_of(service, job_id, placement_id)
+
+
+def _rows_of(session: Session, job_id: str | None, placement_id: str | None) -> Sequence[TenantRow]:
     if (job_id is None) == (placement_id is None) or not (job_id or placement_id):
         raise InputError(
             "no job is named",
@@ -25,31 +52,49 @@ def tenants_of(service: Service, job_id: str | None, placement_id: str | None) -
             got="both" if job_id is not None and placement_id is not None else "neither",
         )
     its = TenantRow.job_id == job_id if placement_id is None else TenantRow.placement_id == placement_id
-    with service.store.read() as session:
-        own = session.scalars(select(TenantRow).where(its).order_by(TenantRow.node, TenantRow.gpu)).all()
-        if not own:
-            raise UnknownNameError(
-                "no such job runs on the stored cluster",
-                expected="the job_id or placement_id of a tenant in /v1/cluster",
-                got=repr((job_id or placement_id or "")[:80]),
-            )
-        result = []
-        for tenant in own:
-            there = TenantRow.node == tenant.node, TenantRow.gpu == tenant.gpu
-            sharers = session.scalars(select(TenantRow).where(*there).order_by(TenantRow.id)).all()
-            gpus: list[dict[str, Any]] = session.scalars(
-                select(NodeRow.gpus).where(NodeRow.name == tenant.node)
-            ).one()
-            gpu = next(gpu for gpu in gpus if gpu["id"] == tenant.gpu)
-            of = {"device": gpu["device"], "jobs": [t.job for t in sharers], "sharing": gpu["sharing"]}
-            result.append(
-                {
-                    "node": tenant.node,
-                    "gpu": tenant.gpu,
-                    "of": of,
-                    "member": [t.id for t in sharers].index(tenant.id),
-                    "job_id": tenant.job_id,
-                    "placement_id": tenant.placement_id,
-                }
-            )
-        return result
+    rows = session.scalars(select(TenantRow).where(its).order_by(TenantRow.node, TenantRow.gpu)).all()
+    if not rows:
+        raise UnknownNameError(
+            "no such job runs on the stored cluster",
+            expected="the job_id or placement_id of a tenant in /v1/cluster",
+            got=repr((job_id or placement_id or "")[:80]),
+        )
+    return rows
+
+
+def _entry(session: Session, tenant: TenantRow) -> dict[str, Any]:
+    gpus: list[dict[str, Any]] = session.scalars(
+        select(NodeRow.gpus).where(NodeRow.name == tenant.node)
+    ).one()
+    by_id = {gpu["id"]: gpu for gpu in gpus}
+    own = by_id[tenant.gpu]
+    sharers = session.scalars(
+        select(TenantRow).where(TenantRow.node == tenant.node).order_by(TenantRow.id)
+    ).all()
+    if is_assumed(own):
+        # It may be on any of these, but not on a slice of another profile.
+        alike = {gpu["id"] for gpu in gpus if is_assumed(gpu) and kind_of(gpu) == kind_of(own)}
+        sharers = _on_one_gpu(tenant, [other for other in sharers if other.gpu in alike])
+    else:
+        sharers = [other for other in sharers if other.gpu == tenant.gpu]
+    return {
+        "node": tenant.node,
+        "gpu": tenant.gpu_uuid if is_assumed(own) else tenant.gpu,
+        "of": {"device": own["device"], "jobs": [t.job for t in sharers], "sharing": own["sharing"]},
+        "member": [t.id for t in sharers].index(tenant.id),
+        "job_id": tenant.job_id,
+        "placement_id": tenant.placement_id,
+    }
+
+
+def _on_one_gpu(tenant: TenantRow, others: Sequence[TenantRow]) -> list[TenantRow]:
+    """Those of all jobs on some GPUs that share the job's, by what they have said."""
+    silent = [other.job_id or other.job for other in others if not other.gpu_uuid]
+    if silent:
+        more = f" and {len(silent) - 1} more" if len(silent) > 1 else ""
+        raise ConflictError(
+            f"which jobs share a GPU of node {tenant.node} is not known",
+            expected="gpu_uuid from all of its jobs (PUT /v1/cluster/tenants)",
+            got=f"none from {silent[0][:80]}{more}",
+        )
+    return [other for other in others if other.gpu_uuid == tenant.gpu_uuid]

@@ -10,6 +10,8 @@ from typing import Any
 
 log = logging.getLogger("cotenant.step_times")
 
+_PREFIXES = ("GPU-", "MIG-")
+
 
 class GpuUsage:
     """Samples the GPU on which this process runs.
@@ -60,21 +62,26 @@ class GpuUsage:
         self._busy, self._memory_bytes = [], 0
         return taken
 
+    def uuid(self) -> str:
+        """Of the GPU, or its slice, without NVIDIA's prefix; empty if it is not known."""
+        found = visible_uuid()
+        if found or self._nvml is None:
+            return found
+        try:
+            self._gpu = self._gpu or self._handle()
+            return _plain(self._nvml.nvmlDeviceGetUUID(self._gpu))
+        except Exception as error:  # NVML's, or torch's
+            log.debug("the job's GPU is not known: %s", error)
+            return ""
+
     def close(self) -> None:
         if self._nvml is not None:
             self._nvml.nvmlShutdown()
             self._nvml = None
 
     def _handle(self) -> Any:
-        torch = sys.modules.get("torch")
-        if torch is not None and torch.cuda.is_initialized():
-            # Not the current device, which every thread has for itself.
-            own = max(range(torch.cuda.device_count()), key=torch.cuda.memory_reserved)
-            if not torch.cuda.memory_reserved(own):
-                raise RuntimeError("torch has no memory on a GPU yet")
-            uuid = getattr(torch.cuda.get_device_properties(own), "uuid", None)
-            if uuid is not None:
-                return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
+        if uuid := _torch_uuid():
+            return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
         if entry.isdigit():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(entry))
@@ -87,3 +94,35 @@ class GpuUsage:
                 return int(process.usedGpuMemory)
         # Only this version leaves out what the driver keeps.
         return int(n.nvmlDeviceGetMemoryInfo(self._gpu, version=n.nvmlMemory_v2).used)
+
+
+def visible_uuid() -> str:
+    """Of this process's GPU, or its slice, by torch or the environment; without NVIDIA's prefix, empty if not known."""
+    try:
+        if uuid := _torch_uuid():
+            return uuid
+    except RuntimeError:
+        return ""
+    for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):  # of the process, of its container
+        entries = os.environ.get(name, "").split(",")
+        if len(entries) == 1 and entries[0].startswith(_PREFIXES):
+            return _plain(entries[0].strip())
+    return ""
+
+
+def _torch_uuid() -> str:
+    """Empty without torch, or if it does not say. Raises `RuntimeError` while torch has no memory on a GPU."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_initialized():
+        return ""
+    # Not the current device, which every thread has for itself.
+    own = max(range(torch.cuda.device_count()), key=torch.cuda.memory_reserved)
+    if not torch.cuda.memory_reserved(own):
+        raise RuntimeError("torch has no memory on a GPU yet")
+    return str(getattr(torch.cuda.get_device_properties(own), "uuid", ""))
+
+
+def _plain(uuid: str | bytes) -> str:
+    """Without the prefix, which torch does not give."""
+    text = uuid.decode() if isinstance(uuid, bytes) else uuid
+    return text.partition("-")[2] if text.startswith(_PREFIXES) else text

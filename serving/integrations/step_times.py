@@ -16,7 +16,7 @@ from typing import Any, Self
 
 import httpx
 
-from .gpu_usage import GpuUsage  # in either package
+from .gpu_usage import GpuUsage, visible_uuid  # in either package
 
 log = logging.getLogger("cotenant.step_times")
 
@@ -169,7 +169,11 @@ class StepTimes:
 
     def _where(self) -> dict[str, Any] | None:
         """The fields of an observation that name the job's set, and the job in it; None if it is not known."""
-        status, answer = self._request("GET", "/v1/cluster/tenants", params=self._named)
+        path, uuid = "/v1/cluster/tenants", self._usage.uuid() if self._usage is not None else visible_uuid()
+        if uuid:  # which GPU of the node it is may be known to nobody else
+            status, answer = self._request("PUT", path, params=self._named, json={"gpu_uuid": uuid})
+        else:
+            status, answer = self._request("GET", path, params=self._named)
         if status != 200:
             return None
         if len(answer["tenants"]) > 1:

@@ -58,7 +58,10 @@ class NodeRow(Base):
 
 
 class TenantRow(Base):
-    """A job on a GPU; `placement_id` if the service placed it."""
+    """A job on a GPU; `placement_id` if the service placed it.
+
+    `gpu_uuid` is what the job itself says about the GPU that it runs on, empty if nothing.
+    """
 
     __tablename__ = "tenants"
     id: Mapped[int] = mapped_column(primary_key=True, autoincrement=True)
@@ -70,6 +73,7 @@ class TenantRow(Base):
     max_slowdown: Mapped[float | None]
     model: Mapped[str] = mapped_column(String(200), index=True, default="")
     placement_id: Mapped[str | None] = mapped_column(String(32), index=True)
+    gpu_uuid: Mapped[str] = mapped_column(String(100), default="", server_default="")
 
 
 class PlacementRow(Base):

@@ -138,7 +138,7 @@ SCOPES: dict[str | None, str] = {
         POST /v2/models/{name}/infer  POST /v2/models/{name}/versions/{number}/infer
     """,
     "place": """
-        POST /v1/place  POST /v1/placements  POST /v1/observations
+        POST /v1/place  POST /v1/placements  POST /v1/observations  PUT /v1/cluster/tenants
         POST /v1/placements/{key}/confirm  POST /v1/placements/{key}/end  POST /v1/placements/{key}/progress
         POST /extender/filter  POST /extender/prioritize
     """,

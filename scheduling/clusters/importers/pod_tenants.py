@@ -30,7 +30,7 @@ def with_tenants(
     """The nodes with the annotated pods that are bound to them and have not ended.
 
     Nothing in a pod says which GPU it got. The oldest are seated first, each on the GPUs with the fewest tenants among
-    those that its request can get. All their iterations count as left. Pods with mistakes are skipped with a warning,
+    those that its request can get, and where there is a choice, these are marked `tenants_assumed`. All their iterations count as left. Pods with mistakes are skipped with a warning,
     as are those for which there is no room or no such GPU.
 
     Args:
@@ -54,14 +54,20 @@ def with_tenants(
 
 def _seated(node: Node, jobs: Iterable[tuple[PodJob, Tenant]]) -> Node:
     tenants: list[list[Tenant]] = [[] for _ in node.gpus]
+    assumed: set[int] = set()
     for job, tenant in jobs:
-        places = [k for k in Offers(job.mig_profile).places(node) if len(tenants[k]) < MOST_TENANTS]
+        offered = list(Offers(job.mig_profile).places(node))
+        places = [k for k in offered if len(tenants[k]) < MOST_TENANTS]
+        if places and len(offered) > job.gpus:
+            assumed.update(offered)
         if not places:
             _LOG.warning("pod %s is not imported: node %s has no GPU left for it", tenant.job_id, node.name)
         for k in sorted(places, key=lambda k: len(tenants[k]))[: job.gpus]:
             tenants[k].append(tenant)
-    gpus = (replace(gpu, tenants=tuple(own)) for gpu, own in zip(node.gpus, tenants, strict=True))
-    return replace(node, gpus=tuple(gpus))
+    gpus = enumerate(zip(node.gpus, tenants, strict=True))
+    return replace(
+        node, gpus=tuple(replace(g, tenants=tuple(own), tenants_assumed=k in assumed) for k, (g, own) in gpus)
+    )
 
 
 def _iterations(job: PodJob) -> float:

@@ -90,6 +90,17 @@ def test_pods_sit_on_gpus_that_they_requested() -> None:
     }  # fmt: skip
 
 
+def test_gpus_among_which_a_pod_had_a_choice_are_marked() -> None:
+    two_of_two = train("2", where="all", limits={"nvidia.com/gpu": "2"})
+    sliced = node("s", A100, **{"mig-3g.20gb": "1", "mig-1g.5gb": "2"})
+    slice_of = train("4", where="s", limits={"nvidia.com/mig-1g.5gb": "1"})
+    nodes = node("a"), node("one", gpu="1"), node("all"), node("idle"), sliced
+    items = [*nodes, train("1"), two_of_two, train("3", where="one"), slice_of]
+    cluster = import_cluster("kubectl", json.dumps({"kind": "List", "items": items}))
+    assumed = [f"{n.name}/{gpu.id}" for n, gpu in cluster.gpus() if gpu.tenants_assumed]
+    assert assumed == ["a/0", "a/1", "s/1g.5gb-0", "s/1g.5gb-1"]
+
+
 def test_mistakes_and_crowds_are_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     wrong = [
         train("w1", batchsize="64"), train("w2", workload="no-such-model"), train("w3", iterations="x"),

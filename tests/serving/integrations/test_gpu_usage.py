@@ -10,7 +10,7 @@ from typing import Any
 import pynvml
 import pytest
 
-from serving.integrations.gpu_usage import GpuUsage
+from serving.integrations.gpu_usage import GpuUsage, visible_uuid
 from tests.profiling.measure.fake_nvml import NO_PERMISSION, NOT_SUPPORTED, FakeNvml, install
 
 GIB = 1 << 30
@@ -30,6 +30,13 @@ def taken(library: FakeNvml, *, samples: int = 3) -> dict[str, float]:
     usage.close()
     assert library.opened == 0
     return result
+
+
+def uuid() -> str:
+    usage = GpuUsage()
+    found = usage.uuid()
+    usage.close()
+    return found
 
 
 def test_the_memory_is_that_of_the_process(library: FakeNvml) -> None:
@@ -74,10 +81,34 @@ def test_the_gpu_that_torch_uses(library: FakeNvml, monkeypatch: pytest.MonkeyPa
         get_device_properties=lambda device: SimpleNamespace(uuid=("aaaa1111", "bbbb2222")[device]),
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa1111")
     assert taken(library) == {}, "nothing is on a GPU yet"
+    assert uuid() == visible_uuid() == ""
     reserved_bytes[1] = GIB
     assert "utilization_ratio" in taken(library)
     assert (asked[0], library.asked) == (b"GPU-bbbb2222", {1})
+    assert uuid() == visible_uuid() == "bbbb2222"
+
+
+@pytest.mark.parametrize(
+    ("visible", "expected"),
+    [
+        ({}, "aaaa1111"),
+        ({"CUDA_VISIBLE_DEVICES": "1"}, "bbbb2222"),
+        ({"CUDA_VISIBLE_DEVICES": "GPU-cccc3333"}, "cccc3333"),
+        ({"NVIDIA_VISIBLE_DEVICES": "MIG-dddd4444"}, "dddd4444"),
+        ({"NVIDIA_VISIBLE_DEVICES": "all"}, "aaaa1111"),
+        ({"NVIDIA_VISIBLE_DEVICES": "GPU-cccc3333,GPU-bbbb2222"}, "aaaa1111"),
+        ({"CUDA_VISIBLE_DEVICES": "7"}, ""),
+    ],
+)
+def test_the_uuid_of_the_gpu(
+    library: FakeNvml, monkeypatch: pytest.MonkeyPatch, visible: dict[str, str], expected: str
+) -> None:
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    for name, value in visible.items():
+        monkeypatch.setenv(name, value)
+    assert uuid() == expected
 
 
 def test_what_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:

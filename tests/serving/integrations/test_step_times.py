@@ -265,6 +265,31 @@ def test_a_job_on_several_gpus_reports_nothing(
     ] == ["the job is on several GPUs; its step times are not reported"]
 
 
+def test_on_a_node_whose_scheduler_does_not_know_the_gpus(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    names = {"a/train": JOB, "a/other": OTHER, "a/third": OTHER}
+    seated = [[], [{"job": job, "iterations_left": 1e6, "job_id": name} for name, job in names.items()]]
+    gpus = [
+        {"id": str(k), "device": "v100", "tenants": t, "tenants_assumed": True} for k, t in enumerate(seated)
+    ]
+    assert client.put("/v1/cluster", json={"nodes": [{"name": "n", "gpus": gpus}]}).status_code == 200
+    loops = [Loop(client, job_id=name) for name in names]
+    for loop, uuid in zip(loops, ("GPU-1", "GPU-1", "GPU-2"), strict=True):
+        monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", uuid)
+        with loop.steps:
+            loop.run(10 + 30, 0.2)
+    assert [n for n, _ in observed(client)] == [1], (
+        "the last one knows that it is alone; the others knew too little"
+    )
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "GPU-1")
+    again = Loop(client, job_id="a/train")
+    with again.steps:
+        again.run(40, 0.3)
+    newest = client.get("/v1/observations").json()["items"][0]
+    assert [job.split(":")[0] for job in newest["jobs"]] == ["resnet18-cifar", "lstm-wikitext2"]
+
+
 def test_the_loop_goes_on_without_the_service(
     client: TestClient, loop: Loop, caplog: pytest.LogCaptureFixture
 ) -> None:

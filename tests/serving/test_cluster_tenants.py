@@ -1,0 +1,92 @@
+"""The set that a job of the stored cluster runs in."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+JOBS = {"a": "resnet18-cifar", "b": "lstm-wikitext2", "c": "bert-base-squad", "d": "resnet50-imagenet"}
+
+
+def tenant(name: str) -> dict[str, Any]:
+    return {"job": JOBS[name], "iterations_left": 1e6, "job_id": name}
+
+
+def store(client: TestClient, *gpus: str, assumed: bool = True, device: str = "v100") -> None:
+    """GPUs of one node with these jobs."""
+    mark = {"tenants_assumed": True} if assumed else {}
+    described = [
+        {"id": str(k), "device": device, "tenants": [tenant(name) for name in names]} | mark
+        for k, names in enumerate(gpus)
+    ]
+    nodes = [{"name": "n", "gpus": described}]
+    done = client.put("/v1/cluster", params={"replace_tenants": True}, json={"nodes": nodes})
+    assert done.status_code == 200, done.text
+
+
+def see(client: TestClient, job_id: str, uuid: str) -> Any:
+    return client.put("/v1/cluster/tenants", params={"job_id": job_id}, json={"gpu_uuid": uuid})
+
+
+def jobs_beside(client: TestClient, job_id: str) -> list[str] | int:
+    answer = client.get("/v1/cluster/tenants", params={"job_id": job_id})
+    if answer.status_code != 200:
+        return answer.status_code
+    (entry,) = answer.json()["tenants"]
+    assert entry["of"]["jobs"][entry["member"]] == JOBS[job_id]
+    return [name for job in entry["of"]["jobs"] for name in JOBS if JOBS[name] == job]
+
+
+def test_jobs_of_a_gpu(client: TestClient) -> None:
+    store(client, "ab", "c", assumed=False)
+    assert [jobs_beside(client, name) for name in "abc"] == [["a", "b"], ["a", "b"], ["c"]]
+    assert see(client, "a", "GPU-1").json() == client.get("/v1/cluster/tenants?job_id=a").json()
+    assert jobs_beside(client, "a") == ["a", "b"], "the scheduler knows"
+
+
+def test_jobs_that_say_which_gpu_they_see(client: TestClient) -> None:
+    store(client, "ab", "c")
+    assert client.get("/v1/cluster").json()["cluster"]["nodes"][0]["gpus"][0]["tenants_assumed"] is True
+    problem = see(client, "a", "GPU-1")
+    assert problem.status_code == 409
+    assert problem.json()["got"] == "none from b and 1 more"
+    assert see(client, "b", "GPU-2").status_code == 409
+    answer = see(client, "c", "GPU-1").json()["tenants"][0]
+    assert (answer["gpu"], answer["of"]["jobs"], answer["member"]) == ("GPU-1", [JOBS["a"], JOBS["c"]], 1)
+    assert [jobs_beside(client, name) for name in "abc"] == [["a", "c"], ["b"], ["a", "c"]]
+    store(client, "ab", "cd")
+    assert jobs_beside(client, "a") == 409, "a new job has not said anything yet"
+    see(client, "d", "GPU-2")
+    assert [jobs_beside(client, name) for name in "bd"] == [["b", "d"], ["b", "d"]]
+
+
+def test_slices_of_another_profile_are_others(client: TestClient) -> None:
+    nodes = [
+        {"id": str(k), "device": f"a100:mig={part}", "tenants": [tenant(name)], "tenants_assumed": True}
+        for k, (part, name) in enumerate([("3g", "a"), ("3g", "b"), ("1g", "c")])
+    ]
+    client.put("/v1/cluster", json={"nodes": [{"name": "n", "gpus": nodes}]})
+    assert see(client, "a", "MIG-1").status_code == 409
+    assert see(client, "b", "MIG-2").status_code == 200
+    assert [jobs_beside(client, name) for name in "abc"] == [["a"], ["b"], 409]
+
+
+def test_a_job_on_several_gpus_cannot_say_it(client: TestClient) -> None:
+    store(client, "a", "a", assumed=False)
+    assert len(see(client, "a", "GPU-1").json()["tenants"]) == 2
+    store(client, "a", "a")
+    assert see(client, "a", "GPU-1").status_code == 409
+
+
+@pytest.mark.parametrize("uuid", ["", "GPU 1", "x" * 101, "GPU-\0"])
+def test_what_is_no_uuid(client: TestClient, uuid: str) -> None:
+    store(client, "a")
+    assert see(client, "a", uuid).status_code == 422
+
+
+def test_an_unknown_job(client: TestClient) -> None:
+    store(client, "a")
+    assert see(client, "z", "GPU-1").status_code == 404
+    assert client.put("/v1/cluster/tenants", json={"gpu_uuid": "GPU-1"}).status_code == 422
