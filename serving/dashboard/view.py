@@ -46,6 +46,7 @@ class Tile:
     memory_bytes: float
     note: str = ""
     placements: tuple[str | None, ...] = ()
+    assumed: bool = False  # its tenants may be on another GPU of the node
 
     @property
     def level(self) -> str:
@@ -142,10 +143,8 @@ async def overview(
     tiles = await _tiles(service, [gpu for _, gpu in shown])
     nodes: dict[str, list[Tile]] = {}
     for (node, gpu), tile in zip(shown, tiles, strict=True):
-        seats = cluster.seats_on(node.name, gpu.id)
-        nodes.setdefault(node.name, []).append(
-            replace(tile, placements=tuple(seat.placement_id for seat in seats))
-        )
+        placed = tuple(seat.placement_id for seat in cluster.seats_on(node.name, gpu.id))
+        nodes.setdefault(node.name, []).append(replace(tile, placements=placed, assumed=gpu.tenants_assumed))
     placements = await service.read(list_placements, service, shown_by.placed or None, 0, PAGE_PLACEMENTS)
     counts = await service.read(count_placements, service)
     observed = await service.read(recent, service)
