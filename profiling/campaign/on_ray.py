@@ -14,7 +14,6 @@ from profiling.campaign.runner import (
     Measure,
     due_runs,
     recorded,
-    status,
     status_before,
     what_is_left,
 )
@@ -51,7 +50,7 @@ def run_on_ray(
         patience_s: how long to wait for a node when there is none.
 
     Returns:
-        The status at the end.
+        The status at the end, as that of `run_campaign`.
 
     Raises:
         ConflictError, LimitError: as for `run_campaign`.
@@ -77,7 +76,7 @@ def run_on_ray(
             results.add(record)
             due.remove(run)
             on_done(run, status_before(plan, results, folders, due))
-    return status(plan, folders)
+    return status_before(plan, results, folders, due)
 
 
 class _Measurer:

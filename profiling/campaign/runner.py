@@ -116,7 +116,8 @@ def run_campaign(
             this machine lacks is stored as failed.
 
     Returns:
-        The final status; `done < total` if the time limit was reached.
+        The final status; `done < total` if the time limit was reached. Runs that were to be repeated and were not are not
+        done.
 
     Raises:
         ConflictError: another process writes to `folder`.
@@ -132,17 +133,16 @@ def run_campaign(
         if environment["fingerprint"] not in results.environments:
             writer.append_environment(environment)
         due = due_runs(plan, results, retry_failed, retry_disturbed)
-        for position, run in enumerate(
-            what_is_left(plan, results, began, limit_s, retry_failed, retry_disturbed)
-        ):
-            on_start(run, status_before(plan, results, folders, due[position:]))
+        for run in what_is_left(plan, results, began, limit_s, retry_failed, retry_disturbed):
+            on_start(run, status_before(plan, results, folders, due))
+            due.remove(run)
             record = {
                 **recorded(measure, run.request, plan.settings),
                 "environment": environment["fingerprint"],
             }
             writer.append_run(record)
             results.add(record)
-    return status(plan, folders)
+    return status_before(plan, results, folders, due)
 
 
 def recorded(measure: Measure | None, request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
@@ -165,7 +165,7 @@ def recorded(measure: Measure | None, request: RunRequest, settings: MeasureSett
 def due_runs(
     plan: CampaignPlan, results: Results, retry_failed: bool, retry_disturbed: bool
 ) -> list[PlannedRun]:
-    """Runs of `plan` that are not in `results` or are to be repeated, in order."""
+    """Runs of `plan` that are not in `results`, in order, then those that are to be repeated, the seldom measured first."""
     due = []
     for run in plan.runs:
         known = results.records.get(plan.run_id(run))
@@ -174,7 +174,7 @@ def due_runs(
         )
         if known is None or again:
             due.append(run)
-    return due
+    return sorted(due, key=lambda run: results.attempts[plan.run_id(run)])
 
 
 def what_is_left(

@@ -10,6 +10,7 @@ import contextlib
 import json
 import os
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -28,16 +29,19 @@ class Results:
 
     Attributes:
         records: by run id; if a run has several lines, the last one in which no member failed, or else the last.
+        attempts: by run id, how many lines there are.
         environments: machine and versions, by fingerprint.
         torn_lines: lines truncated by a kill.
     """
 
     records: dict[str, dict[str, Any]] = field(default_factory=dict)
+    attempts: Counter[str] = field(default_factory=Counter)
     environments: dict[str, dict[str, Any]] = field(default_factory=dict)
     torn_lines: int = 0
 
     def add(self, record: dict[str, Any]) -> None:
         """Add the record of a run; a failed repetition does not replace what was measured before."""
+        self.attempts[record["id"]] += 1
         known = self.records.get(record["id"])
         if known is None or has_failed(known) or not has_failed(record):
             self.records[record["id"]] = record

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -139,6 +140,28 @@ def test_disturbed_runs_are_counted_and_can_be_repeated(
     )
     assert (final.disturbed, final.done, begun) == (0, 3, [2])
     assert asked == [plan.runs[1].request]
+
+
+def test_repeats_under_a_limit_go_on_with_those_repeated_least(tmp_path: Path) -> None:
+    plan = small_plan(3)
+    asked: list[int | None] = []
+
+    def always_disturbed(request: RunRequest, settings: MeasureSettings) -> dict[str, Any]:
+        asked.append(request.workloads[0].batch_size)
+        record = stand_in(request, settings) | {"wall_s": 60.0}
+        record["members"][0]["solo_verdict"] = "disturbed"
+        time.sleep(0.02)
+        return record
+
+    run_campaign(plan, tmp_path, measure=always_disturbed)
+    left = []
+    for _ in range(3):
+        asked.clear()
+        # At the pace so far only one of them fits.
+        now = run_campaign(plan, tmp_path, measure=always_disturbed, retry_disturbed=True, limit_s=60.01)
+        assert (now.done, now.disturbed) == (1, 3)
+        left += asked
+    assert left == [1, 2, 3]
 
 
 def test_plan_round_trip(tmp_path: Path) -> None:
