@@ -29,7 +29,7 @@ _READ_CHANGED = select(_NODES.name, _NODES.position, _NODES.gpus, _NODES.removed
 )
 _READ_TENANTS = (
     select(_TENANTS.id, _TENANTS.node, _TENANTS.gpu, _TENANTS.job, _TENANTS.job_id, _TENANTS.iterations_left,
-           _TENANTS.max_slowdown, _TENANTS.placement_id)
+           _TENANTS.max_slowdown, _TENANTS.placement_id, _TENANTS.gpu_uuid)
     .where(_TENANTS.node.in_(bindparam("names", expanding=True)))
     .order_by(_TENANTS.id)
 )  # fmt: skip
@@ -37,10 +37,11 @@ _READ_TENANTS = (
 
 @dataclass(frozen=True, slots=True)
 class Seat:
-    """A tenant of a GPU: its row, and its placement if the service placed it."""
+    """A tenant of a GPU: its row, its placement if the service placed it, and the GPU that it says it sees, if it does."""
 
     tenant_id: int
     placement_id: str | None
+    gpu_uuid: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -140,7 +141,7 @@ class ClusterReader:
                 sitting = tenants.get((name, raw["id"]), [])
                 gpus.append(self._gpu(raw, sitting, before.get(raw["id"])))
                 if sitting:
-                    seats[raw["id"]] = tuple(Seat(t.id, t.placement_id) for t in sitting)
+                    seats[raw["id"]] = tuple(Seat(t.id, t.placement_id, t.gpu_uuid) for t in sitting)
             self._stored[name] = _Stored(position, Node(name, tuple(gpus)), seats)
             if not moved:
                 place = self._place_of[name]
@@ -223,4 +224,6 @@ def to_mapping(state: ClusterState, names: Iterable[str] | None = None) -> dict[
             for tenant, seat in zip(gpu["tenants"], state.seats_on(node["name"], gpu["id"]), strict=True):
                 if seat.placement_id is not None:
                     tenant["placement_id"] = seat.placement_id
+                if seat.gpu_uuid:
+                    tenant["gpu_uuid"] = seat.gpu_uuid
     return body

@@ -84,7 +84,8 @@ class BatchBody(Struct, forbid_unknown_fields=True):
 class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     """A job that runs on a GPU; `placement_id` if the service placed it.
 
-    Without `iterations_left` it is assumed to have an hour left, alone on its GPU.
+    Without `iterations_left` it is assumed to have an hour left, alone on its GPU. `gpu_uuid` is what the job itself has
+    said (`PUT /v1/cluster/tenants`), and is not changed by a body that has another.
     """
 
     job: JobLike
@@ -92,6 +93,7 @@ class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
     job_id: JobId = ""
     max_slowdown: MaxSlowdown | None = None
     placement_id: Annotated[str, Meta(max_length=32)] | UnsetType = UNSET
+    gpu_uuid: Annotated[str, Meta(max_length=100)] | UnsetType = UNSET
 
 
 class GpuBody(Struct, forbid_unknown_fields=True, omit_defaults=True):

@@ -40,4 +40,6 @@ def _plain(gpu: dict[str, Any]) -> dict[str, Any]:
         plain["sharing"] = gpu["sharing"]
     if gpu["tenants"]:
         plain["tenants"] = gpu["tenants"]
+    if gpu.get("tenants_assumed"):
+        plain["tenants_assumed"] = True
     return plain

@@ -111,6 +111,8 @@ def _inventory(body: ClusterBody) -> Inventory:
         name, number = node.get("name", f"node-{index}"), 0
         for gpu in node.get("gpus", ()):
             own = [tenant.pop("placement_id", None) for tenant in gpu.get("tenants", ())]
+            for tenant in gpu.get("tenants", ()):
+                tenant.pop("gpu_uuid", None)  # in a cluster that was read
             count = gpu.get("count", 1)
             if any(own):
                 if count != 1 or node.get("count", 1) != 1:
@@ -301,6 +303,12 @@ class _Edit:
         if self._new:
             connection.execute(insert(_TENANTS), self._new)
 
+    def _said(self, node: str, tenant: Tenant) -> dict[str, str]:
+        """What the job has said about its GPU while it was assumed to be another one of the node."""
+        rows = (row for here in self._tenants.get(node, {}).values() for row in here)
+        said = (row.gpu_uuid for row in rows if tenant.job_id and row.job_id == tenant.job_id)
+        return {"gpu_uuid": next(said, "")}
+
     def _on(self, node: str, gpu: str) -> list[Any]:
         return self._tenants.get(node, {}).get(gpu, [])
 
@@ -345,7 +353,9 @@ class _Edit:
             elif len(given) > self.most_tenants:
                 raise too_many(self.most_tenants, len(given))
             else:
-                self._new.append(tenancy.values_of(node, gpu.id, tenant, spec=spec))
+                self._new.append(
+                    tenancy.values_of(node, gpu.id, tenant, spec=spec) | self._said(node, tenant)
+                )
             changed = True
         self._gone += left
         return changed or bool(left)

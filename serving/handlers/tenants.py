@@ -14,6 +14,8 @@ from sqlalchemy.orm import Session
 
 from profiling.errors import ConflictError, InputError, UnknownNameError
 from serving.cluster_state import is_assumed, kind_of
+from serving.handlers import tenancy
+from serving.handlers.versions import advance
 from serving.service import Service
 from serving.store.tables import NodeRow, TenantRow
 
@@ -41,6 +43,7 @@ def tell_gpu(
             rows = _rows_of(session, job_id, placement_id)
             if len(rows) == 1:
                 rows[0].gpu_uuid = gpu_uuid
+                tenancy.touch(session, rows[0].node, advance(session, counts=False).changes)
     return tenants_of(service, job_id, placement_id)
 
 

@@ -17,6 +17,7 @@ from typing import Any
 from profiling.errors import CotenantError, InputError
 from profiling.workload import REGISTERED
 from scheduling.clusters.importers.kubernetes import nodes_of
+from scheduling.clusters.importers.pod_tenants import SeenGpu
 from scheduling.clusters.importers.pods import PodJob
 from scheduling.core.snapshot import ClusterSnapshot
 from serving.extender.pods import read_job
@@ -55,7 +56,8 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
     due = 0.0
     with _news() as news:
         while True:
-            cluster = _cluster(config, api, progress, _Jobs(client, upload.cluster))
+            jobs = _Jobs(client, upload.cluster)
+            cluster = _cluster(config, api, progress, jobs, _seen(upload.before))
             if cluster is not None:
                 last, seats = seats, without_progress(cluster)
                 if upload.cluster is None or seats != last or time.monotonic() >= due:
@@ -68,7 +70,9 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
 
 def look(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> bool:
     """Upload the cluster as it is now; returns whether that succeeded."""
-    cluster = _cluster(config, api, PodProgress(client), _Jobs(client))
+    stored = client.cluster()
+    seen = _seen(None if stored is None else stored["cluster"])
+    cluster = _cluster(config, api, PodProgress(client), _Jobs(client), seen)
     return cluster is not None and Upload(client).store(cluster)
 
 
@@ -129,8 +133,19 @@ def _news() -> Iterator[_News]:
             logger.removeFilter(news)
 
 
+def _seen(stored: dict[str, Any] | None) -> dict[str, SeenGpu]:
+    """What pods have told the service about their GPUs, by pod."""
+    return {
+        tenant["job_id"]: SeenGpu(tenant["gpu_uuid"], gpu["id"])
+        for node in ([] if stored is None else stored["nodes"])
+        for gpu in node["gpus"]
+        for tenant in gpu.get("tenants", ())
+        if tenant.get("gpu_uuid")
+    }
+
+
 def _cluster(
-    config: KubernetesConfig, api: ApiServer, progress: PodProgress, jobs: _Jobs
+    config: KubernetesConfig, api: ApiServer, progress: PodProgress, jobs: _Jobs, seen: Mapping[str, SeenGpu]
 ) -> dict[str, Any] | None:
     """The body of `PUT /v1/cluster`; None, with a warning, if Kubernetes does not answer or no node can be read.
 
@@ -147,7 +162,7 @@ def _cluster(
 
     try:
         pods = api.pods()
-        nodes = nodes_of(api.nodes(), pods, config.devices, skipped, jobs.read)
+        nodes = nodes_of(api.nodes(), pods, config.devices, skipped, jobs.read, seen)
     except CotenantError as error:
         log.warning("the cluster was not read: %s", error)
         return None

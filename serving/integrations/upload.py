@@ -15,16 +15,19 @@ class Upload:
 
     Attributes:
         cluster: what was stored last; None if that failed.
+        before: what the service had stored before that; None if it did not respond.
     """
 
     def __init__(self, client: ServiceClient) -> None:
         self._client = client
         self.cluster: dict[str, Any] | None = None
+        self.before: dict[str, Any] | None = None
         self._version: int | None = None
 
     def store(self, cluster: dict[str, Any]) -> bool:
         """Store a cluster, unless it is what was stored last and nobody has changed that; returns whether it is stored."""
         stored = self._client.cluster()
+        self.before = None if stored is None else stored["cluster"]
         if stored is not None and cluster == self.cluster and stored["version"] == self._version:
             return True
         self.cluster = None

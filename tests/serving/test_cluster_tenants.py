@@ -61,6 +61,19 @@ def test_jobs_that_say_which_gpu_they_see(client: TestClient) -> None:
     assert jobs_beside(client, "a") == 409, "a new job has not said anything yet"
     see(client, "d", "GPU-2")
     assert [jobs_beside(client, name) for name in "bd"] == [["b", "d"], ["b", "d"]]
+    stored = client.get("/v1/cluster").json()["cluster"]
+    assert [t["gpu_uuid"] for gpu in stored["nodes"][0]["gpus"] for t in gpu["tenants"]] == [
+        "GPU-1", "GPU-2", "GPU-1", "GPU-2",
+    ]  # fmt: skip
+    assert client.put("/v1/cluster", json=stored).status_code == 200, "as it was read"
+    placed = client.post("/v1/place", json={"job": "resnet18-cifar", "iterations": 9, "cluster": stored})
+    assert placed.status_code == 200
+    store(client, "ac", "bd", assumed=False)
+    assert jobs_beside(client, "a") == ["a", "c"]
+    store(client, "abcd", "")
+    assert jobs_beside(client, "b") == ["b", "d"], (
+        "a job that is taken for one on another GPU has said it before"
+    )
 
 
 def test_slices_of_another_profile_are_others(client: TestClient) -> None:

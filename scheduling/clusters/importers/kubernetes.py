@@ -8,13 +8,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 from typing import Any
 
 from profiling.devices import canonical
 from profiling.devices.mig import VARIANT
 from profiling.errors import InputError, UnknownNameError
 from profiling.files import parse_json
-from scheduling.clusters.importers.pod_tenants import ReadJob, with_tenants
+from scheduling.clusters.importers.pod_tenants import ReadJob, SeenGpu, with_tenants
 from scheduling.clusters.importers.pods import read_job
 from scheduling.clusters.importers.titles import device_of
 from scheduling.core.limits import CLUSTER_GPUS
@@ -59,6 +60,7 @@ def nodes_of(
     devices: Mapping[str, str],
     skipped: Callable[[str, Exception], None] | None = None,
     read: ReadJob = read_job,
+    seen: Mapping[str, SeenGpu] = MappingProxyType({}),
 ) -> list[Node]:
     """Nodes with GPUs, from nodes and pods as the API server describes them.
 
@@ -66,7 +68,7 @@ def nodes_of(
         items, pods: their objects.
         devices: catalogue names by GPU type, for types that are not recognised.
         skipped: called with the name of a node that cannot be read, and why; if None, that is raised.
-        read: the job of a pod, as in `with_tenants`.
+        read, seen: as in `with_tenants`.
 
     Raises:
         InputError, UnknownNameError: GPUs of unknown type; a node that advertises compute instances of slices.
@@ -85,7 +87,7 @@ def nodes_of(
         check_counts({"GPUs": total}, CLUSTER_GPUS)
         if gpus:
             nodes.append(Node(str(item["metadata"]["name"]), tuple(gpus)))
-    return with_tenants(nodes, pods, read)
+    return with_tenants(nodes, pods, read, seen)
 
 
 class _Cards:

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from types import MappingProxyType
+from typing import Any, NamedTuple
 
 from profiling.errors import InputError
 from profiling.workload import REGISTERED
@@ -24,17 +25,29 @@ _ENDED = ("Succeeded", "Failed")
 _LOG = logging.getLogger("cotenant.importers")
 
 
+class SeenGpu(NamedTuple):
+    """The GPU that a pod sees, by its UUID, and the `id` of the one that it was last taken for."""
+
+    uuid: str
+    last: str
+
+
 def with_tenants(
-    nodes: Sequence[Node], pods: Iterable[dict[str, Any]], read: ReadJob = read_job
+    nodes: Sequence[Node],
+    pods: Iterable[dict[str, Any]],
+    read: ReadJob = read_job,
+    seen: Mapping[str, SeenGpu] = MappingProxyType({}),
 ) -> list[Node]:
     """The nodes with the annotated pods that are bound to them and have not ended.
 
-    Nothing in a pod says which GPU it got. The oldest are seated first, each on the GPUs with the fewest tenants among
-    those that its request can get, and where there is a choice, these are marked `tenants_assumed`. All their iterations count as left. Pods with mistakes are skipped with a warning,
+    Nothing in a pod says which GPU it got. Those in `seen` are seated first, together if they see the same one. Then come
+    the oldest, each on the GPUs with the fewest tenants among those that its request can get, and where there is a choice,
+    these are marked `tenants_assumed`. All their iterations count as left. Pods with mistakes are skipped with a warning,
     as are those for which there is no room or no such GPU.
 
     Args:
         read: the job of a pod, as `pods.read_job`, perhaps with further checks.
+        seen: by `name_of` a pod.
     """
     on: dict[str, list[tuple[PodJob, Tenant]]] = defaultdict(list)
     for pod in sorted(pods, key=_age):
@@ -49,25 +62,40 @@ def with_tenants(
                 on[str(where)].append((job, tenant))
         except InputError as error:
             _LOG.warning("pod %s is not imported: %s", name_of(pod), error.message)
-    return [_seated(node, on[node.name]) if node.name in on else node for node in nodes]
+    return [_seated(node, on[node.name], seen) if node.name in on else node for node in nodes]
 
 
-def _seated(node: Node, jobs: Iterable[tuple[PodJob, Tenant]]) -> Node:
+def _seated(node: Node, jobs: Iterable[tuple[PodJob, Tenant]], seen: Mapping[str, SeenGpu]) -> Node:
     tenants: list[list[Tenant]] = [[] for _ in node.gpus]
-    assumed: set[int] = set()
-    for job, tenant in jobs:
-        offered = list(Offers(job.mig_profile).places(node))
+    claimed, assumed = dict[str, int](), set[int]()
+    for job, tenant in sorted(jobs, key=lambda one: one[1].job_id not in seen):
+        offered = Offers(job.mig_profile).places(node)
         places = [k for k in offered if len(tenants[k]) < MOST_TENANTS]
-        if places and len(offered) > job.gpus:
-            assumed.update(offered)
         if not places:
             _LOG.warning("pod %s is not imported: node %s has no GPU left for it", tenant.job_id, node.name)
+        said = seen.get(tenant.job_id) if job.gpus == 1 else None
+        own = _place_of(said, node, places, claimed) if said is not None else None
+        if own is not None:
+            tenants[own].append(tenant)
+            continue
+        if places and len(offered) > job.gpus:
+            assumed.update(offered)
         for k in sorted(places, key=lambda k: len(tenants[k]))[: job.gpus]:
             tenants[k].append(tenant)
     gpus = enumerate(zip(node.gpus, tenants, strict=True))
     return replace(
         node, gpus=tuple(replace(g, tenants=tuple(own), tenants_assumed=k in assumed) for k, (g, own) in gpus)
     )
+
+
+def _place_of(seen: SeenGpu, node: Node, places: Sequence[int], claimed: dict[str, int]) -> int | None:
+    """Which of some GPUs stands for one that a pod sees; None if all stand for others that pods see."""
+    if seen.uuid not in claimed:
+        free = [k for k in places if k not in claimed.values()]
+        if not free:
+            return None
+        claimed[seen.uuid] = next((k for k in free if node.gpus[k].id == seen.last), free[0])
+    return claimed[seen.uuid] if claimed[seen.uuid] in places else None
 
 
 def _iterations(job: PodJob) -> float:

@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import json
 import logging
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from scheduling.clusters.importers import import_cluster
+from scheduling.clusters.importers.kubernetes import nodes_of
+from scheduling.clusters.importers.pod_tenants import SeenGpu
+from scheduling.clusters.writing import to_yaml
+from scheduling.core.snapshot import ClusterSnapshot
 
 V100 = {"nvidia.com/gpu.product": "Tesla-V100-SXM2-16GB", "nvidia.com/gpu.memory": "16384"}
 A100 = {"nvidia.com/gpu.product": "NVIDIA-A100-SXM4-40GB", "nvidia.com/gpu.count": "1"}
@@ -90,7 +95,7 @@ def test_pods_sit_on_gpus_that_they_requested() -> None:
     }  # fmt: skip
 
 
-def test_gpus_among_which_a_pod_had_a_choice_are_marked() -> None:
+def test_gpus_among_which_a_pod_had_a_choice_are_marked(tmp_path: Path) -> None:
     two_of_two = train("2", where="all", limits={"nvidia.com/gpu": "2"})
     sliced = node("s", A100, **{"mig-3g.20gb": "1", "mig-1g.5gb": "2"})
     slice_of = train("4", where="s", limits={"nvidia.com/mig-1g.5gb": "1"})
@@ -99,6 +104,27 @@ def test_gpus_among_which_a_pod_had_a_choice_are_marked() -> None:
     cluster = import_cluster("kubectl", json.dumps({"kind": "List", "items": items}))
     assumed = [f"{n.name}/{gpu.id}" for n, gpu in cluster.gpus() if gpu.tenants_assumed]
     assert assumed == ["a/0", "a/1", "s/1g.5gb-0", "s/1g.5gb-1"]
+    (tmp_path / "cluster.yaml").write_text(to_yaml(cluster))
+    assert ClusterSnapshot.load(tmp_path / "cluster.yaml") == cluster
+
+
+@pytest.mark.parametrize(
+    ("said", "expected", "assumed"),
+    [
+        ({"1": "A/0", "2": "B/1", "3": "B/1"}, [["1"], ["2", "3"]], False),
+        ({"1": "A/1", "2": "B/0", "3": "A/1"}, [["2"], ["1", "3"]], False),
+        ({"1": "A/0", "2": "B/0", "3": "A/0"}, [["1", "3"], ["2"]], False),
+        ({"2": "B/1", "3": "B/0"}, [["1"], ["2", "3"]], True),
+        ({"1": "A/0", "2": "B/0", "3": "C/0"}, [["1", "3"], ["2"]], True),
+    ],
+)
+def test_pods_that_see_one_gpu_share_it(
+    said: dict[str, str], expected: list[list[str]], assumed: bool
+) -> None:
+    seen = {f"ml/{name}": SeenGpu(*uuid.split("/")) for name, uuid in said.items()}
+    (of_node,) = nodes_of([node("a")], [train(name) for name in "123"], {}, seen=seen)
+    assert [[t.job_id.removeprefix("ml/") for t in gpu.tenants] for gpu in of_node.gpus] == expected
+    assert {gpu.tenants_assumed for gpu in of_node.gpus} == {assumed}
 
 
 def test_mistakes_and_crowds_are_skipped_with_a_warning(caplog: pytest.LogCaptureFixture) -> None:

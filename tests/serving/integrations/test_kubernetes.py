@@ -126,6 +126,28 @@ def test_running_pods_become_tenants_and_leave_again(
         assert httpx.get(f"{service.url}/v1/cluster").json()["cluster"]["nodes"] == []
 
 
+def test_pods_are_seated_as_they_say(tmp_path: Path, stand_in: tuple[StandIn, ApiServer]) -> None:
+    state, api = stand_in
+    state.nodes, state.pods = [node("a")], [train(name, where="a") for name in "123"]
+    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db"), TableSource())) as port:
+        service = ServiceClient(f"http://127.0.0.1:{port}")
+
+        def seats() -> list[list[str]]:
+            assert look(service, CONFIG, api)
+            (stored,) = httpx.get(f"{service.url}/v1/cluster").json()["cluster"]["nodes"]
+            return [[t["job_id"] for t in gpu["tenants"]] for gpu in stored["gpus"]]
+
+        assert seats() == [["ml/1", "ml/3"], ["ml/2"]]
+        for name, uuid in (("1", "GPU-A"), ("2", "GPU-B"), ("3", "GPU-B")):
+            url = f"{service.url}/v1/cluster/tenants"
+            httpx.put(url, params={"job_id": f"ml/{name}"}, json={"gpu_uuid": uuid})
+        assert seats() == [["ml/1"], ["ml/2", "ml/3"]]
+        answer = httpx.get(url, params={"job_id": "ml/3"}).json()["tenants"]
+        assert (answer[0]["gpu"], len(answer[0]["of"]["jobs"])) == ("1", 2)
+        state.pods = state.pods[1:]
+        assert seats() == [[], ["ml/2", "ml/3"]], "they stay where they are"
+
+
 @pytest.mark.parametrize(
     "annotations",
     [
