@@ -98,6 +98,7 @@ class Service:
         self.oip = InferenceCounts()
         self.warm_captures = False
         self._warming: asyncio.Task[None] | None = None
+        self._last_event: tuple[str, str] | None = None
         self.cluster = ClusterReader(self.store)
         self.graphs: dict[str, ComputationGraph] = {}  # registered graphs loaded in this process
         self.graph_changes = 0
@@ -311,6 +312,9 @@ class Service:
         self.metrics.reloads.labels(event).inc()
         if event == "loaded":
             self.metrics.serve_version(version)
+        last, self._last_event = self._last_event, (version, event)
+        if event != "loaded" and last == (version, event):  # a registry that is down fails at every poll
+            return
         try:
             with self.store.write() as session:
                 session.add(ModelEventRow(version=version[:200], event=event, detail=detail, at=time.time()))

@@ -126,6 +126,8 @@ def test_reload_and_history(client: TestClient, source: TableSource) -> None:
     assert client.get("/v1/health/ready").status_code == 200
     events = client.get("/v1/models/events").json()["items"]
     assert [e["event"] for e in events] == ["failed", "loaded", "loaded"]
+    client.post("/v1/models/reload")
+    assert client.get("/v1/models/events").json()["items"] == events, "the same failure again"
     text = client.get("/metrics").text
     assert 'cotenant_model_info{version="table-2"} 1.0' in text
     assert 'cotenant_model_info{version="table-1"} 0.0' in text
