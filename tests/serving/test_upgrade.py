@@ -71,6 +71,9 @@ def check_upgraded(url: str) -> None:
             assert found == row, table
         model = connection.execute(text("SELECT model FROM tenants")).scalar_one()
         assert model == "graph:0123", "by which its graph is found"
+        if store.sqlite:
+            made = connection.execute(text("SELECT sql FROM sqlite_master WHERE name = 'observations'"))
+            assert "AUTOINCREMENT" in made.scalar_one(), "no number is given twice"
     store.close()
 
 
@@ -78,6 +81,24 @@ def check_upgraded(url: str) -> None:
 def test_rows_of_an_earlier_version_are_kept(tmp_path: Path, revision: str) -> None:
     url = f"sqlite:///{tmp_path}/store.db"
     write_earlier(url, revision)
+    check_upgraded(url)
+
+
+@pytest.mark.parametrize("present", [1, 2, 3])
+def test_parts_of_a_revision_that_another_had_before(tmp_path: Path, present: int) -> None:
+    """The fifth revision was published before all that it made for a while, which is in the sixth."""
+    url = f"sqlite:///{tmp_path}/store.db"
+    write_earlier(url, "0005")
+    parts = (
+        "CREATE INDEX ix_tenants_job_id ON tenants (job_id)",
+        "CREATE TABLE counters (name VARCHAR(40) NOT NULL PRIMARY KEY, value INTEGER NOT NULL)",
+        "INSERT INTO counters VALUES ('observations_withdrawn', 1)",
+    )
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        for part in parts[:present]:
+            connection.execute(text(part))
+    engine.dispose()
     check_upgraded(url)
 
 

@@ -1,4 +1,4 @@
-"""Sets that ran out of memory, which have no step time; withdrawn observations; tenants by their job id"""
+"""Sets that ran out of memory, which have no step time"""
 
 import sqlalchemy as sa
 from alembic import op
@@ -10,14 +10,6 @@ depends_on = None
 
 
 def upgrade() -> None:
-    # SQLite would give the number of a withdrawn observation to the next one, and a repeated DELETE would delete that.
-    unique = {"sqlite_autoincrement": True}
-    with op.batch_alter_table("observations", table_kwargs=unique) as observations:
+    with op.batch_alter_table("observations") as observations:
         for name in ("step_time_s", "error_ratio"):
             observations.alter_column(name, existing_type=sa.Double(), nullable=True)
-    op.create_index("ix_tenants_job_id", "tenants", ["job_id"])
-    op.create_table(
-        "counters",
-        sa.Column("name", sa.String(40), primary_key=True),
-        sa.Column("value", sa.Integer(), nullable=False),
-    )
