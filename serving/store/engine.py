@@ -133,17 +133,11 @@ class Store:
         config.set_main_option("script_location", str(Path(__file__).parent / "migrations"))
         # Workers start together: one upgrades, the others wait.
         with explained(self._label), self._upgrading_alone(), self.engine.connect() as connection:
-            if not self.sqlite:
-                connection.execute(text(f"SELECT pg_advisory_lock({_UPGRADE})"))
-                connection.commit()
-            try:
-                config.attributes["connection"] = connection
-                command.upgrade(config, "head")
-            finally:
-                if not self.sqlite:
-                    connection.rollback()
-                    connection.execute(text(f"SELECT pg_advisory_unlock({_UPGRADE})"))
-                    connection.commit()
+            if not self.sqlite:  # until the upgrade is committed
+                connection.execute(text(f"SELECT pg_advisory_xact_lock({_UPGRADE})"))
+            config.attributes["connection"] = connection
+            command.upgrade(config, "head")
+            connection.commit()
 
     @contextmanager
     def _upgrading_alone(self) -> Iterator[None]:
@@ -224,23 +218,12 @@ class Store:
             connection = self.engine.connect()
         try:
             connection.execute(text(f"SET LOCAL lock_timeout = {max(1, round(1000 * wait_s))}"))
-            connection.execute(text(f"SELECT pg_advisory_lock({_TURN})"))
-            connection.commit()
+            # A lock of the session would stay with the server's connection if a pooler gives that to others.
+            connection.execute(text(f"SELECT pg_advisory_xact_lock({_TURN})"))
         except DBAPIError:
-            connection.invalidate()  # a lock acquired too late is released with its connection
-            connection.close()
+            _roll_back(connection)
             return None
-
-        def leave() -> None:
-            try:
-                connection.execute(text(f"SELECT pg_advisory_unlock({_TURN})"))
-                connection.commit()
-            except DBAPIError:
-                connection.invalidate()
-            finally:
-                connection.close()
-
-        return _once(leave)
+        return _once(partial(_roll_back, connection))
 
     def _turn_by_file(self, wait_s: float) -> Callable[[], None] | None:
         assert self._folder is not None
@@ -304,12 +287,25 @@ def _engine_options(sqlite: bool, busy_s: float) -> dict[str, Any]:
         "keepalives_idle": whole_s,
         "keepalives_interval": 1,
         "keepalives_count": whole_s,
+        # A pooler may run the next transaction on another connection of the server's, which has not prepared them.
+        # Without them a transaction takes as long.
+        "prepare_threshold": None,
         # Where the database has no encoding (SQL_ASCII), psycopg would return bytes.
         "client_encoding": "utf8",
         "options": " ".join(f"-c {name}={value}" for name, value in session.items()),
     }
     # Whatever the database's default: a writer must see what was committed before its turn.
     return options | {"connect_args": connect, "isolation_level": "READ COMMITTED"}
+
+
+def _roll_back(connection: Connection) -> None:
+    """End its transaction and return it to its pool, also if the server is gone."""
+    try:
+        connection.rollback()
+    except DBAPIError:
+        connection.invalidate()
+    finally:
+        connection.close()
 
 
 def _once(function: Callable[[], None]) -> Callable[[], None]:

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import psutil
 
+from tests.waiting import until
+
 
 def programs() -> Path | None:
     """The folder with `initdb` and `pg_ctl`, or None."""
@@ -21,6 +23,11 @@ def programs() -> Path | None:
         return Path(program).parent
     folders = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
     return folders[-1].parent if folders else None
+
+
+def pooler() -> str | None:
+    """The program PgBouncer, which Debian keeps where users' paths do not lead, or None."""
+    return shutil.which("pgbouncer") or shutil.which("pgbouncer", path="/usr/sbin")
 
 
 class Server:
@@ -42,6 +49,27 @@ class Server:
 
     def stop(self) -> None:
         self.run("pg_ctl", "-w", "-m", "immediate", "stop")
+
+    @contextmanager
+    def pooled(self) -> Iterator[str]:
+        """The database behind PgBouncer, which gives every transaction any of its connections."""
+        user = self.url.partition("://")[2].partition("@")[0]
+        settings = {
+            "listen_addr": "", "unix_socket_dir": self.folder, "auth_type": "any", "pool_mode": "transaction",
+            "ignore_startup_parameters": "options",
+        }  # fmt: skip
+        lines = ["[databases]", f"postgres = host={self.folder} user={user}", "[pgbouncer]"]
+        file = self.folder / "pgbouncer.ini"
+        file.write_text("\n".join([*lines, *(f"{name} = {value}" for name, value in settings.items())]))
+        program = pooler()
+        assert program is not None
+        command = [*self.prefix, program, "-q", str(file)]
+        with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/") as process:
+            try:
+                until((self.folder / ".s.PGSQL.6432").exists, "PgBouncer listens")
+                yield f"{self.url}&port=6432"
+            finally:
+                process.terminate()
 
     def send(self, number: int) -> None:
         """Send a signal to the server and all its processes; SIGSTOP freezes it, SIGCONT resumes it."""

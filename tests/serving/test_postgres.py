@@ -196,6 +196,33 @@ def test_concurrent_decisions_do_not_collide(start: Start, url: str) -> None:
     assert len(numbers) == len(set(numbers))
 
 
+@pytest.mark.skipif(postgres.pooler() is None, reason="no PgBouncer here (Debian: apt-get install pgbouncer)")
+def test_transactions_may_run_on_different_connections(
+    start: Start, url: str, database: postgres.Server
+) -> None:
+    """Neither prepared statements nor locks of a session, which others would have."""
+    seen = {"of": {"device": "v100", "jobs": ["lstm-wikitext2"]}, "step_time_s": 0.15}
+    with database.pooled() as pooled:
+        clients = [start(database_url=pooled), start(database_url=pooled)]
+        clients[0].put("/v1/cluster", json=CLUSTER)
+
+        def ask(number: int) -> list[int]:
+            client = clients[number % 2]
+            job = {"job": "lstm-wikitext2", "iterations": 50}
+            placed = client.post("/v1/placements", json=job)
+            ended = client.post(f"/v1/placements/{placed.json().get('id')}/end")
+            observed = client.post("/v1/observations", json={"observations": [seen]})
+            return [placed.status_code, ended.status_code, observed.status_code]
+
+        with ThreadPoolExecutor(6) as pool:
+            assert list(pool.map(ask, range(40))) == [[201, 200, 201]] * 40
+        engine = create_engine(url)
+        with engine.connect() as connection:
+            kept = connection.execute(text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory'"))
+            assert kept.scalar_one() == 0
+        engine.dispose()
+
+
 def test_values_that_postgres_cannot_store(start: Start, url: str) -> None:
     client = start(database_url=url)
     client.put("/v1/cluster", json=CLUSTER)
