@@ -317,7 +317,8 @@ class Service:
             return
         try:
             with self.store.write() as session:
-                session.add(ModelEventRow(version=version[:200], event=event, detail=detail, at=time.time()))
+                at = self.store.now(session)
+                session.add(ModelEventRow(version=version[:200], event=event, detail=detail, at=at))
         except CotenantError as error:
             log.warning("model event not recorded", error=error.message)
 

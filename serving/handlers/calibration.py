@@ -80,6 +80,7 @@ def recent(service: Service) -> list[Point]:
             )
             for at, device, jobs, member, step, predicted, lower, upper, corrected in session.execute(query)
         ]  # fmt: skip
+    points.reverse()  # those of one request have the same time
     return sorted(points, key=lambda point: point.observed_at)
 
 

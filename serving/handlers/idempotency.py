@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from sqlalchemy import delete
@@ -33,8 +32,8 @@ def replay(session: Session, once: Once | None) -> tuple[int, dict[str, Any]] | 
     return row.status, row.answer
 
 
-def remember(session: Session, once: Once | None, status: int, answer: dict[str, Any]) -> None:
-    """Store the answer in the transaction that does the work."""
+def remember(session: Session, once: Once | None, status: int, answer: dict[str, Any], now: float) -> None:
+    """Store the answer in the transaction that does the work, `now` by the database's clock."""
     if once is not None:
         session.add(
             IdempotencyRow(
@@ -42,7 +41,7 @@ def remember(session: Session, once: Once | None, status: int, answer: dict[str,
                 fingerprint=once.fingerprint,
                 status=status,
                 answer=answer,
-                created_at=time.time(),
+                created_at=now,
             )
         )
 

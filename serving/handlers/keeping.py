@@ -105,7 +105,7 @@ def keep(
             )
             entry = entry_from(rows[-1])
             if asked.once is not None:
-                remember(session, asked.once, 201, entry)
+                remember(session, asked.once, 201, entry, now)
                 session.flush()  # the same key may occur again in this batch
             answers.append((201, entry))
         if rows:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from typing import Any
 
 from sqlalchemy import func, select
@@ -129,25 +128,25 @@ def _keep(
                     f"observations[{index}]: unknown placement", expected="an id of /v1/placements",
                     got=repr(observation.placement_id),
                 )  # fmt: skip
-        rows = []
+        rows, now = [], service.store.now(session)
         each = zip(body.observations, predictions, corrected, strict=True)
         for index, (observation, prediction, better) in enumerate(each):
             try:
-                rows.append(_row_of(observation, prediction, better, service.config.retention_s))
+                rows.append(_row_of(observation, prediction, better, now, service.config.retention_s))
             except InputError as error:
                 raise error.at(f"observations[{index}]") from None
         session.add_all(rows)
         session.flush()
         answer = {"observations": [entry_of(row) for row in rows]}
-        remember(session, once, 201, answer)
+        remember(session, once, 201, answer, now)
         return 201, answer, True
 
 
 def _row_of(
-    observation: ObservationBody, prediction: Prediction, better: Prediction, kept_s: float
+    observation: ObservationBody, prediction: Prediction, better: Prediction, now: float, kept_s: float
 ) -> ObservationRow:
     """The row of a plausible observation within the retention period. Raises `InputError`."""
-    predicted, now = prediction.members[observation.member].step_time_s, time.time()
+    predicted = prediction.members[observation.member].step_time_s
     step_s = observation.step_time_s
     if step_s is not None:
         check_plausible(step_s, predicted.value)
@@ -222,7 +221,7 @@ def error_by_day(service: Service) -> list[dict[str, Any]]:
     query = (
         select(day, ObservationRow.model_version, func.count(), func.avg(ObservationRow.error_ratio), func.avg(corrected),
                func.sum(func.cast(covered, type_=ObservationRow.member.type)))
-        .where(ObservationRow.observed_at > time.time() - _DAYS * 86400, PLAUSIBLE)
+        .where(ObservationRow.observed_at > service.store.clock - _DAYS * 86400, PLAUSIBLE)
         .group_by(day, ObservationRow.model_version)
         .order_by(day)
     )  # fmt: skip

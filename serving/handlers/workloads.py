@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from functools import partial
 from typing import Any, cast
 
@@ -119,7 +118,7 @@ def keep(service: Service, graph: ComputationGraph, name: str, kind: str) -> tup
                 kind=kind,
                 summary=graph.summary(),
                 graph=stored,
-                created_at=time.time(),
+                created_at=service.store.now(session),
             )
             session.add(row)
         elif row.graph != stored:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pwd
 import shutil
+import socket
 import subprocess
 import tempfile
 from collections.abc import Iterator
@@ -66,7 +67,7 @@ class Server:
         command = [*self.prefix, program, "-q", str(file)]
         with subprocess.Popen(command, stderr=subprocess.DEVNULL, cwd="/") as process:
             try:
-                until((self.folder / ".s.PGSQL.6432").exists, "PgBouncer listens")
+                until(lambda: _listens(self.folder / ".s.PGSQL.6432"), "PgBouncer listens")
                 yield f"{self.url}&port=6432"
             finally:
                 process.terminate()
@@ -77,6 +78,11 @@ class Server:
         for process in [parent, *parent.children(recursive=True)]:
             with suppress(psutil.NoSuchProcess):
                 process.send_signal(number)
+
+
+def _listens(path: Path) -> bool:
+    with socket.socket(socket.AF_UNIX) as client:
+        return client.connect_ex(str(path)) == 0
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from serving.handlers.observations import error_by_day
 from serving.handlers.upkeep import upkeep
 from tests.serving.conftest import Start
 from tests.serving.problems import problem
-from tests.waiting import until
+from tests.waiting import LONG_S, until
 
 
 def seen(**changes: Any) -> dict[str, Any]:
@@ -272,6 +272,21 @@ def test_a_step_time_far_from_the_prediction_is_refused(client: TestClient) -> N
     for step_time_s in (0.0015, 13.9):
         body = {"observations": [seen(step_time_s=step_time_s)]}
         assert client.post("/v1/observations", json=body).status_code == 201
+
+
+def test_the_database_tells_the_time(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A service whose clock was slow by a day forgot keys at once, and executed repeated requests."""
+    real = time.time
+    monkeypatch.setattr(time, "time", lambda: real() - 90_000.0)
+    once = {"Idempotency-Key": "a"}
+    first = client.post("/v1/observations", json={"observations": [seen()]}, headers=once).json()
+    graph = client.post("/v1/workloads", json={"workload": "resnet18-cifar", "batch_size": 96}).json()
+    service = client.app.state.service  # type: ignore[attr-defined]
+    upkeep(service)
+    assert client.post("/v1/observations", json={"observations": [seen()]}, headers=once).json() == first
+    for at in (first["observations"][0]["observed_at"], graph["created_at"]):
+        assert at == pytest.approx(real(), abs=LONG_S)
+    assert [day["count"] for day in error_by_day(service)] == [1]
 
 
 def test_observations_past_retention_are_refused(client: TestClient) -> None:
