@@ -184,6 +184,16 @@ def test_no_online_schedule_ends_before_the_last_arrival(tmp_path):
     assert body["makespan_s"] > 1000
 
 
+def test_a_makespan_starts_at_the_first_arrival(tmp_path):
+    bodies = []
+    for first_s in (0, 500):
+        arriving = {"a": JOB | {"arrival_s": first_s}, "b": JOB | {"arrival_s": first_s + 30}}
+        case = {"cluster": CASE["cluster"] | {"servers": [4]}, "jobs": arriving}
+        bodies.append(json.loads(run(tmp_path, case, "--policy", "online", "--json").stdout))
+    for figure in ("makespan_s", "lower_bound_s", "mean_completion_s"):
+        assert bodies[0][figure] == pytest.approx(bodies[1][figure])
+
+
 def test_duty_cycles_contend_less_than_the_paper(tmp_path):
     paper = json.loads(run(tmp_path, CASE, "--json").stdout)["jobs"]
     computing = json.loads(run(tmp_path, CASE, "--duty-cycle", "--json").stdout)["jobs"]
