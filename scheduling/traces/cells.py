@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -111,7 +112,9 @@ def _stamps(texts: pd.Series[str]) -> tuple[pd.Series[Any], str]:
         forms: set[str | None] = set()
         for text in texts.unique()[:_GUESSES]:
             forms |= {guess_datetime_format(text, dayfirst=first) for first in (False, True)}
-    readings = sorted((read(form) for form in forms - {None} if form), key=lambda r: -r.notna().sum())
+    # No one writes the day between year and month.
+    known = [form for form in forms if form and not re.match("%Y.%d", form)]
+    readings = sorted((read(form) for form in known), key=lambda r: -r.notna().sum())
     if not readings or readings[0].isna().all():
         return best, "is neither seconds nor a timestamp"
     best = readings[0]

@@ -12,7 +12,7 @@ import numpy as np
 
 from profiling.errors import InputError
 from scheduling.core.job import TraceJob
-from scheduling.core.limits import LATEST_S, LONGEST_S
+from scheduling.core.limits import LONGEST_S
 from scheduling.traces.elastic import with_batch_range
 from scheduling.traces.mix import Mix
 from scheduling.traces.remarks import Remark, RowCount, counted_rows
@@ -21,6 +21,9 @@ from scheduling.traces.remarks import Remark, RowCount, counted_rows
 _NOISE_RATIO = 8.0
 # Most GPUs of a job in a log.
 MOST_GPUS = 1e9
+# Seconds from 1970 to the last year of ISO 8601. Milliseconds since 1970 exceed it: as seconds, arrivals would be a
+# thousand times too far apart.
+_YEAR_9999_S = 2.6e11
 # Digits of seconds since 1970 from September 2001 on.
 _EPOCH_DIGITS = 10
 
@@ -65,8 +68,11 @@ class LoggedJob:
             return self.remark
         if not isfinite(self.submit_s):
             return Remark("no submission time")
-        if abs(self.submit_s) > LATEST_S / 2:  # two jobs are then no further apart than `LATEST_S`
-            return Remark("submission time is out of range", f"{self.submit_s:g}")
+        if abs(self.submit_s) > _YEAR_9999_S:
+            return Remark(
+                "submission time is after the year 9999 if in seconds (is it in milliseconds?)",
+                f"{self.submit_s:g}",
+            )
         if self.gpus == 0 and not self.duration_s < 1.0:  # a job that never ran may not have any yet
             return Remark("requests no whole GPU")
         if self.duration_s > LONGEST_S:

@@ -62,6 +62,8 @@ def test_other_date_formats_are_read_if_unambiguous(tmp_path: Path) -> None:
     assert list(by_reason(log.remarks)["ignored_rows"]) == [
         "submit_time is not a timestamp in the same format as the others"
     ]
+    log = read(tmp_path / "t.csv", "2024-05-01 11:00 AM,60,1\n2024-05-01 01:00 PM,60,1")
+    assert log.jobs[1].submit_s - log.jobs[0].submit_s == 2 * 3600.0
     with pytest.raises(InputError, match=r"day or month first, such as '01/05/2024', '02/05/2024'"):
         read(tmp_path / "t.csv", "01/05/2024,60,1\n02/05/2024,60,1")
     with pytest.raises(InputError, match="neither seconds nor a timestamp"):

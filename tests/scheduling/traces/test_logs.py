@@ -232,10 +232,12 @@ def test_philly_json(tmp_path: Path) -> None:
         read(tmp_path / "other.json", "{}")
 
 
-def test_submissions_beyond_double_precision_are_left_out(tmp_path: Path) -> None:
+@pytest.mark.parametrize("milliseconds", ["1714550400000", "1e300"])
+def test_submissions_in_milliseconds_are_left_out(tmp_path: Path, milliseconds: str) -> None:
     path = tmp_path / "late.csv"
-    path.write_text("timestamp,duration,num_gpus\n0,100,1\n1e300,100,1\n")
-    assert ignored(path) == {"submission time is out of range": (1, ("1e+300",))}
+    path.write_text(f"timestamp,duration,num_gpus\n1714550400,100,1\n{milliseconds},100,1\n")
+    reason = "submission time is after the year 9999 if in seconds (is it in milliseconds?)"
+    assert ignored(path) == {reason: (1, (f"{float(milliseconds):g}",))}
 
 
 @pytest.mark.parametrize("days", ["3653000", "9" * 12, "9" * 400, "9" * 5000])
