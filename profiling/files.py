@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import io
 import json
 import os
@@ -89,6 +90,22 @@ def _write_beside(target: Path, data: bytes | str, temporary: dict[Path, Path]) 
     mask = os.umask(0)
     os.umask(mask)
     os.chmod(name, target.stat().st_mode & 0o777 if target.exists() else 0o666 & ~mask)
+
+
+def user_folder(variable: str, in_home: str) -> Path:
+    """`$variable/cotenant`, or the same under `~/in_home`.
+
+    Raises:
+        FileNotFoundError: the variable is not set and this user has no home folder, as in a container whose user ID
+            has no entry in /etc/passwd.
+    """
+    if parent := os.environ.get(variable):
+        return Path(parent) / "cotenant"
+    try:
+        return Path.home() / in_home / "cotenant"
+    except RuntimeError:
+        reason = f"no home folder is known, set HOME or {variable}"
+        raise FileNotFoundError(errno.ENOENT, reason, f"~/{in_home}") from None
 
 
 def check_folder(folder: Path | str) -> None:

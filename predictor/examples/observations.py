@@ -6,7 +6,6 @@ import csv
 import hashlib
 import io
 import json
-import os
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from datasets.sources import OBSERVED
 from predictor.examples.out_of_memory import OutOfMemory, set_mapping
 from profiling.devices import canonical, get_device, is_known
 from profiling.errors import ConflictError, InputError
-from profiling.files import check_once, only_writer, read_json, write_json
+from profiling.files import check_once, only_writer, read_json, user_folder, write_json
 from profiling.names import one_of
 from profiling.spelling import in_short
 from profiling.workload import (
@@ -248,8 +247,7 @@ def _check_names(values: dict[str, Any]) -> None:
 
 def default_store() -> Path:
     """`$XDG_DATA_HOME/cotenant/feedback.json`, or the same under `~/.local/share`."""
-    home = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
-    return Path(home) / "cotenant" / "feedback.json"
+    return user_folder("XDG_DATA_HOME", ".local/share") / "feedback.json"
 
 
 def stored(store: Path | str) -> list[Report]:

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 
 from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.files import user_folder
 from profiling.graph import ComputationGraph
 from profiling.workload import REGISTERED, Workload
 
 
 def cache_dir() -> Path:
-    """`$XDG_CACHE_HOME/cotenant/graphs`, or the same under `~/.cache`."""
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "cotenant" / "graphs"
+    """`$XDG_CACHE_HOME/cotenant/graphs`, or the same under `~/.cache`; raises `OSError` without a home folder."""
+    return user_folder("XDG_CACHE_HOME", ".cache") / "graphs"
 
 
 @lru_cache(maxsize=1)
@@ -42,13 +42,10 @@ def key_of(workload: Workload) -> str:
 
 
 def read(key: str) -> ComputationGraph | None:
-    """The graph with that key; None if missing or damaged."""
-    path = cache_dir() / f"{key}.json"
-    if not path.exists():
-        return None
+    """The graph with that key; None if missing, damaged or not ours to read."""
     try:
-        return ComputationGraph.load(path)
-    except InputError:
+        return ComputationGraph.load(cache_dir() / f"{key}.json")
+    except (InputError, OSError):
         return None
 
 
