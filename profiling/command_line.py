@@ -17,6 +17,8 @@ CLOSED_PIPE = 141
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 # Reading fails with none of these.
 _OF_WRITING = (*_FULL, errno.EFBIG, errno.EROFS)
+# Modules of the standard library that Windows lacks.
+_OF_UNIX = ("fcntl", "resource")
 
 
 @contextlib.contextmanager
@@ -37,6 +39,10 @@ def errors_as_lines(program: str, debug: bool = False) -> Iterator[None]:
         if debug:
             traceback.print_exception(error)
         _end(program, error.message, error.exit_code)
+    except ModuleNotFoundError as error:
+        if error.name not in _OF_UNIX:
+            raise
+        _end(program, f"this command needs Linux or macOS: got {sys.platform}.", 2)
     except BrokenPipeError:
         _end_closed_pipe()
     except OSError as error:

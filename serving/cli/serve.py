@@ -112,9 +112,14 @@ def serve(
         no_effect(context, of_service, *context.params)
         return
     from profiling.devices import list_devices
+    from profiling.errors import UnavailableError
     from serving.config import ServiceConfig
     from serving.model_source import LOGGED_PREFIX, REGISTRY_PREFIX, check_model
 
+    if sys.platform != "linux":  # capture processes limit their memory by /proc
+        raise UnavailableError(
+            "the service needs Linux", got=sys.platform, hint="run its image: docs/operations.md, Deployment"
+        )
     # Report what is missing here, not in every worker.
     check_model(model)
     if not model.startswith((REGISTRY_PREFIX, LOGGED_PREFIX)):

@@ -30,6 +30,7 @@ _ROOT = Path(__file__).parents[2]
             "me: cannot write x: file too large; choose another path.\n",
         ),
         (PermissionError(errno.EPERM, "Not ours", "x", None, "y"), 2, "me: cannot read or write y: not ours"),
+        (ModuleNotFoundError(name="fcntl"), 2, f"me: this command needs Linux or macOS: got {sys.platform}."),
     ],
 )
 def test_user_errors_are_one_line(
@@ -46,6 +47,8 @@ def test_user_errors_are_one_line(
 def test_bugs_raise() -> None:
     with pytest.raises(OSError, match="Bad file"), errors_as_lines("me"):
         raise OSError(errno.EBADF, "Bad file descriptor")
+    with pytest.raises(ModuleNotFoundError), errors_as_lines("me"):
+        raise ModuleNotFoundError(name="torch")
     with pytest.raises(SystemExit) as end, errors_as_lines("me"):
         raise SystemExit(1)
     assert end.value.code == 1

@@ -52,6 +52,11 @@ def test_a_token_that_is_valid_no_more_gives_up_its_name(
     assert (listed["scopes"], listed["revoked_at"]) == (["read"], None)
 
 
+def test_the_service_needs_linux(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    assert "the service needs Linux: got darwin" in refused(capsys, "serve", "--port", "0")
+
+
 @pytest.mark.parametrize("command", [("list",), ("revoke", "ops")])
 def test_tokens_of_a_missing_database_are_an_error(
     command: tuple[str, ...], tmp_path: Path, capsys: pytest.CaptureFixture[str]
