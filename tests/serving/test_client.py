@@ -38,6 +38,8 @@ def test_wheel_talks_to_the_service(
     assert done.returncode == 0, done.stdout + done.stderr
     (wheel,) = (tmp_path / "dist").glob("*.whl")
     zipfile.ZipFile(wheel).extractall(tmp_path / "site")
+    (licence,) = (tmp_path / "site").glob("*.dist-info/licenses/LICENSE")
+    assert licence.read_text() == (SOURCES.parents[1] / "LICENSE").read_text()
     monkeypatch.syspath_prepend(str(tmp_path / "site"))
     client_module = importlib.import_module("cotenant_client")
     models = importlib.import_module("cotenant_client.models")
