@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from profiling.errors import InputError
-from profiling.files import check_folder, write_whole
+from profiling.files import check_file, write_whole
 
 FORMATS = (".svg", ".png", ".pdf")
 
@@ -16,7 +16,7 @@ def check_picture(path: Path) -> None:
     """Raise `InputError` unless the suffix is one of `FORMATS`, and the folder can be written to."""
     if path.suffix.lower() not in FORMATS:
         raise InputError("unknown picture type", expected=", ".join(FORMATS), got=path.suffix or str(path))
-    check_folder(path.parent)
+    check_file(path)
 
 
 def save_figure(figure: Any, path: Path) -> Path:

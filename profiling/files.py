@@ -132,6 +132,13 @@ def check_folder(folder: Path | str) -> None:
         )
 
 
+def check_file(path: Path | str) -> None:
+    """`check_folder` for what `write_whole` writes: the folder of what a link points to; a device or pipe needs none."""
+    target = Path(path)
+    if not (target.is_char_device() or target.is_fifo()):
+        check_folder(Path(os.path.realpath(target)).parent)
+
+
 def check_new(path: Path | str, force: bool, marker: str = "") -> None:
     """Refuse to overwrite a file, or the result in a folder, unless `force`.
 

@@ -32,7 +32,7 @@ from predictor.training.study import check_installed, count_finished, errors_of,
 from predictor.training.tracking import flat, tracked
 from profiling.collections.networks import networks_of
 from profiling.errors import InputError
-from profiling.files import check_folder, write_whole
+from profiling.files import check_file, write_whole
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -81,7 +81,7 @@ def sweep(
     if trials < 1:
         raise InputError("number of trials is out of range", expected="an integer from 1", got=trials)
     for file in (study_file, *([out] if out is not None else [])):
-        check_folder(file.parent)
+        check_file(file)
         if file.is_dir():
             raise InputError(f"{file} is a folder", expected="a name for a file")
     use_store(tracking_uri)  # a store that cannot be used should not show after the first trial only

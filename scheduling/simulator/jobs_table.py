@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from profiling.errors import InputError
-from profiling.files import check_folder, write_whole
+from profiling.files import check_file, write_whole
 from scheduling.simulator.accounting import finish_time_rho
 from scheduling.simulator.result import SimulationResult
 
@@ -24,7 +24,7 @@ def check_format(path: Path) -> None:
         raise InputError(
             "unknown format of the job table", expected=" or ".join(FORMATS), got=path.suffix or str(path)
         )
-    check_folder(path.parent)
+    check_file(path)
 
 
 Labelled = tuple[str, int, float | None, SimulationResult]

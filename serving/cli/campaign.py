@@ -67,6 +67,7 @@ def plan(
         cotenant campaign plan --device cuda --budget 20m -o plan.json
     """
     from profiling.capture import named_workload
+    from profiling.files import check_file
 
     if job:
         no_effect(context, "with --job", "jobs")
@@ -74,6 +75,7 @@ def plan(
         no_effect(context, "without --sm-share", "share_models")
     # Report a misspelt name before the imports, which take seconds.
     workloads = [named_workload(spec) for spec in job or ()]
+    check_file(output)
     from predictor.campaigns.plan import PlanConfig, plan_campaign
     from profiling.campaign.runner import parse_duration
     from profiling.measure.settings import MeasureSettings

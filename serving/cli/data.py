@@ -88,12 +88,12 @@ def stats(
     from datasets.stats import plot as draw
     from datasets.tables import read_all
     from profiling.errors import InputError
-    from profiling.files import check_folder, write_whole
+    from profiling.files import check_file, write_whole
 
     if plot is not None:
         if plot.suffix.lower() != ".svg":
             raise InputError("unknown picture type", expected=".svg", got=plot.suffix or str(plot))
-        check_folder(plot.parent)
+        check_file(plot)
     tables = read_all(directory)
     summary = describe(tables)
     if plot is not None:

@@ -88,9 +88,9 @@ def command(
     if observe is None:
         no_effect(context, "without --observe", "probes")
     if rows is not None:
-        from profiling.files import check_folder
+        from profiling.files import check_file
 
-        check_folder(rows.parent)
+        check_file(rows)
     _check(data, target, split, observe, graph_only)
     from predictor import load_predictor
 

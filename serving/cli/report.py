@@ -25,7 +25,10 @@ def command(
 
         cotenant report measured -o report.html
     """
+    from profiling.files import check_file
+
+    target = output or folder / "report.html"
+    check_file(target)
     from predictor.campaigns.report import write_report
 
-    path = write_report(folder, output or folder / "report.html", None if model == "none" else model)
-    print(path)
+    print(write_report(folder, target, None if model == "none" else model))

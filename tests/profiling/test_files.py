@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from profiling.errors import InputError
-from profiling.files import check_folder, read_json, write_together, write_whole
+from profiling.files import check_file, check_folder, read_json, write_together, write_whole
 
 
 def test_a_full_disk_is_named_and_leaves_the_old_file(
@@ -63,6 +63,14 @@ def test_an_unwritable_folder_is_reported_before_creation(tmp_path: Path) -> Non
         with pytest.raises(InputError, match=r"cannot be a folder: .*got .*file, a file"):
             check_folder(tmp_path / name)
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_the_file_that_a_link_names_is_checked(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    (tmp_path / "link").symlink_to(tmp_path / "file" / "a")
+    with pytest.raises(InputError, match="cannot be a folder"):
+        check_file(tmp_path / "link")
+    check_file("/dev/null")
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")

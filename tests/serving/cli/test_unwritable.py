@@ -19,6 +19,8 @@ TRACE = "--trace synthetic:rate=30,jobs=3 --cluster small-mixed"
         f"simulate {TRACE} --jobs {{}}/jobs.csv",
         "matrix --device v100 --job lstm-wikitext2 --plot {}/pairs.svg",
         "data import gavel nowhere -o {}",
+        "report nowhere -o {}/report.html",
+        "campaign plan -o {}/plan.json",
         "evaluate --data nowhere --rows {}/rows.csv",
     ],
 )
