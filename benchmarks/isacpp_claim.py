@@ -31,7 +31,7 @@ from benchmarks.left_out import left_out_predictor, new_models_predictor
 from benchmarks.pair_traces import believed, load_tables, pair_trace
 from benchmarks.record import record, record_part
 from predictor.examples.featurizer import shared_featurizer
-from predictor.learning.set_process import SetProcess
+from predictor.gaussian_process.set_process import SetProcess
 from predictor.types import SetPredictor
 from profiling.ending import end_with_parent
 from profiling.errors import InputError

@@ -51,7 +51,7 @@ def main() -> None:
 def measure(predictor: Any, count: int, repeats: int, batches: Sequence[int]) -> dict[str, Any]:
     """Figures of a posterior with `count` observed step times of all models with all batch sizes."""
     from predictor.examples.observations import Observation
-    from predictor.learning.observed import key_of
+    from predictor.learning.evidence.observed import key_of
     from predictor.learning.posterior import Posterior
     from profiling.workload import ColocationSet, Workload
 

@@ -2,7 +2,7 @@
 
     python -m benchmarks.member_scale DIR
 
-writes `predictor/learning/member_scale.json` from the campaigns that a shipped model may learn from.
+writes `predictor/gaussian_process/member_scale.json` from the campaigns that a shipped model may learn from.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from benchmarks.command_line import benchmark_parser, run_benchmark
 
-TARGET = Path(__file__).parents[1] / "predictor" / "learning" / "member_scale.json"
+TARGET = Path(__file__).parents[1] / "predictor" / "gaussian_process" / "member_scale.json"
 CAMPAIGNS = ("gavel-2019", "gavel-2020")
 
 
@@ -21,8 +21,8 @@ def main() -> None:
     from datasets.tables import read_all
     from predictor.evaluation.protocols.few_shot.runner import resident_sets
     from predictor.examples.featurizer import shared_featurizer
-    from predictor.learning.measured import MeasuredRows
-    from predictor.learning.members import MemberScale
+    from predictor.gaussian_process.measured import MeasuredRows
+    from predictor.gaussian_process.members import MemberScale
     from profiling.files import write_json
 
     parser = benchmark_parser(__file__, __doc__)

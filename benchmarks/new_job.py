@@ -28,8 +28,8 @@ from models.features import Floats
 from predictor import load_predictor
 from predictor.examples.examples import Examples, examples_of
 from predictor.examples.observations import Observation
-from predictor.learning.config import PosteriorConfig
-from predictor.learning.observed import ObservedKey, key_of, name_of
+from predictor.learning.evidence.config import PosteriorConfig
+from predictor.learning.evidence.observed import ObservedKey, key_of, name_of
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from predictor.types import PredictionArrays, SetPredictor

@@ -20,7 +20,7 @@ from predictor.examples.examples import Integers, examples_of
 from predictor.examples.featurizer import Featurizer, GraphSource
 from predictor.fitted.device_memory import set_memory_bytes
 from predictor.fitted.fitted import Fitted
-from predictor.learning.set_process import NETWORK_SHARE
+from predictor.gaussian_process.set_process import NETWORK_SHARE
 from predictor.padding import padded
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.types import Prediction, PredictionArrays

@@ -14,6 +14,8 @@ from profiling.workload import ColocationSet
 
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+LEVEL_90 = 1.645
+"""Standard deviations of a normal distribution from the middle of its 90 % interval to either end."""
 
 
 # msgspec structs are created several times as fast as frozen dataclasses, and an answer has dozens of them.

@@ -13,8 +13,8 @@ from typing import Any
 import structlog
 
 from predictor.examples.observations import Observation, R, Report
+from predictor.learning.evidence.trained_on import TrainedOn
 from predictor.learning.posterior import Posterior
-from predictor.learning.trained_on import TrainedOn
 from predictor.types import PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError, UnavailableError
 from profiling.workload import REGISTERED, ColocationSet

@@ -110,6 +110,31 @@ def test_policies_simulator_and_placement_do_not_import_each_other() -> None:
             assert not [t for t in targets if t.startswith("scheduling.policies")], name
 
 
+# What each of these folders may import of the process and of learning, besides itself.
+OF_LEARNING = {
+    "predictor.gaussian_process": (),
+    "predictor.fitted": ("predictor.gaussian_process",),
+    "predictor.answering": ("predictor.gaussian_process",),
+    "predictor.learning.evidence": ("predictor.gaussian_process",),
+    "predictor.learning.answers": ("predictor.gaussian_process", "predictor.learning.evidence"),
+    "predictor.learning.memory": ("predictor.gaussian_process", "predictor.learning.evidence"),
+}
+
+
+@pytest.mark.parametrize("folder", OF_LEARNING)
+def test_learning_runs_from_evidence_to_answers(folder: str) -> None:
+    allowed = tuple(f"{name}." for name in (folder, *OF_LEARNING[folder]))
+    inside = [name for name in graph() if name.startswith(f"{folder}.")]
+    assert inside
+    watched = ("predictor.gaussian_process.", "predictor.learning.")
+    assert not [
+        f"{name} imports {target}"
+        for name in inside
+        for target in graph()[name]
+        if target.startswith(watched) and not target.startswith(allowed)
+    ]
+
+
 def test_the_service_does_not_import_the_simulator() -> None:
     reached: set[str] = set()
     todo = ["serving.app"]

@@ -18,7 +18,7 @@ from predictor.examples.examples import Integers
 from predictor.fitted.coverage import Coverage
 from predictor.fitted.device_memory import HeadCalibration, member_memory_bytes
 from predictor.fitted.model import CotenantModel
-from predictor.learning.set_process import NETWORK_SHARE
+from predictor.gaussian_process.set_process import NETWORK_SHARE
 from predictor.types import Bools
 from profiling.devices import larger_slices
 from profiling.errors import TooSlowError

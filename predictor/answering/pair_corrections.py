@@ -1,6 +1,6 @@
 """What the Gaussian process corrects about time-sliced pairs, carried over to larger sets.
 
-The process answers for pairs only (`predictor.learning.set_process`). Without its corrections, larger sets would know
+The process answers for pairs only (`predictor.gaussian_process.set_process`). Without its corrections, larger sets would know
 nothing of what it has learned about their pairs, and a third job that does next to nothing would move the other two from
 the mean of process and networks to the networks' answer. Under MPS they are not carried over: no larger sets were
 measured in absolute terms, and eight BERT-base on a V100 would sum to 1.34 of one alone.

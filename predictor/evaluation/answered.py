@@ -8,7 +8,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.answering.upper_ends import upper_ends_of_parts
-from predictor.learning.set_process import NETWORK_SHARE
+from predictor.gaussian_process.set_process import NETWORK_SHARE
 
 if TYPE_CHECKING:
     from predictor.answering.job_table import JobTable

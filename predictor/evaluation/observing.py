@@ -14,29 +14,27 @@ from predictor.evaluation.answered import answered_log_ratio
 from predictor.evaluation.evaluation import check_rows, half_widths
 from predictor.evaluation.metrics import score
 from predictor.evaluation.protocols.few_shot.orders import PROBES, chosen_orders, random_orders
-from predictor.evaluation.protocols.few_shot.processes import CorrectedLearner
+from predictor.evaluation.protocols.few_shot.processes import CorrectedLearner, log_slowdowns
 from predictor.evaluation.scored_rows import RowsCallback, member_rows, no_rows
 from predictor.examples.cross_fit import sets_with
 from predictor.examples.examples import Examples, Integers, examples_of
 from predictor.fitted.fitted import Manifest
 from predictor.fitted.learned_sets import learned_rows
-from predictor.learning.config import PosteriorConfig
-from predictor.learning.ends import log_slowdowns
-from predictor.learning.known_members import KnownMembers, NamedMembers
-from predictor.learning.leave_one_out import LeftOut, calibrated
-from predictor.learning.measured import partners_of
-from predictor.learning.members import default_scale
-from predictor.learning.prior import Prior
-from predictor.learning.probes import Expectation
-from predictor.learning.rows import Rows
-from predictor.learning.training_pairs import TrainingPairs
+from predictor.gaussian_process.expectation import Expectation
+from predictor.gaussian_process.known_members import KnownMembers, NamedMembers
+from predictor.gaussian_process.leave_one_out import LeftOut, calibrated
+from predictor.gaussian_process.members import default_scale
+from predictor.gaussian_process.rows import Rows, partners_of
+from predictor.learning.evidence.config import PosteriorConfig
+from predictor.learning.evidence.prior import Prior
+from predictor.learning.evidence.training_pairs import TrainingPairs
 from profiling.collections.networks import network_of, networks_of, one_name
 from profiling.errors import InputError
 
 if TYPE_CHECKING:
     import pandas as pd
 
-    from predictor.learning.set_process import SetProcess
+    from predictor.gaussian_process.set_process import SetProcess
     from predictor.predictor import Predictor
 
 

@@ -28,8 +28,8 @@ from predictor.fitted.domain import Domain
 from predictor.fitted.fitted import Fitted, Manifest
 from predictor.fitted.intervals import Intervals
 from predictor.fitted.model import CotenantModel, Scaler
-from predictor.learning import stored_process
-from predictor.learning.kernel import KernelParameters
+from predictor.gaussian_process import stored_process
+from predictor.gaussian_process.kernel import KernelParameters
 from predictor.predictor import Predictor
 from predictor.training.replay import from_tensors, to_tensors
 from profiling.errors import InputError, UnavailableError
@@ -250,7 +250,7 @@ def _read_config(source: Path) -> dict[str, Any]:
 def feature_names() -> dict[str, list[str]]:
     """The meaning of every input column; a checkpoint is valid only for these."""
     from models.graph_tensors import NODE_FEATURES
-    from predictor.learning.members import MEMBER_FEATURES
+    from predictor.gaussian_process.members import MEMBER_FEATURES
     from profiling.operators import KINDS
 
     return {

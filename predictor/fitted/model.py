@@ -23,7 +23,7 @@ from predictor.examples.examples import (
     variants_of,
 )
 from predictor.examples.featurizer import Featurizer, JobOnDevice
-from predictor.learning.set_process import NETWORK_SHARE, SetProcess
+from predictor.gaussian_process.set_process import NETWORK_SHARE, SetProcess
 from profiling.workload import Workload
 
 # Graphs are encoded in batches; more than this many operators at once only cost memory.

@@ -10,10 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from models.features import Floats
-from predictor.learning.ends import LEVEL_90
-from predictor.learning.link import slope
-from predictor.learning.probes import Expectation
-from predictor.types import Bools, Quantity
+from predictor.gaussian_process.expectation import Expectation
+from predictor.gaussian_process.link import slope
+from predictor.types import LEVEL_90, Bools, Quantity
 from profiling.workload import ColocationSet
 
 if TYPE_CHECKING:

@@ -1,7 +1,7 @@
 """A fitted predictor corrected by observations, without refitting.
 
-The predictor is the prior mean of a Gaussian process (`predictor.learning.kernel`) over the log excess of a
-slowdown; predicted solo step times are corrected first (`predictor.learning.evidence`). A posterior depends only
+The predictor is the prior mean of a Gaussian process (`predictor.gaussian_process.kernel`) over the log excess of a
+slowdown; predicted solo step times are corrected first (`predictor.learning.evidence.step_times`). A posterior depends only
 on the set of observations, not on their order or how they were split over calls.
 """
 
@@ -22,24 +22,23 @@ from predictor.answering.bounds import taking_turns, within_shares
 from predictor.answering.never_measured import never_measured
 from predictor.examples.observations import Observation, Report, apart
 from predictor.examples.out_of_memory import OutOfMemory
-from predictor.learning.alone import Notes
-from predictor.learning.basis import Label, reason_of
-from predictor.learning.config import PosteriorConfig
-from predictor.learning.corrected import Basis, Corrector
-from predictor.learning.expected_sets import ExpectedSets
-from predictor.learning.kernel import Members
-from predictor.learning.known_members import KnownMembers
-from predictor.learning.measured import partners_of
-from predictor.learning.measured_alone import MeasuredAlone
-from predictor.learning.members import default_scale
-from predictor.learning.observed import Expected, Observed, by_name, by_name_of_set, set_of
-from predictor.learning.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
-from predictor.learning.predictable import predictable
-from predictor.learning.prior import Priors
-from predictor.learning.process import Process
-from predictor.learning.rows import Rows
+from predictor.gaussian_process.kernel import Members
+from predictor.gaussian_process.known_members import KnownMembers
+from predictor.gaussian_process.members import default_scale
+from predictor.gaussian_process.process import Process
+from predictor.gaussian_process.rows import Rows, partners_of
+from predictor.learning.answers.basis import Label, reason_of
+from predictor.learning.answers.corrector import Basis, Corrector
+from predictor.learning.answers.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
+from predictor.learning.answers.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
+from predictor.learning.evidence.alone import Notes
+from predictor.learning.evidence.config import PosteriorConfig
+from predictor.learning.evidence.expected_sets import ExpectedSets
+from predictor.learning.evidence.measured_alone import MeasuredAlone
+from predictor.learning.evidence.observed import Expected, Observed, by_name, by_name_of_set, set_of
+from predictor.learning.evidence.predictable import predictable
+from predictor.learning.evidence.prior import Priors
 from predictor.learning.state import State
-from predictor.learning.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
 from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
 from profiling.errors import CotenantError, InputError
 from profiling.workload import ColocationSet, Workload
@@ -47,7 +46,7 @@ from profiling.workload import ColocationSet, Workload
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
     from predictor.examples.featurizer import Featurizer
-    from predictor.learning.set_process import SetProcess
+    from predictor.gaussian_process.set_process import SetProcess
 
 
 class Posterior:

@@ -6,30 +6,29 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-from predictor.learning.basis import Label
-from predictor.learning.conditioning import Conditioning
-from predictor.learning.config import PosteriorConfig
-from predictor.learning.corrections import Corrections
-from predictor.learning.evidence import of_slowdowns, of_solo_step_times
-from predictor.learning.expected_sets import ExpectedSets
-from predictor.learning.known_members import KnownMembers
-from predictor.learning.measured_alone import MeasuredAlone, ToldTable
-from predictor.learning.network_share import learned_share
-from predictor.learning.observed import Observed
-from predictor.learning.pair_answers import PairAnswers
-from predictor.learning.pair_bounds import PairBounds
-from predictor.learning.parts import PartSlowdowns
-from predictor.learning.prior import Compared, Priors
-from predictor.learning.process import Process
-from predictor.learning.ran_out import RanOut
-from predictor.learning.ran_together import RanTogether
-from predictor.learning.related_alone import RelatedAlone
-from predictor.learning.related_memory import RelatedMemory, memory_of
-from predictor.learning.set_process import NETWORK_SHARE
-from predictor.learning.shifts import Shifts, rows_in_answers
-from predictor.learning.solo_errors import SoloErrors
-from predictor.learning.solo_limits import SoloLimits
-from predictor.learning.stated_alone import StatedAlone
+from predictor.gaussian_process.known_members import KnownMembers
+from predictor.gaussian_process.process import Process
+from predictor.gaussian_process.set_process import NETWORK_SHARE
+from predictor.learning.answers.basis import Label
+from predictor.learning.answers.corrections import Corrections
+from predictor.learning.answers.pair_answers import PairAnswers
+from predictor.learning.answers.pair_bounds import PairBounds
+from predictor.learning.answers.parts import PartSlowdowns
+from predictor.learning.answers.related_alone import RelatedAlone
+from predictor.learning.answers.shifts import Shifts, rows_in_answers
+from predictor.learning.answers.stated_alone import StatedAlone
+from predictor.learning.evidence.config import PosteriorConfig
+from predictor.learning.evidence.expected_sets import ExpectedSets
+from predictor.learning.evidence.measured_alone import MeasuredAlone, ToldTable
+from predictor.learning.evidence.network_share import learned_share
+from predictor.learning.evidence.observed import Observed
+from predictor.learning.evidence.prior import Compared, Priors
+from predictor.learning.evidence.solo_errors import SoloErrors
+from predictor.learning.evidence.solo_limits import SoloLimits
+from predictor.learning.evidence.step_times import Conditioning, of_slowdowns, of_solo_step_times
+from predictor.learning.memory.ran_out import RanOut
+from predictor.learning.memory.ran_together import RanTogether
+from predictor.learning.memory.related_memory import RelatedMemory, memory_of
 from predictor.types import SetPredictor
 from profiling.workload import ColocationSet
 

@@ -12,8 +12,8 @@ import numpy as np
 
 from models.features import Floats
 from predictor.answering.never_measured import never_measured
+from predictor.gaussian_process.expectation import Expectation
 from predictor.learning.expected_steps import ExpectedSteps
-from predictor.learning.probes import Expectation
 from profiling.devices import canonical
 from profiling.devices.mig import check_slices
 from profiling.errors import InputError

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from predictor.examples.observations import OF_DEVICE
-from predictor.learning.observed import set_of
+from predictor.learning.evidence.observed import set_of
 from predictor.learning.posterior import Posterior
 from profiling.workload import ColocationSet
 

@@ -23,7 +23,7 @@ from predictor.examples.examples import Examples, SoloExamples
 from predictor.examples.featurizer import Featurizer
 from predictor.fitted.model import CotenantModel, Scaler, encoder_input
 from predictor.fitted.utilization import utilization_loss
-from predictor.learning.set_process import SetProcess
+from predictor.gaussian_process.set_process import SetProcess
 from predictor.training.accelerator import moved, training_device
 from predictor.training.progress import NOTHING_KEPT, Progress
 from predictor.training.targets import TargetBatch, TrainingBatches

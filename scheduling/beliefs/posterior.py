@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from predictor.examples.observations import Observation
-from predictor.learning.config import PosteriorConfig
-from predictor.learning.link import from_scale, to_scale
+from predictor.gaussian_process.link import from_scale, to_scale
+from predictor.learning.evidence.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
 from predictor.types import PredictionArrays, SetPredictor
 from profiling.workload import ColocationSet
@@ -23,7 +23,7 @@ from scheduling.core.truth import current_workload
 
 if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer
-    from predictor.learning.set_process import SetProcess
+    from predictor.gaussian_process.set_process import SetProcess
 
 # A policy compares sets, so all extra step time is attributed to sharing.
 CONFIG = PosteriorConfig(learn_solo=False)

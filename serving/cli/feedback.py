@@ -60,9 +60,9 @@ def command(
     from predictor import load_predictor
     from predictor.examples.plausibility import check_memory_plausible, check_plausible
     from predictor.learning.drift import drift_of
+    from predictor.learning.evidence.trained_on import new_to
     from predictor.learning.posterior import Posterior
     from predictor.learning.summary import alone_of, corrections_of, ran_out_of_memory
-    from predictor.learning.trained_on import new_to
     from profiling.devices import get_device
 
     predictor = load_predictor(model)

@@ -108,8 +108,8 @@ def corrected(predictor: Any, feedback: Path | None) -> Any:
 def posterior_of(predictor: Any, feedback: Path | None) -> Posterior:
     """The same as a posterior, also without observations."""
     from predictor.examples.observations import apart, stored
+    from predictor.learning.evidence.trained_on import TrainedOn, new_to
     from predictor.learning.posterior import Posterior
-    from predictor.learning.trained_on import TrainedOn, new_to
 
     posterior = Posterior(predictor)
     if feedback is not None:

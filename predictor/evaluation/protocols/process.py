@@ -1,4 +1,4 @@
-"""The Gaussian process of `predictor.learning` around a constant as a contender.
+"""The Gaussian process of `predictor.gaussian_process` around a constant as a contender.
 
 It is fitted to the training side; nothing is observed.
 """

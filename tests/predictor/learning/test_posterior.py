@@ -11,7 +11,7 @@ import pytest
 from numpy.typing import NDArray
 
 from predictor.examples.observations import Observation
-from predictor.learning.config import PosteriorConfig
+from predictor.learning.evidence.config import PosteriorConfig
 from predictor.learning.posterior import Posterior
 from predictor.learning.summary import corrections_of
 from predictor.predictor import Predictor

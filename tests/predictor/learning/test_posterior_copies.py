@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.examples.observations import Observation
-from predictor.learning.config import PosteriorConfig
-from predictor.learning.corrected import shifted
-from predictor.learning.observed import set_of
+from predictor.learning.answers.corrector import shifted
+from predictor.learning.evidence.config import PosteriorConfig
+from predictor.learning.evidence.observed import set_of
 from predictor.learning.posterior import Posterior
 from predictor.predictor import Predictor
 from profiling.workload import ColocationSet, Workload

@@ -13,7 +13,7 @@ from predictor.examples.cross_fit import ExampleFold, Group
 from predictor.examples.examples import examples_of
 from predictor.examples.observations import Observation
 from predictor.examples.observed_rows import training_tables
-from predictor.learning.trained_on import TrainedOn
+from predictor.learning.evidence.trained_on import TrainedOn
 from predictor.predictor import Predictor
 from predictor.training.fine_tuning import FineTuning, fine_tune
 from predictor.training.fit import left_out_errors

@@ -14,9 +14,9 @@ import numpy as np
 from models.features import Floats
 from predictor.examples.examples import Examples, Integers
 from predictor.examples.featurizer import Featurizer
-from predictor.learning.known_members import Numbers
-from predictor.learning.measured import MeasuredRows
-from predictor.learning.members import MemberScale
+from predictor.gaussian_process.known_members import Numbers
+from predictor.gaussian_process.measured import MeasuredRows
+from predictor.gaussian_process.members import MemberScale
 
 
 @dataclass(frozen=True, slots=True)

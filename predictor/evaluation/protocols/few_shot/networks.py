@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from predictor.evaluation.protocols.few_shot.contenders import LEARNERS, LearnerFactory, learners
 from predictor.evaluation.protocols.few_shot.learners import FewShotLearner, Fold
 from predictor.evaluation.protocols.few_shot.processes import Averaged, PosteriorLearner
-from predictor.learning.set_process import NETWORK_SHARE
+from predictor.gaussian_process.set_process import NETWORK_SHARE
 
 if TYPE_CHECKING:
     from predictor.config import TrainingConfig

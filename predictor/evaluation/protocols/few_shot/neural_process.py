@@ -17,7 +17,7 @@ from models.e_ggat import MOST_LAYERS, EGGATLayer
 from models.features import Floats
 from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, Fold
 from predictor.examples.examples import Integers
-from predictor.learning.ends import LEVEL_90
+from predictor.types import LEVEL_90
 from profiling.checked_fields import check_fields
 
 _EDGE_WIDTH = 5

@@ -8,7 +8,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.examples.examples import Examples, Integers
-from predictor.learning.probes import Expectation
+from predictor.gaussian_process.expectation import Expectation
 
 PROBES = ("random", "chosen")
 

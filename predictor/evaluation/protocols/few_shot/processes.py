@@ -10,20 +10,20 @@ from dataclasses import replace
 import numpy as np
 
 from models.features import Floats
+from predictor.evaluation.protocols.few_shot.fitting import fit_parameters
 from predictor.evaluation.protocols.few_shot.learners import FewShotAnswer, FewShotLearner, Fold
 from predictor.examples.examples import Integers
-from predictor.learning.config import UNEXPLAINED, PosteriorConfig
-from predictor.learning.covariances import Evidence
-from predictor.learning.ends import log_slowdowns
-from predictor.learning.fitting import fit_parameters
-from predictor.learning.kernel import KernelParameters, Members
-from predictor.learning.link import from_scale, slope, to_scale
-from predictor.learning.network_share import at_share, learned_share
-from predictor.learning.prior import Prior, contradicts, plausible
-from predictor.learning.probes import Expectation
-from predictor.learning.process import Process
-from predictor.learning.rows import Rows
-from predictor.learning.training_pairs import TrainingPairs
+from predictor.gaussian_process.covariances import Evidence
+from predictor.gaussian_process.expectation import Expectation
+from predictor.gaussian_process.kernel import KernelParameters, Members
+from predictor.gaussian_process.link import from_scale, slope, to_scale
+from predictor.gaussian_process.process import UNEXPLAINED, Process
+from predictor.gaussian_process.rows import Rows
+from predictor.learning.evidence.config import PosteriorConfig
+from predictor.learning.evidence.network_share import at_share, learned_share
+from predictor.learning.evidence.prior import Prior, contradicts, plausible
+from predictor.learning.evidence.training_pairs import TrainingPairs
+from predictor.types import LEVEL_90
 
 
 class Conditioned:
@@ -32,7 +32,7 @@ class Conditioned:
     Args:
         parameters: kernel parameters.
         start: expectation of the test rows before any observation, as errors of `prior`.
-        prior: [T] on the scale of `predictor.learning.link`.
+        prior: [T] on the scale of `predictor.gaussian_process.link`.
         log_slowdown: [T] measured; used for observed rows only.
     """
 
@@ -69,7 +69,7 @@ class Conditioned:
 
 
 class ProcessLearner(Conditioned):
-    """The Gaussian process of `predictor.learning`, fitted to and conditioned on the training rows first.
+    """The Gaussian process of `predictor.gaussian_process`, fitted to and conditioned on the training rows first.
 
     Args:
         fold: the rows.
@@ -218,3 +218,22 @@ def process_answer(mean: Floats, variance: Floats, parameters: KernelParameters)
     """Log ratios from mean and variance on the scale."""
     middle, quick, slow = log_slowdowns(mean, variance, parameters)
     return FewShotAnswer(-middle, -slow, -quick)
+
+
+def log_slowdowns(
+    mean: Floats, variance: Floats, parameters: KernelParameters
+) -> tuple[Floats, Floats, Floats]:
+    """[N] log slowdowns and the ends of their 90 % intervals, for a new measurement, its noise included.
+
+    Args:
+        mean, variance: [N] on the scale, prior mean included.
+        parameters: knee and noise.
+    """
+    knee, noise = parameters.knee, LEVEL_90**2 * parameters.noise
+    apart = LEVEL_90 * np.sqrt(np.maximum(variance, 1e-9))
+    middle, quick, slow = (from_scale(mean + shift, knee) for shift in (0.0, -apart, apart))
+    return (
+        middle,
+        middle - np.sqrt((middle - quick) ** 2 + noise),
+        middle + np.sqrt((slow - middle) ** 2 + noise),
+    )

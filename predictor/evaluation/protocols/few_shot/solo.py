@@ -14,12 +14,12 @@ from models.features import Floats
 from predictor.evaluation.metrics import score
 from predictor.examples.examples import Integers
 from predictor.examples.featurizer import Featurizer, shared_featurizer
-from predictor.learning.ends import LEVEL_90
-from predictor.learning.kernel import KernelParameters, Members, solo_covariance
-from predictor.learning.known_members import Numbers
-from predictor.learning.members import MEMBER_WIDTH, MemberScale, member_features
-from predictor.learning.probes import Expectation
-from predictor.learning.solo_errors import SoloErrors
+from predictor.gaussian_process.expectation import Expectation
+from predictor.gaussian_process.kernel import KernelParameters, Members, solo_covariance
+from predictor.gaussian_process.known_members import Numbers
+from predictor.gaussian_process.members import MEMBER_WIDTH, MemberScale, member_features
+from predictor.learning.evidence.solo_errors import SoloErrors
+from predictor.types import LEVEL_90
 from profiling.collections.networks import one_name
 from profiling.errors import CotenantError, InputError
 from profiling.workload import Workload
