@@ -67,7 +67,7 @@ class ConfirmedPairs:
         owner, partner = owner[row], evidence.members.job[evidence.rows.partners[row].max(1)]
         key = np.unique(owner, return_inverse=True)[1] * JOBS + partner
         _, pair = np.unique(key, return_inverse=True)
-        count: Floats = np.broadcast_to(evidence.count, len(noise))[row]
+        count = evidence.count[row]
         often = (np.bincount(pair, count) >= OFTEN) & (np.bincount(pair, discounted[row]) > 0)
         here = often[pair]
         row, owner, partner, pair, count = row[here], owner[here], partner[here], pair[here], count[here]
@@ -76,8 +76,7 @@ class ConfirmedPairs:
         middle = middle[discounted[row[middle]]]
         row, owner, partner, error = (values[middle] for values in (row, owner, partner, error))
         share = 1.0 - evidence.noise[row] / noise[row]
-        steep = np.broadcast_to(evidence.steep, len(noise))[row]
-        return cls(owner, partner, row, share * error, share, evidence.noise[row], steep)
+        return cls(owner, partner, row, share * error, share, evidence.noise[row], evidence.steep[row])
 
     @classmethod
     def nothing(cls) -> ConfirmedPairs:

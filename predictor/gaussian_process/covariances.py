@@ -31,13 +31,13 @@ class Evidence:
         target: [N] observed value minus prior mean, on the scale of `predictor.gaussian_process.link`.
         noise: [N] variance of the observation.
         rank: [N] numbers that order the rows independently of arrival; the lowest are the inducing rows.
-        count: [N] observations averaged in each row, up to where more no longer narrow it; or one number for
-            all rows.
-        steep: [N] slope of the scale at the observed slowdown, or one number for all rows.
+        count: [N] observations averaged in each row, up to where more no longer narrow it.
+        steep: [N] slope of the scale at the observed slowdown.
         training: how many of the rows, the first ones, are pairs that the predictor was trained on, and not
             observations.
-        own_effect: [N] part of `noise` that is the variance of an effect of this row alone, or one number for all
-            rows.
+        own_effect: [N] part of `noise` that is the variance of an effect of this row alone.
+
+    `count`, `steep` and `own_effect` may be given as one number for all rows.
     """
 
     members: Members
@@ -45,10 +45,14 @@ class Evidence:
     target: Floats
     noise: Floats
     rank: Integers
-    count: Floats | float = 1.0
-    steep: Floats | float = 1.0
+    count: Floats = 1.0  # type: ignore[assignment]
+    steep: Floats = 1.0  # type: ignore[assignment]
     training: int = 0
-    own_effect: Floats | float = 0.0
+    own_effect: Floats = 0.0  # type: ignore[assignment]
+
+    def __post_init__(self) -> None:
+        for name, values in self._columns().items():
+            object.__setattr__(self, name, np.broadcast_to(values, len(self.rows)))
 
     def take(self, index: Integers) -> Evidence:
         """Some of the rows, none of which are training pairs."""
@@ -66,7 +70,7 @@ class Evidence:
     def _columns(self) -> dict[str, Any]:
         """What there is one of for each row."""
         names = ("target", "noise", "rank", "count", "steep", "own_effect")
-        return {name: np.broadcast_to(getattr(self, name), len(self.rows)) for name in names}
+        return {name: getattr(self, name) for name in names}
 
 
 class Covariances:

@@ -192,13 +192,6 @@ class MemberKernel:
             constant=p.everywhere,
         )
 
-    def one_by_one(self, i: Integers, j: Integers, i2: Integers, j2: Integers) -> Floats:
-        """[P] covariance of each pair (i, j) with the pair (i2, j2) at the same position."""
-        total = self.job[i, i2] + self.partner[j, j2] + self.constant
-        for left, right in zip(self.left, self.right, strict=True):
-            total += left[i, i2] * right[j, j2]
-        return np.asarray(total)
-
 
 def solo_covariance(parameters: KernelParameters, a: Members, b: Members) -> Floats:
     """[V, W] prior covariance of errors of predicted log solo step times."""

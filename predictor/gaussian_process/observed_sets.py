@@ -76,13 +76,13 @@ class ObservedSets:
             return cls.nothing()
         rows = evidence.rows.take(row)
         names, group = np.unique(names_of(evidence.members, rows.own, rows.partners), return_inverse=True)
-        count = np.broadcast_to(evidence.count, len(noise))[row]
+        count = evidence.count[row]
         without = fitted(row)
         error = evidence.target[row] - without
         middle = median_rows(group, error, evidence.rank[row], count)
         often = np.bincount(group, count) >= OFTEN
         row, error, without = row[middle], error[middle], without[middle]
-        own_effect = np.broadcast_to(evidence.own_effect, len(noise))[row]
+        own_effect = evidence.own_effect[row]
         discounted, noise = noise[row] - evidence.noise[row], evidence.noise[row] - own_effect
         # Of a set observed often, an effect is as large as it looks.
         believed = np.maximum(own_effect, error**2) + discounted

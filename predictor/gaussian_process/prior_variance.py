@@ -44,9 +44,8 @@ class PriorVariance:
     """
 
     def __init__(self, parameters: KernelParameters) -> None:
-        one = np.zeros(1, dtype=np.int64)
         self._same = _SameMember(parameters)
-        self.beside_one = float(kernel_of_itself(parameters).one_by_one(one, one, one, one)[0])
+        self.beside_one = float(self._same.of(kernel_of_itself(parameters))[0, 0])
         self._together = PairBlocks(self._same)
 
     def beside(self, members: Members, partners: Integers) -> Floats:

@@ -264,7 +264,7 @@ class PairAnswers:
     def _response(self, number: int) -> RowsOfPairs:
         """How the process's rows of a job on its device respond to an error of the job's solo step time."""
         members, evidence = self._known.members, self.process.evidence
-        own, steep = evidence.rows.own, evidence.steep
+        own = evidence.rows.own
         rows = np.flatnonzero(
             (members.device[own] == members.device[number])
             & (members.job[own] == members.job[number])
@@ -272,8 +272,7 @@ class PairAnswers:
         )
         if not len(rows):
             return np.zeros(len(self._sign), np.float32)
-        change = np.broadcast_to(steep, len(own))[rows]
-        return self.process.response(rows, change).astype(np.float32)
+        return self.process.response(rows, evidence.steep[rows]).astype(np.float32)
 
     def _add(self, new: Sequence[tuple[int, int]]) -> None:
         own, partner = np.array(new, dtype=np.int64).T

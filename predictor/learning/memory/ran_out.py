@@ -20,6 +20,7 @@ from predictor.gaussian_process.job_keys import JOBS, places_among
 from predictor.learning.evidence.observed import Observed
 from predictor.learning.memory.ran_together import MOST_NAMED, RanTogether
 from predictor.learning.memory.sets_by_memory import SetsByMemory
+from predictor.padding import padded
 from predictor.types import Bools, Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device, split_device
 
@@ -159,9 +160,8 @@ class RanOut:
         asked = [k for k, prediction in enumerate(result) if prediction.fits]
         if not len(self._reported) or not asked:
             return result
-        width = max(len(numbers[k]) for k in asked)
-        padded = np.array([[*numbers[k], *[-1] * (width - len(numbers[k]))] for k in asked])
-        row = self._contained(padded, np.array([result[k].sharing for k in asked]))
+        members = padded([numbers[k] for k in asked])
+        row = self._contained(members, np.array([result[k].sharing for k in asked]))
         for place in np.flatnonzero(row >= 0).tolist():
             k = asked[place]
             result[k] = self._ran_out(result[k], int(row[place]), numbers[k])
