@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import threading
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from predictor.examples.featurizer import Featurizer, JobOnDevice
 
 MemberKey = tuple[Workload, str, str]
+_Value = TypeVar("_Value", bound=np.generic)
 # `LOAD_WIDTH` and what `_part_of_card` gives.
 MEMBER_LOAD = LOAD_WIDTH + 2
 # A job with unknown graph is similar only to itself, i.e. this far from any other.
@@ -62,6 +63,28 @@ class NamedMembers:
     models: tuple[str, ...] = ()
     jobs: tuple[Workload, ...] = ()
     settings: tuple[tuple[str, str], ...] = ()
+
+
+class ByMember(Generic[_Value]):
+    """A column over known members, each value computed once: members keep their numbers, and more of them come.
+
+    Args:
+        values_of: [R] values of members by number [R].
+    """
+
+    def __init__(self, values_of: Callable[[Integers], NDArray[_Value]]) -> None:
+        self._values_of = values_of
+        self._values: NDArray[_Value] | None = None
+
+    def first(self, count: int) -> NDArray[_Value]:
+        """[count] values of the first members."""
+        values = self._values  # read once, because other threads replace it
+        if values is None:
+            values = self._values = self._values_of(np.arange(count))
+        elif len(values) < count:
+            more = self._values_of(np.arange(len(values), count))
+            values = self._values = np.concatenate([values, more])
+        return values[:count]
 
 
 class KnownMembers:

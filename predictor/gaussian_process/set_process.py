@@ -16,18 +16,18 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from models.features import Floats
 from predictor.gaussian_process.covariances import Evidence
 from predictor.gaussian_process.kernel import KernelParameters, Members
-from predictor.gaussian_process.known_members import KnownMembers, MemberKey, NamedMembers, Numbers
+from predictor.gaussian_process.known_members import ByMember, KnownMembers, MemberKey, NamedMembers, Numbers
 from predictor.gaussian_process.link import from_scale, slope, to_scale
 from predictor.gaussian_process.measured import MeasuredRows
 from predictor.gaussian_process.members import MEMBER_FEATURES, MEMBER_WIDTH, MemberScale
 from predictor.gaussian_process.pair_table import PairBlocks, PairWeights
 from predictor.gaussian_process.process import Process
 from predictor.gaussian_process.rows import Rows
+from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Examples, Integers
@@ -121,7 +121,7 @@ class SetProcess:
         self.seen, self.weights, self.centre = seen, weights, centre
         self.scale, self.featurizer, self.parameters = scale, featurizer, weights.parameters
         self._known = KnownMembers(self.parameters, scale, featurizer, seen)
-        self._out_of_domain: NDArray[np.bool_] = np.zeros(len(seen.members), dtype=bool)
+        self._out_of_domain = ByMember(self._found_out_of_domain)
         self._slowdowns = PairBlocks(weights, self._slowdown_of, alone=np.nan)
 
     @classmethod
@@ -224,20 +224,17 @@ class SetProcess:
             result[~inside.all(1)] = np.nan
         return result
 
-    def covers(self, numbers: Integers) -> NDArray[np.bool_]:
+    def covers(self, numbers: Integers) -> Bools:
         """Whether members, by number, are in the domain; same shape."""
-        out = self._out_of_domain
-        if len(out) < len(self.members):
-            out = self._out_of_domain = self._found_out_of_domain()
-        return np.asarray(~out[numbers])
+        return np.asarray(~self._out_of_domain.first(len(self.members))[numbers])
 
-    def _found_out_of_domain(self) -> NDArray[np.bool_]:
-        """[V] whether each member is outside the domain."""
-        members = self.members
-        out = members.setting >= len(self.seen.settings)
+    def _found_out_of_domain(self, numbers: Integers) -> Bools:
+        """[R] whether members, by number, are on a device or in a sharing mode that was not seen, or have a utilisation
+        where none was seen."""
+        out = self.members.setting[numbers] >= len(self.seen.settings)
         if not np.isfinite(self.scale.deviation[_UTILIZATION]):
-            out |= self._known.utilization_measured[: len(members)]
-        return out
+            out |= self._known.utilization_measured[numbers]
+        return np.asarray(out)
 
     def blended(
         self, excess: Floats, numbers: Integers, occupied: Floats, network_share: float = NETWORK_SHARE

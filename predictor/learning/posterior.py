@@ -10,7 +10,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from copy import copy
 from dataclasses import replace
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -229,7 +228,7 @@ class Posterior:
         present = numbers >= 0
         own = numbers[present]
         rows = Rows(own, partners_of(own, np.nonzero(present)[0]))
-        slowdown = self.state.corrections.slowdown(self.members, arrays.slowdown, numbers)
+        slowdown = self.state.corrections.slowdown(arrays.slowdown, numbers)
         return rows, np.log(slowdown[present])
 
     def predict_arrays(self, sets: Sequence[ColocationSet]) -> PredictionArrays:
@@ -292,16 +291,14 @@ class Posterior:
         self, arrays: PredictionArrays, numbers: Integers, parts: SlowdownOf, sharing: NDArray[np.str_],
         related: tuple[Integers, Floats],
     ) -> PredictionArrays:  # fmt: skip
-        corrections, members = self.state.corrections, self._known.members
-        corrected = partial(corrections.slowdown, members)
-        unbounded = (sharing == "mig")[:, None] | corrections.confirmed(members, numbers)
-        slowdown = slowest_part(arrays.slowdown, numbers, parts, corrected, unbounded)
+        corrections = self.state.corrections
+        unbounded = (sharing == "mig")[:, None] | corrections.confirmed(numbers)
+        slowdown = slowest_part(arrays.slowdown, numbers, parts, corrections.slowdown, unbounded)
         places, of_related = related
         slowdown[places, : of_related.shape[1]] = of_related
         solo = arrays.solo_step_time_s
         if len(corrections.solo_errors):
-            apart = np.where(self._known.solo_predicted[: len(members)], corrections.solo(members), 0.0)
-            solo = solo * np.where(numbers >= 0, np.exp(apart)[numbers], 1.0)
+            solo = solo * np.exp(corrections.solo(numbers))
         # A slower step spreads the same device work over more time.
         faster = arrays.solo_step_time_s * arrays.slowdown / (solo * slowdown)
         # Nor does it grow beside others: it is at most the step alone.

@@ -137,7 +137,7 @@ class State:
         answers = PairAnswers(given, solo, prior, known, places, shares, limits, stated)
         ran = RanTogether(observed, only_ran, known, None if earlier is None else earlier.room.ran)
         pair_bounds = PairBounds(conditioning, stated)
-        corrections = Corrections(given, solo, limits, stated, pair_bounds)
+        corrections = Corrections(given, solo, limits, stated, pair_bounds, known)
         return cls(
             weighted,
             unweighted,
@@ -155,8 +155,8 @@ class State:
             pair_bounds,
             PartSlowdowns(
                 weighted,
-                lambda *pairs: corrections.slowdown(known.members, *pairs),
-                (lambda sets: corrections.confirmed(known.members, sets)) if len(given.sets) else None,
+                corrections.slowdown,
+                corrections.confirmed if len(given.sets) else None,
             ),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
             RanOut(ran_out, known, ran),

@@ -18,7 +18,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.gaussian_process.job_keys import JOBS, jobs_on_devices
-from predictor.gaussian_process.known_members import KnownMembers
+from predictor.gaussian_process.known_members import ByMember, KnownMembers
 from predictor.learning.answers.corrections import Corrections
 from predictor.learning.evidence.observed import Observed
 from predictor.padding import padded
@@ -50,7 +50,7 @@ class RelatedAlone:
         self._families, self._told = self._families_of(alone), told[alone]
         everyone = np.concatenate([seen.own, seen.partners[seen.partners >= 0]])
         self._observed = np.unique(jobs_on_devices(known.members, everyone))
-        self._about: Bools = np.zeros(0, dtype=bool)
+        self._about = ByMember(self._found)
         self._stated: dict[int, Workload] = {}
 
     def of_sets(
@@ -110,21 +110,21 @@ class RelatedAlone:
         """[S, M] whether members, by number, are such jobs in a set of several."""
         if not len(self._families):
             return np.zeros(numbers.shape, dtype=bool)
-        about, count = self._about, len(self._known.members)  # read once: another thread may know more
-        if len(about) < count:
-            new = np.arange(len(about), count)
-            found = self._known.solo_predicted[new] & np.isin(self._families_of(new), self._families)
-            found &= ~np.isin(jobs_on_devices(self._known.members, new), self._observed)
-            about = self._about = np.concatenate([about, found])
+        about = self._about.first(len(self._known.members))
         present = numbers >= 0
         return np.asarray(about[numbers] & present & (present.sum(1) > 1)[:, None])
+
+    def _found(self, numbers: Integers) -> Bools:
+        found = self._known.solo_predicted[numbers] & np.isin(self._families_of(numbers), self._families)
+        observed = np.isin(jobs_on_devices(self._known.members, numbers), self._observed)
+        return np.asarray(found & ~observed)
 
     def _as_stated(self, number: int) -> Workload:
         """Such a job with its solo step time and utilisation stated."""
         stated = self._stated.get(number)
         if stated is None:
             workload, device, _ = self._known.key(number)
-            error = float(self._corrections.solo(self._known.members)[number])
+            error = float(self._corrections.solo(np.array(number)))
             step_s = math.exp(_rounded(float(self._known.log_step_s[number]) + error))
             step_s = min(max(step_s, STEP_TIMES_S[0]), STEP_TIMES_S[1])
             busy = workload.solo.utilization_ratio

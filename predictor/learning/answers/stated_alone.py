@@ -17,6 +17,7 @@ import numpy as np
 
 from models.features import Floats
 from predictor.gaussian_process.job_keys import jobs_on_devices
+from predictor.gaussian_process.known_members import ByMember
 from predictor.gaussian_process.link import to_scale
 from predictor.gaussian_process.observed_sets import each_of_three
 from predictor.gaussian_process.process import Process
@@ -59,7 +60,7 @@ class StatedAlone:
         self._member = together[self._place, self._column]
         self._job = jobs_on_devices(known.members, self._member)
         self._jobs = np.unique(self._job)
-        self._about: Bools = np.zeros(0, dtype=bool)
+        self._about = ByMember(self._found)
         self._changed: dict[int, Process] = {}
         self._means: dict[tuple[int, int], float] = {}
         self._lock = threading.Lock()
@@ -68,14 +69,12 @@ class StatedAlone:
         """Whether members, by number, are such; -1 is none. Any shape."""
         if not len(self._jobs):
             return np.zeros(numbers.shape, dtype=bool)
-        about, count = self._about, len(self._known.members)  # read once: another thread may know more
-        if len(about) < count:
-            new = np.arange(len(about), count)
-            found = ~self._known.solo_predicted[new] & np.isin(
-                jobs_on_devices(self._known.members, new), self._jobs
-            )
-            about = self._about = np.concatenate([about, found])
+        about = self._about.first(len(self._known.members))
         return np.asarray(about[numbers] & (numbers >= 0))
+
+    def _found(self, numbers: Integers) -> Bools:
+        jobs = jobs_on_devices(self._known.members, numbers)
+        return np.asarray(~self._known.solo_predicted[numbers] & np.isin(jobs, self._jobs))
 
     def as_observed(self, numbers: Integers) -> Integers:
         """[R] members, by number, and such ones as their jobs were observed."""

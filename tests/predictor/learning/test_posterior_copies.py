@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from predictor.examples.observations import Observation
-from predictor.learning.answers.corrector import shifted
+from predictor.gaussian_process.pair_table import PairBlocks
 from predictor.learning.evidence.config import PosteriorConfig
 from predictor.learning.evidence.observed import set_of
 from predictor.learning.posterior import Posterior
@@ -118,15 +118,14 @@ def test_a_thread_that_knows_fewer_jobs_than_another_is_answered(predictor: Pred
     posterior = Posterior(predictor)
     job = JOBS[0].without_solo()
     posterior.observe([seen(predictor, ColocationSet("v100", (job, JOBS[2])), 0, 2.0)])
-    corrections, few = posterior.state.corrections, posterior.members
+    blocks, few = PairBlocks(posterior.process), posterior.members
     more = ColocationSet("v100", tuple(Workload.parse(f"beta:batch_size={size}") for size in (3, 5)))
     posterior.predict_arrays([more])
-    assert len(posterior.members) > len(few)
-    assert len(corrections.solo(few)) == len(few)
-    pair = np.array([[0, 1]])
-    predicted, process = np.full((1, 2), 1.5), posterior.process
-    expected = shifted(predicted, process.table(few, few)[[[0, 1]], [[1, 0]]], process.parameters.knee)
-    np.testing.assert_allclose(corrections.slowdown(few, predicted, pair), expected)
+    count = len(posterior.members)
+    assert count > len(few)
+    blocks.of_sets(posterior.members, np.array([[count - 2, count - 1]]))
+    expected = posterior.process.table(few, few)[[[0, 1]], [[1, 0]]]
+    np.testing.assert_allclose(blocks.of_sets(few, np.array([[0, 1]])), expected)
 
 
 def test_errors_of_solo_step_times_are_computed_anew_only_if_a_job_that_counts_is_observed(
