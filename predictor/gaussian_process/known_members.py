@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,7 +19,7 @@ from predictor.gaussian_process.members import MEMBER_WIDTH, MemberScale, member
 from predictor.gaussian_process.spelling import Spelling
 from profiling.devices import get_device, has_mig, leaves_slices_open, split_device
 from profiling.errors import CotenantError
-from profiling.workload import Workload
+from profiling.workload import ColocationSet, Workload
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
@@ -136,6 +136,7 @@ class KnownMembers:
         of_setting = np.array([self._devices[device] for device, _ in start.settings], np.int64)
         if len(of_setting):
             self.members = replace(self.members, device=of_setting[self.members.setting])
+        self._of_row: Integers = np.zeros(0, np.int64)
         self._lock = threading.Lock()
 
     def __contains__(self, key: MemberKey) -> bool:
@@ -158,6 +159,36 @@ class KnownMembers:
                 }
                 self._add(new)
         return [index[key] for key in keys]
+
+    def of_sets(self, sets: Sequence[ColocationSet], solo_step_time_s: Floats) -> Integers:
+        """[S, M] numbers of the members of sets, -1 where one has fewer.
+
+        Args:
+            sets: S sets.
+            solo_step_time_s: [S, M] predicted.
+        """
+        size = np.array([len(s.workloads) for s in sets])
+        mask = np.arange(solo_step_time_s.shape[1]) < size[:, None]
+        result = np.full(mask.shape, -1, dtype=np.int64)
+        keys = [(w, s.device, s.sharing) for s in sets for w in s.workloads]
+        result[mask] = self.numbers(keys, solo_step_time_s[mask].tolist())
+        return result
+
+    def of_rows(self, rows: Integers, table: Any) -> Integers:
+        """[S, M] numbers of rows of a job table, -1 where there is none.
+
+        Args:
+            rows: [S, M].
+            table: always the same `predictor.answering.job_table.JobTable`.
+        """
+        # Read once, because other threads extend them too.
+        known, count = self._of_row, len(table.keys)
+        if len(known) < count:
+            more = self.numbers(
+                table.keys[len(known) : count], table.solo_step_s[len(known) : count].tolist()
+            )
+            known = self._of_row = np.concatenate([known, np.array(more, dtype=np.int64)])
+        return np.where(rows >= 0, known[rows], -1)
 
     def keys(self) -> dict[int, MemberKey]:
         """What each number stands for, without those at the start."""

@@ -1,7 +1,7 @@
 """Corrects a fitted predictor by what was observed in use, without refitting.
 
 `posterior.Posterior` takes observations in and answers like a predictor. After something new, `state.State` builds what
-answers follow from, in this order:
+answers follow from, and `corrected_predictor` answers from that, with these parts:
 
 1. `evidence`: observations beside the predictor's answers, with errors of solo step times taken out, become rows of a
    Gaussian process (`predictor.gaussian_process`) around these answers.

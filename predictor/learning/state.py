@@ -11,6 +11,7 @@ from predictor.gaussian_process.process import Process
 from predictor.gaussian_process.set_process import NETWORK_SHARE
 from predictor.learning.answers.basis import Label
 from predictor.learning.answers.corrections import Corrections
+from predictor.learning.answers.corrector import Corrector
 from predictor.learning.answers.pair_answers import PairAnswers
 from predictor.learning.answers.pair_bounds import PairBounds
 from predictor.learning.answers.parts import PartSlowdowns
@@ -54,6 +55,7 @@ class State:
         pair_bounds: largest slowdowns of pairs; parts: corrected ones of pairs and triples.
         under_mps: devices with sets observed under MPS.
         room: whether sets fit, given those that ran, and those that ran out of memory.
+        corrector: applies shifts.
     """
 
     predictor: Any
@@ -73,6 +75,7 @@ class State:
     parts: PartSlowdowns
     under_mps: frozenset[str]
     room: RanOut
+    corrector: Corrector
 
     @classmethod
     def of(
@@ -160,6 +163,7 @@ class State:
             ),
             frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
             RanOut(ran_out, known, ran),
+            Corrector(config.parameters),
         )
 
     def memory_words(self, sets: Sequence[ColocationSet]) -> list[list[str]]:

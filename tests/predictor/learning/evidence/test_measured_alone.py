@@ -128,7 +128,7 @@ def test_what_was_found_of_other_jobs_is_kept(predictor: Predictor) -> None:
     posterior, none = Posterior(predictor), MeasuredAlone()
     jobs, known = (SLOW, OTHER, THIRD), posterior._known
     posterior.predict_arrays([ColocationSet(d, jobs, m) for d in ("v100", "p100") for m in ("mps", "mig")])
-    posterior._numbers(
+    posterior._known.of_sets(
         [ColocationSet("v100", jobs, "mps"), ColocationSet("v100", jobs, "mig"), ColocationSet("p100", jobs)],
         np.full((3, 3), 0.1),
     )
@@ -325,7 +325,7 @@ def test_concurrent_threads_number_rows_once(
     posterior.predict_rows(rows, "time-slice")
     assert getattr(holder, name) == real, "it was interrupted"
     count = len(predictor.table_.keys)
-    assert max(len(posterior._of_row), len(posterior.state.told_table._row)) <= count
+    assert max(len(posterior._known._of_row), len(posterior.state.told_table._row)) <= count
     sets = [ColocationSet("v100", (replace(SLOW, batch_size=93), replace(THIRD, batch_size=94), SLOW))]
     of_rows = posterior.predict_rows(posterior.rows(sets), "time-slice")
     np.testing.assert_allclose(of_rows.step_time_s, posterior.predict_arrays(sets).step_time_s)

@@ -145,7 +145,7 @@ def test_variances_without_observations_are_those_given_the_pairs(
 ) -> None:
     posterior = Posterior(predictor)
     posterior.observe([seen(predictor, pair(NEW, LEARNED[0]), 0, 1.5)])
-    numbers = posterior._numbers([ColocationSet("v100", tuple(LEARNED))], np.full((1, 4), 0.03))[0]
+    numbers = posterior._known.of_sets([ColocationSet("v100", tuple(LEARNED))], np.full((1, 4), 0.03))[0]
     prior = posterior._priors.of(posterior.members, numbers)
     assert len(prior.training)
     rows = Rows(numbers[:1], numbers[None, 1 : 1 + partners])
