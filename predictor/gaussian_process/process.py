@@ -7,31 +7,29 @@ alone, not on their order.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from copy import copy
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING
 
 import numpy as np
-from scipy.linalg import cholesky, solve_triangular
 
 from models.features import Floats
 from predictor.gaussian_process.confirmed_pairs import ConfirmedPairs
 from predictor.gaussian_process.covariances import Covariances, Evidence
 from predictor.gaussian_process.job_keys import JOBS, keys_of
 from predictor.gaussian_process.kernel import KernelParameters, Members
-from predictor.gaussian_process.leave_one_out import LeftOut, contradictory
+from predictor.gaussian_process.leave_one_out import contradictory
 from predictor.gaussian_process.observed_sets import ObservedSets
 from predictor.gaussian_process.own_effects import OwnEffects, most_observed_first
 from predictor.gaussian_process.pair_table import PairWeights
-from predictor.gaussian_process.precision import Before, LeveragedPrecision, Precision, solved
 from predictor.gaussian_process.rows import Rows, covariance, variance
+from predictor.gaussian_process.solutions import ExactSolution, InducingSolution
 from predictor.types import Bools
 
 if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
-_Sum = TypeVar("_Sum", bound=Precision)
 # Part of the variance of slowdowns that a network leaves unexplained on architectures that it has not seen.
 # Parameters fitted to its errors were worse (docs/benchmarks.md).
 UNEXPLAINED = 0.5
@@ -41,7 +39,6 @@ CANNOT_BE = 3.0
 _OWN_FAULT = 10.0
 # Most jobs with an effect of their own: every sum grows with the square of their number.
 _MOST_EFFECTS = 512
-_JITTER = 1e-8
 # Rows that are answered together.
 _TOGETHER = 4096
 # Noise added to rows is rounded to this much of its log, so that most keep theirs when an observation is added.
@@ -74,10 +71,8 @@ class Process:
         self.parameters, self.evidence = parameters, evidence
         self.own_effects = OwnEffects()
         self.noise = evidence.noise.copy()
-        self._inner: Floats | None = None
-        self._precision: LeveragedPrecision
-        self._final: Precision
         self.covariances: Covariances
+        self.solution: ExactSolution | InducingSolution
         self.used: Integers = np.zeros(0, np.int64)
         self.variance_ratio, self.confirmed = 1.0, ConfirmedPairs.nothing()
         self.sets = ObservedSets.nothing()
@@ -89,15 +84,19 @@ class Process:
         )
         self._distrust(self.covariances.prior)
         self.used, self._rows = self.covariances.used, self.covariances.rows
-        self._own = self.own_effects.columns(evidence.members, evidence.rows)
+        own = self.own_effects.columns(evidence.members, evidence.rows)
         # Such an effect is one of the user's cluster; the predictor was trained elsewhere.
-        self._own[: evidence.training] = 0.0
-        self._through = self._loadings()
-        starts, left_out = self._fit(before)
+        own[: evidence.training] = 0.0
+        kind = ExactSolution if self.covariances.exact else InducingSolution
+        self.solution = kind(self.covariances, own, evidence.target)
+        start = self._start(before)
+        self.solution.solve(self.noise, start)
+        left_out = self.solution.left_out(self.noise)
         contrary = contradictory(evidence, left_out)
         if contrary.any():
             self.noise += _OWN_FAULT * self._rounded(contrary)
-            starts, left_out = self._fit(before)
+            self.solution.solve(self.noise, start)
+            left_out = self.solution.left_out(self.noise)
         plain = (self.noise == evidence.noise) & (np.arange(len(self.noise)) >= evidence.training)
         self.variance_ratio = left_out.variance_ratio(plain)
         unlike = left_out.unlike
@@ -105,8 +104,8 @@ class Process:
             # If rows contradict each other, trust the one observed more often.
             own_fault = self._rounded(left_out.error**2 / evidence.count)
             self.noise += np.where(unlike, own_fault, 0.0)
-            self._condition(starts)
-        self.confirmed = ConfirmedPairs.of(evidence, self.noise, self._fitted)
+            self.solution.solve_again(self.noise, start)
+        self.confirmed = ConfirmedPairs.of(evidence, self.noise, self.solution.fitted)
         self.sets = ObservedSets.of(evidence, self.noise, self._composed)
 
     def _distrust(self, prior: Floats) -> None:
@@ -150,97 +149,22 @@ class Process:
         with np.errstate(divide="ignore"):
             return np.asarray(np.exp(_GRID * np.round(np.log(variances) / _GRID)))
 
-    def _loadings(self) -> Floats | None:
-        """[N, used + effects] of all rows on the inducing rows and on own effects, each of unit variance; None if
-        all rows are used."""
-        known = self.covariances
-        if known.exact:
-            self._gram = known.gram + self._own @ self._own.T if len(self.own_effects) else known.gram
-            return None
-        self._factor = known.factor
-        return np.concatenate([known.through, self._own], 1) if len(self.own_effects) else known.through
-
-    def _fit(self, before: Process | None) -> tuple[list[Before[Precision]], LeftOut]:
-        """Weigh the rows for the first time; sums of these weights, and what is then left out."""
-        starts: list[Before[Precision]] = []
-        if self._through is not None:
-            first = self._since(before, lambda one: one._precision)
-            final = self._since(before, lambda one: one._final)
-            self._precision = LeveragedPrecision(self._through, 1.0 / self.noise, self.evidence.target, first)
-            starts = [*([] if final is None else [final]), Before(self._precision)]
-        self._condition(starts)
-        return starts, self._left_out()
-
-    def _since(self, before: Process | None, precision: Callable[[Process], _Sum]) -> Before[_Sum] | None:
-        """What an earlier process had summed up, if its rows have the same loadings."""
+    def _start(self, before: Process | None) -> InducingSolution | None:
+        """The solution of an earlier process, if its rows have the same loadings."""
         if before is None or not self.covariances.reused or self.own_effects != before.own_effects:
             return None
-        replaced, former = self.covariances.replaced
-        if not len(replaced):
-            return Before(precision(before))
-        return None if len(self.own_effects) else Before(precision(before), replaced, former)
-
-    def _condition(self, starts: Sequence[Before[Precision]]) -> None:
-        """Weigh the rows; `starts` are sums of earlier weights."""
-        if self._through is None:
-            gram = self._gram.copy()
-            gram[np.diag_indices_from(gram)] += self.noise + _JITTER
-            self._factor = cholesky(gram, lower=True, check_finite=False, overwrite_a=True)
-            self.weight = solved(self._factor, self.evidence.target)
-            return
-        self._final = Precision(self._through, 1.0 / self.noise, self.evidence.target, starts)
-        self._inner = self._final.factor
-        inner = solved(self._inner, self._final.information)
-        self._solved_inner, count = inner, len(self.used)
-        self.weight = solve_triangular(self._factor, inner[:count], lower=True, trans=1, check_finite=False)
-        self._own_weight = inner[count:]
-
-    def _left_out(self) -> LeftOut:
-        """Each row, predicted from the other ones."""
-        through, noise = self._through, self.noise
-        if through is None:
-            inverse = solve_triangular(self._factor, np.eye(len(self.used)), lower=True, check_finite=False)
-            return LeftOut.of((inverse**2).sum(0), self.weight, noise)
-        # What the inducing rows do not explain of a row, no other row does.
-        unexplained = self.covariances.unexplained
-        residual = self.evidence.target - through @ self._solved_inner
-        share = np.minimum(self._precision.leverage / noise, 1 - 1e-6)
-        variance = noise * share / (1 - share) + unexplained
-        return LeftOut(residual / (1 - share), variance, noise)
-
-    def _fitted(self, rows: Integers) -> Floats:
-        """[R] means of rows of the evidence, by number."""
-        if self._through is None:
-            return np.asarray(self._gram[np.ix_(rows, self.used)] @ self.weight)
-        return np.asarray(self._through[rows] @ self._solved_inner)
+        return before.solution if isinstance(before.solution, InducingSolution) else None
 
     def _composed(self, rows: Integers) -> Floats:
         """[R] means of rows of the evidence, by number, with the effects of confirmed pairs."""
         evidence = self.evidence
-        return self._fitted(rows) + self.confirmed.within(evidence.members, evidence.rows.take(rows))
+        return self.solution.fitted(rows) + self.confirmed.within(evidence.members, evidence.rows.take(rows))
 
     def _seen_from(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
-        """[R, used] covariance of queried rows with the used ones, and [R, effects] their loadings on own effects.
-
-        If all rows are used, the covariance includes own effects.
-        """
+        """[R, used] covariance of queried rows with the used ones, and [R, effects] their loadings on own effects."""
         cross = covariance(self.parameters, members, rows, self.evidence.members, self._rows)
         own = self.own_effects.columns(members, rows)
-        if self._inner is None and len(self.own_effects):
-            cross += own @ self._own[self.used].T
-        return cross, own
-
-    def _mean(self, cross: Floats, own: Floats) -> Floats:
-        return cross @ self.weight if self._inner is None else cross @ self.weight + own @ self._own_weight
-
-    def _halves(self, cross: Floats, own: Floats) -> Floats:
-        """[W, R] vectors for `explained_sign`."""
-        half = solve_triangular(self._factor, cross.T, lower=True, check_finite=False)
-        if self._inner is None:
-            return half
-        half = np.concatenate([half, own.T])
-        left = solve_triangular(self._inner, half, lower=True, check_finite=False)
-        return np.concatenate([half, left])
+        return self.solution.with_own(cross, own), own
 
     def answer(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
         """[R] mean and [R] variance of rows of `members`."""
@@ -252,8 +176,8 @@ class Process:
             if not len(self.evidence.rows):
                 continue
             cross, own = self._seen_from(members, asked)
-            mean[part] = self._mean(cross, own)
-            spread[part] += (own**2).sum(1) - self.explained_sign @ self._halves(cross, own) ** 2
+            mean[part] = self.solution.mean(cross, own)
+            spread[part] += (own**2).sum(1) - self.explained_sign @ self.solution.halves(cross, own) ** 2
         return mean, np.maximum(spread, 0.0)
 
     def changed_means(
@@ -264,10 +188,10 @@ class Process:
         for start in range(0, len(rows), _TOGETHER):
             part = np.arange(start, min(start + _TOGETHER, len(rows)))
             cross, own = self._seen_from(members, rows.take(part))
-            mean[part] = self._mean(cross, own)
+            mean[part] = self.solution.mean(cross, own)
             for change, numbers in changes:
                 here = numbers[(numbers >= start) & (numbers <= part[-1])]
-                mean[here] += change._mean(cross[here - start], own[here - start])
+                mean[here] += change.solution.mean(cross[here - start], own[here - start])
         return mean
 
     def joint(self, members: Members, rows: Rows) -> tuple[Floats, Floats]:
@@ -276,8 +200,9 @@ class Process:
         if not len(self.evidence.rows):
             return np.zeros(len(rows)), total
         cross, own = self._seen_from(members, rows)
-        half = self._halves(cross, own)
-        return self._mean(cross, own), total + own @ own.T - half.T @ (self.explained_sign[:, None] * half)
+        half = self.solution.halves(cross, own)
+        explained = half.T @ (self.explained_sign[:, None] * half)
+        return self.solution.mean(cross, own), total + own @ own.T - explained
 
     @cached_property
     def pair_weights(self) -> PairWeights:
@@ -286,9 +211,8 @@ class Process:
         pairs = self._rows.pairs(known)
         used, index = np.unique(np.concatenate([pairs.own, pairs.partner]), return_inverse=True)
         weight, half = np.zeros((len(used), len(used))), len(pairs.own)
-        np.add.at(weight, (index[:half], index[half:]), self.weight[pairs.row] * pairs.share)
-        own = self._own_weight if self._inner is not None else self._own[self.used].T @ self.weight
-        own_means = (own * self.own_effects.deviation).tolist()
+        np.add.at(weight, (index[:half], index[half:]), self.solution.weight[pairs.row] * pairs.share)
+        own_means = (self.solution.own_weight * self.own_effects.deviation).tolist()
         private = [(*name, mean) for name, mean in zip(self.own_effects.names, own_means, strict=True)]
         return PairWeights(self.parameters, known.take(used), weight, used, tuple(private))
 
@@ -309,16 +233,13 @@ class Process:
     def _is_observed(self) -> Bools:
         return self.used >= self.evidence.training
 
-    @cached_property
+    @property
     def explained_sign(self) -> Floats:
         """[W] signs, 1 or -1, for the vectors of `parts`.
 
         The evidence reduces the covariance of two rows by the signed sum of the products of their vectors.
         """
-        count = len(self.used)
-        if self._inner is None:
-            return np.ones(count)
-        return np.repeat([1.0, -1.0], len(self._inner))
+        return self.solution.explained_sign if len(self.used) else np.ones(0)
 
     def parts(self, members: Members, rows: Rows) -> tuple[Floats, Floats, Floats]:
         """[R] mean, [R, W] vectors for `explained_sign`, and [R, observed] contribution of each of `observed` to
@@ -329,29 +250,9 @@ class Process:
         if not len(self.used):
             return np.zeros(len(rows)), np.zeros((len(rows), 0)), np.zeros((len(rows), 0))
         cross, own = self._seen_from(members, rows)
-        added = cross * self.weight
-        if self._inner is not None and len(self.own_effects):
-            # What a job has for itself is put down to its used rows, if there are any.
-            shares = self._own[self.used] > 0
-            added += (own * self._own_weight) @ (shares / np.maximum(shares.sum(0), 1)).T
-        return self._mean(cross, own), self._halves(cross, own).T, added[:, self._is_observed]
-
-    def response(self, rows: Integers, change: Floats) -> Floats:
-        """[W] vector whose product with those of `parts` says by how much means move if the targets of some
-        rows change.
-
-        Args:
-            rows: numbers of the rows; change: [len(rows)].
-        """
-        through = self._through
-        if through is None or self._inner is None:
-            moved = np.zeros(len(self.evidence.rows))
-            moved[rows] = change
-            moved = moved[self.used]
-            return np.asarray(solve_triangular(self._factor, moved, lower=True, check_finite=False))
-        moved = through[rows].T @ (change * self._final.weight[rows])
-        inner = solve_triangular(self._inner, moved, lower=True, check_finite=False)
-        return np.concatenate([np.zeros(len(inner)), inner])
+        solution = self.solution
+        added = solution.added(cross, own)[:, self._is_observed]
+        return solution.mean(cross, own), solution.halves(cross, own).T, added
 
     def changed(self, rows: Integers, change: Floats) -> Process:
         """A process whose means are by how much those of this one change with the targets of some rows.
@@ -364,17 +265,8 @@ class Process:
         other, moved = copy(self), np.zeros(len(self.evidence.rows))
         other.__dict__.pop("pair_weights", None)
         moved[rows] = change
-        through = self._through
-        if through is None or self._inner is None:
-            other.weight = solved(self._factor, moved[self.used])
-        else:
-            count = len(self.used)
-            inner = solved(self._inner, through[rows].T @ (change * self._final.weight[rows]))
-            other.weight = solve_triangular(
-                self._factor, inner[:count], lower=True, trans=1, check_finite=False
-            )
-            other._own_weight, other._solved_inner = inner[count:], inner
+        other.solution = self.solution.changed(rows, change)
         pairs, sets = self.confirmed, self.sets
-        other.confirmed = pairs.changed(moved[pairs.row], other._fitted(pairs.row))
+        other.confirmed = pairs.changed(moved[pairs.row], other.solution.fitted(pairs.row))
         other.sets = sets.changed(moved[sets.row], other._composed(sets.row))
         return other

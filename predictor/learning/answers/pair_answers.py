@@ -272,7 +272,7 @@ class PairAnswers:
         )
         if not len(rows):
             return np.zeros(len(self._sign), np.float32)
-        return self.process.response(rows, evidence.steep[rows]).astype(np.float32)
+        return self.process.solution.response(rows, evidence.steep[rows]).astype(np.float32)
 
     def _add(self, new: Sequence[tuple[int, int]]) -> None:
         own, partner = np.array(new, dtype=np.int64).T

@@ -15,7 +15,7 @@ RNG = np.random.default_rng(5)
 def test_a_left_out_row_is_predicted_as_if_unobserved(most: int) -> None:
     rows, target = rows_of(PAIRS), RNG.normal(0.0, 0.05, len(PAIRS))
     process = told(rows, target, most=most)
-    left_out = process._left_out()
+    left_out = process.solution.left_out(process.noise)
     for row in [24, 27, 29] if process.covariances.exact else set(range(len(rows))) - set(process.used):
         others = np.delete(np.arange(len(rows)), row)
         fewer = told(rows.take(others), target[others], most=most)
