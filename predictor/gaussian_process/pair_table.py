@@ -109,7 +109,7 @@ class PairBlocks:
         if len(parts := _parts(rows)) > 1:
             return np.concatenate([self._emptied().of_pairs(members, setting, part) for part in parts])
         with self._lock:
-            self._meet(members, setting, rows)
+            self._cache(members, setting, rows)
             return np.asarray(self._blocks[setting][self._local[rows[:, 0]], self._local[rows[:, 1]]])
 
     def _emptied(self) -> PairBlocks:
@@ -119,7 +119,7 @@ class PairBlocks:
         if len(parts := _parts(rows)) > 1:
             return np.concatenate([self._emptied().of_sets(members, part) for part in parts])
         with self._lock:
-            self._meet(members, setting, rows)
+            self._cache(members, setting, rows)
             block, pairs = self._blocks[setting], self._pairs[setting]
             place = np.where(rows >= 0, self._local[rows], 0)
         size = rows.shape[1]
@@ -138,7 +138,7 @@ class PairBlocks:
             answer = self._answer(answer)
         return np.where(present & (present.sum(1) > 1)[:, None], answer, self._alone)
 
-    def _meet(self, members: Members, setting: int, rows: Integers) -> None:
+    def _cache(self, members: Members, setting: int, rows: Integers) -> None:
         """Make sure that the setting's block has all members of `rows`."""
         # Another thread may have come with more members.
         if self._members is None or len(self._members) < len(members):

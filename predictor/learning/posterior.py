@@ -104,7 +104,7 @@ class Posterior:
         alone = self.measured.observed(kept) if self.config.learn_solo else self.measured
         if not new and not out and alone is self.measured:
             return
-        ran_out = self.ran_out.met(by_name_of_set(out), self._expected)
+        ran_out = self.ran_out.with_rows(by_name_of_set(out), self._expected)
         self.observed, self.measured, self.ran_out = self._and(self.observed, new), alone, ran_out
         self._outdated()
 
@@ -171,7 +171,7 @@ class Posterior:
     def _and(self, observed: Observed, observations: Sequence[Observation]) -> Observed:
         """`observed` and further ones; the predictor is queried about new sets."""
         named, values = by_name(observations)
-        return observed.met(named, self._expected).told(values)
+        return observed.with_rows(named, self._expected).with_step_times(values)
 
     def _expected(self, sets: Sequence[ColocationSet]) -> tuple[Integers, Expected]:
         expected = Expected.of(self.predictor, sets)

@@ -50,12 +50,11 @@ class State:
         told_table: the same for rows of its job table.
         solo, limits: errors of predicted solo step times, and their limits.
         process: of slowdowns, given these.
-        corrections, shifts: what it says of sets, as arrays and with what it stands on.
+        corrections, shifts: what it says of sets, as arrays and with what it stands on; corrector: applies the latter.
         related: what to tell the predictor of jobs of which others were observed alone.
         pair_bounds: largest slowdowns of pairs; parts: corrected ones of pairs and triples.
         under_mps: devices with sets observed under MPS.
         room: whether sets fit, given those that ran, and those that ran out of memory.
-        corrector: applies shifts.
     """
 
     predictor: Any
@@ -71,11 +70,11 @@ class State:
     corrections: Corrections
     related: RelatedAlone
     shifts: Shifts
+    corrector: Corrector
     pair_bounds: PairBounds
     parts: PartSlowdowns
     under_mps: frozenset[str]
     room: RanOut
-    corrector: Corrector
 
     @classmethod
     def of(
@@ -104,11 +103,13 @@ class State:
             priors: what is known without observations.
             labels: cache of the observations in words; expected_sets: of what was expected of them.
         """
+        # What counts as observed, with the predictor's answers once it is told of jobs alone.
         kept = observed.sample(config.most_observed, None if earlier is None else earlier.kept)
         numbers = measured.told_members(known, predictor)
         before = (Observed.nothing(), kept[:0]) if earlier is None else (earlier.told, earlier.kept)
         told = measured.told_rows(observed, kept, numbers, predictor, *before)
         rows = kept[(told.partners[kept] >= 0).any(1)]
+        # Evidence of slowdowns, given solo step times; without training pairs if it contradicts them.
         prior = priors.of(known.members, told.own[rows])
         errors, process = (None, None) if earlier is None else (earlier.solo, earlier.process)
         while True:
@@ -119,6 +120,7 @@ class State:
             if not priors.contradicted(prior, some):
                 break
             prior = priors.ignorant
+        # The predictor with what was learned of its parts, and the evidence around its answers.
         share = _network_share(told, rows, some, config.parameters.knee)
         memory = _related_memory(predictor, known, measured, earlier)
         unweighted: Any = predictor
@@ -130,6 +132,7 @@ class State:
         expected = expected_sets.of(told, rows, share, weighted, measured)
         moved = expected - told.expected(rows, config.parameters.knee, NETWORK_SHARE)
         evidence = replace(evidence, target=evidence.target - moved)
+        # The process, and what it says of queries.
         given = Process(prior.parameters, prior.and_observed(evidence), config.most_rows, process)
         confirmed, sets = (rows[own.row - given.evidence.training] for own in (given.confirmed, given.sets))
         used, places, shares = rows_in_answers(
@@ -142,28 +145,26 @@ class State:
         pair_bounds = PairBounds(conditioning, stated)
         corrections = Corrections(given, solo, limits, stated, pair_bounds, known)
         return cls(
-            weighted,
-            unweighted,
-            memory,
-            told,
-            kept,
-            measured,
-            ToldTable(measured, getattr(predictor, "table_", None)),
-            solo,
-            limits,
-            given,
-            corrections,
-            RelatedAlone(told, numbers, known, corrections),
-            Shifts(answers, observed, used, labels),
-            pair_bounds,
-            PartSlowdowns(
-                weighted,
-                corrections.slowdown,
-                corrections.confirmed if len(given.sets) else None,
+            predictor=weighted,
+            unweighted=unweighted,
+            memory=memory,
+            told=told,
+            kept=kept,
+            measured=measured,
+            told_table=ToldTable(measured, getattr(predictor, "table_", None)),
+            solo=solo,
+            limits=limits,
+            process=given,
+            corrections=corrections,
+            related=RelatedAlone(told, numbers, known, corrections),
+            shifts=Shifts(answers, observed, used, labels),
+            corrector=Corrector(config.parameters),
+            pair_bounds=pair_bounds,
+            parts=PartSlowdowns(
+                weighted, corrections.slowdown, corrections.confirmed if len(given.sets) else None
             ),
-            frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
-            RanOut(ran_out, known, ran),
-            Corrector(config.parameters),
+            under_mps=frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
+            room=RanOut(ran_out, known, ran),
         )
 
     def memory_words(self, sets: Sequence[ColocationSet]) -> list[list[str]]:

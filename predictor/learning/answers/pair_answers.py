@@ -130,7 +130,7 @@ class PairAnswers:
             try:
                 at, weights, mean, prior, variance, covariance = self._looked_up(keys)
             except KeyError:
-                self._meet(keys)
+                self._cache(keys)
                 at, weights, mean, prior, variance, covariance = self._looked_up(keys)
             added, own = self._pairs.added, [self._own[key[0]] for key in keys]
         most = max(map(len, at))
@@ -215,7 +215,7 @@ class PairAnswers:
         occupancy = self._known.members.occupancy[list(partners)]
         return list((occupancy / occupancy.sum()).tolist())
 
-    def _meet(self, keys: Sequence[Key]) -> None:
+    def _cache(self, keys: Sequence[Key]) -> None:
         """Cache all pairs of these keys."""
         pairs = self._pairs
         asked = dict.fromkeys(pair for key in keys for pair in _pairs_of(key))
@@ -226,8 +226,8 @@ class PairAnswers:
             )
             self._own, new = {}, list(asked)
         if new:
-            self._meet_alone(dict.fromkeys(own for own, _ in new))
-            self._add(new)
+            self._cache_members(dict.fromkeys(own for own, _ in new))
+            self._cache_pairs(new)
         triples = dict.fromkeys((own, *two) for own, *partners in keys for two in combinations(partners, 2))
         missing = [triple for triple in triples if triple not in pairs.covariance]
         for start in range(0, len(missing), _TOGETHER):
@@ -243,7 +243,7 @@ class PairAnswers:
             left -= (1.0 - kept) * (left + shared)
             pairs.covariance.update(zip(some, zip(before.tolist(), left.tolist(), strict=True), strict=True))
 
-    def _meet_alone(self, members: Iterable[int]) -> None:
+    def _cache_members(self, members: Iterable[int]) -> None:
         """Cache solo step times; measured ones are not corrected."""
         new = np.array([number for number in members if number not in self._own], dtype=np.int64)
         if not len(new):
@@ -274,7 +274,7 @@ class PairAnswers:
             return np.zeros(len(self._sign), np.float32)
         return self.process.solution.response(rows, evidence.steep[rows]).astype(np.float32)
 
-    def _add(self, new: Sequence[tuple[int, int]]) -> None:
+    def _cache_pairs(self, new: Sequence[tuple[int, int]]) -> None:
         own, partner = np.array(new, dtype=np.int64).T
         known, has_partner = self._known.members, partner != _ALONE
         # A member without partners gets a row of zeros.

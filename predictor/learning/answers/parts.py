@@ -89,7 +89,7 @@ class PartSlowdowns:
         try:
             return self._looked_up(numbers, self._known)
         except KeyError:
-            return self._looked_up(numbers, self._met(sets, numbers))
+            return self._looked_up(numbers, self._with_parts(sets, numbers))
 
     def _looked_up(
         self, numbers: Sequence[Sequence[int]], known: Mapping[tuple[int, ...], float]
@@ -110,7 +110,7 @@ class PartSlowdowns:
                 slowest[large[k][0] + column] = 1.0
         return slowest
 
-    def _met(
+    def _with_parts(
         self, sets: Sequence[ColocationSet], numbers: Sequence[Sequence[int]]
     ) -> dict[tuple[int, ...], float]:
         """The cache with all parts of these sets; another thread may replace it by one without them."""

@@ -97,7 +97,7 @@ class StatedAlone:
             if new := [pair for pair in dict.fromkeys(pairs) if pair not in self._means]:
                 if len(self._means) + len(new) > _KEPT:
                     self._means, new = {}, list(dict.fromkeys(pairs))
-                self._meet(new)
+                self._cache(new)
             return np.array([self._means[pair] for pair in pairs])
 
     def corrected(self, correction: Floats, numbers: Integers) -> Floats:
@@ -149,7 +149,7 @@ class StatedAlone:
             result[found[here]] += change.sets.effects(members, own[here], partners[here])
         return result
 
-    def _meet(self, pairs: list[tuple[int, int]]) -> None:
+    def _cache(self, pairs: list[tuple[int, int]]) -> None:
         """Cache the means of pairs."""
         numbers, members, process = np.array(pairs), self._known.members, self._process
         own, partner = self.as_observed(numbers.ravel()).reshape(numbers.shape).T

@@ -144,7 +144,7 @@ class Observed:
             for value in values:
                 yield Observation(set_of(key), 0, math.exp(value))
 
-    def met(
+    def with_rows(
         self,
         named: Mapping[ObservedKey, ObservedKey],
         expected_of: Callable[[Sequence[ColocationSet]], tuple[Integers, Expected]],
@@ -176,8 +176,8 @@ class Observed:
             count=np.concatenate([self.count, np.zeros(more, np.int64)]),
         )
 
-    def told(self, new: Mapping[ObservedKey, Sequence[float]]) -> Observed:
-        """Add log step times, by the names of keys, to existing rows."""
+    def with_step_times(self, new: Mapping[ObservedKey, Sequence[float]]) -> Observed:
+        """Add log step times to existing rows, by the names of keys."""
         if not new:
             return self
         values, step, count = list(self.values), self.log_step_s.copy(), self.count.copy()

@@ -14,7 +14,9 @@ def observed(pairs: list[tuple[int, int]]) -> Observed:
     keys = [("v100", "mps", jobs[own], (jobs[other],) if other >= 0 else ()) for own, other in pairs]
     nothing = np.zeros(len(pairs))
     expected = Expected(nothing, nothing, nothing, nothing[:, None])
-    return Observed.nothing().met({name_of(key): key for key in keys}, lambda _: (np.array(pairs), expected))
+    return Observed.nothing().with_rows(
+        {name_of(key): key for key in keys}, lambda _: (np.array(pairs), expected)
+    )
 
 
 def test_all_rows_are_kept_if_there_is_room() -> None:
