@@ -14,8 +14,7 @@ from models.features import Floats
 from predictor.answering.bounds import taking_turns, within_shares
 from predictor.gaussian_process.known_members import KnownMembers
 from predictor.gaussian_process.rows import Rows, partners_of
-from predictor.learning.answers.basis import reason_of
-from predictor.learning.answers.corrector import Basis
+from predictor.learning.answers.basis import Basis, reason_of
 from predictor.learning.answers.parts import SlowdownOf, of_rows, slowdown_of_parts, slowest_part
 from predictor.learning.answers.time_sliced import bounded_rows, bounded_sets, members_bounded, no_slower
 from predictor.learning.evidence.alone import Notes
@@ -141,7 +140,9 @@ class CorrectedPredictor:
         )
         numbers = [list(islice(number, len(s.workloads))) for s in sets]
         keys = [(own, *sorted((*row[:m], *row[m + 1 :]))) for row in numbers for m, own in enumerate(row)]
-        shifts = state.shifts.of(keys)
+        shifts, added = state.pair_answers.beside(keys)
+        # Naming only the heaviest observation is faster.
+        bases = iter(state.bases.of(added, most=1))
         if state.predictor is not state.unweighted:
             weighted = state.predictor.predict_arrays(sets)
             slowdown = weighted.slowdown[weighted.mask].tolist()
@@ -152,7 +153,6 @@ class CorrectedPredictor:
             shifts[k] = corrector.at_slowdown(shifts[k], members[k], slowdown)
             slowest[k] = most[k] = slowdown
         after = map(corrector, members, shifts, slowest, most, least_solo_s)
-        shift = iter(shifts)
         of_memory = state.memory_words(sets)
         places, bounds = self._time_sliced(sets)
         sliced = dict(zip(places, bounds.tolist(), strict=True))
@@ -160,8 +160,8 @@ class CorrectedPredictor:
         for k, (colocation_set, prediction) in enumerate(zip(sets, predictions, strict=True)):
             now = tuple(islice(after, len(prediction.members)))
             now = members_bounded(now, colocation_set.sharing, sliced.get(k))
-            moved = zip(colocation_set.workloads, prediction.members, now, shift, strict=False)
-            reasons = [reason_of(w.model, was, member, s.basis) for w, was, member, s in moved]
+            moved = zip(colocation_set.workloads, prediction.members, now, bases, strict=False)
+            reasons = [reason_of(w.model, was, member, basis) for w, was, member, basis in moved]
             now, told = notes[k].as_asked(now), notes[k].reasons
             busy = within_shares(prediction.total_utilization_ratio, now)
             ignored = state.limits.ignored_of(numbers[k])
@@ -175,4 +175,4 @@ class CorrectedPredictor:
         solo_step_time_s = self.state.unweighted.predict_arrays(sets).solo_step_time_s
         row = self._known.of_sets(sets, solo_step_time_s)[0].tolist()
         key = (row[member], *sorted(number for m, number in enumerate(row) if m != member and number >= 0))
-        return self.state.shifts.basis(key)
+        return self.state.bases.of(self.state.pair_answers.beside([key])[1])[0]

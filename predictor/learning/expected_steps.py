@@ -63,7 +63,7 @@ class ExpectedSteps:
         solo, unconfirmed, predicted = _solo(posterior, pairs, members, place)
         # A slowdown absorbs what is wrong with the solo step time that it was learned with.
         keys = list(zip(rows.own.tolist(), rows.partners[:, 0].tolist(), strict=True))
-        shifts = posterior.state.shifts.of(keys)
+        shifts, _ = posterior.state.pair_answers.beside(keys)
         absorbed = [-s.covariance / s.solo_variance if s.solo_variance else 0.0 for s in shifts]
         count = len(rows)
         share = np.zeros((count + 1, len(members)))

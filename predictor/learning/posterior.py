@@ -15,21 +15,19 @@ import numpy as np
 
 from models.features import Floats
 from predictor.answering.never_measured import never_measured
-from predictor.examples.observations import Observation, Report, apart
+from predictor.examples.observations import Observation, R, Report, apart
 from predictor.examples.out_of_memory import OutOfMemory
 from predictor.gaussian_process.kernel import Members
 from predictor.gaussian_process.known_members import KnownMembers
 from predictor.gaussian_process.members import default_scale
 from predictor.gaussian_process.process import Process
 from predictor.gaussian_process.rows import Rows
-from predictor.learning.answers.basis import Label
-from predictor.learning.answers.corrector import Basis
+from predictor.learning.answers.basis import Basis, Label
 from predictor.learning.corrected_predictor import CorrectedPredictor
 from predictor.learning.evidence.config import PosteriorConfig
 from predictor.learning.evidence.expected_sets import ExpectedSets
 from predictor.learning.evidence.measured_alone import MeasuredAlone
 from predictor.learning.evidence.observed import Expected, Observed, by_name, by_name_of_set, set_of
-from predictor.learning.evidence.predictable import predictable
 from predictor.learning.evidence.prior import Priors
 from predictor.learning.state import State
 from predictor.types import Bools, Prediction, PredictionArrays, SetPredictor
@@ -110,7 +108,7 @@ class Posterior:
 
     def ran(self, observations: Iterable[Observation]) -> None:
         """Take in only that the sets of observations ran, those that it was trained on; unknown jobs are skipped."""
-        if some := predictable(self.predictor, list(observations)):
+        if some := _predictable(self.predictor, list(observations)):
             self.only_ran = self._and(self.only_ran, some)
             self._outdated()
 
@@ -147,7 +145,7 @@ class Posterior:
             return 0
         except CotenantError:
             pass
-        some = predictable(self.predictor, kept)
+        some = _predictable(self.predictor, kept)
         self.observe(some)
         return len(kept) - len(some)
 
@@ -258,3 +256,26 @@ class Posterior:
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """The basis of a member's answer. Observations count with at least a hundredth of the largest weight."""
         return Basis(0, ()) if self.knows_nothing else self._corrected.basis(colocation_set, member)
+
+
+def _predictable(predictor: SetPredictor, observations: Sequence[R]) -> list[R]:
+    """Those of sets that the predictor has an answer for."""
+    members = {(o.colocation_set.device, w) for o in observations for w in o.colocation_set.workloads}
+    unknown = {(device, w) for device, w in members if not _answers(predictor, [ColocationSet(device, (w,))])}
+    kept = [
+        o
+        for o in observations
+        if unknown.isdisjoint((o.colocation_set.device, w) for w in o.colocation_set.workloads)
+    ]
+    sets = {o.colocation_set for o in kept}
+    if kept and not _answers(predictor, list(sets)):
+        sets = {s for s in sets if _answers(predictor, [s])}
+    return [o for o in kept if o.colocation_set in sets]
+
+
+def _answers(predictor: SetPredictor, sets: Sequence[ColocationSet]) -> bool:
+    try:
+        predictor.predict_arrays(sets)
+    except CotenantError:
+        return False
+    return True

@@ -9,14 +9,13 @@ from typing import TYPE_CHECKING, Any
 from predictor.gaussian_process.known_members import KnownMembers
 from predictor.gaussian_process.process import Process
 from predictor.gaussian_process.set_process import NETWORK_SHARE
-from predictor.learning.answers.basis import Label
+from predictor.learning.answers.basis import Bases, Label
 from predictor.learning.answers.corrections import Corrections
 from predictor.learning.answers.corrector import Corrector
-from predictor.learning.answers.pair_answers import PairAnswers
+from predictor.learning.answers.pair_answers import PairAnswers, rows_in_answers
 from predictor.learning.answers.pair_bounds import PairBounds
 from predictor.learning.answers.parts import PartSlowdowns
 from predictor.learning.answers.related_alone import RelatedAlone
-from predictor.learning.answers.shifts import Shifts, rows_in_answers
 from predictor.learning.answers.stated_alone import StatedAlone
 from predictor.learning.evidence.config import PosteriorConfig
 from predictor.learning.evidence.expected_sets import ExpectedSets
@@ -50,7 +49,8 @@ class State:
         told_table: the same for rows of its job table.
         solo, limits: errors of predicted solo step times, and their limits.
         process: of slowdowns, given these.
-        corrections, shifts: what it says of sets, as arrays and with what it stands on; corrector: applies the latter.
+        corrections: what it says of sets, as arrays.
+        pair_answers: the same of single members, with what it stands on; bases: in words; corrector: applies it.
         related: what to tell the predictor of jobs of which others were observed alone.
         pair_bounds: largest slowdowns of pairs; parts: corrected ones of pairs and triples.
         under_mps: devices with sets observed under MPS.
@@ -69,7 +69,8 @@ class State:
     process: Process
     corrections: Corrections
     related: RelatedAlone
-    shifts: Shifts
+    pair_answers: PairAnswers
+    bases: Bases
     corrector: Corrector
     pair_bounds: PairBounds
     parts: PartSlowdowns
@@ -140,7 +141,6 @@ class State:
         )
         conditioning = Conditioning(given, told, rows, expected, known)
         stated = StatedAlone(conditioning, measured, weighted)
-        answers = PairAnswers(given, solo, prior, known, places, shares, limits, stated)
         ran = RanTogether(observed, only_ran, known, None if earlier is None else earlier.room.ran)
         pair_bounds = PairBounds(conditioning, stated)
         corrections = Corrections(given, solo, limits, stated, pair_bounds, known)
@@ -157,7 +157,8 @@ class State:
             process=given,
             corrections=corrections,
             related=RelatedAlone(told, numbers, known, corrections),
-            shifts=Shifts(answers, observed, used, labels),
+            pair_answers=PairAnswers(given, solo, prior, known, places, shares, limits, stated),
+            bases=Bases(observed, used, labels),
             corrector=Corrector(config.parameters),
             pair_bounds=pair_bounds,
             parts=PartSlowdowns(

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
 from models.features import Floats
-from predictor.learning.answers.corrector import Basis, Influence
 from predictor.learning.evidence.observed import Observed
 from predictor.types import MemberPrediction
 
@@ -16,6 +15,24 @@ if TYPE_CHECKING:
     from predictor.examples.examples import Integers
 
 Label = tuple[str, tuple[str, ...], str]
+
+
+class Influence(NamedTuple):
+    """An observed set and its share of an answer's correction, from -1 to 1; negative if it speeds the job
+    up."""
+
+    job: str
+    partners: tuple[str, ...]
+    device: str
+    observations: int
+    weight: float
+
+
+class Basis(NamedTuple):
+    """The basis of an answer: how many observations, and the most influential ones."""
+
+    observations: int
+    heaviest: tuple[Influence, ...]
 
 
 class Bases:

@@ -13,33 +13,16 @@ from predictor.gaussian_process.link import Link, from_scale, to_scale
 from predictor.types import LEVEL_90, MemberPrediction, Quantity
 
 
-class Influence(NamedTuple):
-    """An observed set and its share of an answer's correction, from -1 to 1; negative if it speeds the job
-    up."""
-
-    job: str
-    partners: tuple[str, ...]
-    device: str
-    observations: int
-    weight: float
-
-
-class Basis(NamedTuple):
-    """The basis of an answer: how many observations, and the most influential ones."""
-
-    observations: int
-    heaviest: tuple[Influence, ...]
-
-
 class Shift(NamedTuple):
     """The process's correction for a member beside its partners.
 
     Attributes:
         excess: correction of the log excess of the slowdown.
-        variance, prior_variance: of it, with and without observations.
+        variance, prior_variance: of it, with and without observations, as if no training pairs were known; 0 for a
+            member without partners, which is not corrected.
         solo, solo_variance, solo_prior_variance: the same of the log solo step time; 0 if it is not corrected.
-        covariance: of the two.
-        basis: the observations behind it.
+        covariance: of the two. Slowdowns absorb what is wrong with a solo step time, so what is left of their errors
+            is opposed.
     """
 
     excess: float
@@ -49,7 +32,6 @@ class Shift(NamedTuple):
     solo_variance: float
     solo_prior_variance: float
     covariance: float
-    basis: Basis
 
 
 def shifted(slowdown: Floats, correction: Floats, knee: float) -> Floats:

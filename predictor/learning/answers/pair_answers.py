@@ -20,6 +20,7 @@ from predictor.gaussian_process.leave_one_out import calibrated
 from predictor.gaussian_process.process import Process
 from predictor.gaussian_process.rows import Rows
 from predictor.learning.answers.cached_pairs import NOBODY, CachedPairs, RowsOfPairs
+from predictor.learning.answers.corrector import Shift
 from predictor.learning.answers.stated_alone import StatedAlone
 from predictor.learning.evidence.prior import Prior
 from predictor.learning.evidence.solo_errors import SoloErrors
@@ -40,31 +41,8 @@ _ALONE = -1
 
 
 @dataclass(frozen=True, slots=True)
-class Answers:
-    """Answers for R keys.
-
-    Attributes:
-        mean, variance, prior_variance: [R] of the log excess, the variances as if no training pairs were known; 0 for a
-            member without partners, which is not corrected.
-        solo, solo_variance, solo_prior_variance: [R] of the log solo step time; 0 if it is not corrected.
-        covariance: [R] of the two. Slowdowns absorb what is wrong with a solo step time, so what is left of
-            their errors is opposed.
-        added: [R, used] contribution of each evidence row to both means.
-    """
-
-    mean: list[float]
-    variance: list[float]
-    prior_variance: list[float]
-    solo: list[float]
-    solo_variance: list[float]
-    solo_prior_variance: list[float]
-    covariance: list[float]
-    added: Floats
-
-
-@dataclass(frozen=True, slots=True)
 class Places:
-    """Places in `Answers.added`.
+    """Places among the observations that answers are put down to.
 
     Attributes:
         rows: of the rows that the process uses; confirmed: of those of its confirmed pairs.
@@ -78,7 +56,7 @@ class Places:
 
 @dataclass(frozen=True, slots=True)
 class _Own:
-    """A member by itself: `Answers` for its solo step time, and the variance of the job's own effect.
+    """A member by itself: the part of `Shift` about its solo step time, and the variance of the job's own effect.
 
     Attributes:
         response: product with `CachedPairs.half`: by how much an error of the solo step time moves the log excess.
@@ -100,7 +78,7 @@ class PairAnswers:
         solo_errors: of solo step times, given which the process learned.
         prior: of the process, which does outlive it.
         known: the members that keys number.
-        places: of rows in `Answers.added`.
+        places: of rows among the observations that answers are put down to.
         shares: [W, used] of each of these places in what every job of `solo_errors` adds.
         limits: of solo step times.
         stated: what `process` says of jobs whose solo step times were stated since.
@@ -124,8 +102,8 @@ class PairAnswers:
         self._own: dict[int, _Own] = {}
         self._lock = threading.Lock()
 
-    def beside(self, keys: Sequence[Key]) -> Answers:
-        """Answer for members beside their partners."""
+    def beside(self, keys: Sequence[Key]) -> tuple[list[Shift], Floats]:
+        """Corrections for R members beside their partners, and [R, used] what each observation adds to them."""
         with self._lock:
             try:
                 at, weights, mean, prior, variance, covariance = self._looked_up(keys)
@@ -138,16 +116,9 @@ class PairAnswers:
         factors = np.array([row + [0.0] * (most - len(row)) for row in weights], np.float32)
         total = np.einsum("rm,rmu->ru", factors, added[places])
         self._add_sets(keys, mean, variance, total)
-        return Answers(
-            mean,
-            variance,
-            prior,
-            [one.solo for one in own],
-            [one.solo_variance for one in own],
-            [one.solo_prior_variance for one in own],
-            covariance,
-            total,
-        )
+        of_solo = [(one.solo, one.solo_variance, one.solo_prior_variance) for one in own]
+        answers = zip(mean, variance, prior, of_solo, covariance, strict=True)
+        return [Shift(m, v, before, *solo, both) for m, v, before, solo, both in answers], total
 
     def _add_sets(self, keys: Sequence[Key], mean: list[float], variance: list[float], added: Floats) -> None:
         """Add what observed sets of three or more do beyond their pairs to the answers for R keys."""
@@ -340,3 +311,28 @@ def _pairs_of(key: Key) -> Iterable[tuple[int, int]]:
     own, *partners = key
     yield from ((own, partner) for partner in partners or (_ALONE,))
     yield from combinations(partners, 2)
+
+
+def rows_in_answers(
+    rows: Integers, confirmed: Integers, sets: Integers, solo_rows: Integers, jobs: Integers, count: int
+) -> tuple[Integers, Places, Floats]:
+    """The rows of the observations that answers are put down to.
+
+    Args:
+        rows: those that the process uses; confirmed: those of confirmed pairs; sets: those of observed sets, which may
+            be too many to be told apart where the process does without their rows.
+        solo_rows: those that solo step times are from; jobs: the number of the job of each, in ascending order.
+        count: of these jobs.
+
+    Returns:
+        the rows, the places of the others among them, and the share [count, rows] of each in what a job adds.
+    """
+    # One row of a job at least, so that it is named even if the process does without its rows.
+    first = solo_rows[np.flatnonzero(np.diff(jobs, prepend=-1))]
+    used = np.unique(np.concatenate([rows, confirmed, first]))
+    named = np.isin(solo_rows, used)
+    job, place = jobs[named], np.searchsorted(used, solo_rows[named])
+    shares = np.zeros((count, len(used)))
+    shares[job, place] = 1.0 / np.bincount(job, minlength=count)[job]
+    of_sets = np.where(np.isin(sets, used), np.searchsorted(used, sets), -1)
+    return used, Places(np.searchsorted(used, rows), np.searchsorted(used, confirmed), of_sets), shares

@@ -1,5 +1,8 @@
 from __future__ import annotations
 
+from collections.abc import Sequence
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 
@@ -11,6 +14,7 @@ from predictor.gaussian_process.members import MemberScale
 from predictor.gaussian_process.process import Process
 from predictor.gaussian_process.rows import variance
 from predictor.learning.answers import cached_pairs, pair_answers
+from predictor.learning.answers.corrector import Shift
 from predictor.learning.answers.pair_answers import Key, PairAnswers, Places
 from predictor.learning.answers.stated_alone import StatedAlone
 from predictor.learning.evidence.measured_alone import MeasuredAlone
@@ -61,13 +65,21 @@ def answers_of(
     return PairAnswers(process, solo, Prior.nothing(P), members, places, shares, unlimited, stated)
 
 
+def beside(answers: PairAnswers, keys: Sequence[Key] = KEYS) -> SimpleNamespace:
+    """Corrections by field, and what each observation adds to them."""
+    shifts, added = answers.beside(keys)
+    return SimpleNamespace(
+        added=added, **{name: [getattr(shift, name) for shift in shifts] for name in Shift._fields}
+    )
+
+
 @pytest.mark.parametrize("most", [100, 8])
 def test_sets_are_composed_from_pairs(most: int) -> None:
     process, asked = told(most), rows_of(KEYS)
     mean, spread = process.answer(MEMBERS, asked)
     prior = variance(P, MEMBERS, asked)
-    answers = answers_of(process, known()).beside(KEYS)
-    np.testing.assert_allclose(answers.mean, mean, atol=1e-9)
+    answers = beside(answers_of(process, known()))
+    np.testing.assert_allclose(answers.excess, mean, atol=1e-9)
     np.testing.assert_allclose(answers.prior_variance, prior)
     expected = [
         calibrated(after, before, process.variance_ratio) if before else 0.0
@@ -92,13 +104,13 @@ def test_variances_are_reduced_by_what_observations_explain() -> None:
 def test_a_predicted_solo_step_time_is_corrected_for_any_partners(most: int) -> None:
     process, solo = told(most), alone()
     mean, spread, _ = solo.answer(MEMBERS.take(np.array([key[0] for key in KEYS])))
-    answers = answers_of(process, known(solo_predicted=True), solo).beside(KEYS)
+    answers = beside(answers_of(process, known(solo_predicted=True), solo))
     np.testing.assert_allclose(answers.solo, mean, atol=1e-9)
     np.testing.assert_allclose(answers.solo_variance, spread, rtol=1e-4)
     assert answers.solo_prior_variance == [solo.prior_variance] * len(KEYS)
-    np.testing.assert_allclose(answers.added.sum(1), np.add(answers.mean, mean), atol=1e-3)
-    measured = answers_of(process, known(), solo).beside(KEYS)
-    assert measured.mean == answers.mean
+    np.testing.assert_allclose(answers.added.sum(1), np.add(answers.excess, mean), atol=1e-3)
+    measured = beside(answers_of(process, known(), solo))
+    assert measured.excess == answers.excess
     assert measured.solo == [0.0] * len(KEYS)
 
 
@@ -108,13 +120,13 @@ def test_slowdowns_absorb_an_error_of_the_solo_step_time(most: int) -> None:
     process, solo = told(most, np.random.default_rng(1).normal(0, 0.1, len(PAIRS))), alone()
     assert (process.noise == process.evidence.noise).all()
     members = known(solo_predicted=True)
-    answers = answers_of(process, members, solo).beside(KEYS)
-    without = answers_of(process, known(), solo).beside(KEYS)
+    answers = beside(answers_of(process, members, solo))
+    without = beside(answers_of(process, known(), solo))
     evidence = process.evidence
     for k, key in enumerate(KEYS):
         changed = evidence.target + np.where(evidence.rows.own == key[0], 0.01 * evidence.steep, 0.0)
         moved, _ = told(most, changed).answer(MEMBERS, rows_of([key]))
-        absorbed = (moved[0] - answers.mean[k]) / 0.01
+        absorbed = (moved[0] - answers.excess[k]) / 0.01
         assert answers.covariance[k] == pytest.approx(-absorbed * answers.solo_variance[k], abs=2e-3)
         more = answers.variance[k] - without.variance[k]
         assert more == pytest.approx(absorbed**2 * answers.solo_variance[k], abs=5e-3)
@@ -127,8 +139,8 @@ def test_influences_are_summed_if_a_row_affects_both() -> None:
     shares = np.zeros((3, used + 2))
     shares[0, [3, 4]], shares[[1, 2], [used, used + 1]] = 0.5, 1.0
     members = known(solo_predicted=True)
-    apart = answers_of(process, members, solo).beside(KEYS).added
-    together = answers_of(process, members, solo, shares).beside(KEYS).added
+    apart = beside(answers_of(process, members, solo)).added
+    together = beside(answers_of(process, members, solo, shares)).added
     assert together.shape[1] == used + 2
     half = apart[:, [used]] / 2
     np.testing.assert_allclose(together[:, 3:5], apart[:, 3:5] + half, atol=1e-5)
@@ -137,14 +149,14 @@ def test_influences_are_summed_if_a_row_affects_both() -> None:
 
 def test_the_pair_cache_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     process, solo = told(), alone()
-    expected = answers_of(process, known(solo_predicted=True), solo).beside(KEYS)
+    expected = beside(answers_of(process, known(solo_predicted=True), solo))
     monkeypatch.setattr(pair_answers, "_KEPT", 12)
     monkeypatch.setattr(cached_pairs, "FIRST", 2)
     few = answers_of(process, known(solo_predicted=True), solo)
     for _ in range(2):
         for k, key in enumerate(KEYS):
-            one = few.beside([key])
-            assert one.mean == pytest.approx([expected.mean[k]])
+            one = beside(few, [key])
+            assert one.excess == pytest.approx([expected.excess[k]])
             assert one.variance == pytest.approx([expected.variance[k]], abs=1e-6)
             assert one.solo == pytest.approx([expected.solo[k]])
         assert len(few._pairs.place) <= 12

@@ -152,7 +152,7 @@ def test_variances_without_observations_are_those_given_the_pairs(
     _, (given,) = prior.process.answer(posterior.members, rows)
     _, (without,) = Prior.nothing(DEFAULT.parameters).process.answer(posterior.members, rows)
     key = (int(numbers[0]), *sorted(numbers[1 : 1 + partners].tolist()))
-    (shift,) = posterior.state.shifts.of([key])
+    (shift,), _ = posterior.state.pair_answers.beside([key])
     assert given < 0.5 * without
     # Intervals narrow by what observations say beyond that.
     assert shift.prior_variance == pytest.approx(0.5 * without, rel=1e-5)
