@@ -113,7 +113,7 @@ class CorrectedPredictor:
             step_time_s=solo * slowdown,
             utilization_ratio=taking_turns(busy, sharing == "time-slice"),
         )
-        return self.state.room.arrays(result, numbers, sharing)
+        return self.state.ran_out.corrected_arrays(result, numbers, sharing)
 
     def predict_many(self, sets: Sequence[ColocationSet]) -> list[Prediction]:
         """Several sets, with intervals and reasons."""
@@ -167,7 +167,7 @@ class CorrectedPredictor:
             ignored = state.limits.ignored_of(numbers[k])
             words = (*prediction.reasons, *told, *ignored, *filter(None, reasons), *of_memory[k])
             result.append(replace(prediction, members=now, total_utilization_ratio=busy, reasons=words))
-        return state.room.predictions(result, numbers)
+        return state.ran_out.corrected_predictions(result, numbers)
 
     def basis(self, colocation_set: ColocationSet, member: int) -> Basis:
         """The basis of a member's answer."""

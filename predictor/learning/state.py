@@ -54,7 +54,7 @@ class State:
         related: what to tell the predictor of jobs of which others were observed alone.
         pair_bounds: largest slowdowns of pairs; parts: corrected ones of pairs and triples.
         under_mps: devices with sets observed under MPS.
-        room: whether sets fit, given those that ran, and those that ran out of memory.
+        ran_out: whether sets fit, given those that ran, and those that ran out of memory.
     """
 
     predictor: Any
@@ -75,7 +75,7 @@ class State:
     pair_bounds: PairBounds
     parts: PartSlowdowns
     under_mps: frozenset[str]
-    room: RanOut
+    ran_out: RanOut
 
     @classmethod
     def of(
@@ -141,7 +141,7 @@ class State:
         )
         conditioning = Conditioning(given, told, rows, expected, known)
         stated = StatedAlone(conditioning, measured, weighted)
-        ran = RanTogether(observed, only_ran, known, None if earlier is None else earlier.room.ran)
+        ran = RanTogether(observed, only_ran, known, None if earlier is None else earlier.ran_out.ran)
         pair_bounds = PairBounds(conditioning, stated)
         corrections = Corrections(given, solo, limits, stated, pair_bounds, known)
         return cls(
@@ -165,7 +165,7 @@ class State:
                 weighted, corrections.slowdown, corrections.confirmed if len(given.sets) else None
             ),
             under_mps=frozenset(key[0] for key in observed.keys if key[1] == "mps" and key[3]),
-            room=RanOut(ran_out, known, ran),
+            ran_out=RanOut(ran_out, known, ran),
         )
 
     def memory_words(self, sets: Sequence[ColocationSet]) -> list[list[str]]:

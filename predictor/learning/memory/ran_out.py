@@ -14,11 +14,10 @@ from msgspec import structs
 from numpy.typing import NDArray
 
 from models.cost.order import LOAD_WIDTH, memory_load
-from models.features import Floats
 from predictor.answering.describe import room_in_words
 from predictor.gaussian_process.job_keys import JOBS, places_among
 from predictor.learning.evidence.observed import Observed
-from predictor.learning.memory.ran_together import MOST_NAMED, RanTogether
+from predictor.learning.memory.ran_together import MOST_NAMED, RanTogether, memory_of_devices
 from predictor.learning.memory.sets_by_memory import SetsByMemory
 from predictor.padding import padded
 from predictor.types import Bools, Prediction, PredictionArrays, Quantity
@@ -132,11 +131,11 @@ class RanOut:
                 result &= ((networks == network) & (load[numbers] >= load[job]).all(2)).sum(1) >= own.sum()
         return result
 
-    def arrays(
+    def corrected_arrays(
         self, arrays: PredictionArrays, numbers: Integers, sharing: NDArray[np.str_]
     ) -> PredictionArrays:
         """Answers for sets of members, by number [S, M]; a set that does not fit takes at least what the device has."""
-        arrays = self.ran.arrays(arrays, numbers, sharing)
+        arrays = self.ran.corrected_arrays(arrays, numbers, sharing)
         if not len(self._reported):
             return arrays
         asked = np.flatnonzero(arrays.fits)
@@ -144,19 +143,17 @@ class RanOut:
         asked, row = asked[row >= 0], row[row >= 0]
         if not len(asked):
             return arrays
-        names = [self._known.key(number)[1] for number in numbers[asked].max(1).tolist()]
-        rooms = {name: get_device(name).memory_bytes for name in set(names)}
-        room: Floats = np.array([rooms[name] for name in names], dtype=np.float64)
+        room = memory_of_devices([self._known.key(number)[1] for number in numbers[asked].max(1).tolist()])
         memory, upper, fits = arrays.memory_bytes.copy(), arrays.memory_upper_bytes.copy(), arrays.fits.copy()
         memory[asked] *= np.maximum(room / memory[asked].sum(1), 1.0)[:, None]
         upper[asked], fits[asked] = np.maximum(upper[asked], room), False
         return replace(arrays, memory_bytes=memory, memory_upper_bytes=upper, fits=fits)
 
-    def predictions(
+    def corrected_predictions(
         self, predictions: Sequence[Prediction], numbers: Sequence[Sequence[int]]
     ) -> list[Prediction]:
         """The same with intervals and reasons, for sets of members, by number."""
-        result = list(map(self.ran.prediction, predictions, numbers))
+        result = list(map(self.ran.corrected_prediction, predictions, numbers))
         asked = [k for k, prediction in enumerate(result) if prediction.fits]
         if not len(self._reported) or not asked:
             return result

@@ -75,9 +75,7 @@ class RanTogether:
         names = hashes_of(unlimited_on_devices(members, numbers[:, 0]), others)
         _, first, group = np.unique(names, return_index=True, return_inverse=True)
         first = np.sort(first[np.bincount(group, count[rows]) >= OFTEN])
-        devices = [keys[row][0] for row in rows[first].tolist()]
-        rooms = {name: get_device(name).memory_bytes for name in set(devices)}
-        return numbers[first], np.array([rooms[name] for name in devices])
+        return numbers[first], memory_of_devices([keys[row][0] for row in rows[first].tolist()])
 
     @cached_property
     def _rooms(self) -> tuple[SetsByMemory, Floats, dict[_Place, dict[int, float]]]:
@@ -135,7 +133,7 @@ class RanTogether:
                     found[row] = having[0][min(common)]
         return np.where(memory_bytes <= MEMORY_MOST_OFF * found, found, np.nan)
 
-    def arrays(
+    def corrected_arrays(
         self, arrays: PredictionArrays, numbers: Integers, sharing: NDArray[np.str_]
     ) -> PredictionArrays:
         """Answers for sets of members, by number [S, M]; members of a set that ran take no more than the device has."""
@@ -154,7 +152,7 @@ class RanTogether:
         upper[asked], fits[asked] = room, True
         return replace(arrays, memory_bytes=memory, memory_upper_bytes=upper, fits=fits)
 
-    def prediction(self, prediction: Prediction, numbers: Sequence[int]) -> Prediction:
+    def corrected_prediction(self, prediction: Prediction, numbers: Sequence[int]) -> Prediction:
         """The same for one set, with intervals and reasons."""
         if prediction.fits or prediction.sharing == "mig":
             return prediction
@@ -196,3 +194,9 @@ class RanTogether:
 def _within(bytes_: Quantity, share: float, room: float) -> Quantity:
     value = bytes_.value * share
     return Quantity(value, min(bytes_.lower, value), min(bytes_.upper, room))
+
+
+def memory_of_devices(names: Sequence[str]) -> Floats:
+    """[D] bytes of devices, which may repeat."""
+    known = {name: get_device(name).memory_bytes for name in set(names)}
+    return np.array([known[name] for name in names], dtype=np.float64)

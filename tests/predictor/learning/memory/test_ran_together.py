@@ -157,11 +157,11 @@ def test_sets_are_named_anew_only_if_others_were_observed_often(predictor: Predi
     whole = the_set(*BIG)
     posterior = after(predictor, whole)
     assert fits(posterior, whole) == [True]
-    rooms = posterior.state.room.ran._rooms
+    rooms = posterior.state.ran_out.ran._rooms
     more = posterior.extended([Observation(whole, 0, 0.1)]).extended([Observation(whole, 0, 0.1)])
     assert fits(more, whole) == [True]
-    assert more.state.room.ran._rooms is rooms
-    assert more.extended([Observation(the_set(*BIG[:2]), 0, 0.1)] * 3).state.room.ran._rooms is not rooms
+    assert more.state.ran_out.ran._rooms is rooms
+    assert more.extended([Observation(the_set(*BIG[:2]), 0, 0.1)] * 3).state.ran_out.ran._rooms is not rooms
 
 
 def test_parts_of_large_sets_are_found_without_naming_all_of_them(predictor: Predictor) -> None:
@@ -177,7 +177,7 @@ def test_parts_of_large_sets_are_found_without_naming_all_of_them(predictor: Pre
         the_set(*jobs[3:], device="k80"),
     )
     assert fits(posterior, *others) == [False] * 4
-    assert len(posterior.state.room.ran._rooms[0]) == 0
+    assert len(posterior.state.ran_out.ran._rooms[0]) == 0
 
 
 @pytest.mark.parametrize("named", [1, 2, 8])
