@@ -259,13 +259,15 @@ class KnownMembers:
         """What limits the solo step times of new members."""
         floor, networks, family, load = [], [], [], []
         for workload, device, sharing in new:
-            job = self.job(workload, device)
+            named = self._named(workload)
+            # As named, because a graph may have been captured with options that a job need not state.
+            job = self.job(named, device)
             captured = workload if job is None else job.workload
             floor.append(-math.inf if job is None or not job.cost.floor_s else math.log(job.cost.floor_s))
             # A job with its default batch size cannot be compared where its graph is unknown.
             sized = captured.batch_size is not None
             card, lacking = _part_of_card(device)
-            network = self._networks[sized, without_load(self.spelled.network(self._named(workload)))]
+            network = self._networks[sized, without_load(self.spelled.network(named))]
             networks.append(network)
             family.append(self._families[card, leaves_slices_open(device, sharing), network])
             load.append((*load_of(captured), *lacking))

@@ -10,6 +10,9 @@ import pytest
 from predictor import load_predictor
 from predictor.examples.featurizer import Featurizer
 from predictor.examples.observations import Observation
+from predictor.gaussian_process.kernel import KernelParameters
+from predictor.gaussian_process.known_members import KnownMembers
+from predictor.gaussian_process.members import default_scale
 from predictor.gaussian_process.spelling import Spelling
 from predictor.learning.posterior import Posterior
 from profiling.capture import graph_for
@@ -169,3 +172,17 @@ def test_what_was_observed_of_a_capture_carries_over_to_one_with_another_batch()
     now = posterior.predict_arrays([asked])
     assert now.step_time_s[0, 0] > max(step_s, 1.8 * before.step_time_s[1, 0])
     assert now.memory_bytes[0, 0] > 1.3 * before.memory_bytes[1, 0]
+
+
+@pytest.mark.parametrize("name", ["dcgan-64", "own"])
+def test_the_same_job_has_the_same_load(name: str) -> None:
+    zoo = Workload("dcgan-64", 64, gradient_accumulation=2, activation_checkpointing=True)
+    graph = replace(graph_for(zoo.captured()), name=name)
+    job = Workload(REGISTERED + graph.content_hash)
+    featurizer = Featurizer(lambda one: graph if one.model == job.model else graph_for(one))
+    stated = replace(job, gradient_accumulation=2, activation_checkpointing=True)
+    known = KnownMembers(KernelParameters(), default_scale(), featurizer)
+    for jobs in ([job, stated, zoo], [replace(each, mode="inference") for each in (job, stated, zoo)]):
+        numbers = known.numbers([(each, "v100", "mps") for each in jobs], [0.1] * 3)
+        load = known.load[numbers].tolist()
+        assert load[0] == load[1] == load[2]
