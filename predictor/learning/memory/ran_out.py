@@ -13,14 +13,13 @@ import numpy as np
 from msgspec import structs
 from numpy.typing import NDArray
 
-from models.cost.order import LOAD_WIDTH, memory_load
 from predictor.answering.describe import room_in_words
 from predictor.gaussian_process.job_keys import JOBS, places_among
 from predictor.learning.evidence.observed import Observed
 from predictor.learning.memory.ran_together import MOST_NAMED, RanTogether, memory_of_devices
 from predictor.learning.memory.sets_by_memory import SetsByMemory
 from predictor.padding import padded
-from predictor.types import Bools, Prediction, PredictionArrays, Quantity
+from predictor.types import Prediction, PredictionArrays, Quantity
 from profiling.devices import get_device, split_device
 
 if TYPE_CHECKING:
@@ -108,7 +107,7 @@ class RanOut:
         if width > MOST_NAMED:
             for k in reversed(range(len(self._numbers[0]))):
                 if (self._numbers[1][k] >= 0).sum() in sizes:
-                    found[some[self._holds(k, numbers[some], networks[some])]] = k
+                    found[some[self._sets.are_in(numbers[some], devices[some], k)]] = k
             return found
         for size in sizes if len(some) else ():
             columns = np.array(list(combinations(range(width), size)), np.int64).reshape(-1, size)
@@ -118,18 +117,6 @@ class RanOut:
                 found[some], place.reshape(len(some), -1).min(1, initial=len(self._sets))
             )
         return found
-
-    def _holds(self, k: int, numbers: Integers, networks: Integers) -> Bools:
-        """[S] whether sets of members, by number [S, M], have as many jobs that need as much memory as each of the k-th
-        set. `networks` [S, M] are theirs on their devices."""
-        reported, load = self._numbers[1][k : k + 1], memory_load(self._known.load[:, :LOAD_WIDTH])
-        on_device = self._networks_on(reported, self._known.devices(reported))[0]
-        result = np.ones(len(numbers), dtype=bool)
-        for job, network in zip(reported[0].tolist(), on_device.tolist(), strict=True):
-            if job >= 0:
-                own = (on_device == network) & (load[reported[0]] >= load[job]).all(1)
-                result &= ((networks == network) & (load[numbers] >= load[job]).all(2)).sum(1) >= own.sum()
-        return result
 
     def corrected_arrays(
         self, arrays: PredictionArrays, numbers: Integers, sharing: NDArray[np.str_]

@@ -75,6 +75,7 @@ class RanTogether:
         names = hashes_of(unlimited_on_devices(members, numbers[:, 0]), others)
         _, first, group = np.unique(names, return_index=True, return_inverse=True)
         first = np.sort(first[np.bincount(group, count[rows]) >= OFTEN])
+        first = first[self._distinct(numbers[first])]
         return numbers[first], memory_of_devices([keys[row][0] for row in rows[first].tolist()])
 
     @cached_property
@@ -102,7 +103,15 @@ class RanTogether:
             for each in places:
                 holders.setdefault(each, {})[number] = bytes_
         of_parts = np.concatenate(parts)
-        return SetsByMemory(self._known, of_parts), np.concatenate(bytes_of), holders
+        distinct = self._distinct(of_parts)
+        return SetsByMemory(self._known, of_parts[distinct]), np.concatenate(bytes_of)[distinct], holders
+
+    def _distinct(self, numbers: Integers) -> Integers:
+        """Rows of sets of members, by number [S, M], with those jobs in any order that none before them has."""
+        if not len(numbers):
+            return np.zeros(0, np.int64)
+        jobs = np.where(numbers >= 0, self._known.members.unlimited[numbers], -1)
+        return np.sort(np.unique(hashes_of(self._known.devices(numbers), jobs), return_index=True)[1])
 
     def _places(self, numbers: Integers) -> Iterator[list[_Place]]:
         """Those of every set of members, by number [S, M], -1 where there are fewer."""

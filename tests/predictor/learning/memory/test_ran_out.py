@@ -208,3 +208,12 @@ def test_large_sets(predictor: Predictor, size: int, named: int, monkeypatch: py
     assert fits(posterior, the_set(*small[::-1], C), the_set(*small[1:], C)) == [False, True]
     larger = [replace(each, batch_size=12) for each in small]
     assert fits(posterior, the_set(*larger, C), the_set(*larger[1:], C)) == [size > 5, True]
+
+
+def test_no_job_stands_for_two(predictor: Predictor) -> None:
+    small, frozen = replace(C, batch_size=16), replace(C, batch_size=64, frozen_prefix=2)
+    posterior = after(predictor, the_set(small, frozen))
+    # The largest needs more than either, but the other needs less than both.
+    both = replace(C, batch_size=64), replace(C, batch_size=8)
+    others = [job("alpha", 0.01 * ROOM, 64 + k) for k in range(7)]
+    assert fits(posterior, the_set(*both), the_set(*both, *others)) == [True, True]

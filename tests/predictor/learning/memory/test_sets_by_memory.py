@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import permutations
+from itertools import combinations, permutations
 from types import SimpleNamespace
 from typing import Any, cast
 
@@ -15,10 +15,11 @@ from predictor.learning.memory.sets_by_memory import SetsByMemory
 from profiling.workload import Workload
 
 
-def members_like(chance: np.random.Generator, count: int) -> Any:
-    """Members of three networks on one device, which differ in batch size only."""
+def members_like(chance: np.random.Generator, count: int, further: bool = False) -> Any:
+    """Members of three networks on one device, which differ in batch size, and in passes if there are `further` options."""
     load = np.zeros((count, MEMBER_LOAD))
     load[:, 0] = chance.integers(1, 5, count)
+    load[:, 1] = chance.integers(1, 3, count) if further else 1.0
     network = chance.integers(0, 3, count)
     return SimpleNamespace(
         network=network, load=load, devices=lambda numbers: np.zeros(len(numbers), np.int64)
@@ -53,6 +54,24 @@ def test_all_that_can_be_compared_are_found(least: bool) -> None:
     assert [int(place) < len(reported) for place in found] == expected
     assert 20 < sum(expected) < 180
     assert all(is_enough(reported[k], asked[row]) for row, k in enumerate(found) if k < len(reported))
+
+
+@pytest.mark.parametrize("least", [False, True])
+def test_a_set_contains_another_if_one_of_its_parts_is_found(least: bool) -> None:
+    chance = np.random.default_rng(6)
+    known = members_like(chance, 40, further=True)
+    reported, asked = sets_of(chance, 30, 40), chance.integers(-1, 40, (60, 5))
+    asked[:, 0] = np.abs(asked[:, 0])
+    count = 0
+    for one in reported:
+        sets = SetsByMemory(cast(Any, known), one[None], least=least)
+        size = int((one >= 0).sum())
+        parts = [asked[:, columns] for columns in map(list, combinations(range(5), size))]
+        expected = np.any([sets.first(part, known.devices(part)) == 0 for part in parts], axis=0)
+        assert sets.are_in(asked, known.devices(asked), 0).tolist() == expected.tolist()
+        assert not sets.are_in(asked, known.devices(asked) + 1, 0).any()
+        count += expected.sum()
+    assert 100 < count < 1700
 
 
 def test_none_of_none() -> None:
