@@ -41,7 +41,8 @@ class RanTogether:
     """Sets in which a job's step time was observed often enough that an implausible one would be believed, too.
 
     It counts whatever the SPECs stated of the jobs alone, in whichever sharing mode and with whichever `sm_share_ratio`.
-    Jobs that need less by `memory_load` fit in their place, in sets of up to `MOST_NAMED`. Not under MIG, where each job has a slice of its own, nor of sets that would take several times the device's memory.
+    In sets of up to `MOST_NAMED`, jobs that need less by `memory_load` fit in their place. Nothing is said of sets under
+    MIG, where each job has a slice of its own, nor of sets that would take several times the device's memory.
 
     Args:
         observed: the observed step times; only_ran: those that say nothing else.

@@ -43,8 +43,8 @@ class SetsByMemory:
         return len(self.numbers)
 
     def first(self, numbers: Integers, devices: Integers) -> Integers:
-        """[S] place of the first such set of each set of members, by number [S, M], were they on devices [S], by number;
-        K if there is none."""
+        """[S] place of one such set for each set of members, by number [S, M], were they on devices [S], by number; K if
+        there is none. It is the first of those that need the most memory, or the least."""
         found = np.full(len(numbers), len(self))
         name = places_among(self._names, self._named(numbers, devices))
         some = np.flatnonzero(name >= 0)
