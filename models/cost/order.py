@@ -14,6 +14,7 @@ from models.cost.work import Floats
 from profiling.workload import Workload
 
 LOAD_WIDTH = 7
+_SHARE, _CHECKPOINTING = 3, 4
 _OF_MEMORY = np.array([1.0, 1.0, 1.0, 0.0, -1.0, -1.0, 1.0])
 
 
@@ -59,7 +60,9 @@ def at_most(left: Floats, right: Floats) -> NDArray[np.bool_]:
 def memory_load(load: Floats) -> Floats:
     """[..., LOAD_WIDTH] the same for memory, from what `load_of` gives.
 
-    Recomputed activations are not kept, a batch on the device stays there, and shares of the multiprocessors make no
-    difference.
+    A batch on the device stays there, and shares of the multiprocessors make no difference. With and without activation
+    checkpointing, neither is larger: among frozen layers, the inputs that it keeps may be more than it saves.
     """
-    return np.asarray(load * _OF_MEMORY)
+    result = np.asarray(load * _OF_MEMORY)
+    result[..., _SHARE] = load[..., _CHECKPOINTING]
+    return result

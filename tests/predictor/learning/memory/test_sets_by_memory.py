@@ -90,7 +90,6 @@ def test_none_of_none() -> None:
         ({"gradient_accumulation": 2}, 1),
         ({"frozen_prefix": 1}, -1),
         ({"sm_share_ratio": 0.5}, 0),
-        ({"activation_checkpointing": True}, -1),
         ({"data_on_device": True}, 1),
         ({"mode": "inference"}, -1),
     ],
@@ -102,3 +101,12 @@ def test_what_takes_more_memory(options: dict[str, Any], expected: int) -> None:
     )
     assert len(one) == LOAD_WIDTH
     assert np.sign(other - one).sum() == expected
+
+
+def test_checkpointing_takes_neither_more_nor_less() -> None:
+    one, other = (
+        memory_load(np.array(load_of(Workload("bert", 32, activation_checkpointing=checkpointing))))
+        for checkpointing in (False, True)
+    )
+    assert not (one <= other).all()
+    assert not (other <= one).all()
