@@ -223,6 +223,17 @@ def test_transactions_may_run_on_different_connections(
         engine.dispose()
 
 
+def test_statements_are_prepared_without_a_pooler(url: str) -> None:
+    """A node's report would take the server twice the processor time."""
+    store = Store(url)
+    for _ in range(10):
+        with store.write() as session:
+            session.query(ModelEventRow).count()
+    with store.engine.connect() as connection:
+        assert connection.scalar(text("SELECT count(*) FROM pg_prepared_statements"))
+    store.close()
+
+
 def test_values_that_postgres_cannot_store(start: Start, url: str) -> None:
     client = start(database_url=url)
     client.put("/v1/cluster", json=CLUSTER)
