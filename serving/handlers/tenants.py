@@ -35,16 +35,21 @@ def tenants_of(service: Service, job_id: str | None, placement_id: str | None) -
 def tell_gpu(
     service: Service, job_id: str | None, placement_id: str | None, gpu_uuid: str
 ) -> list[dict[str, Any]]:
-    """Store on which GPU the job says that it runs, unless it is on several; returns and raises like `tenants_of`."""
+    """Store on which GPU the job says that it runs, none if it is on several; returns and raises like `tenants_of`."""
     with service.store.read() as session:
-        before = [tenant.gpu_uuid for tenant in _rows_of(session, job_id, placement_id)]
-    if len(before) == 1 and before != [gpu_uuid]:
+        changes = _to_tell(_rows_of(session, job_id, placement_id), gpu_uuid)
+    if changes:
         with service.store.write() as session:
-            rows = _rows_of(session, job_id, placement_id)
-            if len(rows) == 1:
-                rows[0].gpu_uuid = gpu_uuid
-                tenancy.touch(session, rows[0].node, advance(session, counts=False).changes)
+            number = advance(session, counts=False).changes
+            for row, uuid in _to_tell(_rows_of(session, job_id, placement_id), gpu_uuid):
+                row.gpu_uuid = uuid
+                tenancy.touch(session, row.node, number)
     return tenants_of(service, job_id, placement_id)
+
+
+def _to_tell(rows: Sequence[TenantRow], gpu_uuid: str) -> list[tuple[TenantRow, str]]:
+    uuid = gpu_uuid if len(rows) == 1 else ""
+    return [(row, uuid) for row in rows if row.gpu_uuid != uuid]
 
 
 def _rows_of(session: Session, job_id: str | None, placement_id: str | None) -> Sequence[TenantRow]:
@@ -79,6 +84,8 @@ def _entry(session: Session, tenant: TenantRow) -> dict[str, Any]:
         alike = {gpu["id"] for gpu in gpus if is_assumed(gpu) and kind_of(gpu) == kind_of(own)}
         sharers = _on_one_gpu(tenant, [other for other in sharers if other.gpu in alike])
     else:
+        if own["sharing"] != "mig":  # under which jobs on a card see slices of it
+            _check_seen(tenant, sharers)
         sharers = [other for other in sharers if other.gpu == tenant.gpu]
     return {
         "node": tenant.node,
@@ -101,3 +108,18 @@ def _on_one_gpu(tenant: TenantRow, others: Sequence[TenantRow]) -> list[TenantRo
             got=f"none from {silent[0][:80]}{more}",
         )
     return [other for other in others if other.gpu_uuid == tenant.gpu_uuid]
+
+
+def _check_seen(tenant: TenantRow, others: Sequence[TenantRow]) -> None:
+    """Raise `ConflictError` if jobs of the node have said that they share GPUs otherwise than they are stored.
+
+    As when a pod of the same name has taken another's place, or a job uses another GPU than its scheduler gave it.
+    """
+    here = {other.gpu_uuid for other in others if other.gpu == tenant.gpu} - {""}
+    elsewhere = {other.gpu_uuid for other in others if other.gpu != tenant.gpu}
+    if len(here) > 1 or here & elsewhere:
+        raise ConflictError(
+            f"jobs of node {tenant.node} share other GPUs than in the stored cluster",
+            expected="one gpu_uuid (PUT /v1/cluster/tenants) for each of its GPUs",
+            got=f"{', '.join(sorted(here))} on {tenant.gpu}" + (" and another" if here & elsewhere else ""),
+        )

@@ -76,6 +76,38 @@ def test_jobs_that_say_which_gpu_they_see(client: TestClient) -> None:
     )
 
 
+def test_jobs_that_see_other_gpus_than_they_are_stored_on(client: TestClient) -> None:
+    """A pod may take the place of another one of its name, and get another GPU."""
+    store(client, "ab", "c", assumed=False)
+    for name, uuid in (("a", "GPU-1"), ("b", "GPU-1"), ("c", "GPU-2")):
+        assert see(client, name, uuid).status_code == 200
+    problem = see(client, "a", "GPU-3").json()
+    assert (problem["status"], problem["got"]) == (409, "GPU-1, GPU-3 on 0")
+    assert [jobs_beside(client, name) for name in "abc"] == [409, 409, ["c"]]
+    see(client, "b", "GPU-3")
+    assert [jobs_beside(client, name) for name in "abc"] == [["a", "b"], ["a", "b"], ["c"]]
+    see(client, "b", "GPU-2")
+    see(client, "a", "GPU-2")
+    assert [jobs_beside(client, name) for name in "abc"] == [409] * 3
+    store(client, "", "abc", assumed=False)
+    assert jobs_beside(client, "a") == ["c", "a", "b"], "as soon as the cluster says the same"
+
+
+def test_jobs_on_slices_of_a_card_see_their_own(client: TestClient) -> None:
+    gpu = {"device": "a100", "sharing": "mig", "tenants": [tenant("a"), tenant("b")]}
+    client.put("/v1/cluster", json={"nodes": [{"name": "n", "gpus": [gpu]}]})
+    assert [see(client, "a", "MIG-1").status_code, see(client, "b", "MIG-2").status_code] == [200, 200]
+
+
+def test_a_job_that_has_grown_to_several_gpus(client: TestClient) -> None:
+    store(client, "ab", "")
+    see(client, "a", "GPU-1")
+    store(client, "ab", "a")
+    see(client, "b", "GPU-1")
+    assert see(client, "a", "GPU-1").json()["got"] == "none from a and 1 more"
+    assert client.get("/v1/cluster").text.count("gpu_uuid") == 1
+
+
 def test_slices_of_another_profile_are_others(client: TestClient) -> None:
     nodes = [
         {"id": str(k), "device": f"a100:mig={part}", "tenants": [tenant(name)], "tenants_assumed": True}
