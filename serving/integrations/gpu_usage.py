@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import sys
+from contextlib import suppress
 from statistics import fmean
 from typing import Any
 
@@ -63,13 +64,13 @@ class GpuUsage:
         return taken
 
     def uuid(self) -> str:
-        """Of the GPU, or its slice, without NVIDIA's prefix; empty if it is not known."""
+        """Of the GPU, or its MIG slice, without NVIDIA's prefix; empty if it is not known."""
         found = visible_uuid()
         if found or self._nvml is None:
             return found
         try:
-            self._gpu = self._gpu or self._handle()
-            return _plain(self._nvml.nvmlDeviceGetUUID(self._gpu))
+            # Not kept for `sample`: torch may still choose another one.
+            return _plain(self._nvml.nvmlDeviceGetUUID(self._seen_of(self._gpu or self._handle())))
         except Exception as error:  # NVML's, or torch's
             log.debug("the job's GPU is not known: %s", error)
             return ""
@@ -80,12 +81,27 @@ class GpuUsage:
             self._nvml = None
 
     def _handle(self) -> Any:
-        if uuid := _torch_uuid():
+        if uuid := _uuid_in(_torch_properties()):
             return self._nvml.nvmlDeviceGetHandleByUUID(f"GPU-{uuid}")
         entry = os.environ.get("CUDA_VISIBLE_DEVICES", "0").split(",")[0].strip()
         if entry.isdigit():
             return self._nvml.nvmlDeviceGetHandleByIndex(int(entry))
         return self._nvml.nvmlDeviceGetHandleByUUID(entry)
+
+    def _seen_of(self, gpu: Any) -> Any:
+        """The GPU, or the only slice of it that this process sees. Raises `ValueError` if there are several."""
+        n = self._nvml
+        try:
+            if not n.nvmlDeviceGetMigMode(gpu)[0]:
+                return gpu
+        except n.NVMLError_NotSupported:
+            return gpu
+        slices = []
+        for number in range(n.nvmlDeviceGetMaxMigDeviceCount(gpu)):
+            with suppress(n.NVMLError_NotFound):
+                slices.append(n.nvmlDeviceGetMigDeviceHandleByIndex(gpu, number))
+        (only,) = slices
+        return only
 
     def _used_bytes(self) -> int:
         n = self._nvml
@@ -99,10 +115,12 @@ class GpuUsage:
 def visible_uuid() -> str:
     """Of this process's GPU, or its slice, by torch or the environment; without NVIDIA's prefix, empty if not known."""
     try:
-        if uuid := _torch_uuid():
-            return uuid
+        own = _torch_properties()
     except RuntimeError:
         return ""
+    # Of a slice, torch may give the UUID of the whole card.
+    if own is not None and " MIG " not in own.name and (uuid := _uuid_in(own)):
+        return uuid
     for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):  # of the process, of its container
         entries = os.environ.get(name, "").split(",")
         if len(entries) == 1 and entries[0].startswith(_PREFIXES):
@@ -110,16 +128,21 @@ def visible_uuid() -> str:
     return ""
 
 
-def _torch_uuid() -> str:
-    """Empty without torch, or if it does not say. Raises `RuntimeError` while torch has no memory on a GPU."""
+def _torch_properties() -> Any:
+    """Of the GPU that torch uses; None without torch. Raises `RuntimeError` while torch has no memory on a GPU."""
     torch = sys.modules.get("torch")
     if torch is None or not torch.cuda.is_initialized():
-        return ""
+        return None
     # Not the current device, which every thread has for itself.
     own = max(range(torch.cuda.device_count()), key=torch.cuda.memory_reserved)
     if not torch.cuda.memory_reserved(own):
         raise RuntimeError("torch has no memory on a GPU yet")
-    return str(getattr(torch.cuda.get_device_properties(own), "uuid", ""))
+    return torch.cuda.get_device_properties(own)
+
+
+def _uuid_in(properties: Any) -> str:
+    """Empty if torch does not say."""
+    return str(getattr(properties, "uuid", ""))
 
 
 def _plain(uuid: str | bytes) -> str:

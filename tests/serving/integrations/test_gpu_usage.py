@@ -78,7 +78,9 @@ def test_the_gpu_that_torch_uses(library: FakeNvml, monkeypatch: pytest.MonkeyPa
         current_device=lambda: 0,  # as in any thread but the loop's
         device_count=lambda: 2,
         memory_reserved=lambda device: reserved_bytes[device],
-        get_device_properties=lambda device: SimpleNamespace(uuid=("aaaa1111", "bbbb2222")[device]),
+        get_device_properties=lambda device: SimpleNamespace(
+            name="NVIDIA H200", uuid=("aaaa1111", "bbbb2222")[device]
+        ),
     )
     monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "GPU-aaaa1111")
@@ -109,6 +111,56 @@ def test_the_uuid_of_the_gpu(
     for name, value in visible.items():
         monkeypatch.setenv(name, value)
     assert uuid() == expected
+
+
+class OfMig(FakeNvml):
+    """The first card is partitioned; of its slices, the process sees those in places `seen`, in the second card's name."""
+
+    def __init__(self, *seen: int) -> None:
+        super().__init__()
+        self.seen = seen
+
+    def _nvmlDeviceGetMigMode(self, handle: Any, current: Any, _pending: Any) -> int:
+        current._obj.value = int(self._number(handle) == 0)
+        return 0
+
+    def _nvmlDeviceGetHandleByUUID(self, _uuid: Any, handle: Any) -> int:
+        return self._nvmlDeviceGetHandleByIndex_v2(SimpleNamespace(value=0), handle)
+
+    def _nvmlDeviceGetMaxMigDeviceCount(self, _handle: Any, count: Any) -> int:
+        count._obj.value = 7
+        return 0
+
+    def _nvmlDeviceGetMigDeviceHandleByIndex(self, _handle: Any, place: Any, out: Any) -> int:
+        if place.value not in self.seen:
+            return int(pynvml.NVML_ERROR_NOT_FOUND)
+        return self._nvmlDeviceGetHandleByIndex_v2(SimpleNamespace(value=1), out)
+
+
+@pytest.mark.parametrize("with_torch", [False, True])
+def test_the_uuid_of_a_slice(monkeypatch: pytest.MonkeyPatch, with_torch: bool) -> None:
+    """That of the card would be that of its other slices' jobs, too; torch may give that."""
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    if with_torch:
+        cuda = SimpleNamespace(
+            is_initialized=lambda: True,
+            device_count=lambda: 1,
+            memory_reserved=lambda _: GIB,
+            get_device_properties=lambda _: SimpleNamespace(name="NVIDIA H200 MIG 1g.18gb", uuid="aaaa1111"),
+        )
+        monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    for seen, expected in (((3,), "bbbb2222"), ((3, 4), ""), ((), "")):
+        install(monkeypatch, OfMig(*seen))
+        assert uuid() == expected
+    assert visible_uuid() == ""
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "MIG-dddd4444")
+    assert uuid() == visible_uuid() == "dddd4444"
+
+
+def test_the_uuid_of_a_card_without_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, FakeNvml(refuse={"nvmlDeviceGetMigMode": NOT_SUPPORTED}))
+    monkeypatch.delitem(sys.modules, "torch", raising=False)
+    assert uuid() == "aaaa1111"
 
 
 def test_what_cannot_be_read_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
