@@ -56,8 +56,10 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
     due = 0.0
     with _news() as news:
         while True:
-            jobs = _Jobs(client, upload.cluster)
-            cluster = _cluster(config, api, progress, jobs, _seen(upload.before))
+            cluster = None
+            if upload.before is not None or upload.read() is not None:
+                jobs = _Jobs(client, upload.cluster)
+                cluster = _cluster(config, api, progress, jobs, _seen(upload.before))
             if cluster is not None:
                 last, seats = seats, without_progress(cluster)
                 if upload.cluster is None or seats != last or time.monotonic() >= due:
@@ -70,10 +72,11 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
 
 def look(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> bool:
     """Upload the cluster as it is now; returns whether that succeeded."""
-    stored = client.cluster()
-    seen = _seen(None if stored is None else stored["cluster"])
-    cluster = _cluster(config, api, PodProgress(client), _Jobs(client), seen)
-    return cluster is not None and Upload(client).store(cluster)
+    upload = Upload(client)
+    if upload.read() is None:
+        return False
+    cluster = _cluster(config, api, PodProgress(client), _Jobs(client), _seen(upload.before))
+    return cluster is not None and upload.store(cluster)
 
 
 class _Jobs:

@@ -15,7 +15,7 @@ class Upload:
 
     Attributes:
         cluster: what was stored last; None if that failed.
-        before: what the service had stored before that; None if it did not respond.
+        before: what the service had stored before that, when it last responded; None if it never did.
     """
 
     def __init__(self, client: ServiceClient) -> None:
@@ -24,10 +24,16 @@ class Upload:
         self.before: dict[str, Any] | None = None
         self._version: int | None = None
 
+    def read(self) -> dict[str, Any] | None:
+        """What the service has stored, as `before`, with its `version`; None if it does not respond."""
+        stored = self._client.cluster()
+        if stored is not None:
+            self.before = stored["cluster"]
+        return stored
+
     def store(self, cluster: dict[str, Any]) -> bool:
         """Store a cluster, unless it is what was stored last and nobody has changed that; returns whether it is stored."""
-        stored = self._client.cluster()
-        self.before = None if stored is None else stored["cluster"]
+        stored = self.read()
         if stored is not None and cluster == self.cluster and stored["version"] == self._version:
             return True
         self.cluster = None

@@ -8,6 +8,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,27 @@ def test_pods_are_seated_as_they_say(tmp_path: Path, stand_in: tuple[StandIn, Ap
         assert (answer[0]["gpu"], len(answer[0]["of"]["jobs"])) == ("1", 2)
         state.pods = state.pods[1:]
         assert seats() == [[], ["ml/2", "ml/3"]], "they stay where they are"
+
+
+def test_seats_outlast_a_restart_of_the_controller_and_a_pause_of_the_service(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer]
+) -> None:
+    state, api = stand_in
+    state.nodes, state.pods = [node("a")], [train(name, where="a") for name in "12"]
+    said = [{"job_id": f"ml/{name}", "gpu_uuid": "A"} for name in "12"]
+    stored = {"nodes": [{"gpus": [{"id": "1", "tenants": said}]}], "links": []}
+    service: Any = Stored()
+
+    def respond(*, responds: bool) -> None:
+        answer = {"version": service.version, "cluster": stored} if responds else None
+        monkeypatch.setattr(service, "cluster", lambda: answer)
+
+    turns = [partial(respond, responds=responds) for responds in (False, True)]
+    turns[1]()
+    looks(monkeypatch, service, replace(CONFIG, repeat_s=1e-9), api, *turns, nothing)
+    seats = [[len(gpu["tenants"]) for gpu in body["nodes"][0]["gpus"]] for body in service.bodies]
+    assert seats == [[0, 2]] * len(seats)
+    assert len(seats) > 1
 
 
 @pytest.mark.parametrize(
