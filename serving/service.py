@@ -312,14 +312,18 @@ class Service:
         self.metrics.reloads.labels(event).inc()
         if event == "loaded":
             self.metrics.serve_version(version)
-        last, self._last_event = self._last_event, (version, event)
-        if event != "loaded" and last == (version, event):  # a registry that is down fails at every poll
+        if event != "loaded" and self._last_event == (
+            version,
+            event,
+        ):  # a registry that is down fails at every poll
             return
         try:
             with self.store.write() as session:
                 at = self.store.now(session)
                 session.add(ModelEventRow(version=version[:200], event=event, detail=detail, at=at))
+            self._last_event = version, event
         except CotenantError as error:
+            self._last_event = None
             log.warning("model event not recorded", error=error.message)
 
 

@@ -13,6 +13,7 @@ from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 import uvicorn
@@ -28,6 +29,7 @@ from serving.config import ServiceConfig
 from serving.listener import BoundedProtocol
 from serving.model_life import ModelLife
 from serving.model_source import DirectorySource, RegistrySource, check_model, model_directory, model_source
+from serving.store import Store
 from tests.serving.conftest import Start
 from tests.serving.live import load, serve
 from tests.serving.problems import problem
@@ -115,13 +117,16 @@ def test_models_are_frozen_and_replaced_ones_freed(
     assert gone() is None
 
 
-def test_reload_and_history(client: TestClient, source: TableSource) -> None:
+def test_reload_and_history(client: TestClient, source: TableSource, monkeypatch: pytest.MonkeyPatch) -> None:
     source.predictor = TablePredictor("table-2")
     state = client.post("/v1/models/reload").json()
     assert state["serving"]["version"] == "table-2"
     assert client.post("/v1/predict", json=SET).json()["model_version"] == "table-2"
     source.error = RuntimeError("disk")
-    assert "disk" in problem(client.post("/v1/models/reload"), 503)["detail"]
+    with monkeypatch.context() as patched:
+        patched.setattr(Store, "write", Mock(side_effect=UnavailableError("locked")))
+        assert "disk" in problem(client.post("/v1/models/reload"), 503)["detail"]
+    assert "disk" in problem(client.post("/v1/models/reload"), 503)["detail"], "recorded as soon as it can be"
     assert client.get("/v1/models").json()["serving"]["version"] == "table-2"
     assert client.get("/v1/health/ready").status_code == 200
     events = client.get("/v1/models/events").json()["items"]
