@@ -351,10 +351,12 @@ def _gpus(raw: Any, where: str) -> tuple[Gpu, ...]:
                 expected="a count of 1 with an id",
                 got=f"a count of {count}",
             )
+        assumed = gpu.get("tenants_assumed", False)
+        if not isinstance(assumed, bool):
+            raise InputError(f"{place}.tenants_assumed", expected="true or false", got=_kind(assumed))
         for _ in range(count):
             identifier = str(gpu.get("id", len(gpus)))
-            sharing, assumed = gpu.get("sharing", "time-slice"), gpu.get("tenants_assumed", False) is True
-            gpus.append(Gpu(identifier, device, sharing, tuple(tenants), assumed))
+            gpus.append(Gpu(identifier, device, gpu.get("sharing", "time-slice"), tuple(tenants), assumed))
     if len({g.id for g in gpus}) != len(gpus):
         raise InputError(f"{where}.gpus: ids are not unique", expected="each GPU id once per node")
     check_cards(gpus, f"{where}.gpus")

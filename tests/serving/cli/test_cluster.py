@@ -51,6 +51,7 @@ def test_bundled_clusters(name: str, tmp_path: Path, capsys: pytest.CaptureFixtu
         ),
         ("nodes: [{name: a, gpu: []}]", "unknown field"),
         ("nodes: [{gpus: [{device: v100, id: 0/1, count: 2}]}]", "has an id and a count"),
+        ("nodes: [{gpus: [{device: v100, tenants_assumed: 1}]}]", "expected true or false, got a number"),
         ("", "c.yaml is empty: expected YAML with nodes"),
         ("nodes: 3", "expected a list, got a number"),
         (
