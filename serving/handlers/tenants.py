@@ -76,8 +76,9 @@ def _entry(session: Session, tenant: TenantRow) -> dict[str, Any]:
     ).one()
     by_id = {gpu["id"]: gpu for gpu in gpus}
     own = by_id[tenant.gpu]
+    # In an order that stays when a scheduler takes them for jobs on another GPU: loops tell by it that a set is the same.
     sharers = session.scalars(
-        select(TenantRow).where(TenantRow.node == tenant.node).order_by(TenantRow.id)
+        select(TenantRow).where(TenantRow.node == tenant.node).order_by(TenantRow.job_id, TenantRow.id)
     ).all()
     if is_assumed(own):
         # It may be on any of these, but not on a slice of another profile.

@@ -70,6 +70,12 @@ def test_jobs_that_say_which_gpu_they_see(client: TestClient) -> None:
     assert placed.status_code == 200
     store(client, "ac", "bd", assumed=False)
     assert jobs_beside(client, "a") == ["a", "c"]
+    of = [client.get("/v1/cluster/tenants", params={"job_id": name}).json() for name in "ac"]
+    store(client, "bda", "c", assumed=False)
+    store(client, "bd", "ac", assumed=False)
+    for entry in (entry for answer in of for entry in answer["tenants"]):
+        entry["gpu"] = "1"
+    assert [client.get("/v1/cluster/tenants", params={"job_id": name}).json() for name in "ac"] == of
     store(client, "abcd", "")
     assert jobs_beside(client, "b") == ["b", "d"], (
         "a job that is taken for one on another GPU has said it before"

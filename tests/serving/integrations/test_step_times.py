@@ -68,7 +68,7 @@ def loop(client: TestClient) -> Loop:
 
 def seat(client: TestClient, *jobs: str, gpus: int = 1) -> None:
     tenants = [
-        {"job": job, "iterations_left": 1e6, "job_id": "a/train" if job == JOB else "b"} for job in jobs
+        {"job": job, "iterations_left": 1e6, "job_id": "a/train" if job == JOB else "a/other"} for job in jobs
     ]
     nodes = [
         {"name": "n", "gpus": [{"id": str(k), "device": "v100", "tenants": tenants} for k in range(gpus)]}
@@ -287,7 +287,7 @@ def test_on_a_node_whose_scheduler_does_not_know_the_gpus(
     with again.steps:
         again.run(40, 0.3)
     newest = client.get("/v1/observations").json()["items"][0]
-    assert [job.split(":")[0] for job in newest["jobs"]] == ["resnet18-cifar", "lstm-wikitext2"]
+    assert [job.split(":")[0] for job in newest["jobs"]] == ["lstm-wikitext2", "resnet18-cifar"]
 
 
 def test_the_loop_goes_on_without_the_service(
