@@ -114,17 +114,24 @@ class GpuUsage:
 
 def visible_uuid() -> str:
     """Of this process's GPU, or its slice, by torch or the environment; without NVIDIA's prefix, empty if not known."""
+    named = _named()
+    if named.startswith("MIG-"):  # for which torch may give the UUID of the card, that all its slices share
+        return _plain(named)
     try:
         own = _torch_properties()
     except RuntimeError:
         return ""
-    # Of a slice, torch may give the UUID of the whole card.
-    if own is not None and " MIG " not in own.name and (uuid := _uuid_in(own)):
-        return uuid
+    if own is not None and " MIG " in own.name:
+        return ""
+    return _uuid_in(own) or _plain(named)
+
+
+def _named() -> str:
+    """The only device that the environment makes visible, if by its UUID; else empty."""
     for name in ("CUDA_VISIBLE_DEVICES", "NVIDIA_VISIBLE_DEVICES"):  # of the process, of its container
         entries = os.environ.get(name, "").split(",")
         if len(entries) == 1 and entries[0].startswith(_PREFIXES):
-            return _plain(entries[0].strip())
+            return entries[0].strip()
     return ""
 
 

@@ -92,6 +92,18 @@ def test_the_gpu_that_torch_uses(library: FakeNvml, monkeypatch: pytest.MonkeyPa
     assert uuid() == visible_uuid() == "bbbb2222"
 
 
+def test_a_slice_is_not_taken_for_its_card(library: FakeNvml, monkeypatch: pytest.MonkeyPatch) -> None:
+    cuda = SimpleNamespace(
+        is_initialized=lambda: True,
+        device_count=lambda: 1,
+        memory_reserved=lambda _: GIB,
+        get_device_properties=lambda _: SimpleNamespace(uuid="aaaa1111"),  # as CUDA 11 answers for all slices
+    )
+    monkeypatch.setitem(sys.modules, "torch", SimpleNamespace(cuda=cuda))
+    monkeypatch.setenv("NVIDIA_VISIBLE_DEVICES", "MIG-dddd4444")
+    assert uuid() == visible_uuid() == "dddd4444"
+
+
 @pytest.mark.parametrize(
     ("visible", "expected"),
     [
