@@ -35,7 +35,7 @@ _Replace = Annotated[
     bool, Query(description="Replace the tenants too; placements of tenants not in the body are ended")
 ]
 _JobId = Annotated[
-    str | None, Query(max_length=200, description="Of a tenant; a pod of Kubernetes is NAMESPACE/NAME")
+    str | None, Query(max_length=200, description="Of a tenant; a pod of Kubernetes is NAMESPACE/NAME/UID")
 ]
 _PlacementId = Annotated[str | None, Query(max_length=32, description="Instead of job_id")]
 _NewName = Annotated[str, Path(max_length=200)]

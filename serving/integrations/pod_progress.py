@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from profiling.errors import InputError, UnavailableError
-from scheduling.clusters.importers.pods import PodJob, field, name_of, read_job
+from scheduling.clusters.importers.pods import PodJob, field, job_id_of, read_job
 from scheduling.core.limits import unknown_steps
 from scheduling.traces.logged import stamp_s
 from serving.integrations.ask import ServiceClient
@@ -65,9 +65,9 @@ class PodProgress:
         for pod in pods:
             job = _job_of(pod)
             if job is not None and job.iterations is None:
-                open_ended.add(name_of(pod))
+                open_ended.add(job_id_of(pod))
             elif job is not None and (start_s := _start_s(pod)) is not None:
-                starts[name_of(pod)] = start_s
+                starts[job_id_of(pod)] = start_s
         steps = self._step_times(cluster, set(starts))
         before, self._done = self._done, {}
         for name, start_s in starts.items():

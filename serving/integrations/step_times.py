@@ -44,7 +44,7 @@ class StepTimes:
 
     Args:
         url: base URL of the service.
-        job_id: of the job in the stored cluster (a pod's NAMESPACE/NAME in Kubernetes); by default, `COTENANT_JOB_ID`.
+        job_id: of the job in the stored cluster (a pod's NAMESPACE/NAME/UID in Kubernetes); by default, `COTENANT_JOB_ID`.
         placement_id: instead of it, the `id` of the job's placement.
         token: bearer token of scope `place`; by default, `COTENANT_TOKEN`.
         every_s: seconds between reports, or 30 steps if these take longer.

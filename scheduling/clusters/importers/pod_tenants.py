@@ -13,7 +13,7 @@ from profiling.errors import InputError
 from profiling.workload import REGISTERED
 from profiling.zoo import zoo_names
 from scheduling.clusters.importers.offers import Offers
-from scheduling.clusters.importers.pods import PodJob, field, name_of, read_job
+from scheduling.clusters.importers.pods import PodJob, field, job_id_of, name_of, read_job
 from scheduling.core.limits import unknown_steps
 from scheduling.core.snapshot import Node, Tenant
 
@@ -47,7 +47,7 @@ def with_tenants(
 
     Args:
         read: the job of a pod, as `pods.read_job`, perhaps with further checks.
-        seen: by `name_of` a pod.
+        seen: by `job_id_of` a pod.
     """
     on: dict[str, list[tuple[PodJob, Tenant]]] = defaultdict(list)
     for pod in sorted(pods, key=_age):
@@ -58,7 +58,7 @@ def with_tenants(
             job = read(pod)
             if job is not None:
                 _check_known(job.workload.model)
-                tenant = Tenant(job.workload, _iterations(job), name_of(pod), job.max_slowdown)
+                tenant = Tenant(job.workload, _iterations(job), job_id_of(pod), job.max_slowdown)
                 on[str(where)].append((job, tenant))
         except InputError as error:
             _LOG.warning("pod %s is not imported: %s", name_of(pod), error.message)

@@ -51,9 +51,18 @@ def field(value: Any, name: str) -> Any:
 
 
 def name_of(pod: dict[str, Any]) -> str:
-    """Namespace and name, in at most the 200 characters of a tenant's `job_id`."""
+    """Namespace and name, in at most 200 characters."""
     metadata = field(pod, "metadata")
     return f"{field(metadata, 'namespace') or 'default'}/{field(metadata, 'name')}"[:200]
+
+
+def job_id_of(pod: dict[str, Any]) -> str:
+    """Namespace, name and, if the pod has one, UID: a later pod of the same name may get another GPU.
+
+    In at most the 200 characters of a tenant's `job_id`.
+    """
+    uid = field(field(pod, "metadata"), "uid")
+    return f"{name_of(pod)}/{uid}"[:200] if uid else name_of(pod)
 
 
 def read_job(pod: dict[str, Any]) -> PodJob | None:

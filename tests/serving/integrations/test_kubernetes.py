@@ -7,6 +7,7 @@ import logging
 import socket
 import threading
 from collections.abc import Iterator
+from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -168,6 +169,35 @@ def test_seats_outlast_a_restart_of_the_controller_and_a_pause_of_the_service(
     seats = [[len(gpu["tenants"]) for gpu in body["nodes"][0]["gpus"]] for body in service.bodies]
     assert seats == [[0, 2]] * len(seats)
     assert len(seats) > 1
+
+
+def test_a_pod_has_not_said_what_one_of_its_name_said_before(
+    tmp_path: Path, stand_in: tuple[StandIn, ApiServer]
+) -> None:
+    state, api = stand_in
+    state.nodes, state.pods = [node("a")], [train(name, where="a") for name in "12"]
+    for item in state.pods:
+        item["metadata"]["uid"] = "0f3c"
+    with serve(create_app(ServiceConfig(database_url=f"sqlite:///{tmp_path}/s.db"), TableSource())) as port:
+        service = ServiceClient(f"http://127.0.0.1:{port}")
+        tenants = f"{service.url}/v1/cluster/tenants"
+
+        def jobs() -> list[str]:
+            assert look(service, CONFIG, api)
+            (stored,) = httpx.get(f"{service.url}/v1/cluster").json()["cluster"]["nodes"]
+            return sorted(t["job_id"] for gpu in stored["gpus"] for t in gpu["tenants"])
+
+        for job in jobs():
+            httpx.put(tenants, params={"job_id": job}, json={"gpu_uuid": "GPU-A"})
+        first, second = jobs()
+        assert len(httpx.get(tenants, params={"job_id": second}).json()["tenants"][0]["of"]["jobs"]) == 2
+        state.pods[0] = deepcopy(state.pods[0])
+        state.pods[0]["metadata"]["uid"] = "77ab"
+        again, second = jobs()
+        assert httpx.get(tenants, params={"job_id": second}).status_code == 409
+        assert httpx.put(tenants, params={"job_id": first}, json={"gpu_uuid": "GPU-A"}).status_code == 404
+        httpx.put(tenants, params={"job_id": again}, json={"gpu_uuid": "GPU-B"})
+        assert len(httpx.get(tenants, params={"job_id": second}).json()["tenants"][0]["of"]["jobs"]) == 1
 
 
 @pytest.mark.parametrize(
