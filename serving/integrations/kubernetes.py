@@ -59,7 +59,7 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
             cluster = None
             if upload.before is not None or upload.read() is not None:
                 jobs = _Jobs(client, upload.cluster)
-                cluster = _cluster(config, api, progress, jobs, _seen(upload.before))
+                cluster = _cluster(config, api, progress, jobs, _seen(upload.before, upload.cluster))
             if cluster is not None:
                 last, seats = seats, without_progress(cluster)
                 if upload.cluster is None or seats != last or time.monotonic() >= due:
@@ -136,15 +136,26 @@ def _news() -> Iterator[_News]:
             logger.removeFilter(news)
 
 
-def _seen(stored: dict[str, Any] | None) -> dict[str, SeenGpu]:
-    """What pods have told the service about their GPUs, by pod."""
+def _seen(before: dict[str, Any] | None, after: dict[str, Any] | None = None) -> dict[str, SeenGpu]:
+    """What pods have told the service about their GPUs, by `job_id`.
+
+    Args:
+        before: the stored cluster as it was read.
+        after: what has replaced it since. Pods seated by where they were before that could swap GPUs for ever.
+    """
+    seats = {tenant["job_id"]: gpu["id"] for gpu, tenant in _tenants(after)}
     return {
-        tenant["job_id"]: SeenGpu(tenant["gpu_uuid"], gpu["id"])
-        for node in ([] if stored is None else stored["nodes"])
-        for gpu in node["gpus"]
-        for tenant in gpu.get("tenants", ())
+        tenant["job_id"]: SeenGpu(tenant["gpu_uuid"], seats.get(tenant["job_id"], gpu["id"]))
+        for gpu, tenant in _tenants(before)
         if tenant.get("gpu_uuid")
     }
+
+
+def _tenants(cluster: dict[str, Any] | None) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
+    """Those with a `job_id`, each with its GPU."""
+    for node in cluster["nodes"] if cluster is not None else ():
+        for gpu in node["gpus"]:
+            yield from ((gpu, tenant) for tenant in gpu.get("tenants", ()) if tenant.get("job_id"))
 
 
 def _cluster(

@@ -343,6 +343,59 @@ def test_an_unchanged_cluster_is_uploaded_again_if_the_stored_one_has_changed(
     assert service.nodes() == [["a"], ["a"]]
 
 
+class Told(Stored):
+    """A service to which pods have `said` their GPUs' UUIDs."""
+
+    def __init__(self, said: dict[str, str]) -> None:
+        super().__init__()
+        self.said = said
+
+    def cluster(self) -> dict[str, Any]:
+        body = deepcopy(self.bodies[-1]) if self.bodies else {"nodes": []}
+        for gpu in (gpu for one in body["nodes"] for gpu in one["gpus"]):
+            for tenant in gpu["tenants"]:
+                tenant |= {"gpu_uuid": uuid} if (uuid := self.said.get(tenant["job_id"])) else {}
+        return {"version": self.version, "cluster": body}
+
+    def seats(self) -> list[list[list[str]]]:
+        """Pods by GPU of the first node, of each upload."""
+        return [
+            [[t["job_id"].removeprefix("ml/") for t in gpu["tenants"]] for gpu in body["nodes"][0]["gpus"]]
+            for body in self.bodies
+        ]
+
+
+def test_seats_that_pods_say_while_others_are_stored_do_not_alternate(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer]
+) -> None:
+    state, api = stand_in
+    state.nodes, state.pods = [node("a")], [train(name) for name in "123"]
+    service: Any = Told({})
+
+    def the_last() -> None:
+        service.said["ml/3"] = "GPU-B"
+
+    def the_others() -> None:
+        service.said |= {"ml/1": "GPU-A", "ml/2": "GPU-A"}
+
+    turns = the_last, the_others, *[nothing] * 6
+    looks(monkeypatch, service, replace(CONFIG, repeat_s=1e-9), api, *turns)
+    guessed, after_the_last, *after_the_others = service.seats()
+    assert (guessed, after_the_last) == ([["1", "3"], ["2"]], [["3", "2"], ["1"]])
+    assert after_the_others == [[["3"], ["1", "2"]]], "one upload, then no change"
+
+
+def test_a_controller_that_starts_again_seats_pods_as_they_have_said(
+    monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer]
+) -> None:
+    state, api = stand_in
+    state.nodes, state.pods = [node("a")], [train(name) for name in "123"]
+    service: Any = Told({"ml/1": "GPU-A", "ml/2": "GPU-B", "ml/3": "GPU-B"})
+    looks(monkeypatch, service, CONFIG, api)
+    looks(monkeypatch, service, CONFIG, api, nothing)
+    assert service.seats() == [[["1", "3"], ["2"]], [["1"], ["2", "3"]]]
+
+
 @pytest.mark.parametrize(("repeat_s", "uploads"), [(60.0, 1), (1e-9, 3)])
 def test_progress_is_uploaded_now_and_then(
     monkeypatch: pytest.MonkeyPatch, stand_in: tuple[StandIn, ApiServer], repeat_s: float, uploads: int
