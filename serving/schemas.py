@@ -97,7 +97,10 @@ class TenantBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
 
 
 class GpuBody(Struct, forbid_unknown_fields=True, omit_defaults=True):
-    """One GPU (`count` repeats it). With `tenants_assumed`, the tenants may be on another GPU of the node."""
+    """One GPU (`count` repeats it).
+
+    With `tenants_assumed`, the tenants may be on another GPU of the node, or not have started.
+    """
 
     device: Name
     id: GpuId | int | UnsetType = UNSET

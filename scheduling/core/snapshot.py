@@ -46,7 +46,7 @@ class Tenant:
 class Gpu:
     """One GPU of a node: its catalogue type, how it is shared, and its tenants.
 
-    With `tenants_assumed`, these are known to run on the node, and assumed to run on this GPU.
+    With `tenants_assumed`, these belong to the node, and are assumed to run, and to do so on this GPU.
     """
 
     id: str

@@ -46,7 +46,7 @@ class Tile:
     memory_bytes: float
     note: str = ""
     placements: tuple[str | None, ...] = ()
-    assumed: bool = False  # its tenants may be on another GPU of the node
+    assumed: bool = False  # its tenants may be on another GPU of the node, or not have started
 
     @property
     def level(self) -> str:

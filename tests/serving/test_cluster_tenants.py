@@ -49,7 +49,7 @@ def test_jobs_of_a_gpu(client: TestClient) -> None:
 def test_jobs_that_say_which_gpu_they_see(client: TestClient) -> None:
     store(client, "ab", "c")
     assert client.get("/v1/cluster").json()["cluster"]["nodes"][0]["gpus"][0]["tenants_assumed"] is True
-    assert client.get("/").text.count("perhaps on another GPU of the node") == 2
+    assert client.get("/").text.count("perhaps not on this GPU") == 2
     problem = see(client, "a", "GPU-1")
     assert problem.status_code == 409
     assert problem.json()["got"] == "none from b and 1 more"

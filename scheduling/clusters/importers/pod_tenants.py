@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -41,8 +41,8 @@ def with_tenants(
     """The nodes with the annotated pods that are bound to them and have not ended.
 
     Nothing in a pod says which GPU it got. Those in `seen` are seated first, together if they see the same one. Then come
-    the oldest, each on the GPUs with the fewest tenants among those that its request can get, and where there is a choice,
-    these are marked `tenants_assumed`. All their iterations count as left. Pods with mistakes are skipped with a warning,
+    the oldest, each on the GPUs with the fewest tenants among those that its request can get. Where there is a choice, or
+    the pod has not started, these are marked `tenants_assumed`. All their iterations count as left. Pods with mistakes are skipped with a warning,
     as are those for which there is no room or no such GPU.
 
     Args:
@@ -50,6 +50,7 @@ def with_tenants(
         seen: by `job_id_of` a pod.
     """
     on: dict[str, list[tuple[PodJob, Tenant]]] = defaultdict(list)
+    pending: set[str] = set()
     for pod in sorted(pods, key=_age):
         where = field(field(pod, "spec"), "nodeName")
         if not where or field(field(pod, "status"), "phase") in _ENDED:
@@ -60,12 +61,19 @@ def with_tenants(
                 _check_known(job.workload.model)
                 tenant = Tenant(job.workload, _iterations(job), job_id_of(pod), job.max_slowdown)
                 on[str(where)].append((job, tenant))
+                if field(field(pod, "status"), "phase") == "Pending":  # its image is pulled, say
+                    pending.add(tenant.job_id)
         except InputError as error:
             _LOG.warning("pod %s is not imported: %s", name_of(pod), error.message)
-    return [_seated(node, on[node.name], seen) if node.name in on else node for node in nodes]
+    return [_seated(node, on[node.name], seen, pending) if node.name in on else node for node in nodes]
 
 
-def _seated(node: Node, jobs: Iterable[tuple[PodJob, Tenant]], seen: Mapping[str, SeenGpu]) -> Node:
+def _seated(
+    node: Node,
+    jobs: Iterable[tuple[PodJob, Tenant]],
+    seen: Mapping[str, SeenGpu],
+    pending: Collection[str],
+) -> Node:
     tenants: list[list[Tenant]] = [[] for _ in node.gpus]
     claimed, assumed = dict[str, int](), set[int]()
     for job, tenant in sorted(jobs, key=lambda one: one[1].job_id not in seen):
@@ -78,7 +86,7 @@ def _seated(node: Node, jobs: Iterable[tuple[PodJob, Tenant]], seen: Mapping[str
         if own is not None:
             tenants[own].append(tenant)
             continue
-        if places and len(offered) > job.gpus:
+        if places and (len(offered) > job.gpus or tenant.job_id in pending):
             assumed.update(offered)
         for k in sorted(places, key=lambda k: len(tenants[k]))[: job.gpus]:
             tenants[k].append(tenant)

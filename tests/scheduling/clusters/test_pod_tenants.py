@@ -108,6 +108,13 @@ def test_gpus_among_which_a_pod_had_a_choice_are_marked(tmp_path: Path) -> None:
     assert ClusterSnapshot.load(tmp_path / "cluster.yaml") == cluster
 
 
+@pytest.mark.parametrize(("phase", "assumed"), [("Pending", True), ("Running", False)])
+def test_a_gpu_with_a_pod_that_has_not_started_is_marked(phase: str, assumed: bool) -> None:
+    (of_node,) = nodes_of([node("a", gpu="1")], [train("1"), train("2", phase=phase)], {})
+    (gpu,) = of_node.gpus
+    assert (len(gpu.tenants), gpu.tenants_assumed) == (2, assumed)
+
+
 @pytest.mark.parametrize(
     ("said", "expected", "assumed"),
     [
