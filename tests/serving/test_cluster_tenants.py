@@ -96,7 +96,7 @@ def test_jobs_that_see_other_gpus_than_they_are_stored_on(client: TestClient) ->
     see(client, "a", "GPU-2")
     assert [jobs_beside(client, name) for name in "abc"] == [409] * 3
     store(client, "", "abc", assumed=False)
-    assert jobs_beside(client, "a") == ["c", "a", "b"], "as soon as the cluster says the same"
+    assert jobs_beside(client, "a") == ["a", "b", "c"], "as soon as the cluster says the same"
 
 
 def test_jobs_on_slices_of_a_card_see_their_own(client: TestClient) -> None:

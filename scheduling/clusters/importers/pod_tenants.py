@@ -42,8 +42,8 @@ def with_tenants(
 
     Nothing in a pod says which GPU it got. Those in `seen` are seated first, together if they see the same one. Then come
     the oldest, each on the GPUs with the fewest tenants among those that its request can get. Where there is a choice, or
-    the pod has not started, these are marked `tenants_assumed`. All their iterations count as left. Pods with mistakes are skipped with a warning,
-    as are those for which there is no room or no such GPU.
+    the pod has not started, these are marked `tenants_assumed`. All their iterations count as left. Pods with mistakes
+    are skipped with a warning, as are those for which there is no room or no such GPU.
 
     Args:
         read: the job of a pod, as `pods.read_job`, perhaps with further checks.
