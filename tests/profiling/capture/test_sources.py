@@ -1,4 +1,4 @@
-"""Modules, factories, torch.export, PipeDream, the cache and folding."""
+"""Modules, factories, torch.export, PipeDream and folding."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from profiling.capture import (
     graph_for,
     register_graph,
 )
-from profiling.errors import InputError, UnavailableError, UnknownNameError
+from profiling.errors import InputError, UnknownNameError
 from profiling.graph import Operator
 from profiling.workload import Workload
 from profiling.zoo import get_entry
@@ -202,43 +202,6 @@ def test_a_product_of_a_tensor_with_itself_has_two_gradient_products(tmp_path: P
     path = tmp_path / "square.onnx"
     torch.onnx.export(Square(False), (x,), path, dynamo=True, external_data=False, verbose=False)
     assert capture_onnx(path).backward_flops == static.backward_flops
-
-
-def test_graphs_are_cached_on_disk(tmp_path: Path) -> None:
-    from profiling.capture import source
-
-    workload = Workload.parse("ppo-lunarlander:batch_size=3")
-    source._zoo_graph.cache_clear()
-    graph = graph_for(workload)
-    (kept,) = (tmp_path / "cache" / "cotenant" / "graphs").glob("*.json")
-    source._zoo_graph.cache_clear()
-    assert graph_for(Workload.parse("PPO:batch_size=3,step_time_s=0.5")).content_hash == graph.content_hash
-    # A damaged file is captured again.
-    source._zoo_graph.cache_clear()
-    kept.write_text("{")
-    assert graph_for(workload).content_hash == graph.content_hash
-    # So is one that cannot be read.
-    source._zoo_graph.cache_clear()
-    kept.unlink()
-    kept.mkdir()
-    assert graph_for(workload).content_hash == graph.content_hash
-    source._zoo_graph.cache_clear()
-
-
-def test_without_a_home_folder_no_graph_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As for a user ID without an entry in /etc/passwd."""
-    from profiling.capture import source
-
-    def no_home() -> Path:
-        raise RuntimeError("Could not determine home directory.")
-
-    monkeypatch.delenv("XDG_CACHE_HOME")
-    monkeypatch.setattr(Path, "home", no_home)
-    source._zoo_graph.cache_clear()
-    graph = graph_for(Workload.parse("ppo-lunarlander:batch_size=3"))
-    source._zoo_graph.cache_clear()
-    with pytest.raises(UnavailableError, match="set HOME or XDG_CACHE_HOME"):
-        register_graph(graph)
 
 
 def test_files_and_code_are_read_for_local_callers_only(tmp_path: Path) -> None:
