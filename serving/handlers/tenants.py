@@ -114,7 +114,7 @@ def _on_one_gpu(tenant: TenantRow, others: Sequence[TenantRow]) -> list[TenantRo
 def _check_seen(tenant: TenantRow, others: Sequence[TenantRow]) -> None:
     """Raise `ConflictError` if jobs of the node have said that they share GPUs otherwise than they are stored.
 
-    As when a pod of the same name has taken another's place, or a job uses another GPU than its scheduler gave it.
+    As when one uses another GPU than its scheduler gave it.
     """
     here = {other.gpu_uuid for other in others if other.gpu == tenant.gpu} - {""}
     elsewhere = {other.gpu_uuid for other in others if other.gpu != tenant.gpu}
