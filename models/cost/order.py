@@ -1,4 +1,4 @@
-"""Which of two jobs takes longer, whatever the cost model predicts for them: the one with more work in every option.
+"""Which of two jobs takes longer, or more memory, whatever is predicted for them: the one with more in every option.
 
 The cost model keeps to this order by construction, except for `data_on_device`: there the fitted host costs do.
 """
@@ -58,7 +58,7 @@ def at_most(left: Floats, right: Floats) -> NDArray[np.bool_]:
 
 
 def memory_load(load: Floats) -> Floats:
-    """[..., LOAD_WIDTH] the same for memory, from what `load_of` gives.
+    """[..., LOAD_WIDTH] numbers from those of `load_of`; a job takes no less memory with a larger one.
 
     A batch on the device stays there, and shares of the multiprocessors make no difference. With and without activation
     checkpointing, neither is larger: among frozen layers, the inputs that it keeps may be more than it saves.
