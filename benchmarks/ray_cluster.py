@@ -18,7 +18,7 @@ _ATTEMPTS = 8
 def is_installed() -> bool:
     """Whether Ray is installed; prints a note if not."""
     if find_spec("ray") is None:
-        print("skipped: ray is not installed (pip install -e '.[ray]')")
+        print("skipped: ray is not installed (pip install 'cotenant[ray]')")
         return False
     return True
 

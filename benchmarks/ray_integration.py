@@ -26,7 +26,7 @@ def main() -> None:
     )
     options = parser.parse_args()
     if find_spec("ray") is None:
-        print("skipped: ray is not installed (pip install -e '.[ray]')")
+        print("skipped: ray is not installed (pip install 'cotenant[ray]')")
         return
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     from ray.cluster_utils import Cluster

@@ -2,7 +2,7 @@
 
 A dead worker's task is given to another.
 
-Ray is optional: `pip install -e '.[ray]' in the checkout`, on every node and in the version of the cluster.
+Ray is optional: `pip install 'cotenant[ray]'`, on every node and in the version of the cluster.
 """
 
 from __future__ import annotations
@@ -172,7 +172,7 @@ def _connect(address: str) -> Any:
         import ray
     except ImportError:
         raise UnavailableError(
-            "Ray is not installed", expected="the package ray", hint="pip install -e '.[ray]' in the checkout"
+            "Ray is not installed", expected="the package ray", hint="pip install 'cotenant[ray]'"
         ) from None
     try:
         ray.init(address=address, ignore_reinit_error=True, log_to_driver=False, logging_level=logging.ERROR)

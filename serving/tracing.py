@@ -29,7 +29,7 @@ def tracer() -> Any | None:
         raise UnavailableError(
             f"{ENDPOINT_VARIABLE} is set and OpenTelemetry is not installed",
             got=str(error),
-            hint="pip install -e '.[otel]' in the checkout, or unset it",
+            hint="pip install 'cotenant[otel]', or unset it",
         ) from None
     provider = TracerProvider(resource=Resource.create({"service.name": "cotenant"}))
     provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))

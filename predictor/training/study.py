@@ -20,9 +20,7 @@ def check_installed() -> None:
         import optuna  # noqa: F401
         import sqlalchemy  # noqa: F401
     except ImportError:
-        raise UnavailableError(
-            "Optuna is not installed", hint="pip install -e '.[sweep]' in the checkout"
-        ) from None
+        raise UnavailableError("Optuna is not installed", hint="pip install 'cotenant[sweep]'") from None
 
 
 @contextmanager

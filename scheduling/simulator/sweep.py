@@ -232,7 +232,7 @@ def _on_ray(tasks: Sequence[Task]) -> Iterator[Run]:
         raise UnavailableError(
             "Ray is not installed",
             expected="the extra `ray`",
-            hint="pip install -e '.[ray]' in the checkout, or omit --ray",
+            hint="pip install 'cotenant[ray]', or omit --ray",
         ) from None
     with stdout_without_ray():
         started = not ray.is_initialized()

@@ -47,7 +47,7 @@ class ApiServer:
         except ImportError:
             raise UnavailableError(
                 "the Kubernetes client is not installed",
-                hint="pip install -e '.[kubernetes]' in the checkout",
+                hint="pip install 'cotenant[kubernetes]'",
             ) from None
         try:
             if context is None and "KUBECONFIG" not in os.environ and "KUBERNETES_SERVICE_HOST" in os.environ:

@@ -90,7 +90,7 @@ class Store:
                 "database address cannot be used",
                 expected="sqlite:///FILE or postgresql+psycopg://USER@HOST/NAME",
                 got=" ".join(str(error).split()),
-                hint="PostgreSQL needs the extra `postgres`: pip install -e '.[postgres]' in the checkout",
+                hint="PostgreSQL needs the extra `postgres`: pip install 'cotenant[postgres]'",
             ) from None
         except ValueError:  # its message may contain part of the password
             raise InputError(
