@@ -93,7 +93,7 @@ def test_errors_of_tasks_and_of_the_connection(
     with pytest.raises(UnavailableError, match="no Ray cluster responds"):
         RayWorkers("nowhere", squares)
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnavailableError, match=r"-e '\.\[ray\]'"):
+    with pytest.raises(UnavailableError, match=r"cotenant\[ray\]"):
         RayWorkers("auto", squares)
 
 

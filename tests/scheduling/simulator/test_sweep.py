@@ -134,7 +134,7 @@ def test_a_lost_worker_loses_only_its_run(monkeypatch: pytest.MonkeyPatch, tmp_p
 
 def test_without_ray_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ray", None)
-    with pytest.raises(UnavailableError, match=r"\.\[ray\]"):
+    with pytest.raises(UnavailableError, match=r"cotenant\[ray\]"):
         compare(SPEC, ["exclusive"], use_ray=True)
 
 
