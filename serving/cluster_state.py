@@ -23,7 +23,7 @@ log = structlog.get_logger("cotenant.cluster")
 
 _CLUSTER, _NODES, _TENANTS = (table_of(row).c for row in (ClusterRow, NodeRow, TenantRow))
 _READ_NUMBERS = select(_CLUSTER.version, _CLUSTER.changes).where(_CLUSTER.id == 1)
-_READ_LINKS = select(_CLUSTER.links).where(_CLUSTER.id == 1)
+_READ_REST = select(_CLUSTER.links, _CLUSTER.valid_until).where(_CLUSTER.id == 1)
 _READ_CHANGED = select(_NODES.name, _NODES.position, _NODES.gpus, _NODES.removed).where(
     _NODES.revision > bindparam("after")
 )
@@ -54,6 +54,7 @@ class ClusterState:
         place_of: index in the snapshot by node name.
         seats: for each node in the snapshot's order, the seats by GPU in the tenants' order; GPUs without
             tenants are omitted.
+        valid_until: when it is outdated (seconds since 1970, the store's clock); None if never.
     """
 
     version: int
@@ -61,6 +62,7 @@ class ClusterState:
     snapshot: ClusterSnapshot
     place_of: dict[str, int]
     seats: tuple[dict[str, tuple[Seat, ...]], ...]
+    valid_until: float | None = None
 
     def seats_on(self, node: str, gpu: str) -> tuple[Seat, ...]:
         """The seats on a GPU; empty if there is no such GPU."""
@@ -108,11 +110,13 @@ class ClusterReader:
             except Exception:  # the state is half updated
                 self.forget()
                 raise
-            links = connection.execute(_READ_LINKS).scalar() or []
+            links, valid_until = connection.execute(_READ_REST).first() or ([], None)
             if links != self._raw_links:
                 self._raw_links, self._links = links, tuple(Link(**link) for link in links)
             snapshot = ClusterSnapshot(tuple(self._nodes), self._links)
-            self.latest = ClusterState(version, changes, snapshot, self._place_of, tuple(self._seats))
+            self.latest = ClusterState(
+                version, changes, snapshot, self._place_of, tuple(self._seats), valid_until
+            )
             return self.latest
 
     def forget(self) -> None:

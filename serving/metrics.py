@@ -52,6 +52,11 @@ class Metrics:
             "Jobs placed, by device type; a MIG slice is a type, such as a100:mig=3g",
             ("device",),
         )
+        self.cluster_outdated = gauge(
+            "cluster_outdated",
+            "1 if the scheduler that keeps the stored cluster has not stored it again in time",
+            multiprocess_mode="livemax",
+        )
         self.decision_duration = histogram(
             "placement_decision_seconds", "Time to choose a GPU", buckets=_SECONDS
         )

@@ -314,10 +314,14 @@ class PlacementPage(Struct):
 
 
 class ClusterAnswer(Struct):
-    """The stored cluster and its version; the ETag also tells progress reports apart."""
+    """The stored cluster and its version; the ETag also tells progress reports apart.
+
+    From `valid_until` on it is outdated, null: never.
+    """
 
     version: int
     cluster: ClusterBody
+    valid_until: float | None = None
 
 
 class NodeAnswer(Struct):

@@ -31,8 +31,18 @@ _CONDITIONS = [
     header("If-Match", 'Tags of which the stored state must have one: its ETag, or its version, such as "7"; `*`: it must exist'),
     header("If-None-Match", "Tags of which the stored state must have none; `*`: it must not exist"),
 ]  # fmt: skip
+_MOST_VALID_S = 7 * 24 * 3600.0
 _Replace = Annotated[
     bool, Query(description="Replace the tenants too; placements of tenants not in the body are ended")
+]
+_Valid = Annotated[
+    float | None,
+    Query(
+        gt=0,
+        le=_MOST_VALID_S,
+        description="Seconds within which the caller will store the cluster again. If it does not, the stored one is "
+        "outdated: `GET /v1/cluster/tenants` answers 409, the dashboard and a metric say so",
+    ),
 ]
 _JobId = Annotated[
     str | None, Query(max_length=200, description="Of a tenant; a pod of Kubernetes is NAMESPACE/NAME/UID")
@@ -58,7 +68,8 @@ def routes(service: Service) -> APIRouter:
         if not_modified(request, tag):
             return tagged(request, None, tag)
         body = await service.read(to_mapping, state)
-        return tagged(request, {"version": state.version, "cluster": body}, tag)
+        described = {"version": state.version, "valid_until": state.valid_until, "cluster": body}
+        return tagged(request, described, tag)
 
     @router.get(
         "/tenants",
@@ -105,10 +116,12 @@ def routes(service: Service) -> APIRouter:
             headers=("ETag",),
         ),
     )
-    async def replace(request: Request, replace_tenants: _Replace = False) -> Response:
+    async def replace(
+        request: Request, replace_tenants: _Replace = False, valid_s: _Valid = None
+    ) -> Response:
         inventory = await _inventory(service, await read_body(request, ClusterBody, service.batcher.off_loop))
         change = await service.stored(
-            handler.replace_cluster, service, inventory, Condition.of(request), replace_tenants
+            handler.replace_cluster, service, inventory, Condition.of(request), replace_tenants, valid_s
         )
         return _changed(change)
 

@@ -136,9 +136,16 @@ def _unknown_node(name: str) -> UnknownNameError:
 
 
 def replace_cluster(
-    service: Service, inventory: Inventory, condition: Condition, replace_tenants: bool = False
+    service: Service,
+    inventory: Inventory,
+    condition: Condition,
+    replace_tenants: bool = False,
+    valid_s: float | None = None,
 ) -> Change:
     """Replace the inventory; tenants stay, unless `replace_tenants`.
+
+    Args:
+        valid_s: seconds after which it is outdated unless it is replaced again; None: never.
 
     Raises:
         PreconditionError: the state does not meet `condition`.
@@ -150,7 +157,8 @@ def replace_cluster(
     with collector.paused(large), service.store.write() as session:
         change = advance(session, condition)
         links = ClusterSnapshot((), inventory.snapshot.links).to_mapping()["links"]
-        session.connection().execute(update(_CLUSTER).values(links=links))
+        valid_until = None if valid_s is None else service.store.now(session) + valid_s
+        session.connection().execute(update(_CLUSTER).values(links=links, valid_until=valid_until))
         stored = _stored_nodes(session, [node.name for node in inventory.snapshot.nodes])
         edit = _Edit(service, session, change.changes, inventory, replace_tenants)
         for position, node in enumerate(inventory.snapshot.nodes):

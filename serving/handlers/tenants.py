@@ -15,6 +15,7 @@ from sqlalchemy.orm import Session
 from profiling.errors import ConflictError, InputError, UnknownNameError
 from serving.cluster_state import is_assumed, kind_of
 from serving.handlers import tenancy
+from serving.handlers.outdated import outdated_s
 from serving.handlers.versions import advance
 from serving.service import Service
 from serving.store.tables import NodeRow, TenantRow
@@ -26,10 +27,18 @@ def tenants_of(service: Service, job_id: str | None, placement_id: str | None) -
     Raises:
         InputError: neither or both of `job_id` and `placement_id`, or an empty one.
         UnknownNameError: it runs on no GPU of the stored cluster.
-        ConflictError: it is not known which jobs share its GPU.
+        ConflictError: it is not known which jobs share its GPU, or the stored cluster is outdated.
     """
     with service.store.read() as session:
-        return [_entry(session, tenant) for tenant in _rows_of(session, job_id, placement_id)]
+        rows = _rows_of(session, job_id, placement_id)
+        late_s = outdated_s(service.store, session)
+        if late_s is not None:
+            raise ConflictError(
+                "the stored cluster is outdated, so which jobs share a GPU is not known",
+                expected="its scheduler to store it again in time",
+                got=f"{late_s:,.0f} s too late so far",
+            )
+        return [_entry(session, tenant) for tenant in rows]
 
 
 def tell_gpu(

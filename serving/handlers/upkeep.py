@@ -8,6 +8,7 @@ from typing import Any, cast
 from sqlalchemy import CursorResult, delete, select
 
 from serving.handlers.idempotency import forget_old
+from serving.handlers.outdated import outdated_s
 from serving.handlers.placements import expire
 from serving.service import Service
 from serving.store.observations import oldest_at
@@ -38,6 +39,7 @@ def upkeep(service: Service) -> None:
             old = select(table.id).where(table.at < before).limit(_AT_ONCE)
             session.execute(delete(table).where(table.id.in_(old)))
         expire(session, now)
+        service.metrics.cluster_outdated.set(outdated_s(service.store, session) is not None)
     _delete_observations(service, before)
 
 

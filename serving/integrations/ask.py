@@ -74,9 +74,14 @@ class ServiceClient:
         answer = self._answer("GET", "/v1/cluster")
         return answer if isinstance(answer, dict) and {"cluster", "version"} <= answer.keys() else None
 
-    def put_cluster(self, cluster: dict[str, Any]) -> int | None:
-        """Replace the stored cluster and its tenants; returns its version, None if the service did not."""
-        answer = self._answer("PUT", "/v1/cluster?replace_tenants=true", cluster)
+    def put_cluster(self, cluster: dict[str, Any], valid_s: float | None = None) -> int | None:
+        """Replace the stored cluster and its tenants; returns its version, None if the service did not.
+
+        Args:
+            valid_s: seconds within which it will be stored again; None if perhaps never.
+        """
+        query = "replace_tenants=true" + ("" if valid_s is None else f"&valid_s={valid_s:g}")
+        answer = self._answer("PUT", f"/v1/cluster?{query}", cluster)
         return answer.get("version") if isinstance(answer, dict) else None
 
     def step_times_s(self, device: str, sharing: str, jobs: Sequence[Any]) -> list[float] | None:

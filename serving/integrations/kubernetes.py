@@ -25,7 +25,7 @@ from serving.integrations.api_server import ApiServer
 from serving.integrations.ask import ServiceClient
 from serving.integrations.pod_progress import PodProgress, without_progress
 from serving.integrations.settings import check_settings
-from serving.integrations.upload import Upload
+from serving.integrations.upload import Upload, valid_for_s
 
 log = logging.getLogger("cotenant.kubernetes")
 
@@ -51,7 +51,8 @@ class KubernetesConfig:
 
 def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None:
     """Keep the service's cluster in step, for ever."""
-    upload, progress = Upload(client), PodProgress(client)
+    upload = Upload(client, valid_for_s(max(config.period_s, config.repeat_s)))
+    progress = PodProgress(client)
     seats: dict[str, Any] | None = None
     due = 0.0
     with _news() as news:
@@ -72,7 +73,7 @@ def run(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> None
 
 def look(client: ServiceClient, config: KubernetesConfig, api: ApiServer) -> bool:
     """Upload the cluster as it is now; returns whether that succeeded."""
-    upload = Upload(client)
+    upload = Upload(client, valid_s=None)
     if upload.read() is None:
         return False
     cluster = _cluster(config, api, PodProgress(client), _Jobs(client), _seen(upload.before))

@@ -170,7 +170,7 @@ class RayPlacer:
             import ray
 
             nodes = ray.nodes()
-        return Upload(self.service).store(self.cluster(nodes, only_started=True))
+        return Upload(self.service, valid_s=None).store(self.cluster(nodes, only_started=True))
 
 
 def _device(accelerator_type: str, devices: Mapping[str, str]) -> str | None:

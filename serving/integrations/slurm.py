@@ -314,7 +314,7 @@ def run(service: ServiceClient, config: SlurmConfig) -> None:
     """Run until stopped."""
     bridge, said = SlurmBridge(Slurm(), service, config), ""
     if config.upload:
-        bridge.upload = SlurmUpload(service, config.devices)
+        bridge.upload = SlurmUpload(service, config.devices, config.period_s)
     while True:
         done, fault = {}, ""
         try:

@@ -10,7 +10,7 @@ from profiling.zoo import zoo_names
 from serving.integrations.ask import ServiceClient
 from serving.integrations.slurm_cluster import whole_cluster
 from serving.integrations.slurm_state import SlurmJob
-from serving.integrations.upload import Upload
+from serving.integrations.upload import Upload, valid_for_s
 from serving.job_ranges import parse_job
 
 # Seconds after which the cluster is uploaded again: nodes may have changed, and jobs have made progress.
@@ -25,11 +25,12 @@ class SlurmUpload:
     Args:
         client: with a token of scope `admin`.
         devices: GPU type in Slurm to catalogue name, as for `cluster_for`.
+        period_s: seconds between looks.
     """
 
-    def __init__(self, client: ServiceClient, devices: Mapping[str, str]) -> None:
+    def __init__(self, client: ServiceClient, devices: Mapping[str, str], period_s: float) -> None:
         self._client, self._devices = client, devices
-        self._upload = Upload(client)
+        self._upload = Upload(client, valid_for_s(max(period_s, REPEAT_S)))
         self._running: dict[int, str] = {}
         self._due_s = 0.0
 

@@ -30,7 +30,9 @@ class WorkloadRow(Base):
 class ClusterRow(Base):
     """A single row: the version, advanced by every change of nodes or tenants, and the links.
 
-    `changes` counts all changes, including iterations left, so that readers can fetch only newer rows.
+    `changes` counts all changes, including iterations left, so that readers can fetch only newer rows. From
+    `valid_until` on, jobs may have started and ended unnoticed: the scheduler that stored the cluster has not done so
+    again. None if none promised to.
     """
 
     __tablename__ = "cluster"
@@ -38,6 +40,7 @@ class ClusterRow(Base):
     version: Mapped[int]
     changes: Mapped[int] = mapped_column(default=0)
     links: Mapped[list[Any]]
+    valid_until: Mapped[float | None]
 
 
 class NodeRow(Base):

@@ -32,7 +32,7 @@ CLUSTER = {
 
 def test_empty_store(client: TestClient) -> None:
     answer = client.get("/v1/cluster")
-    assert answer.json() == {"version": 0, "cluster": {"nodes": [], "links": []}}
+    assert answer.json() == {"version": 0, "valid_until": None, "cluster": {"nodes": [], "links": []}}
 
 
 def test_replace_and_read(client: TestClient) -> None:

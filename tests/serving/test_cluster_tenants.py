@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+
+from serving.handlers.upkeep import upkeep
+from serving.store import Store
 
 JOBS = {"a": "resnet18-cifar", "b": "lstm-wikitext2", "c": "bert-base-squad", "d": "resnet50-imagenet"}
 
@@ -14,7 +18,9 @@ def tenant(name: str) -> dict[str, Any]:
     return {"job": JOBS[name], "iterations_left": 1e6, "job_id": name}
 
 
-def store(client: TestClient, *gpus: str, assumed: bool = True, device: str = "v100") -> None:
+def store(
+    client: TestClient, *gpus: str, assumed: bool = True, device: str = "v100", **parameters: float
+) -> None:
     """GPUs of one node with these jobs."""
     mark = {"tenants_assumed": True} if assumed else {}
     described = [
@@ -22,7 +28,7 @@ def store(client: TestClient, *gpus: str, assumed: bool = True, device: str = "v
         for k, names in enumerate(gpus)
     ]
     nodes = [{"name": "n", "gpus": described}]
-    done = client.put("/v1/cluster", params={"replace_tenants": True}, json={"nodes": nodes})
+    done = client.put("/v1/cluster", params={"replace_tenants": True} | parameters, json={"nodes": nodes})
     assert done.status_code == 200, done.text
 
 
@@ -142,3 +148,37 @@ def test_an_unknown_job(client: TestClient) -> None:
     store(client, "a")
     assert see(client, "z", "GPU-1").status_code == 404
     assert client.put("/v1/cluster/tenants", json={"gpu_uuid": "GPU-1"}).status_code == 422
+
+
+def test_no_set_is_answered_while_the_cluster_is_outdated(
+    client: TestClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Jobs may have started and ended unnoticed since."""
+    store(client, "ab", assumed=False, valid_s=600)
+    assert jobs_beside(client, "a") == ["a", "b"]
+    assert "outdated" not in client.get("/").text
+    valid_until = client.get("/v1/cluster").json()["valid_until"]
+    assert valid_until == pytest.approx(time.time() + 600, abs=60)
+
+    monkeypatch.setattr(Store, "now", lambda *_: valid_until + 90)
+    assert jobs_beside(client, "a") == 409
+    assert see(client, "a", "GPU-1").json()["got"] == "90 s too late so far"
+    assert "should have stored it again 90 s ago" in client.get("/").text
+    assert jobs_beside(client, "no-such-job") == 404
+    upkeep(client.app.state.service)  # type: ignore[attr-defined]
+    assert "\ncotenant_cluster_outdated 1.0" in client.get("/metrics").text
+
+    store(client, "a", assumed=False, valid_s=600)
+    assert jobs_beside(client, "a") == ["a"]
+    monkeypatch.setattr(Store, "now", lambda *_: valid_until + 1e9)
+    store(client, "ab", assumed=False)
+    assert jobs_beside(client, "a") == ["a", "b"], "nobody promised to store it again"
+    assert client.get("/v1/cluster").json()["valid_until"] is None
+    upkeep(client.app.state.service)  # type: ignore[attr-defined]
+    assert "\ncotenant_cluster_outdated 0.0" in client.get("/metrics").text
+
+
+@pytest.mark.parametrize("seconds", [0, -1, 1e9, "nan", "soon"])
+def test_times_that_are_not_valid(client: TestClient, seconds: float | str) -> None:
+    answer = client.put("/v1/cluster", params={"valid_s": seconds}, json={"nodes": []})
+    assert answer.status_code == 422, answer.text

@@ -68,12 +68,14 @@ class Stored:
         self.usable, self.version = usable, 0
         self.links: list[dict[str, Any]] = []
         self.bodies: list[dict[str, Any]] = []
+        self.valid_s: list[float | None] = []
 
     def cluster(self) -> dict[str, Any]:
         return {"version": self.version, "cluster": {"nodes": [], "links": self.links}}
 
-    def put_cluster(self, cluster: dict[str, Any]) -> int | None:
+    def put_cluster(self, cluster: dict[str, Any], valid_s: float | None = None) -> int | None:
         self.bodies.append(cluster)
+        self.valid_s.append(valid_s)
         self.version += self.usable
         return self.version if self.usable else None
 

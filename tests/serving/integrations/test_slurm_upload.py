@@ -103,7 +103,7 @@ def test_a_gpu_with_an_unknown_model_is_left_out() -> None:
 
 
 def test_it_is_uploaded_when_jobs_change_and_now_and_then(service: ServiceClient) -> None:
-    slurm, upload = Recorded(running(7, 0)), SlurmUpload(service, TYPES)
+    slurm, upload = Recorded(running(7, 0)), SlurmUpload(service, TYPES, 2.0)
     bridge = SlurmBridge(slurm, service, SlurmConfig(devices=TYPES), upload=upload)  # type: ignore[arg-type]
     for _ in range(3):
         assert bridge.step() == {}
@@ -118,9 +118,9 @@ def test_it_is_uploaded_when_jobs_change_and_now_and_then(service: ServiceClient
 
 
 def test_it_is_uploaded_again_soon_if_the_service_was_down(service: ServiceClient) -> None:
-    slurm, upload = Recorded(), SlurmUpload(ServiceClient("http://127.0.0.1:1"), TYPES)
+    slurm, upload = Recorded(), SlurmUpload(ServiceClient("http://127.0.0.1:1"), TYPES, 2.0)
     upload.look(slurm.nodes, [running(7, 0)], 0.0)
-    again = SlurmUpload(service, TYPES)
+    again = SlurmUpload(service, TYPES, 2.0)
     upload._client, upload._upload = again._client, again._upload
     upload.look(slurm.nodes, [running(7, 0)], 1.0)
     assert (slurm.asked, stored(service)) == (1, {})
@@ -130,8 +130,8 @@ def test_it_is_uploaded_again_soon_if_the_service_was_down(service: ServiceClien
 
 def test_jobs_that_the_service_would_refuse_leave_the_rest(service: ServiceClient) -> None:
     unknown = running(7, 1, comment="cotenant:no-such-model"), running(8, 0)
-    SlurmUpload(service, TYPES).look(Recorded().nodes, list(unknown), 0.0)
+    SlurmUpload(service, TYPES, 2.0).look(Recorded().nodes, list(unknown), 0.0)
     assert stored(service) == WITHOUT | {"node-a/0": ["8"]}
     unknown = running(7, 1, comment=f"cotenant:graph:{'0' * 64}"), running(8, 0)
-    SlurmUpload(service, TYPES).look(Recorded().nodes, list(unknown), 0.0)
+    SlurmUpload(service, TYPES, 2.0).look(Recorded().nodes, list(unknown), 0.0)
     assert stored(service) == WITHOUT | {"node-a/0": ["8"]}
