@@ -45,7 +45,7 @@ class Field:
         if self.choices:
             text = "one of " + ", ".join(self.choices)
         elif self.kind == "text":
-            text = "a text"
+            text = "text"
         elif self.kind == "flag":
             text = "true or false"
         else:

@@ -105,13 +105,17 @@ def find_factory(name: str) -> tuple[Callable[..., Any], Mapping[str, inspect.Pa
     """The function `module:factory`, and its parameters by name.
 
     Raises:
-        InputError: no such module or attribute, not a function, or a zoo model with a number instead of options.
+        InputError: no such module or attribute, not a function, or a zoo model with a malformed option.
     """
     where, _, rest = name.partition(":")
+    if "=" in rest and is_model(where):
+        raise InputError(
+            f"{name!r} is not a model", expected="NAME[:key=value,...]", hint="put commas between options."
+        )
     number = re.fullmatch(r"(?:batch_size)?\W*(\d+)", rest)
     if number is not None and is_model(where):
         raise InputError(
-            f"{name!r} is no job SPEC",
+            f"{name!r} is not a job SPEC",
             expected="NAME[:key=value,...]",
             hint=did_you_mean(f"{where}:batch_size={number[1]}"),
         )

@@ -17,8 +17,8 @@ def command(
         Path,
         typer.Argument(
             help="CSV with device, sharing, jobs (SPECs separated by `;`), job, step_time_s and, for jobs alone, "
-            "optionally memory_bytes and utilization_ratio; out_of_memory (true), instead of job and step_time_s, of "
-            "sets that did not fit; model_version, if another model than --model was in use; "
+            "optionally memory_bytes and utilization_ratio; out_of_memory (true), instead of job and step_time_s, for "
+            "sets that did not fit; model_version, if a model other than --model was in use; "
             "or JSON in the format of `/v1/observations`."
         ),
     ],
@@ -36,7 +36,7 @@ def command(
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Store observed step times, and print how they correct predictions and the error of these.
+    """Store observed step times, and print how they correct predictions and the error with and without them.
 
     `--feedback STORE` of `predict`, `matrix`, `place`, `plan slices` and `probe` applies the corrections.
 

@@ -103,4 +103,4 @@ class LazyGroup(typer.core.TyperGroup):
             table.add_row(f"[cyan]{name}[/]", COMMANDS[name][1])
         console.print(table)
         console.print("\n --version shows the version; --debug shows tracebacks, with any command.")
-        console.print(" Exit codes: 0 success, 1 negative answer, 2 bad input.\n")
+        console.print(" Exit codes: 0 success, 1 negative answer, 2 bad input, 130 interrupted.\n")

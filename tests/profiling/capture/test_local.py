@@ -72,6 +72,12 @@ def test_a_batch_size_written_otherwise_is_suggested(here: Path, spec: str) -> N
         local_workload(spec)
 
 
+@pytest.mark.parametrize("option", ["batch_size=8", "mode=inference"])
+def test_a_colon_between_options_is_reported(here: Path, option: str) -> None:
+    with pytest.raises(InputError, match=r"'dcgan-64:.*' is not a model: .*; put commas between options"):
+        local_workload(f"dcgan-64:{option}:precision=amp")
+
+
 def test_an_own_module_may_be_called_like_a_zoo_model(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (here / "yolov3.py").write_text("from own_factory_of_test import factory\n")
     monkeypatch.delitem(sys.modules, "yolov3", raising=False)
