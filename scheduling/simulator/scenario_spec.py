@@ -10,6 +10,7 @@ from scheduling.simulator.realism import Realism
 from scheduling.traces.sia import KINDS
 
 BELIEFS = ("predictor", "truth", "constant")
+_MOST_LOAD = 20.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +75,12 @@ class ScenarioSpec:
             value = getattr(self, name)
             if value is not None and value < least:
                 raise InputError(f"{name} is out of range", expected=f"an integer from {least}", got=value)
-        if self.load is not None and not 0 < self.load < float("inf"):
-            raise InputError("load is out of range", expected="a number above 0", got=self.load)
+        if self.load is not None and not 0 < self.load <= _MOST_LOAD:  # more was probably meant in per cent
+            raise InputError(
+                "load is out of range",
+                expected=f"a share of the cluster above 0, such as 0.9, at most {_MOST_LOAD:g}",
+                got=self.load,
+            )
         for name, share in (("elastic", self.elastic), ("tunable", self.tunable)):
             if not 0 <= share <= 1:
                 raise InputError(f"{name} share is out of range", expected="0 to 1", got=share)

@@ -165,6 +165,7 @@ def test_sia_workload_by_name(kind: str, policy: str, capsys: pytest.CaptureFixt
         (("--trace", "synthetic:rate=1", "--cluster", "nowhere.yaml"), "no cluster"),
         (("--trace", "synthetic:rate=1", "--cluster", "."), "cannot read or write .: is a directory"),
         ((*TRACE, "--load", "0"), "load is out of range"),
+        ((*TRACE, "--load", "90"), "a share of the cluster above 0, such as 0.9"),
         ((*TRACE, "--policy", "nowhere_at_all:POLICY"), "cannot be imported"),
         ((*TRACE, "--belief", "hope"), "one of predictor, truth"),
         ((*TRACE, "--source", "gavel"), "needs tables"),
