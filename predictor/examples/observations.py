@@ -207,10 +207,17 @@ def read_observations(path: Path | str) -> list[Report]:
                 f"{source} cannot be read", expected="a .csv or .json file", got=str(error)
             ) from None
         reader = csv.DictReader(io.StringIO(text), restval="")
-        names = [name.strip() for name in reader.fieldnames or ()]
-        check_once(source, names)
-        reader.fieldnames = names
-        body = list(reader)
+        try:
+            names = [name.strip() for name in reader.fieldnames or ()]
+            check_once(source, names)
+            reader.fieldnames = names
+            body = list(reader)
+        except csv.Error as error:
+            raise InputError(
+                f"{source}, line {reader.line_num}: not CSV",
+                expected="quoted as in RFC 4180",
+                got=str(error),
+            ) from None
         for number, row in enumerate(body, 1):
             row.pop("", None)  # of a comma at the end of every line
             if any(row.pop(None, ())):  # type: ignore[call-overload]

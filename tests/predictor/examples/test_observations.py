@@ -204,6 +204,11 @@ def test_bad_files(tmp_path: Path) -> None:
         (tmp_path / "seen.json").write_text(body)
         with pytest.raises(InputError):
             read_observations(tmp_path / "seen.json")
+    # A quote that is never closed takes in the rest of the file, which is more than the reader takes for a cell.
+    rows = "v100,alpha,0.1\n" * 10_000
+    (tmp_path / "seen.csv").write_text(f'device,jobs,step_time_s\nv100,"alpha,0.1\n{rows}')
+    with pytest.raises(InputError, match=r"seen\.csv, line \d+: not CSV"):
+        read_observations(tmp_path / "seen.csv")
 
 
 def test_concurrent_writers_lose_nothing(tmp_path: Path) -> None:
