@@ -14,7 +14,7 @@ from datasets.schema import TABLES
 from datasets.sources import get_source
 from datasets.tables import make_table
 from profiling.errors import InputError
-from profiling.files import check_once
+from profiling.files import check_once, read_json
 from profiling.workload import Workload
 
 if TYPE_CHECKING:
@@ -125,6 +125,18 @@ def lacks_files(folder: Path, expected: str) -> InputError:
     )
 
 
+def read_object(path: Path, expected: str) -> dict[str, Any]:
+    """The object in a JSON file.
+
+    Raises:
+        InputError: the file is missing or not JSON, or has something else than what is `expected`.
+    """
+    body = read_json(path)
+    if not isinstance(body, dict):
+        raise InputError(f"{path} has an unexpected shape", expected=expected, got=type(body).__name__)
+    return body
+
+
 def spec(model: str, **options: Any) -> str:
     """A job SPEC in canonical form; options that are None or their default are omitted."""
     return str(Workload.from_mapping({"model": model, **options}))
@@ -169,6 +181,8 @@ class CsvRows:
                             hint="the file may be truncated; download it again",
                         )
                     yield CsvRow(self.path, line, row)
+        except FileNotFoundError:
+            raise InputError(f"no file at {self.path}", expected="CSV in UTF-8") from None
         except UnicodeDecodeError as error:
             raise InputError(f"{self.path} is not text", expected="CSV in UTF-8", got=str(error)) from None
         except csv.Error as error:
@@ -188,11 +202,20 @@ class CsvRow:
     cells: dict[str, str]
 
     def text(self, column: str) -> str:
-        return self.cells[column].strip()
+        return self._cell(column).strip()
+
+    def _cell(self, column: str) -> str:
+        if column not in self.cells:
+            raise InputError(
+                f"{self.path}, line {self.line}: a column is missing",
+                expected=column,
+                got=", ".join(self.cells),
+            )
+        return self.cells[column]
 
     def number(self, column: str, above: float | None = None, least: float | None = None) -> float:
         try:
-            value = float(self.cells[column])
+            value = float(self._cell(column))
         except ValueError:
             value = math.nan
         if (
@@ -207,7 +230,7 @@ class CsvRow:
         return value
 
     def integer(self, column: str, least: int = 0) -> int:
-        text = self.cells[column]
+        text = self._cell(column)
         try:
             value = int(text)
         except ValueError:

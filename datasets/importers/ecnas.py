@@ -11,7 +11,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from datasets.importers.base import Import, find_files, spec
+from datasets.importers.base import Import, find_files, read_object, spec
 from datasets.importers.nasbench import CellCounts, count_cell_network
 from profiling.errors import InputError
 from profiling.files import read_json
@@ -29,7 +29,7 @@ def read(folder: Path) -> Import:
     runs = find_files(folder, "energy/*/*/*/*/*/results.json")
     cells: dict[str, Any] = {}
     for path in find_files(folder, "generated_graphs_*.json"):
-        cells |= read_json(path)
+        cells |= read_object(path, "{cell: [adjacency matrix, operations]}")
     counted: dict[str, CellCounts] = {}
     for path in runs:
         if "_recovery" in str(path):
@@ -40,10 +40,22 @@ def read(folder: Path) -> Import:
         if cell not in cells:
             raise InputError(f"{path}: no graph for this cell", expected="generated_graphs_*.json with it")
         if cell not in counted:
-            counted[cell] = count_cell_network(*cells[cell])
+            counted[cell] = _counted(cell, cells[cell])
         _read_run(result, path, cell, counted[cell])
     result.notes.append("power is the mean over the whole run: compilation and evaluation are in it")
     return result
+
+
+def _counted(cell: str, graph: Any) -> CellCounts:
+    try:
+        matrix, operations = graph
+        return count_cell_network(matrix, operations)
+    except (IndexError, TypeError, ValueError) as error:
+        raise InputError(
+            f"the graph of cell {cell} has an unexpected shape",
+            expected="[adjacency matrix, operations]",
+            got=repr(error),
+        ) from None
 
 
 def _read_run(result: Import, path: Path, cell: str, counts: CellCounts) -> None:

@@ -103,7 +103,12 @@ def _read_placements(result: Import, path: Path) -> None:
     layers = _LAYERS.get(name)
     info = path.with_name("app_info.npy")
     if info.is_file():
-        layers = int(load_npy(info).get("layer_num", layers or 0)) or layers
+        about = load_npy(info)
+        if not isinstance(about, dict):
+            raise InputError(
+                f"{info} has an unexpected shape", expected="{layer_num, ...}", got=type(about).__name__
+            )
+        layers = int(about.get("layer_num", layers or 0)) or layers
     if layers is None:
         raise InputError(
             f"{path}: unknown number of layers", expected="app_info.npy with layer_num beside it"

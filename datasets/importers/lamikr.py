@@ -11,9 +11,8 @@ import re
 from pathlib import Path
 from statistics import median
 
-from datasets.importers.base import CsvRows, Import, find_files, lookup, spec
+from datasets.importers.base import CsvRows, Import, find_files, lookup, read_object, spec
 from profiling.errors import InputError
-from profiling.files import read_json
 
 DEVICES = {
     "A100_SXM4_40GB": "a100",
@@ -86,7 +85,7 @@ def read(folder: Path) -> Import:
 def _batch_size(result: Import, path: Path, series: int) -> int:
     config = path.with_name("config.json")
     if config.is_file():
-        value = read_json(config).get("BATCH_SIZE")
+        value = read_object(config, "{BATCH_SIZE: integer}").get("BATCH_SIZE")
         if not isinstance(value, int) or value < 1:
             raise InputError(f"{config}: BATCH_SIZE", expected="an integer from 1", got=value)
         return value

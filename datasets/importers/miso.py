@@ -23,10 +23,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from datasets.importers.base import MEBIBYTE, Import, find_files, lookup, spec
+from datasets.importers.base import MEBIBYTE, Import, find_files, lookup, read_object, spec
 from datasets.importers.numpy_only import load_npy
 from profiling.errors import InputError
-from profiling.files import read_json
 from profiling.zoo.aliases import ALIASES
 
 DEVICE, PROCESSES = "a100", 7
@@ -97,7 +96,7 @@ def _steps_on_slices(folder: Path) -> dict[tuple[Job, str], list[float]]:
         match = _LOG.fullmatch(path.stem)
         if match is None:
             raise InputError(f"{path} has another name", expected="SLICE_MODEL_trainBATCH.json")
-        body = read_json(path)
+        body = read_object(path, "{epoch: [seconds]}")
         try:
             seconds = [float(s) for epoch in sorted(body, key=int) for s in body[epoch]]
         except (TypeError, ValueError) as error:
@@ -113,12 +112,18 @@ def _add_usage(result: Import, folder: Path) -> None:
     rows: dict[Job, dict[str, float]] = {}
     for path in find_files(folder, "util_collection/*.json"):
         kind, _, model = path.stem.rpartition("_")
-        by_batch: dict[str, Any] = read_json(path)
+        by_batch = read_object(path, "{batch size: number}")
         result.read += len(by_batch)
         if model == "dummy":
             result.dropped["usage of the filler"] += len(by_batch)
             continue
         for batch, value in by_batch.items():
+            if not batch.isdecimal() or not isinstance(value, int | float):
+                raise InputError(
+                    f"{path} has an unexpected shape",
+                    expected="{batch size: number}",
+                    got=f"{batch}: {value!r}"[:80],
+                )
             job = (model, int(batch))
             if kind == "memory":
                 result.add(
@@ -141,9 +146,11 @@ def _add_mixes(result: Import, folder: Path, steps: dict[tuple[Job, str], list[f
         load_npy(find_files(folder, f"unet/{name}_data.npy")[0]) for name in ("input", "target")
     )
     for array in (inputs, targets):
-        if array.shape != (len(inputs), len(SHARES), PROCESSES) or not (array > 0).all():
+        # Of another type, it may have no shape.
+        shape = np.shape(array)
+        if len(shape) != 3 or shape != (len(inputs), len(SHARES), PROCESSES) or not (array > 0).all():
             raise InputError(
-                "MISO's mixes have an unexpected shape", expected="[n, 3, 7], above 0", got=str(array.shape)
+                "MISO's mixes have an unexpected shape", expected="[n, 3, 7], above 0", got=str(shape)
             )
     who = _who(targets, _profiles(steps))
     seen: set[tuple[Any, ...]] = set()

@@ -11,9 +11,8 @@ import math
 from pathlib import Path
 from typing import Any
 
-from datasets.importers.base import Import, find_files, spec
+from datasets.importers.base import Import, find_files, read_object, spec
 from profiling.errors import InputError
-from profiling.files import read_json
 
 DEVICE, IMAGE_SIZE = "v100", 224
 
@@ -27,8 +26,8 @@ def read(folder: Path) -> Import:
     result = Import("rapp")
     seen: dict[str, float] = {}
     for path in find_files(folder, "graph_features_all_models/*.json"):
-        body = read_json(path)
-        if not isinstance(body, dict) or not isinstance(body.get("profiling_result"), list):
+        body = read_object(path, "{model_name, profiling_result}")
+        if "model_name" not in body or not isinstance(body.get("profiling_result"), list):
             raise InputError(f"{path} is not RaPP's", expected="model_name and profiling_result")
         for number, entry in enumerate(body["profiling_result"]):
             result.read += 1

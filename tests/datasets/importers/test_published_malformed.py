@@ -288,3 +288,65 @@ def test_rapp(tmp_path: Path) -> None:
     for wrong in ({"sm": 0}, {"latency": "slow"}, {"quota": 101}, {"batch": 1.5}):
         _write(path, json.dumps({"model_name": "vgg16", "profiling_result": [entry | wrong]}))
         _refused("rapp", tmp_path / "src", "entry 0")
+
+
+RUN = "energy/4V9E/4_epochs/00/CELL/repeat_1/results.json"
+LOG, USAGE = "logs/mig/7g.40gb_bert_train4.json", "util_collection/power_bert.json"
+
+
+@pytest.mark.parametrize(
+    ("source", "files", "words"),
+    [
+        ("rapp", {"graph_features_all_models/a.json": {"profiling_result": []}}, ("a.json", "model_name")),
+        ("rapp", {"graph_features_all_models/a.json": []}, ("a.json", "got list")),
+        ("ecnas", {RUN: {}, "generated_graphs_a.json": [1]}, ("generated_graphs_a.json", "got list")),
+        ("ecnas", {RUN: {}, "generated_graphs_a.json": {"CELL": 5}}, ("cell CELL", "adjacency matrix")),
+        (
+            "ecnas",
+            {RUN: {}, "generated_graphs_a.json": {"CELL": [[1], [1]]}},
+            ("cell CELL", "adjacency matrix"),
+        ),
+        (
+            "lamikr",
+            {"TITAN_V__float_model_train_benchmark.csv": "resnet18\n3\n", "config.json": [12]},
+            ("config.json", "BATCH_SIZE"),
+        ),
+        ("miso", {LOG: [1]}, ("train4.json", "epoch", "got list")),
+        ("miso", {LOG: {"0": [9.0, 0.1]}, USAGE: [1]}, ("power_bert.json", "got list")),
+        ("miso", {LOG: {"0": [9.0, 0.1]}, USAGE: {"4": "much"}}, ("power_bert.json", "got 4: 'much'")),
+        ("miso", {LOG: {"0": [9.0, 0.1]}, USAGE: {"four": 5}}, ("power_bert.json", "got four: 5")),
+        (
+            "neusight",
+            {
+                "dataset/test/a.csv": OPERATOR_HEADER
+                + OPERATOR.format(name="bmm", latency=1, device="Tesla T4")
+            },
+            ("a.csv, line 2", "a column is missing", "expected M"),
+        ),
+        (
+            "isacpp",
+            {"A_1_and_B_2_in_RTX_4090/node_features.csv": "Model name\nA\nB\n"},
+            ("no file", "labels.csv"),
+        ),
+    ],
+)
+def test_files_of_another_shape(
+    tmp_path: Path, source: str, files: dict[str, Any], words: tuple[str, ...]
+) -> None:
+    for name, body in files.items():
+        _write(tmp_path / "src" / name, body if isinstance(body, str) else json.dumps(body))
+    _refused(source, tmp_path / "src", *words)
+
+
+def test_miso_mixes_of_another_shape(tmp_path: Path) -> None:
+    folder = _miso(tmp_path, [0.5, 0.75, 1.0])
+    for wrong in (np.ones((2, 3)), np.array(1.0), np.array({"a": 1}, dtype=object)):
+        np.save(folder / "unet" / "input_data.npy", wrong)
+        _refused("miso", folder, "unexpected shape", "[n, 3, 7]")
+
+
+def test_freezing_without_the_number_of_layers(tmp_path: Path) -> None:
+    header = "placement,local_bsz,step_time,sync_time,frozen_layer\n"
+    path = _write(tmp_path / "src" / "frozen" / "VOC-yolo" / "placements.csv", header + "1,8,.2,0,0\n")
+    np.save(path.with_name("app_info.npy"), np.arange(3))
+    _refused("freezing", tmp_path / "src", "app_info.npy", "layer_num")
