@@ -32,7 +32,7 @@ def read(folder: Path) -> Import:
         cells |= read_object(path, "{cell: [adjacency matrix, operations]}")
     counted: dict[str, CellCounts] = {}
     for path in runs:
-        if "_recovery" in str(path):
+        if "_recovery" in str(path.relative_to(folder)):
             result.dropped["interrupted run (_recovery)"] += 1
             continue
         result.read += 1

@@ -101,6 +101,7 @@ def test_ecnas(tmp_path: Path) -> None:
     assert (row["framework"], row["repeat"], row["power_w"]) == ("tensorflow", 1, 187.5)
     _refused("ecnas", _ecnas(tmp_path / "a", trainable_params=1), "a different network")
     _refused("ecnas", _ecnas(tmp_path / "b", evaluation_results=[]), "not a run")
+    assert read_source("ecnas", _ecnas(tmp_path / "disk_recovery")).read == 1
     folder = _ecnas(tmp_path / "c")
     (folder / "graphs" / "generated_graphs_4V9E.json").write_text("{}")
     _refused("ecnas", folder, "no graph")
